@@ -1,0 +1,302 @@
+"""Every exception that this package raises.
+
+Whose fault it was decides the branch::
+
+    MeupError
+    ├── UsageError                the caller's mistake: change the program or its settings
+    │   ├── HandlerDefinitionError    a decorator on a function that cannot work
+    │   ├── ConfigurationError        a setting or a configuration file is wrong
+    │   ├── InvalidPattern            a capability pattern that does not compile
+    │   ├── NotExpressible            an envelope that a dialect has no words for
+    │   ├── IllegalStep               a step that a lifecycle table does not have
+    │   ├── AlreadyInProgress         somebody else's fulfillment is on its way
+    │   └── AlreadyDecided            the proposal is no longer pending
+    ├── PeerError                 somebody else's mistake, or their answer
+    │   ├── InvalidEnvelope           a frame that is no valid envelope
+    │   ├── InvalidArguments          arguments that a tool does not take
+    │   ├── RequestError              a request was answered with a JSON-RPC error
+    │   ├── ToolError                 a tool ran and reported a failure
+    │   ├── ProposalRejected          somebody whose word counts said no
+    │   ├── ProposalWithdrawn         the proposal was taken back
+    │   ├── ProposalExpired           nobody decided in time
+    │   ├── RequestTimeout            no response in time
+    │   ├── Refused                   the gateway did not let the envelope through
+    │   └── ParticipantGone           everyone who could answer has left
+    └── ConnectionFailed          the connection's
+        ├── TransportError            one connection
+        │   ├── CannotConnect
+        │   ├── HandshakeRefused
+        │   └── TransportClosed
+        ├── SessionEnded              this participant will not be connected again
+        │   ├── TokenRefused
+        │   ├── NoSuchSpace
+        │   ├── Kicked
+        │   └── TakenOver
+        ├── NotSent                   certainly not sent
+        └── OutcomeUnknown            sent; whether it was carried out is not known
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class MeupError(Exception):
+    """The root of this package's exceptions."""
+
+
+# --- the caller's mistake ------------------------------------------------------------------
+
+
+class UsageError(MeupError):
+    """The calling program, or its settings, must be changed."""
+
+
+class HandlerDefinitionError(UsageError, TypeError):
+    """A decorator was put on a function that cannot work as that kind of handler."""
+
+
+class ConfigurationError(UsageError, ValueError):
+    """A setting is missing or wrong; the message says where, which, and what was expected."""
+
+
+class InvalidPattern(UsageError, ValueError):
+    """A capability pattern does not compile (PROTOCOL 7).
+
+    Attributes:
+        place: Where in the capability the pattern stands, for example ``payload.params.name``.
+    """
+
+    def __init__(self, message: str, *, place: str = "") -> None:
+        super().__init__(f"{place}: {message}" if place else message)
+        self.place = place
+
+
+class NotExpressible(UsageError, ValueError):
+    """An envelope cannot be said in the dialect it was to be encoded in (PROTOCOL 1)."""
+
+
+class IllegalStep(UsageError):
+    """A lifecycle table has no such step; nothing was changed."""
+
+
+class AlreadyInProgress(UsageError):
+    """Somebody else's fulfilling request is out, so ours was not sent (PROTOCOL 4.4).
+
+    Attributes:
+        by: Who fulfills the proposal.
+    """
+
+    def __init__(self, proposal_id: str, by: str) -> None:
+        super().__init__(
+            f"proposal {proposal_id} is already being fulfilled by {by!r}; leave it to them"
+        )
+        self.proposal_id = proposal_id
+        self.by = by
+
+
+class AlreadyDecided(UsageError):
+    """The proposal is not pending any more, so the decision was not sent.
+
+    Attributes:
+        state: What the proposal is instead: ``fulfilled``, ``rejected``, ``withdrawn``, ``expired``.
+    """
+
+    def __init__(self, proposal_id: str, state: str) -> None:
+        super().__init__(f"proposal {proposal_id} is {state}; there is nothing left to decide")
+        self.proposal_id = proposal_id
+        self.state = state
+
+
+# --- somebody else's mistake, or their answer -----------------------------------------------
+
+
+class PeerError(MeupError):
+    """Somebody else's mistake, or an answer that is not a result."""
+
+
+class InvalidEnvelope(PeerError, ValueError):
+    """A frame is no valid envelope.
+
+    Attributes:
+        problem: Short code: ``too_large``, ``invalid_utf8``, ``too_deep``, ``invalid_json`` or
+            ``invalid_envelope``.
+        envelope_id: The id of the envelope, where it could be read, for the answer's correlation.
+    """
+
+    def __init__(self, problem: str, message: str, *, envelope_id: str | None = None) -> None:
+        super().__init__(message)
+        self.problem = problem
+        self.envelope_id = envelope_id
+
+
+class InvalidArguments(PeerError, ValueError):
+    """A tool was called with arguments that it does not take (JSON-RPC −32602).
+
+    Attributes:
+        problems: One entry an argument: ``{"argument": name, "problem": sentence}``.
+    """
+
+    def __init__(self, message: str, problems: Sequence[dict[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+
+class RequestError(PeerError):
+    """A request was answered with a JSON-RPC error; a handler may raise it to answer with one.
+
+    Attributes:
+        code: The JSON-RPC code, for example −32601; a string where a peer sends one.
+        message: The peer's message.
+        data: Whatever the peer added.
+    """
+
+    def __init__(self, code: int | str, message: str, data: Any = None) -> None:
+        super().__init__(f"{message} (code {code})")
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class ToolError(PeerError):
+    """A tool ran and reported a failure (a result with ``isError``).
+
+    Attributes:
+        result: The whole MCP ``CallToolResult``, as JSON values.
+    """
+
+    def __init__(self, message: str, result: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.result: dict[str, Any] = result or {}
+
+
+class ProposalRejected(PeerError):
+    """A proposal was rejected by somebody whose rejection counts (PROTOCOL 4.5).
+
+    Attributes:
+        reason: The reason code, for example ``unsafe``.
+        by: Who rejected it.
+    """
+
+    def __init__(self, proposal_id: str, reason: str, by: str) -> None:
+        super().__init__(f"proposal {proposal_id} was rejected by {by!r}: {reason}")
+        self.proposal_id = proposal_id
+        self.reason = reason
+        self.by = by
+
+
+class ProposalWithdrawn(PeerError):
+    """A proposal was withdrawn while somebody waited for its outcome."""
+
+    def __init__(self, proposal_id: str, reason: str) -> None:
+        super().__init__(f"proposal {proposal_id} was withdrawn: {reason}")
+        self.proposal_id = proposal_id
+        self.reason = reason
+
+
+class ProposalExpired(PeerError, TimeoutError):
+    """Nobody decided a proposal before its time was up; it was withdrawn."""
+
+    def __init__(self, proposal_id: str) -> None:
+        super().__init__(f"proposal {proposal_id} expired: nobody decided it in time")
+        self.proposal_id = proposal_id
+
+
+class RequestTimeout(PeerError, TimeoutError):
+    """No response came before the deadline; the request was cancelled."""
+
+
+class Refused(PeerError):
+    """The gateway refused an envelope (``system/error``).
+
+    Attributes:
+        error: The gateway's code, for example ``capability_violation``.
+        details: The whole payload of the error.
+    """
+
+    def __init__(self, error: str, message: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+        self.details: dict[str, Any] = details or {}
+
+
+class ParticipantGone(PeerError):
+    """Everyone that an exchange was addressed to has been absent too long (PROTOCOL 4.6)."""
+
+
+# --- the connection's -----------------------------------------------------------------------
+
+
+class ConnectionFailed(MeupError):
+    """The connection failed; nobody's program was wrong."""
+
+
+class TransportError(ConnectionFailed):
+    """One connection could not be made, or ended."""
+
+
+class CannotConnect(TransportError):
+    """Nothing answered at the address, or TLS or the handshake failed."""
+
+
+class HandshakeRefused(TransportError):
+    """The gateway answered the handshake with an HTTP status instead of a connection.
+
+    Attributes:
+        status: The HTTP status, for example 401.
+        retry_after: Seconds to wait, where the gateway said so.
+        body: What the gateway said, at most a few hundred characters.
+    """
+
+    def __init__(self, status: int, retry_after: float | None = None, body: str = "") -> None:
+        said = f": {body}" if body else ""
+        super().__init__(f"the gateway refused the connection with status {status}{said}")
+        self.status = status
+        self.retry_after = retry_after
+        self.body = body
+
+
+class TransportClosed(TransportError):
+    """The connection has ended.
+
+    Attributes:
+        code: The WebSocket close code; 1006 where there was none.
+        reason: The closing side's words.
+    """
+
+    def __init__(self, code: int, reason: str = "") -> None:
+        said = f": {reason}" if reason else ""
+        super().__init__(f"the connection is closed (code {code}{said})")
+        self.code = code
+        self.reason = reason
+
+
+class SessionEnded(ConnectionFailed):
+    """This participant's presence in the space is over and will not be dialled again."""
+
+
+class TokenRefused(SessionEnded):
+    """The gateway does not know the token (401, 403, 4401)."""
+
+
+class NoSuchSpace(SessionEnded):
+    """The gateway has no such space (404, 4404)."""
+
+
+class Kicked(SessionEnded):
+    """The participant was removed from the space (4403)."""
+
+
+class TakenOver(SessionEnded):
+    """A newer connection of the same participant took over (4409)."""
+
+
+class NotSent(ConnectionFailed):
+    """An envelope was certainly not sent; trying again is safe."""
+
+
+class OutcomeUnknown(ConnectionFailed):
+    """A request was sent, and its response can no longer arrive: it may have been carried out."""

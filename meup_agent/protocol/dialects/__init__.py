@@ -1,0 +1,78 @@
+"""Dialects: the wire forms of an envelope (PROTOCOL 1).
+
+Reading is lenient and the same for every dialect that writes its correlation and kinds in plain
+sight; writing is strict and each dialect's own. A dialect is one file here and one line in
+:data:`DIALECTS`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from meup_agent.errors import InvalidEnvelope, UsageError
+from meup_agent.protocol.dialects import meup_v01
+from meup_agent.protocol.dialects.base import Dialect, read_header
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.limits import check_frame
+
+__all__ = ["DEFAULT_DIALECT", "DIALECTS", "Dialect", "decode", "encode"]
+
+DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (meup_v01.DIALECT,)}
+"""Every dialect that can be read and written, by its name on the wire."""
+
+DEFAULT_DIALECT: Final = meup_v01.DIALECT.name
+
+
+def decode(frame: bytes | str, dialect: str | None = None) -> Envelope:
+    """Decode the header of a frame; the payload stays raw.
+
+    Args:
+        frame: One message, JSON in UTF-8.
+        dialect: The dialect it is in; ``None``: the one that its ``protocol`` names. A frame that
+            names another dialect than this one is refused.
+
+    Raises:
+        InvalidEnvelope: The frame is too large, too deep, no UTF-8, no JSON or no envelope.
+        UsageError: ``dialect`` is none that this package knows.
+    """
+    if isinstance(frame, str):
+        try:
+            frame = frame.encode()
+        except UnicodeEncodeError:
+            raise InvalidEnvelope("invalid_utf8", "the frame holds a lone surrogate") from None
+    check_frame(frame)
+    header = read_header(frame)
+    expected = header.protocol if dialect is None else _named(dialect).name
+    if header.protocol and header.protocol != expected:
+        raise InvalidEnvelope(
+            "invalid_envelope",
+            f"the envelope says protocol {header.protocol!r}, not {expected!r}",
+            envelope_id=header.id,
+        )
+    found = DIALECTS.get(expected or DEFAULT_DIALECT)
+    if found is None:
+        raise InvalidEnvelope(
+            "invalid_envelope",
+            f"the protocol {expected!r} is none of {', '.join(DIALECTS)}",
+            envelope_id=header.id,
+        )
+    return found.read(header, frame)
+
+
+def encode(envelope: Envelope, dialect: str) -> bytes:
+    """Encode an envelope; one that came in the same dialect leaves byte for byte as it came.
+
+    Raises:
+        NotExpressible: The dialect has no words for something in the envelope.
+        UsageError: ``dialect`` is none that this package knows.
+    """
+    if envelope.frame and envelope.protocol == dialect:
+        return envelope.frame
+    return _named(dialect).write(envelope)
+
+
+def _named(dialect: str) -> Dialect:
+    found = DIALECTS.get(dialect)
+    if found is None:
+        raise UsageError(f"the dialect {dialect!r} is none of {', '.join(DIALECTS)}")
+    return found

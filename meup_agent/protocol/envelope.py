@@ -1,0 +1,142 @@
+"""The envelope: a decoded header around a payload that stays raw until somebody reads it.
+
+Most envelopes that a participant sees are not for it, and a gateway forwards without change, so
+decoding the payload is left to whoever needs it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+T = TypeVar("T")
+
+_decode_json = msgspec.json.Decoder().decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode_json = msgspec.json.Encoder().encode
+
+EMPTY_PAYLOAD = b"{}"
+
+HEADER_FIELDS = frozenset(
+    {
+        "protocol",
+        "id",
+        "ts",
+        "from",
+        "to",
+        "kind",
+        "correlationId",
+        "correlation_id",
+        "context",
+        "payload",
+    }
+)
+"""The header fields that some dialect knows."""
+
+
+def encode_json(value: object) -> bytes:
+    """JSON bytes of plain values (dict, list, str, numbers, bool, None) and msgspec structs."""
+    return _encode_json(value)
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a space.
+
+    Attributes:
+        id: The sender's id for it, unique for that sender. Empty where a gateway left it out.
+        sender: Who sent it (``from`` on the wire).
+        kind: The kind with slashes, for example ``mcp/request``.
+        to: Whom it is for; empty: everybody.
+        correlation: Ids of the envelopes that it refers to.
+        raw_payload: The payload as JSON bytes, exactly as it came.
+        ts: When it was sent (RFC 3339), where the sender said so.
+        context: The id of the context it belongs to, where it has one.
+        protocol: The dialect it came in; empty for one that has not been encoded yet.
+        frame: The whole frame that it was decoded from; empty for one of our own making.
+        added: Header fields that no dialect knows, of an envelope without a frame; read
+            :attr:`extra` instead.
+    """
+
+    id: str
+    sender: str
+    kind: str
+    to: tuple[str, ...] = ()
+    correlation: tuple[str, ...] = ()
+    raw_payload: bytes = EMPTY_PAYLOAD
+    ts: str | None = None
+    context: str | None = None
+    protocol: str = ""
+    frame: bytes = b""
+    added: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def payload(self) -> Any:
+        """The payload as plain JSON values, decoded anew at each reading."""
+        return _decode_json(self.raw_payload)
+
+    @property
+    def payload_object(self) -> dict[str, Any]:
+        """The payload where it is a JSON object, otherwise an empty one."""
+        payload = self.payload
+        return cast("dict[str, Any]", payload) if isinstance(payload, dict) else {}
+
+    def payload_as(self, type_: type[T]) -> T:
+        """The payload decoded and checked as a msgspec type.
+
+        Raises:
+            msgspec.ValidationError: It does not have that form.
+        """
+        return msgspec.json.decode(self.raw_payload, type=type_)
+
+    @property
+    def extra(self) -> tuple[tuple[str, bytes], ...]:
+        """Header fields that no dialect knows, as pairs of name and raw JSON; they are kept."""
+        if not self.frame:
+            return self.added
+        fields = _decode_fields(self.frame)
+        return tuple((name, bytes(raw)) for name, raw in fields.items() if name not in HEADER_FIELDS)
+
+    def concerns(self, participant: str) -> bool:
+        """Whether it is addressed to the participant, or to everybody."""
+        return not self.to or participant in self.to
+
+    def replace(self, **changes: Any) -> Envelope:
+        """A copy of our own making, with some fields changed; unknown fields are kept."""
+        changes.setdefault("added", self.extra)
+        return msgspec.structs.replace(self, frame=b"", **changes)
+
+
+def draft(
+    kind: str,
+    payload: object,
+    *,
+    id: str,
+    sender: str,
+    to: tuple[str, ...] = (),
+    correlation: tuple[str, ...] = (),
+    context: str | None = None,
+    ts: str | None = None,
+) -> Envelope:
+    """An envelope of our own, not yet in any dialect.
+
+    Args:
+        kind: The kind with slashes.
+        payload: Plain JSON values, or the JSON itself as bytes.
+        id: The envelope's id.
+        sender: Whose envelope it is.
+        to: Whom it is for; empty: everybody.
+        correlation: Ids of the envelopes that it refers to.
+        context: The id of the context it belongs to.
+        ts: When it is sent (RFC 3339).
+    """
+    return Envelope(
+        id=id,
+        sender=sender,
+        kind=kind,
+        to=to,
+        correlation=correlation,
+        raw_payload=payload if isinstance(payload, bytes) else encode_json(payload),
+        context=context,
+        ts=ts,
+    )

@@ -1,0 +1,91 @@
+"""The kinds of envelope, in one table (PROTOCOL 1).
+
+In memory a kind has slashes (``mcp/request``); dialects translate the kinds of this table and
+leave any other as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+MCP_REQUEST: Final = "mcp/request"
+MCP_RESPONSE: Final = "mcp/response"
+MCP_PROPOSAL: Final = "mcp/proposal"
+MCP_WITHDRAW: Final = "mcp/withdraw"
+MCP_REJECT: Final = "mcp/reject"
+CHAT: Final = "chat"
+SYSTEM_WELCOME: Final = "system/welcome"
+SYSTEM_PRESENCE: Final = "system/presence"
+SYSTEM_ERROR: Final = "system/error"
+
+CANCELLED: Final = "notifications/cancelled"
+PROGRESS: Final = "notifications/progress"
+
+GATEWAY: Final = "system:gateway"
+"""The gateway's name in ``from``."""
+
+GATEWAY_NAMES: Final = frozenset({GATEWAY, "gateway", "system"})
+"""The names that gateways are seen to use for themselves (PROTOCOL 1)."""
+
+Sender = Literal["member", "gateway"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is known of a kind.
+
+    Attributes:
+        name: The kind in memory.
+        correlated: Whether it must say what it refers to.
+        sender: Who may send it.
+    """
+
+    name: str
+    correlated: bool = False
+    sender: Sender = "member"
+
+
+def _table(*kinds: Kind) -> dict[str, Kind]:
+    return {kind.name: kind for kind in kinds}
+
+
+KINDS: Final = _table(
+    Kind(MCP_REQUEST),
+    Kind(MCP_RESPONSE, correlated=True),
+    Kind(MCP_PROPOSAL),
+    Kind(MCP_WITHDRAW, correlated=True),
+    Kind(MCP_REJECT, correlated=True),
+    Kind(CHAT),
+    Kind("chat/acknowledge", correlated=True),
+    Kind("chat/cancel", correlated=True),
+    Kind("reasoning/start"),
+    Kind("reasoning/thought"),
+    Kind("reasoning/conclusion"),
+    Kind("reasoning/cancel"),
+    Kind("capability/grant"),
+    Kind("capability/revoke"),
+    Kind("capability/grant-ack", correlated=True),
+    Kind("space/invite"),
+    Kind("space/invite-ack", correlated=True, sender="gateway"),
+    Kind("space/kick"),
+    Kind(SYSTEM_WELCOME, sender="gateway"),
+    Kind(SYSTEM_PRESENCE, sender="gateway"),
+    Kind(SYSTEM_ERROR, sender="gateway"),
+)
+"""Every kind that this package knows, by its name in memory."""
+
+_BY_DOTS: Final = {name.replace("/", "."): name for name in KINDS}
+
+
+def canonical(kind: str) -> str:
+    """The in-memory form of a kind that may be written with dots: ``mcp.reject`` → ``mcp/reject``.
+
+    Kinds outside the table stay as they are.
+    """
+    return _BY_DOTS.get(kind, kind)
+
+
+def dotted(kind: str) -> str:
+    """The form with dots of a kind in the table; others stay as they are."""
+    return kind.replace("/", ".") if kind in KINDS else kind

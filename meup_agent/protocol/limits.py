@@ -1,0 +1,53 @@
+"""What a frame from the network must keep before anything looks into it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from meup_agent.errors import InvalidEnvelope
+from meup_agent.protocol.regex import compile_bytes
+
+MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of one message: room for a file in a tool's result, small enough to hold many of."""
+
+MAX_DEPTH: Final = 100
+"""Levels of arrays and objects in one frame: decoders recurse, and a stack is finite."""
+
+
+def _nesting(depth: int) -> str:
+    """A regular expression that JSON text matches if it nests at most so deep.
+
+    Nesting up to a fixed depth is a regular language, so RE2 answers in time linear in the frame,
+    whatever a stranger sends.
+    """
+    plain = r'[^\[\]{}"]|"(?:[^"\\]|\\.)*"'
+    pattern = f"(?:{plain})*"
+    for _ in range(depth):
+        pattern = rf"(?:{plain}|[\[{{]{pattern}[\]}}])*"
+    return pattern
+
+
+_shallow_enough = compile_bytes(_nesting(MAX_DEPTH), max_bytes=64 << 20)
+
+
+def check_frame(frame: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> None:
+    """Check size, encoding and depth of a frame; nothing is decoded.
+
+    Raises:
+        InvalidEnvelope: The frame is too large, not UTF-8, or nested too deep.
+    """
+    if len(frame) > max_bytes:
+        raise InvalidEnvelope(
+            "too_large", f"the frame has {len(frame)} bytes; at most {max_bytes} are taken"
+        )
+    try:
+        frame.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidEnvelope(
+            "invalid_utf8", f"the frame is not valid UTF-8 at byte {error.start}"
+        ) from None
+    # Opening brackets bound the depth, so a frame with few of them needs no closer look.
+    if frame.count(b"{") + frame.count(b"[") > MAX_DEPTH and not _shallow_enough(frame):
+        raise InvalidEnvelope(
+            "too_deep", f"the frame nests deeper than {MAX_DEPTH} levels, or is not balanced"
+        )

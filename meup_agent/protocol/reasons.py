@@ -1,0 +1,122 @@
+"""Reasons and causes: why an exchange was rejected, withdrawn or cancelled (PROTOCOL 4.3, 4.12).
+
+A *reason* is a short code that travels on the wire. A *cause* is the whole story that one
+participant can know: the reason, who gave it, when, and the chain of exchanges it came along.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+MAX_CHAIN = 8
+"""Links that a cancellation carries; a longer cascade goes on without them (PROTOCOL 6)."""
+
+MAX_REASON_CHARS = 1024
+"""Characters of a stranger's reason or text that are kept."""
+
+
+class Reason(StrEnum):
+    """The reason codes of PROTOCOL 4.3; other codes from the wire stay plain strings."""
+
+    DISAGREE = "disagree"
+    INAPPROPRIATE = "inappropriate"
+    UNSAFE = "unsafe"
+    BUSY = "busy"
+    INCAPABLE = "incapable"
+    POLICY = "policy"
+    DUPLICATE = "duplicate"
+    INVALID = "invalid"
+    TIMEOUT = "timeout"
+    RESOURCE_LIMIT = "resource_limit"
+    NO_LONGER_NEEDED = "no_longer_needed"
+    OTHER = "other"
+    REVOKED = "revoked"
+
+
+_KNOWN = {str(reason) for reason in Reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One step of a cascade: who ended which exchange, and why."""
+
+    by: str
+    id: str
+    reason: str
+    text: str = ""
+
+    def to_wire(self) -> dict[str, str]:
+        """The link as it stands in ``dev.meup/cause``."""
+        return {"by": self.by, "id": self.id, "reason": self.reason, "text": self.text}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why something was cancelled.
+
+    Attributes:
+        code: The reason code it began with, for example ``no_longer_needed``.
+        by: The participant who ended the exchange that is ours (the newest step).
+        text: Free text that came along, if any.
+        id: The exchange (proposal or request) that was ended.
+        at: When we learned of it: seconds of the event loop's clock.
+        chain: The steps that led here, newest first; the first one is ``by`` and ``id`` again.
+    """
+
+    code: str
+    by: str = ""
+    text: str = ""
+    id: str = ""
+    at: float = 0.0
+    chain: tuple[Link, ...] = ()
+
+    def ended(self, by: str, exchange_id: str, at: float) -> Cause:
+        """The cause of what ends in consequence: one link more, the same code (PROTOCOL 4.12)."""
+        link = Link(by, exchange_id, self.code, self.text)
+        chain = () if len(self.chain) >= MAX_CHAIN else (link, *self.chain)
+        return Cause(self.code, by, self.text, exchange_id, at, chain)
+
+    def __str__(self) -> str:
+        """The code, with the text behind it where there is one."""
+        return f"{self.code}: {self.text}" if self.text else self.code
+
+
+def read_reason(value: object) -> str:
+    """The reason code in a withdraw's or reject's payload; unknown ones survive unchanged."""
+    if isinstance(value, str) and value:
+        return value[:MAX_REASON_CHARS]
+    return Reason.OTHER
+
+
+def cause_of_cancel(params: dict[str, Any], *, by: str, exchange_id: str, at: float) -> Cause:
+    """The cause told by ``notifications/cancelled``: MCP's free ``reason`` and our chain.
+
+    The chain is a stranger's word: what does not have its form is left out, and its first link
+    is always what really happened, the sender ending this exchange.
+    """
+    said = params.get("reason")
+    text = said[:MAX_REASON_CHARS] if isinstance(said, str) else ""
+    code, _, rest = text.partition(": ")
+    if code not in _KNOWN:
+        code, rest = (Reason.OTHER if text else Reason.NO_LONGER_NEEDED), text
+    meta = params.get("_meta")
+    told = meta.get("dev.meup/cause") if isinstance(meta, dict) else None
+    links = tuple(_links(told)) if isinstance(told, list) else ()
+    if links:
+        code = links[0].reason
+    first = Link(by, exchange_id, code, rest)
+    return Cause(code, by, rest, exchange_id, at, (first, *links[1:]))
+
+
+def _links(told: list[Any]) -> list[Link]:
+    links: list[Link] = []
+    for item in told[:MAX_CHAIN]:
+        if not isinstance(item, dict):
+            break
+        fields = [item.get(name, "") for name in ("by", "id", "reason", "text")]
+        if not all(isinstance(field, str) for field in fields):
+            break
+        links.append(Link(*(field[:MAX_REASON_CHARS] for field in fields)))
+    return links

@@ -1,0 +1,59 @@
+"""The one door to RE2: regular expressions whose time is linear in the text, whoever wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import re2 as _re2
+
+re2: Any = _re2  # the library ships no types
+
+MAX_PROGRAM_BYTES = 8 << 20
+"""Memory that one compiled pattern may take; a stranger may have written it."""
+
+
+def compile_search(pattern: str) -> Callable[[str], bool]:
+    """A function that tells whether the pattern occurs anywhere in a text.
+
+    Raises:
+        ValueError: The pattern is no regular expression that RE2 takes.
+    """
+    return _matcher(pattern, "search", MAX_PROGRAM_BYTES)
+
+
+def compile_fullmatch(
+    pattern: str, *, max_bytes: int = MAX_PROGRAM_BYTES
+) -> Callable[[str], bool]:
+    """A function that tells whether the whole text matches.
+
+    Raises:
+        ValueError: The pattern is no regular expression that RE2 takes.
+    """
+    return _matcher(pattern, "fullmatch", max_bytes)
+
+
+def compile_bytes(pattern: str, *, max_bytes: int) -> Callable[[bytes], bool]:
+    """The same as :func:`compile_fullmatch`, byte by byte instead of character by character."""
+    options = _options(max_bytes)
+    options.encoding = re2.Options.Encoding.LATIN1
+    match = re2.compile(pattern.encode("latin-1"), options).fullmatch
+    return lambda text: match(text) is not None
+
+
+def _matcher(pattern: str, how: str, max_bytes: int) -> Callable[[str], bool]:
+    try:
+        match = getattr(re2.compile(pattern, _options(max_bytes)), how)
+    except re2.error as error:
+        said = error.args[0] if error.args else "not a regular expression"
+        raise ValueError(said.decode() if isinstance(said, bytes) else str(said)) from None
+    return cast("Callable[[str], bool]", lambda text: match(text) is not None)
+
+
+def _options(max_bytes: int) -> Any:
+    options = re2.Options()
+    options.never_capture = True
+    options.dot_nl = True
+    options.log_errors = False
+    options.max_mem = max_bytes
+    return options
