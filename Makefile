@@ -1,0 +1,69 @@
+# Needs Python >= 3.11 with venv, and make. Everything else is installed into .venv by the targets
+# that need it, again only when pyproject.toml has changed.
+
+SHELL := /bin/sh
+VENV  := .venv
+PY    := $(VENV)/bin/python
+PIP   := $(PY) -m pip install -q --disable-pip-version-check --root-user-action=ignore
+
+# What a candidate must be able to do; some systems have commands that only say that they are absent.
+SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON   ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3; do \
+	$$python -c '$(SUITABLE)' >/dev/null 2>&1 && echo $$python && break; done)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test lint types docs-check docs format clean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s%s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/demo.stamp ## four agents at work over a real gateway (under 15 seconds)
+	@$(VENV)/bin/meup demo
+
+test: lint types docs-check ## everything that CI runs: lint, types, docs, tests
+	$(PY) -m pytest
+
+lint: $(VENV)/test.stamp ## ruff: rules and format
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: $(VENV)/test.stamp ## mypy and pyright, both strict
+	$(PY) -m mypy --strict .
+	$(PY) -m pyright
+
+# NO_MKDOCS_2_WARNING: Material's banner about MkDocs 2, which pyproject.toml excludes already.
+docs-check: $(VENV)/test.stamp ## build the docs strictly, keep nothing
+	@site=$$(mktemp -d) && trap 'rm -rf "$$site"' EXIT && \
+	echo "$(PY) -m mkdocs build --strict" && \
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --site-dir "$$site"
+
+docs: $(VENV)/test.stamp ## serve the docs on http://127.0.0.1:8000, rebuilt on change
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve
+
+format: $(VENV)/test.stamp ## apply ruff's fixes and format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+clean: ## remove .venv, caches and builds
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/demo.stamp: pyproject.toml $(PY)
+	@echo "Installing meup-agent into $(VENV), under a minute …"
+	@$(PIP) -e '.[gateway]'
+	@touch $@
+
+# The larger set holds the smaller, so both stamps are set.
+$(VENV)/test.stamp: pyproject.toml $(PY)
+	@echo "Installing meup-agent and what its tests and docs need into $(VENV), about a minute …"
+	@$(PIP) -e '.[test,gateway,docs]'
+	@touch $(VENV)/demo.stamp $@
+
+# Also when .venv is there but its Python is gone, as after an upgrade of the system.
+$(PY):
+	@$(if $(strip $(PYTHON)),$(strip $(PYTHON)) -c '$(SUITABLE)' >/dev/null 2>&1,false) || { \
+	echo "No Python >= 3.11 with venv was found$(if $(strip $(PYTHON)), as '$(strip $(PYTHON))'); install one (on Debian: python3 and python3-venv), or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "Setting up $(VENV) with $$($(PYTHON) --version) …"
+	@$(PYTHON) -m venv --clear $(VENV)

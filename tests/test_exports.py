@@ -1,0 +1,91 @@
+"""The list of public names, what stands behind it, and what importing it costs."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+import meup_agent
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+
+# Each is needed by some users only, or slow to import: loaded when first used.
+LATE = (
+    "mcp",
+    "mcp_types",
+    "picows",
+    "pydantic_settings",
+    "rich",
+    "trio",
+    "typer",
+    "uvloop",
+    "yaml",
+)
+
+IMPORT_AND_REPORT = f"""
+import logging, sys, threading
+before = set(sys.modules)
+import meup_agent
+print("late modules:", sorted(set({LATE!r}) & (set(sys.modules) - before)))
+print("threads:", threading.active_count())
+print("log handlers:", logging.getLogger().handlers)
+"""
+
+
+def undocumented(names: Iterable[str], pages: Iterable[str]) -> set[str]:
+    """The names that no page of the reference shows.
+
+    A page shows a name by a mkdocstrings block (`::: meup_agent.Name`) or in the list of members
+    of one (`- Name`).
+    """
+    shown: set[str] = set()
+    for page in pages:
+        shown.update(re.findall(r"^::: (?:\w+\.)*(\w+)\s*$", page, re.MULTILINE))
+        shown.update(re.findall(r"^\s+- (\w+)\s*$", page, re.MULTILINE))
+    return set(names) - shown
+
+
+def test_listed_names_are_the_reachable_ones() -> None:
+    reachable = {
+        name
+        for name in dir(meup_agent)
+        if not name.startswith("_")
+        and name != "annotations"  # of the future import
+        and not isinstance(getattr(meup_agent, name), ModuleType)
+    }
+    listed = {name for name in meup_agent.__all__ if not name.startswith("_")}
+    assert listed == reachable
+
+
+def test_no_name_is_listed_twice() -> None:
+    assert len(meup_agent.__all__) == len(set(meup_agent.__all__))
+
+
+def test_importing_starts_and_prints_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IMPORT_AND_REPORT],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stderr, done.stdout) == (
+        "",
+        "late modules: []\nthreads: 1\nlog handlers: []\n",
+    )
+
+
+def test_reference_shows_every_public_name() -> None:
+    if not REFERENCE.is_dir():
+        return  # an installed package without its docs
+    pages = [page.read_text(encoding="utf-8") for page in REFERENCE.rglob("*.md")]
+    assert undocumented(meup_agent.__all__, pages) == set()
+
+
+def test_missing_name_in_the_reference_is_found() -> None:
+    pages = [
+        "# Agents\n\n::: meup_agent.Agent\n",
+        "::: meup_agent\n    members:\n      - Context\n",
+    ]
+    assert undocumented({"Agent", "Context", "Proposal"}, pages) == {"Proposal"}

@@ -1,0 +1,153 @@
+"""A folder imports only from folders with a lower number, and only what its layer may know."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "meup_agent"
+ROOT = Path(__file__).parent.parent / PACKAGE
+
+LAYERS = {
+    "errors": 0,
+    "protocol": 1,
+    "transport": 2,
+    "session": 3,
+    "gateway": 3,
+    "client": 4,
+    "agent": 5,
+    "bridge": 6,
+    "testing": 6,
+    "cli": 7,
+}
+
+# The protocol has no I/O, clock, tasks or randomness: these are handed to it.
+IMPURE = {
+    "anyio",
+    "asyncio",
+    "concurrent",
+    "multiprocessing",
+    "random",
+    "secrets",
+    "select",
+    "selectors",
+    "socket",
+    "ssl",
+    "subprocess",
+    "threading",
+    "time",
+    "trio",
+    "uuid",
+}
+
+# Libraries that only the named layers may import.
+RESERVED = {
+    "asyncio": {"gateway"},
+    "uvloop": {"gateway"},
+    "picows": {"transport", "gateway"},
+    "websockets": {"transport", "gateway"},
+}
+
+
+def imported(source: str, package: str) -> Iterator[tuple[int, str]]:
+    """Yields line and absolute dotted name of each import, wherever in the module it stands.
+
+    `from x import y` yields `x.y`, since y may be a module. `package` is what a relative import
+    starts from.
+    """
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield node.lineno, alias.name
+            case ast.ImportFrom(module=module, names=names, level=level):
+                parts = package.split(".")
+                base = ".".join(parts[: len(parts) - level + 1]) if level else ""
+                start = ".".join(part for part in (base, module) if part)
+                for alias in names:
+                    yield node.lineno, f"{start}.{alias.name}"
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__")
+                | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield node.lineno, name
+
+
+def violations(source: str, path: Path) -> list[str]:
+    """What the module at `path` (relative to the package) imports and must not."""
+    layer = path.parts[0].removesuffix(".py")
+    if layer == "__init__":  # gathers the public names, from wherever they are
+        return []
+    if layer not in LAYERS:
+        return [f"{path}: {layer} has no number in the table of layers"]
+    found = []
+    for line, name in imported(source, ".".join((PACKAGE, *path.parts[:-1]))):
+        top, *rest = name.split(".")
+        if top == PACKAGE:
+            target = rest[0] if rest else PACKAGE
+            if target == layer:
+                continue
+            if target not in LAYERS or LAYERS[target] >= LAYERS[layer]:
+                found.append(f"{path}:{line}: {layer} imports {name}")
+        elif (layer == "protocol" and top in IMPURE) or (
+            top in RESERVED and layer not in RESERVED[top]
+        ):
+            found.append(f"{path}:{line}: {layer} imports {name}")
+    return found
+
+
+def test_package_keeps_its_layers() -> None:
+    modules = sorted(ROOT.rglob("*.py"))
+    assert modules
+    found = [
+        line
+        for module in modules
+        for line in violations(module.read_text(encoding="utf-8"), module.relative_to(ROOT))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("protocol/kinds.py", "from meup_agent.session import link"),
+        ("protocol/kinds.py", "import meup_agent.agent.scope"),
+        ("protocol/space/routing.py", "from ...client import verbs"),
+        ("protocol/kinds.py", "from meup_agent import client"),
+        ("protocol/kinds.py", "from meup_agent import Agent"),
+        ("protocol/kinds.py", "import meup_agent"),
+        ("protocol/kinds.py", "import time"),
+        ("protocol/kinds.py", "from uuid import uuid4"),
+        ("protocol/kinds.py", "def late():\n    import anyio.abc"),
+        ("protocol/kinds.py", "if TYPE_CHECKING:\n    from meup_agent.transport import base"),
+        ("errors.py", "from meup_agent.protocol import reasons"),
+        ("gateway/hub.py", "from meup_agent.session import session"),
+        ("session/link.py", "from meup_agent.gateway import hub"),
+        ("session/link.py", "import asyncio.events"),
+        ("agent/scope.py", "import importlib\nimportlib.import_module('uvloop')"),
+        ("client/verbs.py", "from websockets.asyncio.client import connect"),
+        ("testing/space.py", "import picows"),
+        ("utilities/things.py", "import json"),
+    ],
+)
+def test_violation_is_found(path: str, source: str) -> None:
+    assert len(violations(source, Path(path))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("__init__.py", "from meup_agent.agent.agent import Agent"),
+        ("protocol/kinds.py", "import json\nfrom meup_agent.errors import MeupError"),
+        ("protocol/space/routing.py", "from ..kinds import KINDS\nfrom . import grants"),
+        ("transport/websocket.py", "from websockets.trio.client import connect"),
+        ("gateway/edge/picows.py", "import asyncio\nimport picows\nimport uvloop"),
+        ("gateway/hub.py", "from meup_agent.protocol.space import routing"),
+        ("agent/scope.py", "import anyio\nfrom meup_agent.client import verbs"),
+        ("cli/demo.py", "from meup_agent import errors, gateway\nfrom meup_agent.agent import x"),
+    ],
+)
+def test_what_is_allowed_passes(path: str, source: str) -> None:
+    assert violations(source, Path(path)) == []
