@@ -4,12 +4,15 @@
 SHELL := /bin/sh
 VENV  := .venv
 PY    := $(VENV)/bin/python
-PIP   := $(PY) -m pip install -q --disable-pip-version-check --root-user-action=ignore
+PIP   := $(PY) -m pip install -qq --disable-pip-version-check --root-user-action=ignore
 
-# What a candidate must be able to do; some systems have commands that only say that they are absent.
+# The candidates, best first. Each is asked for what is needed, since some systems have commands
+# that only say that they are absent.
+PYTHON   ?= python3.14 python3.13 python3.12 python3.11 python3
 SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
-PYTHON   ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3; do \
-	$$python -c '$(SUITABLE)' >/dev/null 2>&1 && echo $$python && break; done)
+
+# A .venv whose Python is gone, as after an upgrade of the system, is set up anew.
+$(shell [ -x $(PY) ] || rm -f $(PY) $(VENV)/*.stamp)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -61,9 +64,12 @@ $(VENV)/test.stamp: pyproject.toml $(PY)
 	@$(PIP) -e '.[test,gateway,docs]'
 	@touch $(VENV)/demo.stamp $@
 
-# Also when .venv is there but its Python is gone, as after an upgrade of the system.
 $(PY):
-	@$(if $(strip $(PYTHON)),$(strip $(PYTHON)) -c '$(SUITABLE)' >/dev/null 2>&1,false) || { \
-	echo "No Python >= 3.11 with venv was found$(if $(strip $(PYTHON)), as '$(strip $(PYTHON))'); install one (on Debian: python3 and python3-venv), or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@echo "Setting up $(VENV) with $$($(PYTHON) --version) …"
-	@$(PYTHON) -m venv --clear $(VENV)
+	@for python in $(PYTHON); do \
+		if $$python -c '$(SUITABLE)' >/dev/null 2>&1; then \
+			echo "Setting up $(VENV) with $$($$python --version) …"; \
+			exec $$python -m venv --clear $(VENV); \
+		fi; \
+	done; \
+	echo "No Python >= 3.11 with venv was found as $(PYTHON): install one (on Debian: python3 and python3-venv), or name it: make PYTHON=/path/to/python3" >&2; \
+	exit 1
