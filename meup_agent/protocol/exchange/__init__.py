@@ -1,0 +1,48 @@
+"""The exchange table: PROTOCOL 4 and 5 as code, without I/O."""
+
+from meup_agent.protocol.exchange.effects import (
+    Cancel,
+    Conflict,
+    Drop,
+    Effect,
+    Key,
+    Priority,
+    Progressed,
+    Rejection,
+    Role,
+    Send,
+    Start,
+    Unsend,
+    Wake,
+    Withdrawal,
+    Work,
+)
+from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord
+from meup_agent.protocol.exchange.outgoing import Wait
+from meup_agent.protocol.exchange.roster import Participant
+from meup_agent.protocol.exchange.slots import Limits
+from meup_agent.protocol.exchange.table import ExchangeTable
+
+__all__ = [
+    "Cancel",
+    "Conflict",
+    "Drop",
+    "Effect",
+    "ExchangeTable",
+    "Key",
+    "Limits",
+    "Participant",
+    "Priority",
+    "Progressed",
+    "ProposalKey",
+    "ProposalRecord",
+    "Rejection",
+    "Role",
+    "Send",
+    "Start",
+    "Unsend",
+    "Wait",
+    "Wake",
+    "Withdrawal",
+    "Work",
+]

@@ -1,0 +1,193 @@
+"""What the exchange table asks its session to do, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Literal, NamedTuple
+
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.outcomes import Ending, Fulfilled
+from meup_agent.protocol.reasons import Cause
+
+
+class Key(NamedTuple):
+    """Names one exchange of one participant.
+
+    Attributes:
+        side: ``in``: somebody's, which we handle; ``out``: our own; ``job``: something that a
+            handler is told of and that nobody waits for.
+        sender: Who began it.
+        id: The id of the envelope that began it.
+    """
+
+    side: Literal["in", "out", "job"]
+    sender: str
+    id: str
+
+
+class Priority(IntEnum):
+    """In which order the outbox is emptied; a lower number goes first."""
+
+    END = 0
+    """Withdraws, cancels and rejections: what stops work."""
+    ANSWER = 1
+    OPEN = 2
+    """Requests and proposals."""
+    TALK = 3
+    """Progress, chat and all else; may be dropped."""
+
+
+class Role(StrEnum):
+    """What a handler is started for."""
+
+    REQUEST = "request"
+    PROPOSAL = "proposal"
+    REJECT = "reject"
+    WITHDRAW = "withdraw"
+    CONFLICT = "conflict"
+    CHAT = "chat"
+    JOIN = "join"
+    LEAVE = "leave"
+    KIND = "kind"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Somebody rejected a proposal of ours.
+
+    Attributes:
+        proposal_id: The proposal.
+        reason: The reason code.
+        by: Who rejected it.
+        id: The id of the reject; an explanation correlates to it.
+        counts: Whether it ended the wait (PROTOCOL 4.5).
+    """
+
+    proposal_id: str
+    reason: str
+    by: str
+    id: str
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """A proposal that we handled was withdrawn; its handler has ended.
+
+    Attributes:
+        proposal_id: The proposal.
+        by: Its proposer.
+        cause: Why.
+    """
+
+    proposal_id: str
+    by: str
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A result came for a proposal that we had given up (PROTOCOL 4.13).
+
+    Attributes:
+        proposal_id: The proposal.
+        outcome: What the late answer says.
+        after: How our own wait had ended.
+    """
+
+    proposal_id: str
+    outcome: Fulfilled
+    after: Ending
+
+
+Subject = Rejection | Withdrawal | Conflict | None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a handler is started with.
+
+    Attributes:
+        role: Which handlers it is for.
+        envelope: The envelope that it is about.
+        subject: What the role adds to that.
+    """
+
+    role: Role
+    envelope: Envelope
+    subject: Subject = None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Put an envelope of ours into the outbox.
+
+    Attributes:
+        draft: The envelope.
+        priority: Its place in the queue.
+        again: It was sent before, under the same id.
+    """
+
+    draft: Envelope
+    priority: Priority
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unsend:
+    """Take an envelope of ours out of the outbox; it has not left."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the handler of an exchange."""
+
+    key: Key
+    work: Work
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End the scope of a handler that runs."""
+
+    key: Key
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Tell whoever waits for an exchange of ours how it ended."""
+
+    key: Key
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Progress of an exchange of ours."""
+
+    key: Key
+    done: float
+    total: float | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Something was left out, with the reason why: counted, and logged.
+
+    Attributes:
+        why: A short code, the counter's name.
+        envelope: What was dropped.
+        expected: It happens among correct participants, and needs no line in the log.
+    """
+
+    why: str
+    envelope: Envelope
+    expected: bool = False
+
+
+Effect = Send | Unsend | Start | Cancel | Wake | Progressed | Drop

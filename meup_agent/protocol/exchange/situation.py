@@ -1,0 +1,67 @@
+"""What the parts of an exchange table have in common."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from meup_agent.protocol.exchange.effects import Effect, Key, Role
+from meup_agent.protocol.exchange.ledger import Ledger
+from meup_agent.protocol.exchange.memory import Tombstones
+from meup_agent.protocol.exchange.roster import Roster
+from meup_agent.protocol.exchange.voice import Voice
+from meup_agent.protocol.envelope import Envelope
+
+ABSENCE_SECONDS = 30.0
+"""How long somebody may be away before what they began or were to answer ends (PROTOCOL 4.6)."""
+
+Wants = Callable[[Role, Envelope], bool]
+"""Tells whether a handler takes an envelope in a role."""
+
+
+@dataclass(slots=True)
+class Situation:
+    """What every part of the table knows and writes to.
+
+    Attributes:
+        voice: Makes our envelopes.
+        wants: Tells whether we have a handler.
+        effects: What is to be done, in order.
+        roster: Who is present.
+        ledger: The proposals seen.
+        tombstones: Ends that came before what they name.
+        timers: When to look at which exchange again.
+        connected: Whether we have been welcomed on the present connection.
+        closing: Whether we take nothing new.
+    """
+
+    voice: Voice
+    wants: Wants
+    effects: list[Effect]
+    roster: Roster = field(default_factory=Roster)
+    ledger: Ledger = field(default_factory=Ledger)
+    tombstones: Tombstones = field(default_factory=Tombstones)
+    timers: list[tuple[float, Key]] = field(default_factory=list[tuple[float, Key]])
+    connected: bool = False
+    closing: bool = False
+
+    @property
+    def me(self) -> str:
+        """Our own name in the space."""
+        return self.roster.me
+
+    def look_again(self, at: float | None, key: Key) -> None:
+        """Look at an exchange when its time has come; looking too early does no harm."""
+        if at is not None:
+            heapq.heappush(self.timers, (at, key))
+
+    def absent_for_good(self, participants: tuple[str, ...], now: float) -> float | None:
+        """When all of these will have been away too long; ``None`` while one is present."""
+        ends: list[float] = []
+        for participant in participants:
+            since = self.roster.absent_since(participant, now)
+            if since is None:
+                return None
+            ends.append(since + ABSENCE_SECONDS)
+        return max(ends) if ends else None

@@ -1,0 +1,101 @@
+"""What this participant says, and what it must be ready to say again (PROTOCOL 4.14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.exchange.effects import Effect, Priority, Send
+from meup_agent.protocol.exchange.memory import Memory
+
+SECONDS = 300.0
+"""How long an ending is said again to those it concerns."""
+
+COUNT = 1000
+"""Endings that are remembered."""
+
+SIZE = 16 * 1024 * 1024
+"""Payload bytes of the endings that are remembered."""
+
+OWN_IDS = 10_000
+"""Ids of our own that are remembered, to tell an echo from a forgery."""
+
+OWN_ID_SECONDS = 600.0
+"""How long an echo may take; longer than any reconnect that is still useful."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    draft: Envelope
+    priority: Priority
+    concerned: frozenset[str]
+
+
+class Voice:
+    """Makes this participant's envelopes.
+
+    Args:
+        new_id: Draws an id that nobody used before.
+        effects: Where what is to be sent is put.
+    """
+
+    def __init__(self, new_id: Callable[[], str], effects: list[Effect]) -> None:
+        self.new_id = new_id
+        self.me = ""
+        self._effects = effects
+        self._endings: Memory[str, _Ending] = Memory(count=COUNT, seconds=SECONDS, size=SIZE)
+        self._own: Memory[str, bool] = Memory(count=OWN_IDS, seconds=OWN_ID_SECONDS)
+
+    def say(
+        self,
+        kind: str,
+        payload: Any,
+        *,
+        now: float,
+        priority: Priority,
+        to: Iterable[str] = (),
+        correlation: Iterable[str] = (),
+        concerned: Iterable[str] | None = None,
+    ) -> Envelope:
+        """Send something; what concerns somebody is said again when they join."""
+        envelope = draft(
+            kind,
+            payload,
+            id=self.new_id(),
+            sender=self.me,
+            to=tuple(to),
+            correlation=tuple(correlation),
+        )
+        self.send(envelope, priority, now)
+        if concerned is not None:
+            ending = _Ending(envelope, priority, frozenset(concerned) - {self.me})
+            self._endings.put(envelope.id, ending, now, size=len(envelope.raw_payload))
+        return envelope
+
+    def send(
+        self, envelope: Envelope, priority: Priority, now: float, *, again: bool = False
+    ) -> None:
+        """Send an envelope that is ready."""
+        self._own.put(envelope.id, True, now)
+        self._effects.append(Send(envelope, priority, again))
+
+    def said(self, envelope_id: str, now: float) -> bool:
+        """Whether an envelope in our name is ours."""
+        return self._own.get(envelope_id, now) is not None
+
+    def say_again(self, participants: Iterable[str], now: float) -> None:
+        """Send what concerns these participants once more, under the same ids."""
+        joined = frozenset(participants)
+        for ending in list(self._endings.values(now)):
+            if ending.concerned & joined:
+                self.send(ending.draft, ending.priority, now, again=True)
+
+    def repeat(self, envelope_id: str, now: float) -> bool:
+        """Send one ending once more; ``False`` if it is no longer remembered."""
+        ending = self._endings.get(envelope_id, now)
+        if ending is None:
+            return False
+        self.send(ending.draft, ending.priority, now, again=True)
+        return True

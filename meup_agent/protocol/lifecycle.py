@@ -1,0 +1,265 @@
+"""The lifecycles as tables: PROTOCOL 4.2 and the three tables of PROTOCOL 5.
+
+A table maps a state and an event to the next state and what is to be done about it. A pair that a
+table does not have is an illegal step: it raises and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeVar
+
+from meup_agent.errors import IllegalStep
+
+
+class ProposalState(StrEnum):
+    """What a proposal is. ``in_progress`` is pending with a fulfilling request on its way."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    FULFILLED = "fulfilled"
+    REJECTED = "rejected"
+    WITHDRAWN = "withdrawn"
+    EXPIRED = "expired"
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it can still be decided."""
+        return self in (ProposalState.PENDING, ProposalState.IN_PROGRESS)
+
+
+class ProposalEvent(StrEnum):
+    """What can happen to a proposal."""
+
+    REQUEST = "request"
+    """A fulfilling request is out."""
+    REQUEST_CANCELLED = "request_cancelled"
+    """The last fulfilling request that was out has been cancelled by its sender."""
+    RESPONSE = "response"
+    REJECTION = "rejection"
+    """A rejection that counts (PROTOCOL 4.5)."""
+    WITHDRAWAL = "withdrawal"
+    EXPIRY = "expiry"
+
+
+_P, _PE = ProposalState, ProposalEvent
+
+PROPOSAL: Final[Mapping[tuple[ProposalState, ProposalEvent], ProposalState]] = {
+    (_P.PENDING, _PE.REQUEST): _P.IN_PROGRESS,
+    (_P.PENDING, _PE.REJECTION): _P.REJECTED,
+    (_P.PENDING, _PE.WITHDRAWAL): _P.WITHDRAWN,
+    (_P.PENDING, _PE.EXPIRY): _P.EXPIRED,
+    (_P.IN_PROGRESS, _PE.REQUEST): _P.IN_PROGRESS,
+    (_P.IN_PROGRESS, _PE.REQUEST_CANCELLED): _P.PENDING,
+    (_P.IN_PROGRESS, _PE.RESPONSE): _P.FULFILLED,
+    (_P.IN_PROGRESS, _PE.WITHDRAWAL): _P.WITHDRAWN,
+    (_P.IN_PROGRESS, _PE.EXPIRY): _P.EXPIRED,
+}
+"""PROTOCOL 4.2. Steps go one way; only the mark *in progress* can be lost again."""
+
+
+def proposal_step(state: ProposalState, event: ProposalEvent) -> ProposalState:
+    """The state after an event.
+
+    Raises:
+        IllegalStep: The table has no such step.
+    """
+    return _look_up(PROPOSAL, state, event, "a proposal")
+
+
+class IncomingState(StrEnum):
+    """A request or proposal that we handle."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    SETTLED = "settled"
+
+
+class IncomingEvent(StrEnum):
+    """What can happen to a request or proposal that we handle."""
+
+    START = "start"
+    RETURNED = "returned"
+    RAISED = "raised"
+    CANCEL = "cancel"
+    """A valid cancel, or for a proposal a valid withdraw."""
+    SENDER_LEFT = "sender_left"
+    SENDER_ABSENT = "sender_absent"
+    """The sender has been away for the whole grace period."""
+    LOST = "connection_lost"
+    SHUTDOWN = "shutdown"
+    SHUTDOWN_OVER = "shutdown_over"
+    """The grace of our own shutdown is over."""
+
+
+class IncomingAction(StrEnum):
+    """What is to be done about it."""
+
+    START = "start"
+    RESPOND = "respond"
+    RESPOND_ERROR = "respond_error"
+    DROP = "drop"
+    CANCEL_SCOPE = "cancel_scope"
+    CANCEL_SCOPE_AND_ANSWER = "cancel_scope_and_answer"
+    ANSWER_BUSY = "answer_busy"
+    BEGIN_GRACE = "begin_grace"
+    DISCARD = "discard"
+    LOG = "log"
+    COUNT_LATE = "count_late"
+    KEEP = "keep"
+    IGNORE = "ignore"
+
+
+class IncomingStep(NamedTuple):
+    """A cell of the table."""
+
+    state: IncomingState
+    action: IncomingAction
+
+
+_I, _IE, _IA = IncomingState, IncomingEvent, IncomingAction
+
+INCOMING: Final[Mapping[tuple[IncomingState, IncomingEvent], IncomingStep]] = {
+    (_I.QUEUED, _IE.START): IncomingStep(_I.RUNNING, _IA.START),
+    (_I.QUEUED, _IE.CANCEL): IncomingStep(_I.SETTLED, _IA.DROP),
+    (_I.QUEUED, _IE.SENDER_LEFT): IncomingStep(_I.QUEUED, _IA.KEEP),
+    (_I.QUEUED, _IE.SENDER_ABSENT): IncomingStep(_I.QUEUED, _IA.KEEP),
+    (_I.QUEUED, _IE.LOST): IncomingStep(_I.QUEUED, _IA.KEEP),
+    (_I.QUEUED, _IE.SHUTDOWN): IncomingStep(_I.SETTLED, _IA.ANSWER_BUSY),
+    (_I.RUNNING, _IE.RETURNED): IncomingStep(_I.SETTLED, _IA.RESPOND),
+    (_I.RUNNING, _IE.RAISED): IncomingStep(_I.SETTLED, _IA.RESPOND_ERROR),
+    (_I.RUNNING, _IE.CANCEL): IncomingStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
+    (_I.RUNNING, _IE.SENDER_LEFT): IncomingStep(_I.RUNNING, _IA.BEGIN_GRACE),
+    (_I.RUNNING, _IE.SENDER_ABSENT): IncomingStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
+    (_I.RUNNING, _IE.LOST): IncomingStep(_I.RUNNING, _IA.KEEP),
+    (_I.RUNNING, _IE.SHUTDOWN): IncomingStep(_I.RUNNING, _IA.KEEP),
+    (_I.RUNNING, _IE.SHUTDOWN_OVER): IncomingStep(_I.CANCELLING, _IA.CANCEL_SCOPE_AND_ANSWER),
+    (_I.CANCELLING, _IE.RETURNED): IncomingStep(_I.SETTLED, _IA.DISCARD),
+    (_I.CANCELLING, _IE.RAISED): IncomingStep(_I.SETTLED, _IA.LOG),
+    (_I.CANCELLING, _IE.CANCEL): IncomingStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.SENDER_LEFT): IncomingStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.SENDER_ABSENT): IncomingStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.LOST): IncomingStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.SHUTDOWN): IncomingStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.SHUTDOWN_OVER): IncomingStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.SETTLED, _IE.CANCEL): IncomingStep(_I.SETTLED, _IA.COUNT_LATE),
+    (_I.SETTLED, _IE.LOST): IncomingStep(_I.SETTLED, _IA.KEEP),
+}
+"""PROTOCOL 5, first and second table. For a proposal nothing is owed: the answers are rejections,
+and only where it was addressed to us."""
+
+
+def incoming_step(state: IncomingState, event: IncomingEvent) -> IncomingStep:
+    """The next state, and what is to be done.
+
+    Raises:
+        IllegalStep: The table has no such step.
+    """
+    return _look_up(INCOMING, state, event, "an incoming exchange")
+
+
+class OutgoingState(StrEnum):
+    """A request or proposal of our own."""
+
+    UNSENT = "unsent"
+    WAITING = "waiting"
+    GIVEN_UP = "given_up"
+    DONE = "done"
+
+
+class OutgoingEvent(StrEnum):
+    """What can happen to a request or proposal of our own."""
+
+    SENT = "sent"
+    RESPONSE = "response"
+    REJECTION = "rejection"
+    REFUSAL = "refusal"
+    GONE = "gone"
+    DEADLINE = "deadline"
+    GIVE_UP = "give_up"
+    LOST = "connection_lost"
+    WELCOME = "welcome"
+    STOPPED = "stopped"
+    """There will be no further connection."""
+
+
+class OutgoingAction(StrEnum):
+    """What is to be done about it; ``…_AND_END`` also sends the withdraw or cancel."""
+
+    NOTE_SENT = "note_sent"
+    DROP = "drop"
+    DROP_TIMEOUT = "drop_timeout"
+    RESULT = "result"
+    REJECTED_AND_END = "rejected_and_end"
+    REFUSED = "refused"
+    GONE_AND_END = "gone_and_end"
+    EXPIRED_AND_END = "expired_and_end"
+    END = "end"
+    KEEP = "keep"
+    NOTE_LOST = "note_lost"
+    SEND_AGAIN = "send_again"
+    """Only if it is idempotent."""
+    NOT_SENT = "not_sent"
+    UNKNOWN = "unknown"
+    LATE = "late"
+    IGNORE = "ignore"
+
+
+class OutgoingStep(NamedTuple):
+    """A cell of the table."""
+
+    state: OutgoingState
+    action: OutgoingAction
+
+
+_O, _OE, _OA = OutgoingState, OutgoingEvent, OutgoingAction
+
+OUTGOING: Final[Mapping[tuple[OutgoingState, OutgoingEvent], OutgoingStep]] = {
+    (_O.UNSENT, _OE.SENT): OutgoingStep(_O.WAITING, _OA.NOTE_SENT),
+    (_O.UNSENT, _OE.DEADLINE): OutgoingStep(_O.DONE, _OA.DROP_TIMEOUT),
+    (_O.UNSENT, _OE.GIVE_UP): OutgoingStep(_O.DONE, _OA.DROP),
+    (_O.UNSENT, _OE.LOST): OutgoingStep(_O.UNSENT, _OA.KEEP),
+    (_O.UNSENT, _OE.WELCOME): OutgoingStep(_O.UNSENT, _OA.KEEP),
+    (_O.UNSENT, _OE.STOPPED): OutgoingStep(_O.DONE, _OA.NOT_SENT),
+    (_O.WAITING, _OE.SENT): OutgoingStep(_O.WAITING, _OA.NOTE_SENT),
+    (_O.WAITING, _OE.RESPONSE): OutgoingStep(_O.DONE, _OA.RESULT),
+    (_O.WAITING, _OE.REJECTION): OutgoingStep(_O.GIVEN_UP, _OA.REJECTED_AND_END),
+    (_O.WAITING, _OE.REFUSAL): OutgoingStep(_O.DONE, _OA.REFUSED),
+    (_O.WAITING, _OE.GONE): OutgoingStep(_O.GIVEN_UP, _OA.GONE_AND_END),
+    (_O.WAITING, _OE.DEADLINE): OutgoingStep(_O.GIVEN_UP, _OA.EXPIRED_AND_END),
+    (_O.WAITING, _OE.GIVE_UP): OutgoingStep(_O.GIVEN_UP, _OA.END),
+    (_O.WAITING, _OE.LOST): OutgoingStep(_O.WAITING, _OA.NOTE_LOST),
+    (_O.WAITING, _OE.WELCOME): OutgoingStep(_O.WAITING, _OA.SEND_AGAIN),
+    (_O.WAITING, _OE.STOPPED): OutgoingStep(_O.DONE, _OA.UNKNOWN),
+    (_O.GIVEN_UP, _OE.SENT): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.RESPONSE): OutgoingStep(_O.GIVEN_UP, _OA.LATE),
+    (_O.GIVEN_UP, _OE.REJECTION): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.REFUSAL): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.LOST): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.WELCOME): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.STOPPED): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),
+}
+"""PROTOCOL 5, third table. What was ended is remembered and said again as rule 4.14 asks."""
+
+
+def outgoing_step(state: OutgoingState, event: OutgoingEvent) -> OutgoingStep:
+    """The next state, and what is to be done.
+
+    Raises:
+        IllegalStep: The table has no such step.
+    """
+    return _look_up(OUTGOING, state, event, "an exchange of our own")
+
+
+S = TypeVar("S", bound=StrEnum)
+E = TypeVar("E", bound=StrEnum)
+R = TypeVar("R")
+
+
+def _look_up(table: Mapping[tuple[S, E], R], state: S, event: E, what: str) -> R:
+    try:
+        return table[state, event]
+    except KeyError:
+        raise IllegalStep(f"{what} that is {state} has no step for {event}") from None

@@ -1,0 +1,145 @@
+"""How an exchange of our own can end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from meup_agent.protocol.payloads import Change
+from meup_agent.protocol.reasons import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Fulfilled:
+    """A proposal was carried out, and its response is here.
+
+    Attributes:
+        proposal_id: The proposal.
+        by: Who fulfilled it.
+        executor: Who carried it out and answered.
+        result: The MCP result as JSON values; ``None`` if the answer was an error.
+        error: The JSON-RPC error as JSON values; ``None`` if there was a result.
+        changes: What was carried out otherwise than proposed.
+    """
+
+    proposal_id: str
+    by: str
+    executor: str
+    result: Any = None
+    error: dict[str, Any] | None = None
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def edited(self) -> bool:
+        """Whether something other than the proposal was carried out."""
+        return bool(self.changes)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it failed: a JSON-RPC error, or a tool's result with ``isError``."""
+        if self.error is not None:
+            return True
+        return isinstance(self.result, dict) and self.result.get("isError") is True
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A proposal was rejected by somebody whose rejection counts (PROTOCOL 4.5).
+
+    Attributes:
+        proposal_id: The proposal.
+        reason: The reason code.
+        by: Who rejected it; of several, the last.
+        rejection_id: The id of the reject; an explanation that follows correlates to it.
+    """
+
+    proposal_id: str
+    reason: str
+    by: str
+    rejection_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """We took a proposal back, or gave a request up."""
+
+    proposal_id: str
+    cause: Cause
+
+    @property
+    def reason(self) -> str:
+        """The reason code that the withdrawal carried."""
+        return self.cause.code
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The deadline passed; what was sent was withdrawn or cancelled.
+
+    Attributes:
+        proposal_id: The proposal or request.
+        sent: ``False``: it never left, so nobody can have carried it out.
+    """
+
+    proposal_id: str
+    sent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Everyone it was addressed to has been absent too long (PROTOCOL 4.6)."""
+
+    proposal_id: str
+    participants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Responded:
+    """A request was answered.
+
+    Attributes:
+        by: Who answered.
+        result: The result as JSON values; ``None`` if the answer was an error.
+        error: The JSON-RPC error; ``None`` if there was a result.
+    """
+
+    by: str
+    result: Any = None
+    error: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRefused:
+    """The gateway did not let it through."""
+
+    error: str
+    message: str
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """It certainly did not leave."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """It was sent, and an answer can no longer arrive."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LostRace:
+    """Somebody else's fulfilling request came first in the gateway's order (PROTOCOL 4.4)."""
+
+    by: str
+
+
+Outcome = Fulfilled | Rejected | Withdrawn | Expired | Gone
+"""How a proposal ends for the one who waits for it."""
+
+Ending = Outcome | Responded | GatewayRefused | Unsent | Unknown | LostRace
+"""How any exchange of our own ends."""

@@ -1,0 +1,208 @@
+"""Payloads: the MCP messages that travel in envelopes, read leniently and written strictly.
+
+MCP's own types are not needed here: an exchange reads a handful of fields. Whoever hands MCP
+content to a person's code uses ``mcp_types``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import rfc8785
+
+from meup_agent.protocol import kinds
+from meup_agent.protocol.reasons import Cause
+
+META: Final = "_meta"
+TARGET: Final = "dev.meup/target"
+DIGEST: Final = "dev.meup/digest"
+EDITED: Final = "dev.meup/edited"
+EXPIRES_AT: Final = "dev.meup/expires_at"
+CAUSE: Final = "dev.meup/cause"
+PROGRESS_TOKEN: Final = "progressToken"
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+EXCHANGE_ERROR: Final = -32000
+"""``busy``, ``cancelled`` and ``refused``: the reason stands in ``data`` (PROTOCOL 5)."""
+
+REFUSED: Final = "refused"
+"""The reason of an executor that does not carry out what was withdrawn, or done before."""
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The MCP message in a request's or proposal's payload.
+
+    Attributes:
+        method: The MCP method, for example ``tools/call``; empty where there was none.
+        params: The method's parameters, ``_meta`` included.
+        rpc_id: The JSON-RPC id as it was written; ``None`` where there was none.
+    """
+
+    method: str
+    params: JsonObject
+    rpc_id: int | str | None = None
+
+    @property
+    def name(self) -> str:
+        """The tool's (or prompt's) name, where the method has one."""
+        name = self.params.get("name")
+        return name if isinstance(name, str) else ""
+
+    @property
+    def arguments(self) -> JsonObject:
+        """The arguments of a tool call; empty where there are none."""
+        return as_object(self.params.get("arguments"))
+
+    @property
+    def meta(self) -> JsonObject:
+        """What stands in ``_meta``."""
+        return as_object(self.params.get(META))
+
+    @property
+    def target(self) -> str | None:
+        """Who should execute a proposal (PROTOCOL 4.4)."""
+        target = self.meta.get(TARGET)
+        return target if isinstance(target, str) and target else None
+
+    @property
+    def is_notification(self) -> bool:
+        """A method that begins with ``notifications/``; a missing id alone means nothing."""
+        return self.method.startswith("notifications/")
+
+
+def as_object(value: object) -> JsonObject:
+    """The value if it is a JSON object, otherwise an empty one."""
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def read_call(payload: object) -> Call:
+    """Read a request or proposal, also in the form ``{"proposal": {…}}`` (PROTOCOL 1)."""
+    body = as_object(payload)
+    if "method" not in body and isinstance(body.get("proposal"), dict):
+        body = as_object(body["proposal"])
+    method = body.get("method")
+    rpc_id = body.get("id")
+    return Call(
+        method=method if isinstance(method, str) else "",
+        params=as_object(body.get("params")),
+        rpc_id=rpc_id if isinstance(rpc_id, int | str) else None,
+    )
+
+
+def request(method: str, params: JsonObject, rpc_id: str) -> JsonObject:
+    """A JSON-RPC request."""
+    return {"jsonrpc": "2.0", "id": rpc_id, "method": method, "params": params}
+
+
+def notification(method: str, params: JsonObject) -> JsonObject:
+    """A JSON-RPC notification."""
+    return {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+def proposal(method: str, params: JsonObject) -> JsonObject:
+    """A proposal's payload: the call without an envelope of its own."""
+    return {"method": method, "params": params}
+
+
+def result(rpc_id: int | str, value: Any) -> JsonObject:
+    """A JSON-RPC response with a result."""
+    return {"jsonrpc": "2.0", "id": rpc_id, "result": value}
+
+
+def error(rpc_id: int | str, code: int, message: str, data: Any = None) -> JsonObject:
+    """A JSON-RPC response with an error."""
+    body: JsonObject = {"code": code, "message": message}
+    if data is not None:
+        body["data"] = data
+    return {"jsonrpc": "2.0", "id": rpc_id, "error": body}
+
+
+def cancelled(request_id: str, cause: Cause) -> JsonObject:
+    """``notifications/cancelled`` with the chain that led to it, where it is not too long."""
+    params: JsonObject = {"requestId": request_id, "reason": str(cause)}
+    if cause.chain:
+        params[META] = {CAUSE: [link.to_wire() for link in cause.chain]}
+    return notification(kinds.CANCELLED, params)
+
+
+def progress(token: int | str, done: float, total: float | None, message: str | None) -> JsonObject:
+    """``notifications/progress``."""
+    params: JsonObject = {PROGRESS_TOKEN: token, "progress": done}
+    if total is not None:
+        params["total"] = total
+    if message is not None:
+        params["message"] = message
+    return notification(kinds.PROGRESS, params)
+
+
+def is_refusal(response: object) -> bool:
+    """Whether a response says that the request was refused: nothing was carried out for it."""
+    data = as_object(as_object(as_object(response).get("error")).get("data"))
+    return data.get("reason") == REFUSED
+
+
+def without_meta(params: JsonObject) -> JsonObject:
+    """The parameters without ``_meta``."""
+    return {name: value for name, value in params.items() if name != META}
+
+
+def digest(method: str, params: JsonObject, target: str | None) -> str | None:
+    """``dev.meup/digest``: SHA-256, hex, of the call in RFC 8785 form (PROTOCOL 6).
+
+    ``None`` where the values have no such form (integers beyond 2^53, for example).
+    """
+    call: JsonObject = {"method": method, "params": without_meta(params)}
+    if target is not None:
+        call["target"] = target
+    try:
+        return hashlib.sha256(rfc8785.dumps(call)).hexdigest()
+    except (rfc8785.CanonicalizationError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One value that a fulfillment has and its proposal had otherwise.
+
+    Attributes:
+        path: Where, for example ``arguments.path``; ``target`` is who executed it.
+        proposed: The proposal's value; ``None`` where it had none.
+        fulfilled: The fulfillment's value; ``None`` where it was taken out.
+    """
+
+    path: str
+    proposed: Any
+    fulfilled: Any
+
+
+def changes(proposed: Call, fulfilled: Call, executor: str | None) -> tuple[Change, ...]:
+    """What a fulfilling request changed of its proposal, ``_meta`` left aside."""
+    found: list[Change] = []
+    if proposed.method != fulfilled.method:
+        found.append(Change("method", proposed.method, fulfilled.method))
+    if proposed.target is not None and executor != proposed.target:
+        found.append(Change("target", proposed.target, executor))
+    _compare("", without_meta(proposed.params), without_meta(fulfilled.params), found)
+    return tuple(found)
+
+
+def _compare(path: str, before: Any, after: Any, found: list[Change]) -> None:
+    if isinstance(before, dict) and isinstance(after, dict):
+        old, new = cast("JsonObject", before), cast("JsonObject", after)
+        for name in [*old, *(name for name in new if name not in old)]:
+            inner = f"{path}.{name}" if path else name
+            if name in old and name in new:
+                _compare(inner, old[name], new[name], found)
+            else:
+                found.append(Change(inner, old.get(name), new.get(name)))
+    elif before != after or type(before) is not type(after):
+        found.append(Change(path, before, after))
