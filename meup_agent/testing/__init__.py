@@ -1,0 +1,3 @@
+"""Tools to test agents with."""
+
+from __future__ import annotations

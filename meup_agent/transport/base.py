@@ -1,0 +1,148 @@
+"""What a connection promises, whatever carries it.
+
+Both ends of :mod:`~meup_agent.transport.memory` and the client end of
+:mod:`~meup_agent.transport.websocket` keep this contract, and one suite of tests holds them to it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+HANDSHAKE_TIMEOUT: Final = 10.0
+"""Seconds for name, TCP, TLS and WebSocket handshake together: a gateway that needs longer is
+overloaded, and the next attempt does better."""
+
+PING_INTERVAL: Final = 20.0
+"""Seconds between pings. Gateways never ping and never time a peer out (PROTOCOL 2)."""
+
+PING_DEADLINE: Final = 20.0
+"""Seconds for the pong: after twice 20 s of silence at most, a dead connection is known as dead."""
+
+CLOSE_TIMEOUT: Final = 1.0
+"""Seconds that the other end gets to answer a close frame: it has had everything we had to say."""
+
+MAX_CLOSE_REASON_BYTES: Final = 123
+"""A control frame carries 125 bytes, two of which are the code (RFC 6455 section 5.5)."""
+
+ABNORMAL: Final = 1006
+"""The close code of a connection that ended without a close frame."""
+
+TOO_BIG: Final = 1009
+"""The close code for a message above the receiver's limit."""
+
+_SENDABLE_CODES = frozenset({1000, 1001, 1002, 1003, *range(1007, 1015), *range(3000, 5000)})
+# RFC 6455 section 7.4: the others are reserved, or stand for "there was none".
+
+
+@dataclass(frozen=True, slots=True)
+class CloseInfo:
+    """How a connection ended.
+
+    Attributes:
+        code: The WebSocket close code of whoever closed first; 1006 where nobody did.
+        reason: The words that came with it, often none.
+        local: This end closed first, by :meth:`Transport.aclose` or because the other broke a
+            rule or was silent for too long. So 1009 says whose message was too large: ours,
+            or (local) the other's.
+    """
+
+    code: int
+    reason: str = ""
+    local: bool = False
+
+
+class Transport(Protocol):
+    """One connection. It is used by the task that opened it and by tasks below that one."""
+
+    async def send(self, frame: bytes) -> None:
+        """Send one text message; waits while the other end does not keep up.
+
+        Any number of tasks may send; messages stay whole. A cancelled send has sent all of the
+        message, or nothing, or broken the connection: never half a message that another follows.
+        What a successful send says is that the message is on its way, not that it arrived.
+
+        Args:
+            frame: UTF-8 JSON. Its size is the receiver's to judge.
+
+        Raises:
+            TransportClosed: The connection has ended.
+        """
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Iterate over messages, text or binary, as the bytes that came.
+
+        Their encoding is not checked here, because a bad byte must cost one message and not the
+        connection. One task may iterate at a time.
+        """
+        ...
+
+    async def __anext__(self) -> bytes:
+        """Wait for the next message; a cancelled wait loses none.
+
+        Raises:
+            StopAsyncIteration: The connection has ended, cleanly or not, and everything that
+                arrived before was handed out.
+        """
+        ...
+
+    async def aclose(self, code: int = 1000, reason: str = "") -> None:
+        """Close the connection; when this returns, it is closed.
+
+        It takes :data:`CLOSE_TIMEOUT` and a little, whatever the other end does and even if the
+        caller is cancelled. On a closed connection it does nothing.
+
+        Args:
+            code: A WebSocket close code that may be sent.
+            reason: For a person to read, cut at :data:`MAX_CLOSE_REASON_BYTES`.
+
+        Raises:
+            ValueError: The code must not stand in a close frame.
+        """
+        ...
+
+    async def abort(self) -> None:
+        """End the connection at once, without a close frame: what is on its way may be lost."""
+        ...
+
+    @property
+    def closed(self) -> CloseInfo | None:
+        """How the connection ended; ``None`` while it is open or still closing."""
+        ...
+
+
+class Connector(Protocol):
+    """How a session dials: a callable that opens one connection for the length of a block."""
+
+    def __call__(self, headers: Mapping[str, str]) -> AbstractAsyncContextManager[Transport]:
+        """Open a connection; leaving the block closes it.
+
+        The block is entered and left by the same task. Cancelling either leaves nothing behind.
+        What the block raises leaves it as it was raised.
+
+        Args:
+            headers: Of the handshake, for example ``Authorization``.
+
+        Raises:
+            HandshakeRefused: The gateway answered with an HTTP status.
+            CannotConnect: There is no gateway at the address, or none that can be spoken to.
+            ConfigurationError: A header cannot be sent as it is.
+        """
+        ...
+
+
+def closing(code: int, reason: str) -> CloseInfo:
+    """The close that this end is about to make, checked and cut to what a close frame holds.
+
+    Raises:
+        ValueError: The code must not stand in a close frame.
+    """
+    if code not in _SENDABLE_CODES:
+        raise ValueError(f"{code} cannot be sent as a close code; use 1000, or 3000 to 4999")
+    cut = reason.encode(errors="replace")[:MAX_CLOSE_REASON_BYTES]
+    return CloseInfo(code, cut.decode(errors="ignore"), local=True)

@@ -1,0 +1,152 @@
+"""What goes into a WebSocket handshake, and what a failed one means."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Final
+from urllib.parse import SplitResult, parse_qs, quote, urlsplit, urlunsplit
+
+from meup_agent.errors import CannotConnect, ConfigurationError, HandshakeRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+MAX_REFUSAL_CHARS: Final = 500
+"""Characters kept of what a gateway says with a refusal: room for a sentence or two, while an
+HTML page of a proxy would fill the log."""
+
+_SECONDS = re.compile(r"\d{1,9}", re.ASCII)
+_FORBIDDEN_IN_HEADER = re.compile(r"[\x00-\x1f\x7f]|[^\x00-\x7f]")
+
+
+def handshake_url(url: str, space: str | None) -> str:
+    """The address that the handshake goes to (PROTOCOL 3).
+
+    Args:
+        url: What the user gave: ``ws://host:8420``, or with a path of the gateway's own.
+        space: The name of the space, added to the query; ``None`` where the address has it.
+
+    Raises:
+        ConfigurationError: The address cannot be one of a gateway.
+    """
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - reading it is what checks it
+        (parts.hostname or "").encode("idna")
+    except ValueError as error:
+        raise _unusable(url, str(error)) from None
+    if parts.scheme not in ("ws", "wss"):
+        raise _unusable(url, "it does not begin with ws:// or wss://")
+    if not parts.hostname:
+        raise _unusable(url, "it names no host")
+    if parts.fragment:
+        raise _unusable(url, "a fragment (#) has no meaning there")
+    if parts.username is not None:
+        raise _unusable(_without_user(parts), "it holds a user; identity is the token's")
+    path = parts.path if parts.path not in ("", "/") else "/ws"
+    return urlunsplit((parts.scheme, parts.netloc, path, _query(url, parts, space), ""))
+
+
+def _query(url: str, parts: SplitResult, space: str | None) -> str:
+    named = parse_qs(parts.query, keep_blank_values=True).get("space", [])
+    if space is None or named == [space]:
+        return parts.query
+    if named:
+        raise _unusable(url, f"it names the space {named[0]!r}, and {space!r} was asked for")
+    return "&".join(filter(None, (parts.query, f"space={quote(space, safe='')}")))
+
+
+def _without_user(parts: SplitResult) -> str:
+    """The address as it may be shown: a password must not end up in a log."""
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def _unusable(url: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the address {url!r} cannot be used: {why}; write it like ws://localhost:8420"
+    )
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Refuse a header that would break the handshake, such as a token with its line break.
+
+    Raises:
+        ConfigurationError: A name or a value holds something else than printable ASCII. The value
+            is not in the message, since it may be a secret.
+    """
+    for name, value in headers.items():
+        if _FORBIDDEN_IN_HEADER.search(name) or _FORBIDDEN_IN_HEADER.search(value):
+            raise ConfigurationError(
+                f"the header {name!r} cannot be sent: it holds a line break or another character"
+                " outside printable ASCII; strip it"
+            )
+
+
+def refused(
+    status: int, headers: Iterable[tuple[str, str]], body: bytes, now: datetime
+) -> HandshakeRefused:
+    """The exception for an answer that is an HTTP status instead of a connection."""
+    wait = next((value for name, value in headers if name.lower() == "retry-after"), None)
+    text = body.decode(errors="replace").strip()[:MAX_REFUSAL_CHARS]
+    return HandshakeRefused(status, None if wait is None else retry_after(wait, now), text)
+
+
+def retry_after(value: str, now: datetime) -> float | None:
+    """Seconds that a ``Retry-After`` asks to wait, as a number or a date (RFC 9110, 10.2.3).
+
+    Args:
+        value: The header's.
+        now: The time that a date is compared with, aware.
+
+    Returns:
+        Seconds, at least 0; ``None`` for a value that is neither.
+    """
+    if _SECONDS.fullmatch(value.strip()):
+        return float(value)
+    try:
+        date = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    # A date in "-0000" comes back without a zone; HTTP knows only UTC.
+    aware = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
+    return max(0.0, (aware - now).total_seconds())
+
+
+def cannot_connect(url: str, error: BaseException, timeout: float) -> CannotConnect:
+    """The exception for a connection that could not be made.
+
+    Args:
+        url: Where to, as :func:`handshake_url` made it.
+        error: What the library raised.
+        timeout: Seconds that the attempt was given.
+    """
+    return CannotConnect(
+        f"cannot connect to {urlsplit(url).netloc}: {_why(error, timeout)};"
+        " check the address and that a gateway listens there"
+    )
+
+
+def _why(error: BaseException, timeout: float) -> str:
+    """The failure in a few words, whichever loop it comes from."""
+    match error:
+        case TimeoutError(errno=None):
+            return f"no answer within {timeout:g} seconds"
+        case OSError(__cause__=BaseExceptionGroup() as attempts):
+            # trio tries every address of a name and tells what became of each.
+            return _why(attempts.exceptions[0], timeout)
+        case OSError(errno=int(number)) if number > 0 and not isinstance(error, ssl.SSLError):
+            # The system's words: asyncio puts its own in their place.
+            return os.strerror(number).lower()
+        case OSError(strerror=str(words)) if words:
+            return words
+        case BaseException(__cause__=ssl.SSLError() as reason):
+            return str(reason)
+        case ConnectionError() if not str(error):
+            return "the connection was closed"
+        case _:
+            return str(error) or type(error).__name__

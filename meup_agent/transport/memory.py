@@ -1,0 +1,162 @@
+"""A connection inside one process: for tests, and for agents beside their gateway."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from anyio import Event, Lock, ResourceGuard
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from meup_agent.errors import TransportClosed
+from meup_agent.protocol.limits import MAX_FRAME_BYTES
+from meup_agent.transport.base import ABNORMAL, TOO_BIG, CloseInfo, Connector, closing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from typing import Self
+
+MEMORY_CAPACITY: Final = 64
+"""Frames on their way in one direction: about what the buffers of a socket hold of small ones, so
+that a sender feels a slow reader as early as it would there."""
+
+
+class MemoryTransport:
+    """One end of a :func:`memory_pair`.
+
+    A queue of its own, not two memory object streams: closing must wake a sender that waits for
+    room, and yet leave readable what had arrived.
+    """
+
+    def __init__(self, capacity: int, max_frame_bytes: int) -> None:
+        self._capacity = capacity
+        self._max_frame_bytes = max_frame_bytes
+        self._inbox: deque[bytes] = deque()
+        self._arrived = Event()
+        self._room = Event()
+        # One sender at a time waits for room, so frames leave in the order of the calls.
+        self._turn = Lock()
+        self._reading = ResourceGuard("reading from")
+        self._closed: CloseInfo | None = None
+        self._peer = self
+
+    @property
+    def closed(self) -> CloseInfo | None:
+        """How the connection ended; ``None`` while it is open."""
+        return self._closed
+
+    async def send(self, frame: bytes) -> None:
+        """Send one message; waits while the other end has no room.
+
+        Raises:
+            TransportClosed: The connection has ended.
+        """
+        await checkpoint_if_cancelled()
+        peer = self._peer
+        async with self._turn:
+            while self._closed is None and len(peer._inbox) >= peer._capacity:
+                peer._room = Event()
+                await peer._room.wait()
+            if self._closed is not None:
+                raise TransportClosed(self._closed.code, self._closed.reason)
+            if len(frame) > peer._max_frame_bytes:
+                peer._close(CloseInfo(TOO_BIG, f"over {peer._max_frame_bytes} bytes", local=True))
+            else:
+                peer._inbox.append(frame)
+                peer._arrived.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        with self._reading:
+            await checkpoint_if_cancelled()
+            while not self._inbox:
+                if self._closed is not None:
+                    raise StopAsyncIteration
+                self._arrived = Event()
+                await self._arrived.wait()
+            self._room.set()
+            return self._inbox.popleft()
+
+    async def aclose(self, code: int = 1000, reason: str = "") -> None:
+        """Close both ends; what the other has not read yet, it still can.
+
+        Raises:
+            ValueError: The code must not stand in a close frame.
+        """
+        self._close(closing(code, reason))
+
+    async def abort(self) -> None:
+        """End the connection at once, as :meth:`drop` does."""
+        self.drop()
+
+    def drop(self) -> None:
+        """Lose the connection: code 1006 at both ends, and what nobody had read yet is gone."""
+        if self._closed is None:
+            for end in (self, self._peer):
+                end._inbox.clear()
+                end._end(CloseInfo(ABNORMAL))
+
+    def _close(self, info: CloseInfo) -> None:
+        """End the connection, as this end's doing."""
+        if self._closed is None:
+            self._end(info)
+            self._peer._end(CloseInfo(info.code, info.reason))
+
+    def _end(self, info: CloseInfo) -> None:
+        """Note how it ended, and wake everyone who waits at this end's queue."""
+        self._closed = info
+        self._arrived.set()
+        self._room.set()
+
+    @classmethod
+    def pair(cls, capacity: int, max_frame_bytes: int) -> tuple[Self, Self]:
+        """Two new ends, connected."""
+        left, right = cls(capacity, max_frame_bytes), cls(capacity, max_frame_bytes)
+        left._peer, right._peer = right, left
+        return left, right
+
+
+def memory_pair(
+    *, capacity: int = MEMORY_CAPACITY, max_frame_bytes: int = MAX_FRAME_BYTES
+) -> tuple[MemoryTransport, MemoryTransport]:
+    """Make two connected ends.
+
+    Args:
+        capacity: How many frames may be on their way in each direction; at least 1.
+        max_frame_bytes: The largest frame that either end takes; a larger one ends the connection
+            with code 1009.
+    """
+    if capacity < 1:
+        raise ValueError(f"a capacity of {capacity} lets nothing through; give at least 1")
+    return MemoryTransport.pair(capacity, max_frame_bytes)
+
+
+def memory_connector(
+    accept: Callable[[MemoryTransport, Mapping[str, str]], Awaitable[None]],
+    *,
+    capacity: int = MEMORY_CAPACITY,
+    max_frame_bytes: int = MAX_FRAME_BYTES,
+) -> Connector:
+    """Make a connector that dials a gateway in this process.
+
+    Args:
+        accept: Takes the gateway's end and the headers, as the handshake does: it returns when the
+            connection is accepted (who serves it runs in a task of the gateway's own), or raises
+            :class:`~meup_agent.errors.HandshakeRefused`.
+        capacity: As for :func:`memory_pair`.
+        max_frame_bytes: As for :func:`memory_pair`.
+    """
+
+    @asynccontextmanager
+    async def dial(headers: Mapping[str, str]) -> AsyncGenerator[MemoryTransport]:
+        ours, theirs = memory_pair(capacity=capacity, max_frame_bytes=max_frame_bytes)
+        try:
+            await accept(theirs, headers)
+            yield ours
+        finally:
+            await ours.aclose()
+
+    return dial

@@ -1,0 +1,265 @@
+"""A connection over a WebSocket, on whichever loop runs."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+import anyio
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.protocol import State
+
+from meup_agent.errors import TransportClosed
+from meup_agent.protocol.limits import MAX_FRAME_BYTES
+from meup_agent.transport.base import (
+    ABNORMAL,
+    CLOSE_TIMEOUT,
+    HANDSHAKE_TIMEOUT,
+    PING_DEADLINE,
+    PING_INTERVAL,
+    CloseInfo,
+    Connector,
+    closing,
+)
+from meup_agent.transport.handshake import cannot_connect, check_headers, handshake_url, refused
+from meup_agent.transport.helpers import helper_tasks
+
+if TYPE_CHECKING:
+    import ssl as ssl_module
+    from collections.abc import AsyncGenerator, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
+    from typing import Any, Self
+
+    from anyio.abc import TaskStatus
+    from websockets.protocol import Protocol as ConnectionState
+
+MAX_UNREAD_FRAMES: Final = 16
+"""Frames received and not read yet before the socket is left to fill up: a few of the largest fit
+in memory, and a reader that is busy for a moment does not stop the flow of small ones."""
+
+
+class Wire(Protocol):
+    """What the library's two forms of a connection have in common once each is adapted.
+
+    Its methods raise ``ConnectionClosed`` when the connection has ended, unless they say otherwise.
+    """
+
+    @property
+    def protocol(self) -> ConnectionState:
+        """The state of the connection."""
+        ...
+
+    async def recv(self, decode: Literal[False]) -> bytes:
+        """Wait for the next message; a cancelled call loses none."""
+        ...
+
+    async def send_whole(self, frame: bytes) -> None:
+        """Send a text message as :meth:`~meup_agent.transport.base.Transport.send` promises."""
+        ...
+
+    async def round_trip(self) -> None:
+        """Send a ping and wait for its pong, or for the end of the connection."""
+        ...
+
+    async def shake_hands_and_close(self, code: int, reason: str) -> None:
+        """Send a close frame and wait for the answer; does not raise on a closed connection."""
+        ...
+
+    async def abort(self) -> None:
+        """End the connection at once; to be called where it cannot be cancelled."""
+        ...
+
+
+class WebSocketTransport:
+    """The client's end of a WebSocket connection."""
+
+    def __init__(self, wire: Wire, close_timeout: float) -> None:
+        self._wire = wire
+        # The library applies its own only once the close frame is written, which a peer that does
+        # not read can prevent; ours is longer, so that it decides only then.
+        self._close_bound = close_timeout * 1.5
+        self._reading = anyio.ResourceGuard("reading from")
+
+    @property
+    def closed(self) -> CloseInfo | None:
+        """How the connection ended; ``None`` while it is open or still closing."""
+        state = self._wire.protocol
+        if state.state is not State.CLOSED:
+            return None
+        sent, received = state.close_sent, state.close_rcvd
+        if received is not None and (sent is None or state.close_rcvd_then_sent):
+            return CloseInfo(int(received.code), received.reason)
+        if sent is not None:
+            return CloseInfo(int(sent.code), sent.reason, local=True)
+        return CloseInfo(ABNORMAL)
+
+    async def send(self, frame: bytes) -> None:
+        """Send one text message; waits while the other end does not keep up.
+
+        Raises:
+            TransportClosed: The connection has ended.
+        """
+        try:
+            await self._wire.send_whole(frame)
+        except ConnectionClosed:
+            end = self.closed or CloseInfo(ABNORMAL)
+            raise TransportClosed(end.code, end.reason) from None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        with self._reading:
+            try:
+                return await self._wire.recv(False)
+            except ConnectionClosed:
+                raise StopAsyncIteration from None
+
+    async def aclose(self, code: int = 1000, reason: str = "") -> None:
+        """Close the connection, politely if the other end lets us and within a deadline.
+
+        Raises:
+            ValueError: The code must not stand in a close frame.
+        """
+        info = closing(code, reason)
+        if self.closed is not None:
+            return
+        with anyio.move_on_after(self._close_bound, shield=True):
+            await self._wire.shake_hands_and_close(info.code, info.reason)
+        await self.abort()
+
+    async def abort(self) -> None:
+        """End the connection at once, without a close frame."""
+        if self.closed is None:
+            with anyio.CancelScope(shield=True):
+                await self._wire.abort()
+
+    async def watch(self, interval: float, deadline: float) -> None:
+        """Ping until the connection has ended; end it when a pong does not come in time.
+
+        The library's own keepalive waits without a limit for room to write its ping, and so does
+        not notice a peer that has stopped reading.
+        """
+        while self.closed is None:
+            await anyio.sleep(interval)
+            with anyio.move_on_after(deadline) as waiting:
+                try:
+                    await self._wire.round_trip()
+                except ConnectionClosed:
+                    return
+            if waiting.cancelled_caught:
+                await self.aclose(1011, f"no pong within {deadline:g} seconds")
+
+
+def websocket_connector(
+    url: str,
+    *,
+    space: str | None = None,
+    ssl: ssl_module.SSLContext | None = None,
+    proxy: str | Literal[True] | None = None,
+    handshake_timeout: float = HANDSHAKE_TIMEOUT,
+    close_timeout: float = CLOSE_TIMEOUT,
+    ping_interval: float = PING_INTERVAL,
+    ping_deadline: float = PING_DEADLINE,
+    max_frame_bytes: int = MAX_FRAME_BYTES,
+) -> Connector:
+    """Make a connector that dials a gateway.
+
+    Args:
+        url: ``ws://host:8420`` or ``wss://…``. Without a path the gateway's own, ``/ws``, is used.
+        space: The space to join, added to the query (PROTOCOL 3).
+        ssl: For ``wss://``: certificates to trust other than the system's, or one of ours.
+        proxy: The address of a proxy; ``True``: the one that the environment names.
+        handshake_timeout: Seconds to connect in.
+        close_timeout: Seconds that the gateway gets to answer a close frame.
+        ping_interval: Seconds between pings.
+        ping_deadline: Seconds to wait for a pong before the connection counts as lost.
+        max_frame_bytes: The largest message to take; a larger one ends the connection with 1009.
+
+    Raises:
+        ConfigurationError: The address cannot be one of a gateway.
+    """
+    address = handshake_url(url, space)
+    options: dict[str, Any] = {
+        # It costs more than twice the CPU on an echo, and three times the memory.
+        "compression": None,
+        "max_size": max_frame_bytes,
+        "max_queue": MAX_UNREAD_FRAMES,
+        "open_timeout": handshake_timeout,
+        "close_timeout": close_timeout,
+        "ping_interval": None,  # our own: see WebSocketTransport.watch
+        "proxy": proxy,
+        "logger": _LOGGER,
+    }
+    if ssl is not None:
+        options["ssl"] = ssl
+
+    @asynccontextmanager
+    async def dial(headers: Mapping[str, str]) -> AsyncGenerator[WebSocketTransport]:
+        check_headers(headers)
+        async with helper_tasks() as tasks:
+            try:
+                wire, hold = await tasks.start(
+                    _hold_open, address, {**options, "additional_headers": dict(headers)}
+                )
+            except InvalidStatus as error:
+                answer = error.response
+                now = datetime.now(UTC)
+                raise refused(
+                    answer.status_code, answer.headers.raw_items(), bytes(answer.body), now
+                ) from error
+            except (OSError, WebSocketException) as error:
+                raise cannot_connect(address, error, handshake_timeout) from error
+            # From here on only we end it, so that a cancelled block still closes politely.
+            hold.shield = True
+            transport = WebSocketTransport(wire, close_timeout)
+            tasks.start_soon(transport.watch, ping_interval, ping_deadline)
+            try:
+                yield transport
+            finally:
+                try:
+                    await transport.aclose()
+                finally:
+                    hold.cancel()
+
+    return dial
+
+
+async def _hold_open(
+    url: str,
+    options: dict[str, Any],
+    *,
+    task_status: TaskStatus[tuple[Wire, anyio.CancelScope]],
+) -> None:
+    """Open a connection and keep it until the scope that is handed out is cancelled.
+
+    On trio the library reads in a nursery around the connection. Opened by the user's task, that
+    nursery would be cancelled together with it, before a close frame could be sent.
+    """
+    with anyio.CancelScope() as scope:
+        async with _open_wire()(url, **options) as wire:
+            task_status.started((wire, scope))
+            await anyio.sleep_forever()
+
+
+def _open_wire() -> Callable[..., AbstractAsyncContextManager[Wire]]:
+    """The opener of the running loop."""
+    if anyio.get_cancelled_exc_class().__module__.partition(".")[0] == "trio":
+        from meup_agent.transport.wire_trio import open_wire as open_on_trio
+
+        return open_on_trio
+    from meup_agent.transport.wire_asyncio import open_wire as open_on_asyncio
+
+    return open_on_asyncio
+
+
+class _WithoutFrames(logging.LoggerAdapter[logging.Logger]):
+    """The library's logger, never at DEBUG: it would write the token of each handshake there."""
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name of logging
+        return level > logging.DEBUG and super().isEnabledFor(level)
+
+
+_LOGGER = _WithoutFrames(logging.getLogger("websockets.client"), {})

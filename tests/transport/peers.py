@@ -1,0 +1,210 @@
+"""The other end of a connection under test, in memory or as a real WebSocket server."""
+
+import asyncio
+import queue
+import ssl
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import anyio
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from meup_agent.protocol.limits import MAX_FRAME_BYTES
+from meup_agent.transport.base import Connector, Transport
+from meup_agent.transport.memory import MemoryTransport, memory_connector
+from meup_agent.transport.websocket import websocket_connector
+
+CERTIFICATE = Path(__file__).parent / "localhost.pem"
+PATIENCE = 20.0
+# Short, since some peers here never answer; a peer that does answers faster.
+CLOSE_TIMEOUT = 0.2
+
+T = TypeVar("T")
+
+
+class Peer(Protocol):
+    async def send(self, frame: bytes, *, text: bool = True) -> None: ...
+    async def receive(self) -> bytes: ...
+    async def close(self, code: int, reason: str) -> None: ...
+    async def vanish(self) -> None: ...
+    async def end(self) -> tuple[int, str]:
+        """Reads on until the connection has ended; the code and reason it saw."""
+        ...
+
+
+class Link(Protocol):
+    """Something that a connector reaches, and whose other end is then to be had."""
+
+    def connector(self) -> Connector: ...
+    async def accept(self) -> Peer: ...
+
+
+@asynccontextmanager
+async def linked(link: Link) -> AsyncGenerator[tuple[Transport, Peer]]:
+    async with link.connector()({}) as transport:
+        yield transport, await link.accept()
+
+
+class MemoryPeer:
+    def __init__(self, end: MemoryTransport) -> None:
+        self._end = end
+
+    async def send(self, frame: bytes, *, text: bool = True) -> None:
+        await self._end.send(frame)
+
+    async def receive(self) -> bytes:
+        return await anext(self._end)
+
+    async def close(self, code: int, reason: str) -> None:
+        await self._end.aclose(code, reason)
+
+    async def vanish(self) -> None:
+        self._end.drop()
+
+    async def end(self) -> tuple[int, str]:
+        async for _ in self._end:
+            pass
+        assert self._end.closed is not None
+        return self._end.closed.code, self._end.closed.reason
+
+
+class MemoryLink:
+    def __init__(self) -> None:
+        self._ends: list[MemoryTransport] = []
+
+    def connector(self) -> Connector:
+        async def accept(end: MemoryTransport, headers: object) -> None:
+            self._ends.append(end)
+
+        return memory_connector(accept)
+
+    async def accept(self) -> MemoryPeer:
+        return MemoryPeer(self._ends.pop())
+
+
+class Server:
+    """A server of `websockets` in a thread with a loop of its own, whatever loop the test runs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.port = 0
+        self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self.accepted: queue.SimpleQueue[ServerConnection] = queue.SimpleQueue()
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine in the server's thread and waits for it in the test's loop."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        return await anyio.to_thread.run_sync(future.result, PATIENCE)
+
+    async def accept(self) -> "SocketPeer":
+        connection = await anyio.to_thread.run_sync(lambda: self.accepted.get(timeout=PATIENCE))
+        return SocketPeer(self, connection)
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        self.accepted.put(connection)
+        await connection.wait_closed()
+
+    def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Refuses with the status, and the wait, that the query asks for."""
+        self.requests.put(request)
+        query = parse_qs(urlsplit(request.path).query)
+        if "status" not in query:
+            return None
+        response = connection.respond(int(query["status"][0]), "the gateway says no\n")
+        if "wait" in query:
+            response.headers["Retry-After"] = query["wait"][0]
+        return response
+
+    async def run(self, ready: threading.Event, stop: asyncio.Event, tls: bool) -> None:
+        context = None
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(CERTIFICATE)
+        async with serve(
+            self._serve,
+            "127.0.0.1",
+            0,
+            ssl=context,
+            process_request=self._answer,
+            max_size=MAX_FRAME_BYTES,
+            compression=None,
+            ping_interval=None,
+            close_timeout=0.1,
+        ) as server:
+            (listener,) = server.sockets
+            self.port = listener.getsockname()[1]
+            ready.set()
+            await stop.wait()
+
+
+@contextmanager
+def serving(*, tls: bool = False) -> Generator[Server]:
+    loop = asyncio.new_event_loop()
+    server, ready, stop = Server(loop), threading.Event(), asyncio.Event()
+    thread = threading.Thread(
+        target=lambda: loop.run_until_complete(server.run(ready, stop, tls)), name="test server"
+    )
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE)
+        yield server
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(PATIENCE)
+        loop.close()
+
+
+class SocketPeer:
+    def __init__(self, server: Server, connection: ServerConnection) -> None:
+        self._server = server
+        self.connection = connection
+
+    async def send(self, frame: bytes, *, text: bool = True) -> None:
+        await self._server.call(self.connection.send(frame, text=text))
+
+    async def receive(self) -> bytes:
+        return await self._server.call(self.connection.recv(decode=False))
+
+    async def close(self, code: int, reason: str) -> None:
+        await self._server.call(self.connection.close(code, reason))
+
+    async def vanish(self) -> None:
+        async def abort() -> None:
+            self.connection.transport.abort()
+
+        await self._server.call(abort())
+
+    async def end(self) -> tuple[int, str]:
+        async def read() -> tuple[int, str]:
+            try:
+                while True:
+                    await self.connection.recv(decode=False)
+            except ConnectionClosed:
+                pass
+            assert self.connection.close_code is not None
+            return self.connection.close_code, self.connection.close_reason or ""
+
+        return await self._server.call(read())
+
+
+class SocketLink:
+    def __init__(self, server: Server, *, tls: bool = False) -> None:
+        self._server = server
+        self._tls = tls
+
+    def connector(self) -> Connector:
+        if not self._tls:
+            address = f"ws://127.0.0.1:{self._server.port}"
+            return websocket_connector(address, space="demo", close_timeout=CLOSE_TIMEOUT)
+        trust = ssl.create_default_context(cafile=str(CERTIFICATE))
+        address = f"wss://localhost:{self._server.port}"
+        return websocket_connector(address, ssl=trust, close_timeout=CLOSE_TIMEOUT)
+
+    async def accept(self) -> SocketPeer:
+        return await self._server.accept()

@@ -1,0 +1,363 @@
+"""The promises of `transport.base`, kept by every transport on every loop."""
+
+from contextlib import suppress
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from meup_agent.errors import TransportClosed
+from meup_agent.protocol.limits import MAX_FRAME_BYTES
+from meup_agent.transport.base import CloseInfo, Transport
+from tests.transport.peers import PATIENCE, Link, MemoryLink, SocketLink, linked
+
+pytestmark = pytest.mark.anyio
+
+# Seconds without progress after which a peer that does not read counts as full. Too short a time
+# makes these tests easier, not wrong.
+STUCK = 0.1
+
+
+@pytest.fixture(params=["memory", "websocket", "websocket with TLS"])
+def link(request: pytest.FixtureRequest) -> Link:
+    if request.param == "memory":
+        return MemoryLink()
+    if request.param == "websocket":
+        return SocketLink(request.getfixturevalue("server"))
+    return SocketLink(request.getfixturevalue("tls_server"), tls=True)
+
+
+async def rest(transport: Transport) -> list[bytes]:
+    return [frame async for frame in transport]
+
+
+async def send_until_stuck(transport: Transport, size: int) -> int:
+    """Sends to a peer that does not read, until no more fits; how many went out."""
+    sent = 0
+    while True:
+        with anyio.move_on_after(STUCK) as waiting:
+            await transport.send(sent.to_bytes(4, "big") + bytes(size))
+        if waiting.cancelled_caught:
+            return sent
+        sent += 1
+
+
+async def test_messages_go_both_ways_in_order(link: Link) -> None:
+    frames = [b'{"n":%d}' % n for n in range(50)]
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            for frame in frames:
+                await transport.send(frame)
+            assert [await peer.receive() for _ in frames] == frames
+            for frame in frames:
+                await peer.send(frame)
+            assert [await anext(transport) for _ in frames] == frames
+            assert transport.closed is None
+
+
+async def test_largest_message_goes_both_ways(link: Link) -> None:
+    frame = b"x" * MAX_FRAME_BYTES
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(transport.send, frame)
+                assert await peer.receive() == frame
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(peer.send, frame)
+                assert await anext(transport) == frame
+
+
+async def test_too_large_a_message_from_the_peer_ends_with_1009(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            await peer.send(b"before")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(peer.send, b"x" * (MAX_FRAME_BYTES + 1))
+                assert await rest(transport) == [b"before"]
+            assert transport.closed is not None
+            assert (transport.closed.code, transport.closed.local) == (1009, True)
+            assert (await peer.end())[0] == 1009
+
+
+async def test_too_large_a_message_of_ours_ends_with_1009(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(peer.end)
+                # On a socket the send may notice that its bytes are refused, in memory it cannot.
+                with suppress(TransportClosed):
+                    await transport.send(b"x" * (MAX_FRAME_BYTES + 1))
+                assert await rest(transport) == []
+            assert transport.closed is not None
+            assert (transport.closed.code, transport.closed.local) == (1009, False)
+
+
+@pytest.mark.parametrize("text", [True, False], ids=["text", "binary"])
+async def test_bytes_that_are_no_utf8_cost_no_connection(link: Link, text: bool) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            await peer.send(b'{"\xff"', text=text)
+            await peer.send(b"after")
+            assert [await anext(transport), await anext(transport)] == [b'{"\xff"', b"after"]
+
+
+async def test_peer_closes_with_code_and_reason(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            await peer.send(b"last")
+            await peer.close(4409, "taken over")
+            assert await rest(transport) == [b"last"]
+            assert transport.closed == CloseInfo(4409, "taken over")
+            with pytest.raises(TransportClosed) as caught:
+                await transport.send(b"late")
+            assert (caught.value.code, caught.value.reason) == (4409, "taken over")
+            assert await rest(transport) == []
+
+
+async def test_peer_vanishes(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            await peer.vanish()
+            assert await rest(transport) == []
+            assert transport.closed == CloseInfo(1006)
+            with pytest.raises(TransportClosed) as caught:
+                await transport.send(b"late")
+            assert caught.value.code == 1006
+
+
+async def test_closing_says_why_and_may_be_repeated(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            await transport.aclose(4000, "done")
+            assert transport.closed == CloseInfo(4000, "done", local=True)
+            await transport.aclose(1001, "again")
+            assert transport.closed == CloseInfo(4000, "done", local=True)
+            assert await peer.end() == (4000, "done")
+            assert await rest(transport) == []
+            with pytest.raises(TransportClosed, match="4000"):
+                await transport.send(b"late")
+
+
+async def test_aborting_sends_no_close_frame(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            await transport.abort()
+            await transport.abort()
+            assert transport.closed == CloseInfo(1006)
+            assert await peer.end() == (1006, "")
+            assert await rest(transport) == []
+            with pytest.raises(TransportClosed, match="1006"):
+                await transport.send(b"late")
+
+
+async def test_two_tasks_close_at_once(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(transport.aclose, 4000, "one")
+                tasks.start_soon(transport.aclose, 4000, "one")
+            assert await peer.end() == (4000, "one")
+
+
+async def test_long_reason_is_cut_between_characters(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            await transport.aclose(4000, "ü" * 100)
+            assert await peer.end() == (4000, "ü" * 61)
+
+
+@pytest.mark.parametrize("code", [0, 999, 1004, 1005, 1006, 1015, 2999, 5000])
+async def test_code_that_may_not_be_sent_is_refused(link: Link, code: int) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, _):
+            with pytest.raises(ValueError, match=str(code)):
+                await transport.aclose(code)
+            assert transport.closed is None
+
+
+async def test_leaving_the_block_closes(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            pass
+        assert transport.closed == CloseInfo(1000, local=True)
+        assert await peer.end() == (1000, "")
+
+
+async def test_cancelled_block_closes_politely(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        with anyio.CancelScope() as scope:
+            async with linked(link) as (transport, peer):
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        assert transport.closed == CloseInfo(1000, local=True)
+        assert await peer.end() == (1000, "")
+
+
+async def test_cancelled_block_may_close_in_its_own_words(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        with anyio.CancelScope() as scope:
+            async with linked(link) as (transport, peer):
+                scope.cancel()
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    await transport.aclose(1001, "shutting down")
+        assert await peer.end() == (1001, "shutting down")
+
+
+async def test_what_the_block_raises_leaves_it_as_it_was(link: Link) -> None:
+    problem = KeyError("mine")
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(KeyError) as caught:
+            async with linked(link):
+                raise problem
+    assert caught.value is problem
+    assert problem.__context__ is None
+    group = ExceptionGroup("mine too", [KeyError(), ValueError()])
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(ExceptionGroup) as caught_group:
+            async with linked(link):
+                raise group
+    assert caught_group.value is group
+
+
+async def test_error_while_cancelled_leaves_as_it_was(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        with anyio.CancelScope() as scope:
+            with pytest.raises(KeyError):  # noqa: PT012 - the block is what is tested
+                async with linked(link):
+                    scope.cancel()
+                    try:
+                        await checkpoint()
+                    finally:
+                        raise KeyError
+
+
+async def test_cancelled_wait_loses_no_message(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            received: list[bytes] = []
+
+            async def read(scope: anyio.CancelScope) -> None:
+                with scope:
+                    async for frame in transport:
+                        received.append(frame)  # noqa: PERF401 - one by one: it is cancelled
+
+            for n in range(20):
+                scope = anyio.CancelScope()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(read, scope)
+                    await checkpoint()
+                    await peer.send(b"%d" % n)
+                    scope.cancel()
+                if len(received) == n:
+                    received.append(await anext(transport))
+            assert received == [b"%d" % n for n in range(20)]
+
+
+async def test_second_reader_is_refused(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, _):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(rest, transport)
+                await anyio.wait_all_tasks_blocked()
+                with pytest.raises(anyio.BusyResourceError):
+                    await anext(transport)
+                await transport.aclose()
+
+
+async def test_end_wakes_the_reader(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(rest, transport)
+                await anyio.wait_all_tasks_blocked()
+                await peer.vanish()
+
+
+async def test_cancelled_send_leaves_no_half_message(link: Link) -> None:
+    size = 100_000
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            sent = await send_until_stuck(transport, size)
+            received = [await peer.receive() for _ in range(sent)]
+            if transport.closed is None:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(transport.send, b"end")
+                    while received[-1] != b"end":
+                        received.append(await peer.receive())
+                received.pop()
+            assert len(received) in (sent, sent + 1)
+            assert received == [n.to_bytes(4, "big") + bytes(size) for n in range(len(received))]
+
+
+async def test_send_that_was_cancelled_in_time_sends_nothing(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await checkpoint()
+                await transport.send(b"never")
+            await transport.send(b"after")
+            assert await peer.receive() == b"after"
+
+
+async def test_closing_wakes_a_blocked_sender_in_bounded_time(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, _):
+            failed = anyio.Event()
+
+            async def send() -> None:
+                with suppress(TransportClosed):
+                    while True:
+                        await transport.send(bytes(100_000))
+                failed.set()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                with anyio.move_on_after(STUCK):
+                    await failed.wait()
+                assert not failed.is_set()
+                await transport.aclose()
+                assert transport.closed is not None
+
+
+async def test_peer_that_does_not_read_cannot_hold_up_a_cancelled_block(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        with anyio.move_on_after(STUCK):
+            async with linked(link) as (transport, _):
+                while True:
+                    await transport.send(bytes(100_000))
+        assert transport.closed is not None
+
+
+async def test_unread_messages_do_not_hold_up_the_end(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (_, peer):
+
+            async def send() -> None:
+                for _ in range(1_000):
+                    await peer.send(bytes(1_000))
+
+            with anyio.move_on_after(STUCK):
+                await send()
+
+
+async def test_concurrent_senders_keep_their_messages_whole(link: Link) -> None:
+    count = 1_000
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+
+            async def send(name: bytes) -> None:
+                for n in range(count):
+                    await transport.send(b"%s %d %s" % (name, n, name * 50))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send, b"left")
+                tasks.start_soon(send, b"right")
+                received = [await peer.receive() for _ in range(2 * count)]
+            for name in (b"left", b"right"):
+                assert [frame for frame in received if frame.startswith(name)] == [
+                    b"%s %d %s" % (name, n, name * 50) for n in range(count)
+                ]

@@ -1,0 +1,372 @@
+"""What only a WebSocket has: handshakes, and peers that misbehave on the wire."""
+
+import logging
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+import pytest
+from anyio.abc import SocketAttribute, SocketStream
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import Close, Frame, Opcode
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+
+from meup_agent.errors import CannotConnect, ConfigurationError, HandshakeRefused, TransportClosed
+from meup_agent.transport.base import CloseInfo
+from meup_agent.transport.websocket import websocket_connector
+from tests.transport.peers import PATIENCE, Server, SocketPeer
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def listening(serve: Callable[[SocketStream], Awaitable[None]]) -> AsyncGenerator[str]:
+    """A TCP server in the test's own loop; yields its address."""
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, serve)
+            yield f"ws://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
+            tasks.cancel_scope.cancel()
+
+
+async def shake_hands(stream: SocketStream) -> ServerProtocol:
+    """Accept a connection, and leave the rest of the protocol to the test."""
+    protocol = ServerProtocol()
+    while True:
+        protocol.receive_data(await stream.receive())
+        for event in protocol.events_received():
+            assert isinstance(event, Request)
+            protocol.send_response(protocol.accept(event))
+            for data in protocol.data_to_send():
+                await stream.send(data)
+            return protocol
+
+
+async def read_all(stream: SocketStream) -> None:
+    with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+        while True:
+            await stream.receive()
+
+
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def test_handshake_carries_space_and_headers(server: Server) -> None:
+    while not server.requests.empty():
+        server.requests.get()
+    connector = websocket_connector(f"ws://127.0.0.1:{server.port}", space="a b")
+    with anyio.fail_after(PATIENCE):
+        async with connector({"Authorization": "Bearer t", "MEUP-Protocol": "meup/v0.1"}):
+            await server.accept()
+    request = server.requests.get_nowait()
+    assert request.path == "/ws?space=a%20b"
+    assert request.headers["Authorization"] == "Bearer t"
+    assert request.headers["MEUP-Protocol"] == "meup/v0.1"
+    assert "Sec-WebSocket-Extensions" not in request.headers
+
+
+@pytest.mark.parametrize(
+    ("status", "wait", "seconds"),
+    [(401, "", None), (404, "", None), (503, "", None), (503, "7", 7.0), (429, "soon", None)],
+)
+async def test_refused_handshake_says_why(
+    server: Server, status: int, wait: str, seconds: float | None
+) -> None:
+    query = f"status={status}" + (f"&wait={wait}" if wait else "")
+    connector = websocket_connector(f"ws://127.0.0.1:{server.port}/ws?{query}", space="demo")
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(HandshakeRefused, match=str(status)) as caught:
+            async with connector({}):
+                pytest.fail("must not connect")
+    assert caught.value.status == status
+    assert caught.value.retry_after == seconds
+    assert caught.value.body == "the gateway says no"
+
+
+async def test_nobody_listens() -> None:
+    port = unused_port()
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(CannotConnect, match=f"127.0.0.1:{port}: connection refused"):
+            async with websocket_connector(f"ws://127.0.0.1:{port}")({}):
+                pytest.fail("must not connect")
+
+
+async def test_name_does_not_exist() -> None:
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(CannotConnect, match=r"nowhere\.invalid:8420: "):
+            async with websocket_connector("ws://nowhere.invalid:8420")({}):
+                pytest.fail("must not connect")
+
+
+def test_unusable_address_fails_before_anything_is_dialled() -> None:
+    with pytest.raises(ConfigurationError, match="ws://localhost:8420"):
+        websocket_connector("http://localhost:8420")
+
+
+async def test_header_with_a_line_break_is_not_sent(server: Server) -> None:
+    with pytest.raises(ConfigurationError, match="Authorization"):
+        async with websocket_connector(f"ws://127.0.0.1:{server.port}")({"Authorization": "t\n"}):
+            pytest.fail("must not connect")
+
+
+async def test_peer_without_tls(server: Server) -> None:
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(CannotConnect, match=f"localhost:{server.port}: "):
+            async with websocket_connector(f"wss://localhost:{server.port}")({}):
+                pytest.fail("must not connect")
+
+
+async def test_certificate_that_nobody_trusts(tls_server: Server) -> None:
+    address = f"wss://localhost:{tls_server.port}"
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(CannotConnect, match="certificate verify failed"):
+            async with websocket_connector(address, ssl=ssl.create_default_context())({}):
+                pytest.fail("must not connect")
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 101 Switching Protocols\r\n\r\n"]
+)
+async def test_peer_that_is_no_gateway(answer: bytes) -> None:
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            if answer:
+                await stream.send(answer)
+
+    with anyio.fail_after(PATIENCE):
+        async with listening(serve) as address:
+            with pytest.raises(CannotConnect, match=address.removeprefix("ws://")):
+                async with websocket_connector(address)({}):
+                    pytest.fail("must not connect")
+
+
+async def test_peer_that_never_answers_the_handshake() -> None:
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await anyio.sleep_forever()
+
+    with anyio.fail_after(PATIENCE):
+        async with listening(serve) as address:
+            with pytest.raises(CannotConnect, match=r"no answer within 0\.1 seconds"):
+                async with websocket_connector(address, handshake_timeout=0.1)({}):
+                    pytest.fail("must not connect")
+
+
+async def test_cancelled_attempt_leaves_no_connection() -> None:
+    asked, ended = anyio.Event(), anyio.Event()
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            asked.set()
+            await read_all(stream)
+            ended.set()
+
+    async def dial(address: str, scope: anyio.CancelScope) -> None:
+        with scope:
+            async with websocket_connector(address)({}):
+                pytest.fail("must not connect")
+
+    with anyio.fail_after(PATIENCE):
+        async with listening(serve) as address:
+            scope = anyio.CancelScope()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(dial, address, scope)
+                await asked.wait()
+                scope.cancel()
+            assert scope.cancelled_caught
+            await ended.wait()
+
+
+async def test_attempt_cancelled_at_any_step_leaves_no_connection() -> None:
+    """Cancels after each number of turns of the loop until one attempt gets through."""
+    served = 0
+    ended = 0
+
+    async def serve(stream: SocketStream) -> None:
+        nonlocal served, ended
+        served += 1
+        async with stream:
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                await shake_hands(stream)
+            await read_all(stream)
+            ended += 1
+
+    async def cancel_after(turns: int, scope: anyio.CancelScope) -> None:
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        scope.cancel()
+
+    with anyio.fail_after(PATIENCE):
+        async with listening(serve) as address:
+            for turns in range(1_000):
+                through = False
+                async with anyio.create_task_group() as tasks:
+                    with anyio.CancelScope() as scope:
+                        tasks.start_soon(cancel_after, turns, scope)
+                        async with websocket_connector(address, close_timeout=0.1)({}) as transport:
+                            through = True
+                            # Nobody answers the close frame here.
+                            await transport.aclose()
+                if through:
+                    break
+            while ended < served:
+                await anyio.lowlevel.checkpoint()
+    assert through
+
+
+async def test_message_that_is_no_utf8_is_the_peers_to_refuse(server: Server) -> None:
+    async def read(peer: SocketPeer) -> None:
+        with pytest.raises(ConnectionClosed):
+            await server.call(peer.connection.recv())
+
+    with anyio.fail_after(PATIENCE):
+        async with websocket_connector(f"ws://127.0.0.1:{server.port}")({}) as transport:
+            peer = await server.accept()
+            await transport.send(b'{"\xff"')
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read, peer)
+                assert [frame async for frame in transport] == []
+            assert transport.closed is not None
+            assert (transport.closed.code, transport.closed.local) == (1007, False)
+
+
+async def test_fragments_become_one_message(server: Server) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with websocket_connector(f"ws://127.0.0.1:{server.port}")({}) as transport:
+            peer = await server.accept()
+            await server.call(peer.connection.send(["one ", "two ", "three"]))
+            assert await anext(transport) == b"one two three"
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["reads", "does not even read"])
+async def test_peer_that_never_answers_a_ping_is_lost(reads: bool) -> None:
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await shake_hands(stream)
+            if not reads:
+                await lost.wait()
+            await read_all(stream)
+
+    lost = anyio.Event()
+    with anyio.fail_after(PATIENCE):
+        async with listening(serve) as address:
+            connector = websocket_connector(
+                address, ping_interval=0.05, ping_deadline=0.1, close_timeout=0.1
+            )
+            async with connector({}) as transport:
+
+                async def send() -> None:
+                    with suppress(TransportClosed):
+                        while True:
+                            await transport.send(bytes(1_000_000))
+
+                async with anyio.create_task_group() as tasks:
+                    if not reads:
+                        tasks.start_soon(send)
+                    assert [frame async for frame in transport] == []
+                assert transport.closed == CloseInfo(1011, "no pong within 0.1 seconds", local=True)
+                lost.set()
+
+
+async def test_peer_that_answers_pings_is_kept() -> None:
+    async def serve(stream: SocketStream) -> None:
+        pings = 0
+        async with stream:
+            protocol = await shake_hands(stream)
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                while True:
+                    protocol.receive_data(await stream.receive())
+                    pings += len(protocol.events_received())
+                    if pings == 3:
+                        protocol.send_text(b"kept")
+                    for data in protocol.data_to_send():
+                        await stream.send(data)
+
+    with anyio.fail_after(PATIENCE):
+        async with listening(serve) as address:
+            connector = websocket_connector(
+                address, ping_interval=0.01, ping_deadline=PATIENCE, close_timeout=0.1
+            )
+            async with connector({}) as transport:
+                assert await anext(transport) == b"kept"
+                assert transport.closed is None
+
+
+async def test_close_without_a_code() -> None:
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await shake_hands(stream)
+            await stream.send(Frame(Opcode.CLOSE, b"").serialize(mask=False))
+            await stream.receive()
+
+    with anyio.fail_after(PATIENCE):
+        async with listening(serve) as address:
+            async with websocket_connector(address)({}) as transport:
+                assert [frame async for frame in transport] == []
+                assert transport.closed == CloseInfo(1005)
+
+
+async def test_end_in_the_middle_of_a_message() -> None:
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await shake_hands(stream)
+            await stream.send(Frame(Opcode.TEXT, b"whole").serialize(mask=False))
+            await stream.send(Frame(Opcode.TEXT, b"x" * 1_000).serialize(mask=False)[:500])
+
+    with anyio.fail_after(PATIENCE):
+        async with listening(serve) as address:
+            async with websocket_connector(address)({}) as transport:
+                assert [frame async for frame in transport] == [b"whole"]
+                assert transport.closed == CloseInfo(1006)
+
+
+async def test_peer_that_breaks_the_protocol() -> None:
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await shake_hands(stream)
+            await stream.send(Frame(Opcode.CONT, b"of nothing").serialize(mask=False))
+            frame = bytearray(await stream.receive())
+            mask, payload = frame[2:6], frame[6:]
+            payload = bytearray(b ^ mask[i % 4] for i, b in enumerate(payload))
+            codes.append(int(Close.parse(bytes(payload)).code))
+
+    codes: list[int] = []
+    with anyio.fail_after(PATIENCE):
+        async with listening(serve) as address:
+            async with websocket_connector(address)({}) as transport:
+                assert [frame async for frame in transport] == []
+                assert transport.closed is not None
+                assert (transport.closed.code, transport.closed.local) == (1002, True)
+    assert codes == [1002]
+
+
+async def test_two_connections_of_one_connector(server: Server) -> None:
+    connector = websocket_connector(f"ws://127.0.0.1:{server.port}")
+    with anyio.fail_after(PATIENCE):
+        async with connector({}) as first:
+            left = await server.accept()
+            async with connector({}) as second:
+                right = await server.accept()
+                await left.send(b"left")
+                await right.send(b"right")
+                assert (await anext(first), await anext(second)) == (b"left", b"right")
+
+
+async def test_token_is_never_logged(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with anyio.fail_after(PATIENCE):
+        async with websocket_connector(f"ws://127.0.0.1:{server.port}")(
+            {"Authorization": "Bearer secret"}
+        ):
+            await server.accept()
+    ours = [record for record in caplog.records if record.name == "websockets.client"]
+    assert "secret" not in "".join(record.getMessage() for record in ours)
