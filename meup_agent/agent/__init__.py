@@ -1,0 +1,1 @@
+"""Handlers: what a person writes, how it is read and checked, and who runs it."""

@@ -1,0 +1,180 @@
+"""The agent: handlers, and a way into a space."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from meup_agent.agent.context import Context
+from meup_agent.agent.decorators import Decorators
+from meup_agent.agent.definitions import Injectables, Role
+from meup_agent.agent.registry import Registry
+from meup_agent.agent.runner import Runner
+from meup_agent.client.chat import Chat
+from meup_agent.client.deciding import Proposal
+from meup_agent.client.space import Space
+from meup_agent.errors import ConfigurationError
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange import Conflict, Participant, Rejection, Withdrawal
+from meup_agent.session import Session, Settings
+from meup_agent.transport.websocket import websocket_connector
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from meup_agent.session.link import Token
+    from meup_agent.transport.base import Connector
+
+log = logging.getLogger("meup_agent.agent")
+
+GRACE: Final = 5.0
+"""Seconds that handlers get to finish when an agent stops, and again to end when cancelled."""
+
+_ANYWHERE: Final = {Context: "context", Space: "space", Envelope: "envelope"}
+
+INJECTABLES: Final[Injectables] = {
+    Role.TOOL: _ANYWHERE,
+    Role.PROPOSAL: {**_ANYWHERE, Proposal: "proposal"},
+    Role.REJECT: {**_ANYWHERE, Rejection: "subject"},
+    Role.WITHDRAW: {**_ANYWHERE, Withdrawal: "subject"},
+    Role.CONFLICT: {**_ANYWHERE, Conflict: "subject"},
+    Role.CHAT: {**_ANYWHERE, Chat: "chat"},
+    Role.JOIN: {**_ANYWHERE, Participant: "participant"},
+    Role.LEAVE: {**_ANYWHERE, Participant: "participant"},
+    Role.KIND: _ANYWHERE,
+}
+"""What the handlers of each role can ask for, by annotation."""
+
+
+class Agent(Decorators):
+    """A participant written in Python.
+
+    Register handlers with its decorators (``@agent.tool``, ``@agent.on_proposal`` …), then
+    :meth:`run` it as a script or :meth:`join` a space inside a program. One agent can join several
+    spaces at once; each has its own connection and its own handlers' tasks.
+
+    Args:
+        name: The agent's name, told to others in MCP's ``initialize``, and for the log. Who it is
+            in a space is the gateway's word, by the token.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._registry = Registry(INJECTABLES)
+        super().__init__(INJECTABLES, self._registry.add)
+
+    def include(self, source: object) -> None:
+        """Register what free-standing decorators have marked in a module or an object.
+
+        Raises:
+            HandlerDefinitionError: Something in it cannot work as a handler.
+            UsageError: Nothing in it is marked, or the agent has started.
+        """
+        self._registry.include(source)
+
+    def __repr__(self) -> str:
+        """The agent's name."""
+        return f"<Agent {self.name!r}>"
+
+    @asynccontextmanager
+    async def join(
+        self,
+        url: str | Connector | None = None,
+        *,
+        space: str | None = None,
+        token: Token | None = None,
+        settings: Settings | None = None,
+        grace: float = GRACE,
+        hurry: anyio.Event | None = None,
+    ) -> AsyncGenerator[Space]:
+        """Be in a space for the length of a block; asyncio or trio.
+
+        At the block's end nothing new is begun, handlers that run get ``grace`` seconds, then
+        they are cancelled; what is left of our own proposals is withdrawn. A block that is left
+        by an exception or a cancellation gives no grace.
+
+        Args:
+            url: The gateway, for example ``ws://localhost:8420``; else ``MEUP_URL``. A connector
+                of another transport is taken as well.
+            space: The space's name; else ``MEUP_SPACE``.
+            token: The participant's token, or a callable that gives it, asked once for each
+                attempt to connect; else ``MEUP_TOKEN``.
+            settings: Backoff, limits, dialect, and how long to wait for the first welcome.
+            grace: Seconds that running handlers get at the end.
+            hurry: When it is set, the grace is over at once.
+
+        Raises:
+            ConfigurationError: Address, space or token is missing or malformed.
+            CannotConnect: No gateway welcomed us in time.
+            SessionEnded: The gateway refused us, or will not have us back. It also ends the block.
+        """
+        connector, where, token = _where_to(url, space, token)
+        self._registry.freeze()
+        async with anyio.create_task_group() as tasks:
+            runner = Runner(self._registry, self.name, tasks)
+            session = Session(
+                connector, token=token, handlers=runner, settings=settings, where=where
+            )
+            joined = Space(session)
+            runner.attach(session, joined)
+            async with session:
+                try:
+                    yield joined
+                except BaseException:
+                    await _stop(session, runner, 0.0, hurry)
+                    raise
+                else:
+                    await _stop(session, runner, grace, hurry)
+            tasks.cancel_scope.cancel()
+
+
+async def _stop(
+    session: Session, runner: Runner, grace: float, hurry: anyio.Event | None
+) -> None:
+    """Nothing new; a grace for what runs; then cancel it, and in the end wait no longer."""
+    with anyio.CancelScope(shield=True):
+        session.apply(session.table.shutdown(session.now()))
+        with anyio.move_on_after(grace):
+            await _idle_or(runner, hurry)
+        session.apply(session.table.shutdown_over(session.now()))
+        with anyio.move_on_after(GRACE):
+            await runner.wait_idle()
+        runner.abandon_threads()
+
+
+async def _idle_or(runner: Runner, hurry: anyio.Event | None) -> None:
+    if hurry is None:
+        await runner.wait_idle()
+        return
+    async with anyio.create_task_group() as tasks:
+
+        async def until_hurry() -> None:
+            await hurry.wait()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(until_hurry)
+        await runner.wait_idle()
+        tasks.cancel_scope.cancel()
+
+
+def _where_to(
+    url: str | Connector | None, space: str | None, token: Token | None
+) -> tuple[Connector, str, Token | None]:
+    """The connector, its address for people, and the token, from arguments and environment."""
+    if url is not None and not isinstance(url, str):
+        return url, getattr(url, "where", "the gateway"), token
+    url = url or os.environ.get("MEUP_URL")
+    space = space or os.environ.get("MEUP_SPACE")
+    token = token or os.environ.get("MEUP_TOKEN")
+    for value, argument in ((url, "url"), (space, "space"), (token, "token")):
+        if not value:
+            raise ConfigurationError(
+                f"the {argument} is missing; pass {argument}=… or set MEUP_{argument.upper()}"
+            )
+    assert url is not None
+    assert space is not None
+    return websocket_connector(url, space=space), url, token

@@ -1,0 +1,185 @@
+"""What a handler knows about the exchange that it handles, and can do in it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+
+from meup_agent.client.current import handler_is
+from meup_agent.protocol import kinds, payloads
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import AsyncGenerator, Generator, Iterable
+    from contextlib import AbstractAsyncContextManager
+
+    from meup_agent.agent.scope import Scope
+    from meup_agent.client.progress import OnProgress
+    from meup_agent.client.proposing import OwnProposal
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.reasons import Cause
+
+PROGRESS_SECONDS: Final = 0.1
+"""Progress is told at most this often: it is for people (PROTOCOL 4.9)."""
+
+
+class Context:
+    """The exchange that a handler handles.
+
+    Whatever is begun through it, or through its :attr:`space`, is part of the handler: when the
+    handler is cancelled or ends, its requests are cancelled and its undecided proposals withdrawn.
+
+    Attributes:
+        space: The space, with all its verbs.
+        envelope: What the handler was started for.
+        sender: Who sent that.
+        log: A logger of the agent's.
+    """
+
+    def __init__(
+        self, *, space: Space, envelope: Envelope, scope: Scope, log: logging.Logger
+    ) -> None:
+        self.space = space
+        self.envelope = envelope
+        self.sender = envelope.sender
+        self.log = log
+        self._scope = scope
+        self._loop_thread = get_ident()
+        self._last_progress = float("-inf")
+        self._progress_at = float("-inf")
+
+    # --- cancellation ---
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler was asked to stop. May be read from any thread."""
+        return self._scope.cause is not None
+
+    @property
+    def reason(self) -> Cause | None:
+        """Why the handler was asked to stop: code, text, by whom, when, and the chain it came along.
+
+        ``None`` while it was not.
+        """
+        return self._scope.cause
+
+    def check_cancelled(self) -> None:
+        """Raise if the handler was asked to stop; for loops in worker threads.
+
+        Raises:
+            HandlerCancelled: It was. Let it pass.
+        """
+        self._scope.check_cancelled()
+
+    @asynccontextmanager
+    async def cleanup(self, seconds: float = 5.0) -> AsyncGenerator[None]:
+        """Protect a finaliser from the cancellation, for some seconds.
+
+        Calls made in the block are not part of what was cancelled.
+
+        Args:
+            seconds: After this long the block is cancelled all the same.
+        """
+        with anyio.move_on_after(seconds, shield=True) as scope, handler_is(None):
+            yield
+        if scope.cancelled_caught:
+            self.log.warning(
+                "the clean-up of %s took more than %g s and was cut off", self._scope.name, seconds
+            )
+
+    # --- verbs ---
+
+    async def call(
+        self,
+        participant: str,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        to: str | Iterable[str] = (),
+        timeout: float | None = 60.0,
+        idempotent: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> Any:
+        """Call somebody's tool; see :meth:`Space.call`."""
+        return await self.space.call(
+            participant,
+            tool,
+            arguments,
+            to=to,
+            timeout=timeout,
+            idempotent=idempotent,
+            on_progress=on_progress,
+        )
+
+    def propose(
+        self,
+        participant: str | None,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        to: str | Iterable[str] = (),
+        ttl: float | None = 300.0,
+        on_progress: OnProgress | None = None,
+    ) -> AbstractAsyncContextManager[OwnProposal]:
+        """Propose a call of a tool; see :meth:`Space.propose`."""
+        return self.space.propose(
+            participant, tool, arguments, to=to, ttl=ttl, on_progress=on_progress
+        )
+
+    async def chat(
+        self, text: str, *, to: str | Iterable[str] = (), about: str | None = None
+    ) -> str:
+        """Say something; see :meth:`Space.chat`."""
+        return await self.space.chat(text, to=to, about=about)
+
+    def progress(
+        self, done: float, total: float | None = None, message: str | None = None
+    ) -> Told:
+        """Tell the requester how far the work is, if it asked for that.
+
+        May be called from a worker thread, and may be awaited. Values must grow; what comes more
+        often than every 0.1 s is left out, except for the last one (PROTOCOL 4.9).
+
+        Args:
+            done: How much is done.
+            total: How much there is to do.
+            message: What is being done, for a person.
+        """
+        if get_ident() == self._loop_thread:
+            self._tell_progress(done, total, message)
+        else:
+            anyio.from_thread.run_sync(self._tell_progress, done, total, message)
+        return Told()
+
+    def _tell_progress(self, done: float, total: float | None, message: str | None) -> None:
+        call = payloads.read_call(self.envelope.payload)
+        token = call.meta.get(payloads.PROGRESS_TOKEN)
+        if not isinstance(token, int | str) or self.cancelled or self._scope.ended.is_set():
+            return
+        now = anyio.current_time()
+        is_last = total is not None and done >= total
+        if done <= self._last_progress or (
+            now - self._progress_at < PROGRESS_SECONDS and not is_last
+        ):
+            return
+        self._last_progress, self._progress_at = done, now
+        self.space.tell(
+            kinds.MCP_REQUEST,
+            payloads.progress(token, done, total, message),
+            to=(self.sender,),
+            correlation=(self.envelope.id,),
+        )
+
+
+class Told:
+    """Something that was said already; awaiting it only lets others run."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Let others run."""
+        return anyio.lowlevel.checkpoint().__await__()

@@ -1,0 +1,215 @@
+"""A tool as MCP 2025-06-18 knows it: its description, its arguments, its result."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from meup_agent.errors import UsageError
+
+from .arguments import ToolArguments
+from .content import complete, content_of, is_complete, text_content, text_of
+from .output import OutputType, read_output
+from .schema import JsonObject
+from .signature import HandlerSignature
+from .text import clip, first_line
+
+MAX_ERROR_CHARS = 4_000
+"""Length of the text of an error result; exceptions may quote whole documents."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+"""What MCP allows in the name of a tool (2025-11-25; before, it did not say)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolHints:
+    """What a tool says of itself (MCP's tool annotations); ``None`` leaves it unsaid.
+
+    Attributes:
+        read_only: It changes nothing.
+        destructive: It may delete or overwrite.
+        idempotent: Calling it again with the same arguments changes nothing more.
+        open_world: It deals with things outside the agent's own reach, as a web search does.
+    """
+
+    read_only: bool | None = None
+    destructive: bool | None = None
+    idempotent: bool | None = None
+    open_world: bool | None = None
+
+    def describe(self) -> dict[str, bool]:
+        """MCP's ``ToolAnnotations``: only what was said."""
+        hints = {
+            "readOnlyHint": self.read_only,
+            "destructiveHint": self.destructive,
+            "idempotentHint": self.idempotent,
+            "openWorldHint": self.open_world,
+        }
+        return {name: hint for name, hint in hints.items() if hint is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOptions:
+    """What ``@tool(…)`` was told; the rest comes from the function."""
+
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    annotations: ToolHints = ToolHints()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDefinition:
+    """A tool: what ``tools/list`` says of it, and what ``tools/call`` needs.
+
+    Attributes:
+        name: How it is called.
+        title: Its name for people.
+        description: What it does; ``None`` if nobody said.
+        input_schema: JSON Schema of the arguments, an object.
+        output_schema: JSON Schema of the structured content; ``None`` if there is none.
+        annotations: Hints about what it does to the world.
+    """
+
+    name: str
+    title: str | None
+    description: str | None
+    input_schema: JsonObject
+    output_schema: JsonObject | None
+    annotations: ToolHints
+    _arguments: ToolArguments = field(repr=False, compare=False)
+    _output: OutputType | None = field(repr=False, compare=False)
+
+    def describe(self) -> JsonObject:
+        """MCP's ``Tool`` object; the caller may change it."""
+        described: JsonObject = {"name": self.name}
+        if self.title is not None:
+            described["title"] = self.title
+        if self.description is not None:
+            described["description"] = self.description
+        described["inputSchema"] = copy.deepcopy(self.input_schema)
+        if self.output_schema is not None:
+            described["outputSchema"] = copy.deepcopy(self.output_schema)
+        if hints := self.annotations.describe():
+            described["annotations"] = hints
+        return described
+
+    def bind(self, arguments: object) -> dict[str, Any]:
+        """The keyword arguments for a call, validated, defaults included.
+
+        Args:
+            arguments: The ``arguments`` of ``tools/call``: JSON values, or ``None``.
+
+        Raises:
+            InvalidArguments: Each wrong argument is named, with what was expected.
+        """
+        return self._arguments.bind(self.name, arguments)
+
+    def result(self, value: object) -> JsonObject:
+        """MCP's ``CallToolResult`` for what the function returned, as JSON values.
+
+        Args:
+            value: Text, number, boolean, ``None``, dict, list, model, dataclass; MCP content
+                objects or lists of them; or a whole ``CallToolResult``.
+
+        Raises:
+            UsageError: The value has no JSON form, or is not what the annotation promised.
+        """
+        try:
+            return self._result(value)
+        except ValueError as error:
+            advice = "; return what its annotation says" if self._output else ""
+            raise UsageError(
+                f"tool {self.name!r} returned a value of type {type(value).__name__} that cannot "
+                f"be its result: {first_line(error)}{advice}"
+            ) from error
+
+    def _result(self, value: object) -> JsonObject:
+        if is_complete(value):
+            result = complete(value)
+            if self._output is not None and not result["isError"]:
+                self._output.check(result.get("structuredContent"))
+            return result
+        _refuse_awaitable(value)
+        if self._output is None:
+            _refuse_bytes(value)
+            return {"content": content_of(value), "isError": False}
+        json = self._output.dump(value)
+        return {
+            # Readers that know no structured content get the same as text (MCP, tools).
+            "content": [] if value is None else [text_content(text_of(json))],
+            "structuredContent": self._output.structured(json),
+            "isError": False,
+        }
+
+    def error_result(self, error: BaseException) -> JsonObject:
+        """MCP's ``CallToolResult`` for a tool that raised: type and message, no traceback."""
+        said = "; ".join(_said(each) for each in _leaves(error))
+        return {"content": [text_content(clip(said, MAX_ERROR_CHARS))], "isError": True}
+
+
+def define_tool(signature: HandlerSignature, options: ToolOptions) -> ToolDefinition:
+    """A tool from its function's signature and what the decorator was told.
+
+    Raises:
+        HandlerDefinitionError: It has no usable name, or returns what cannot be sent.
+    """
+    source = signature.source
+    assert signature.arguments is not None  # the signature was read for a tool
+    name = source.name if options.name is None else options.name
+    if name is None:
+        raise source.error("it has no name of its own; pass name=…")
+    if not _NAME.fullmatch(name):
+        raise source.error(
+            f"the name {clip(name, 130)!r} is none that a tool may have; use 1 to 128 letters, "
+            "digits, '_', '-' and '.'"
+        )
+    output = read_output(signature.returns, source)
+    return ToolDefinition(
+        name=name,
+        title=options.title,
+        description=(source.doc or None) if options.description is None else options.description,
+        input_schema=signature.arguments.schema,
+        output_schema=None if output is None else output.schema,
+        annotations=options.annotations,
+        _arguments=signature.arguments,
+        _output=output,
+    )
+
+
+def _refuse_awaitable(value: object) -> None:
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise ValueError("it must be awaited, so declare the function with async def")
+
+
+def _refuse_bytes(value: object) -> None:
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise ValueError(
+            "a result has no bytes in it, so return base64 text, or an ImageContent or "
+            "AudioContent of mcp_types"
+        )
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group: a task group's own words tell a caller nothing."""
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        for each in group.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
+
+
+def _said(error: BaseException) -> str:
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # an exception that cannot say what it is must still be reported
+        return name
+    return f"{name}: {text}" if text else name

@@ -1,0 +1,16 @@
+"""Marked functions that another module imports: one to use it, one to offer it."""
+
+from meup_agent.agent.decorators import Decorators
+from tests.agent.stand_ins import INJECTABLES
+
+tool = Decorators(INJECTABLES).tool
+
+
+@tool
+async def helper(name: str) -> str:
+    return f"bye {name}"
+
+
+@tool
+async def exported(name: str) -> str:
+    return name

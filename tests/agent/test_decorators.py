@@ -1,0 +1,211 @@
+"""Decorators give the function back unchanged, with a record of what it is."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from meup_agent.agent.decorators import Decorators, definitions_of
+from meup_agent.agent.definitions import (
+    HandlerDefinition,
+    KindHandler,
+    ProposalHandler,
+    Role,
+    ToolHandler,
+)
+from meup_agent.agent.tool import ToolHints
+from meup_agent.errors import HandlerDefinitionError
+from tests.agent.stand_ins import INJECTABLES, Context, Proposal
+
+free = Decorators(INJECTABLES)
+
+
+async def echo(text: str, ctx: Context) -> str:
+    return text
+
+
+async def observe(ctx: Context) -> None: ...
+
+
+PLAIN = [
+    (Role.REJECT, "on_reject"),
+    (Role.WITHDRAW, "on_withdraw"),
+    (Role.CONFLICT, "on_conflict"),
+    (Role.CHAT, "on_chat"),
+    (Role.JOIN, "on_join"),
+    (Role.LEAVE, "on_leave"),
+]
+
+
+def fresh(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy that no other test has marked."""
+
+    @functools.wraps(fn)
+    async def copy(*args: Any, **kwargs: Any) -> Any:
+        return await fn(*args, **kwargs)
+
+    return copy
+
+
+def test_function_is_returned_unchanged() -> None:
+    fn = fresh(echo)
+    signature, name = inspect.signature(fn), fn.__name__
+    assert free.tool(fn) is fn
+    assert free.tool(name="other")(fn) is fn
+    assert (inspect.signature(fn), fn.__name__) == (signature, name)
+
+
+def test_tool_carries_its_definition() -> None:
+    @free.tool(name="say", title="Say", description="Say it.", read_only=True, idempotent=True)
+    async def fn(text: str) -> str:
+        return text
+
+    (definition,) = definitions_of(fn)
+    assert isinstance(definition, ToolHandler)
+    assert (definition.role, definition.fn) == (Role.TOOL, fn)
+    assert definition.tool.name == "say"
+    assert definition.tool.title == "Say"
+    assert definition.tool.description == "Say it."
+    assert definition.tool.annotations == ToolHints(read_only=True, idempotent=True)
+    assert definition.tool.bind({"text": "hi"}) == {"text": "hi"}
+
+
+@pytest.mark.parametrize(("role", "name"), PLAIN)
+@pytest.mark.parametrize("with_parentheses", [False, True])
+def test_plain_decorators(role: Role, name: str, with_parentheses: bool) -> None:
+    fn = fresh(observe)
+    decorator = getattr(free, name)
+    assert (decorator() if with_parentheses else decorator)(fn) is fn
+    (definition,) = definitions_of(fn)
+    assert (definition.role, definition.fn) == (role, fn)
+    assert definition.signature.injected == {"ctx": "context"}
+
+
+def test_on_proposal_without_parentheses_takes_every_tool() -> None:
+    @free.on_proposal
+    async def fn(proposal: Proposal) -> None: ...
+
+    (definition,) = definitions_of(fn)
+    assert isinstance(definition, ProposalHandler)
+    assert definition.signature.injected == {"proposal": "proposal"}
+    assert definition.matches("tools/call", "anything")
+    assert definition.matches("tools/call", None)
+    assert not definition.matches("resources/read", None)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "matching", "other"),
+    [
+        pytest.param("tools/call", "write_*", ("tools/call", "write_a"), ("tools/call", "read_a")),
+        pytest.param("tools/call", "write_*", ("tools/call", "write_"), ("tools/call", None)),
+        pytest.param("tools/call", "a", ("tools/call", "a"), ("tools/call", "ab")),
+        pytest.param("tools/call", ["a", "b*"], ("tools/call", "bc"), ("tools/call", "c")),
+        pytest.param("tools/*", None, ("tools/list", None), ("resources/list", None)),
+        pytest.param(["a/b", "c/d"], None, ("c/d", "x"), ("tools/call", "x")),
+    ],
+)
+def test_on_proposal_matches_by_pattern(
+    method: Any, name: Any, matching: tuple[str, str | None], other: tuple[str, str | None]
+) -> None:
+    @free.on_proposal(method=method, name=name)
+    async def fn(proposal: Proposal) -> None: ...
+
+    (definition,) = definitions_of(fn)
+    assert isinstance(definition, ProposalHandler)
+    assert definition.matches(*matching)
+    assert not definition.matches(*other)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "matching", "other"),
+    [
+        pytest.param(["mcp/reject"], ["mcp/reject"], ["mcp/withdraw", "mcp.reject"], id="slashes"),
+        pytest.param(["mcp.reject"], ["mcp/reject"], ["mcp/withdraw"], id="dots"),
+        pytest.param(["mcp/*"], ["mcp/reject", "mcp/request"], ["chat"], id="glob"),
+        pytest.param(["mcp.*"], ["mcp/reject", "mcp/request"], ["chat", "acme/x"], id="dot-glob"),
+        pytest.param(["acme.event"], ["acme.event"], ["acme/event"], id="unknown-with-dots"),
+        pytest.param(["acme/event"], ["acme/event"], ["acme.event"], id="unknown-with-slashes"),
+        pytest.param(["chat", "acme/*"], ["chat", "acme/x"], ["mcp/reject"], id="several"),
+        pytest.param(["*"], ["chat", "mcp/reject", "a/b/c"], [], id="every"),
+    ],
+)
+def test_on_matches_kinds(patterns: list[str], matching: list[str], other: list[str]) -> None:
+    @free.on(*patterns)
+    async def fn(ctx: Context) -> None: ...
+
+    (definition,) = definitions_of(fn)
+    assert isinstance(definition, KindHandler)
+    assert [kind for kind in [*matching, *other] if definition.matches(kind)] == matching
+
+
+def test_function_may_have_several_roles() -> None:
+    fn = fresh(observe)
+    free.on_join(free.on_leave(free.on("chat")(fn)))
+    assert [each.role for each in definitions_of(fn)] == [Role.KIND, Role.LEAVE, Role.JOIN]
+
+
+def test_decorators_of_an_agent_register() -> None:
+    registered: list[HandlerDefinition] = []
+    agent = Decorators(INJECTABLES, registered.append)
+    agent.tool(fresh(echo))
+    fn = agent.on_chat(fresh(observe))
+    assert [each.role for each in registered] == [Role.TOOL, Role.CHAT]
+    assert definitions_of(fn) == tuple(registered[1:])
+
+
+@pytest.mark.parametrize(
+    ("decorate", "said"),
+    [
+        pytest.param(lambda: free.on()(observe), r'on\(…\) takes patterns .* @on\("kind"\)'),
+        pytest.param(lambda: free.on(observe), "takes patterns"),  # type: ignore[arg-type]
+        pytest.param(lambda: free.on("")(observe), r"on observe \(.*kind='' matches nothing"),
+        pytest.param(
+            lambda: free.on_proposal(name=[])(observe), r"on_proposal observe .*name=\[\] matches"
+        ),
+        pytest.param(
+            lambda: free.on_proposal(method="/(/")(observe),
+            r"on_proposal observe \(.*\): method='/\(/' is no pattern: ",
+        ),
+        pytest.param(lambda: free.on("/(/")(observe), r"kind='/\(/' is no pattern: "),
+        pytest.param(lambda: free.on_reject(echo), "on_reject echo .*'text' is str"),
+        pytest.param(lambda: free.on_proposal(echo), "on_proposal echo .*'text' is str"),
+        pytest.param(lambda: free.on("chat")(echo), "on echo .*'text' is str"),
+    ],
+)
+def test_what_cannot_work_fails_when_decorated(decorate: Callable[[], Any], said: str) -> None:
+    with pytest.raises(HandlerDefinitionError, match=said):
+        decorate()
+
+
+def test_failed_decoration_leaves_no_record() -> None:
+    fn = fresh(echo)
+    with pytest.raises(HandlerDefinitionError):
+        free.on_reject(fn)
+    assert definitions_of(fn) == ()
+
+
+class Methods:
+    async def say(self, text: str) -> str:
+        return text
+
+
+def test_bound_method_can_be_registered_but_not_marked() -> None:
+    registered: list[HandlerDefinition] = []
+    method = Methods().say
+    assert Decorators(INJECTABLES, registered.append).tool(method) == method
+    assert registered[0].fn == method
+    assert definitions_of(method) == ()
+    with pytest.raises(HandlerDefinitionError, match=r"tool Methods\.say .*of an agent"):
+        free.tool(method)
+
+
+def test_definition_is_frozen() -> None:
+    (definition,) = definitions_of(free.tool(fresh(echo)))
+    with pytest.raises(AttributeError):
+        definition.role = Role.CHAT  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        definition.tool.name = "other"  # type: ignore[attr-defined]
+    with pytest.raises(TypeError):
+        definition.signature.injected["text"] = "context"  # type: ignore[index]

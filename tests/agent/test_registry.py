@@ -1,0 +1,348 @@
+"""What an agent has registered, what it includes from elsewhere, and which handler is meant."""
+
+import functools
+import types
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from meup_agent.agent.decorators import Decorators, definitions_of
+from meup_agent.agent.definitions import Role
+from meup_agent.agent.registry import Registry
+from meup_agent.errors import HandlerDefinitionError, UsageError
+from tests.agent import future_hints, marked, marked_elsewhere
+from tests.agent.stand_ins import INJECTABLES, Context, Proposal
+
+free = Decorators(INJECTABLES)
+
+
+def agent() -> tuple[Registry, Decorators]:
+    """An agent's registry, and its decorators."""
+    registry = Registry(INJECTABLES)
+    return registry, Decorators(INJECTABLES, registry.add)
+
+
+def names(registry: Registry) -> list[str]:
+    return [each.tool.name for each in registry.tools()]
+
+
+class Base:
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    @property
+    def broken(self) -> str:
+        raise RuntimeError("read while looking for handlers")
+
+    @free.on_proposal(name="write_*")
+    async def second(self, proposal: Proposal) -> None: ...
+
+    @free.on_proposal
+    async def first(self, proposal: Proposal) -> None: ...
+
+    @free.tool
+    async def read(self, path: str, ctx: Context) -> str:
+        return f"{self.root}/{path}"
+
+    @free.tool(name="overridden")
+    async def overridden(self, path: str) -> str:
+        return path
+
+    @staticmethod
+    @free.tool
+    async def double(n: int) -> int:
+        return n * 2
+
+    @classmethod
+    @free.tool
+    async def class_name(cls, suffix: str) -> str:
+        return cls.__name__ + suffix
+
+
+class Files(Base):
+    async def overridden(self, path: str) -> str:
+        return "not a tool"
+
+    @free.tool
+    async def write(self, path: str) -> str:
+        return path
+
+
+# --- registering ----------------------------------------------------------------------------
+
+
+def test_handlers_keep_the_order_of_registration() -> None:
+    registry, decorators = agent()
+
+    @decorators.on_chat
+    async def b(ctx: Context) -> None: ...
+
+    @decorators.on_chat
+    async def a(ctx: Context) -> None: ...
+
+    @decorators.on_join
+    async def c(ctx: Context) -> None: ...
+
+    assert [each.fn for each in registry.handlers(Role.CHAT)] == [b, a]
+    assert [each.fn for each in registry.handlers(Role.JOIN)] == [c]
+    assert registry.handlers(Role.LEAVE) == ()
+
+
+def test_tool_is_found_by_its_name() -> None:
+    registry, decorators = agent()
+
+    @decorators.tool(name="say")
+    async def fn(text: str) -> str:
+        return text
+
+    found = registry.tool("say")
+    assert found is not None
+    assert found.fn is fn
+    assert found is registry.tools()[0]
+    assert registry.tool("fn") is None
+
+
+def test_second_tool_of_a_name_fails() -> None:
+    registry, decorators = agent()
+
+    @decorators.tool
+    async def say(text: str) -> str:
+        return text
+
+    with pytest.raises(HandlerDefinitionError) as caught:
+
+        @decorators.tool(name="say")
+        async def other(text: str) -> str:
+            return text
+
+    message = str(caught.value)
+    assert "tool test_second_tool_of_a_name_fails.<locals>.other (" in message
+    assert "a tool named 'say' exists already" in message
+    assert f"test_second_tool_of_a_name_fails.<locals>.say ({__file__}:" in message
+    found = registry.tool("say")
+    assert found is not None
+    assert found.fn is say
+    assert len(registry.tools()) == 1
+
+
+def test_one_function_may_be_two_tools() -> None:
+    registry, decorators = agent()
+
+    @decorators.tool(name="a")
+    @decorators.tool(name="b")
+    async def fn(text: str) -> str:
+        return text
+
+    assert names(registry) == ["b", "a"]
+
+
+def test_method_without_its_instance_fails() -> None:
+    _, decorators = agent()
+    with pytest.raises(HandlerDefinitionError, match="include") as caught:
+
+        class Broken:
+            @decorators.tool
+            async def read(self, path: str) -> str:
+                return path
+
+    assert "Broken.read" in str(caught.value)
+
+
+def test_nothing_is_registered_after_the_start() -> None:
+    registry, decorators = agent()
+    registry.freeze()
+    with pytest.raises(UsageError, match=r"tool .*late.* comes too late"):
+
+        @decorators.tool
+        async def late(text: str) -> str:
+            return text
+
+    with pytest.raises(UsageError, match="comes too late"):
+        registry.include(marked)
+    assert registry.tools() == ()
+
+
+# --- looking up -----------------------------------------------------------------------------
+
+
+def test_first_matching_handler_decides_a_proposal() -> None:
+    registry, decorators = agent()
+
+    @decorators.on_proposal(name="write_*")
+    async def writes(proposal: Proposal) -> None: ...
+
+    @decorators.on_proposal
+    async def calls(proposal: Proposal) -> None: ...
+
+    @decorators.on_proposal(method="resources/*")
+    async def resources(proposal: Proposal) -> None: ...
+
+    def decider(method: str, name: str | None) -> Callable[..., Any] | None:
+        found = registry.proposal_handler(method, name)
+        return None if found is None else found.fn
+
+    assert decider("tools/call", "write_a") is writes
+    assert decider("tools/call", "read_a") is calls
+    assert decider("resources/read", None) is resources
+    assert decider("prompts/get", "write_a") is None
+
+
+def test_every_matching_handler_sees_a_kind() -> None:
+    registry, decorators = agent()
+
+    @decorators.on("mcp.reject")
+    async def rejections(ctx: Context) -> None: ...
+
+    @decorators.on("mcp/*", "chat")
+    async def several(ctx: Context) -> None: ...
+
+    assert [each.fn for each in registry.for_kind("mcp/reject")] == [rejections, several]
+    assert [each.fn for each in registry.for_kind("chat")] == [several]
+    assert registry.for_kind("acme/event") == ()
+
+
+# --- including ------------------------------------------------------------------------------
+
+
+def test_module_gives_what_it_defines_and_what_it_exports() -> None:
+    registry, _ = agent()
+    registry.include(marked)
+    assert sorted(names(registry)) == ["bye", "exported", "greet"]
+    greet = registry.tool("greet")
+    assert greet is not None
+    assert greet.fn is marked.greet
+
+
+def test_including_again_changes_nothing() -> None:
+    registry, _ = agent()
+    registry.include(marked)
+    registry.include(marked_elsewhere)
+    registry.include(marked)
+    files = Files("/")
+    registry.include(files)
+    registry.include(files)
+    assert len(names(registry)) == len(set(names(registry))) == 8
+
+
+def test_function_marked_by_an_agents_own_decorator_is_included_once() -> None:
+    registry, decorators = agent()
+
+    @decorators.tool
+    async def say(text: str) -> str:
+        return text
+
+    registry.include(say)
+    assert names(registry) == ["say"]
+
+
+def result_of(awaitable: Awaitable[Any]) -> Any:
+    """What a coroutine that waits for nothing returns."""
+    with pytest.raises(StopIteration) as stopped:
+        awaitable.__await__().__next__()
+    return stopped.value.value
+
+
+def test_methods_are_bound_when_included() -> None:
+    registry, _ = agent()
+    registry.include(Files("/root"))
+    assert names(registry) == ["read", "double", "class_name", "write"]
+
+    def call(name: str, **arguments: Any) -> Any:
+        found = registry.tool(name)
+        assert found is not None
+        given = {parameter: Context() for parameter in found.signature.injected}
+        return result_of(found.fn(**found.tool.bind(arguments), **given))
+
+    assert call("read", path="a") == "/root/a"
+    assert call("double", n=2) == 4
+    assert call("class_name", suffix="!") == "Files!"
+
+
+def test_methods_keep_the_order_in_which_they_are_written() -> None:
+    registry, _ = agent()
+    registry.include(Files("/"))
+    found = registry.proposal_handler("tools/call", "write_a")
+    assert found is not None
+    assert found.fn.__name__ == "second"
+
+
+def test_override_without_a_mark_is_no_handler() -> None:
+    registry, _ = agent()
+    registry.include(Files("/"))
+    assert registry.tool("overridden") is None
+
+
+def test_two_objects_of_a_class_are_two_sets_of_tools() -> None:
+    registry, _ = agent()
+    registry.include(Files("/a"))
+    with pytest.raises(HandlerDefinitionError, match="a tool named 'read' exists already"):
+        registry.include(Files("/b"))
+
+
+def test_wrapper_around_a_marked_function_is_what_runs() -> None:
+    @free.tool
+    async def inner(text: str) -> str:
+        return text
+
+    @functools.wraps(inner)
+    async def guarded(text: str) -> str:
+        return f"guarded {await inner(text)}"
+
+    module = types.ModuleType(__name__)
+    module.inner = guarded  # type: ignore[attr-defined]
+    registry, _ = agent()
+    registry.include(module)
+    found = registry.tool("inner")
+    assert found is not None
+    assert found.fn is guarded
+
+
+def test_partial_and_object_in_a_module_are_included() -> None:
+    class Greeter:
+        async def __call__(self, name: str) -> str:
+            return name
+
+    async def write(root: str, path: str) -> str:
+        return root + path
+
+    module = types.ModuleType("elsewhere")
+    module.write = free.tool(functools.partial(write, "/"))  # type: ignore[attr-defined]
+    module.greet = free.tool(name="greet")(Greeter())  # type: ignore[attr-defined]
+    registry, _ = agent()
+    registry.include(module)
+    assert names(registry) == ["write", "greet"]
+
+
+def test_values_of_a_module_are_not_touched() -> None:
+    class NotReady:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("not ready")
+
+    module = types.ModuleType("elsewhere")
+    module.proxy = NotReady()  # type: ignore[attr-defined]
+    module.say = marked.greet  # type: ignore[attr-defined]
+    module.__all__ = ["say"]  # type: ignore[attr-defined]
+    registry, _ = agent()
+    registry.include(module)
+    assert names(registry) == ["greet"]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        pytest.param(Files, "a class cannot be included: Files; include an instance", id="class"),
+        pytest.param(future_hints, "no handler to include in module tests.agent", id="module"),
+        pytest.param(object(), "no handler to include in an object of type object", id="object"),
+        pytest.param(future_hints.at_module_level, "in an object of type function", id="function"),
+    ],
+)
+def test_including_nothing_fails(source: object, said: str) -> None:
+    registry, _ = agent()
+    with pytest.raises(UsageError, match=said):
+        registry.include(source)
+
+
+def test_marking_a_method_does_not_mark_the_instance() -> None:
+    assert definitions_of(Files("/")) == ()
+    assert definitions_of(Files("/").read) == definitions_of(Files.read) != ()

@@ -1,0 +1,394 @@
+"""What a tool's return value becomes on the wire; the official types read every one."""
+
+import asyncio
+import dataclasses
+import datetime
+import enum
+import subprocess
+import sys
+import typing
+from collections.abc import Iterator
+from decimal import Decimal
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import mcp_types
+import pytest
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, computed_field
+from pydantic.alias_generators import to_camel
+
+from meup_agent.agent import tool as limits
+from meup_agent.agent.tool import ToolDefinition
+from meup_agent.errors import UsageError
+from tests.agent.stand_ins import tool_of
+
+jsonschema: Any = import_module("jsonschema")  # comes with mcp, and without types
+
+
+class Item(BaseModel):
+    name: str
+    count: int = 1
+
+
+class SpecialItem(Item):
+    secret: str = "s"
+
+
+class Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    file_name: str
+    size: int = 0
+
+    @computed_field
+    def doubled(self) -> int:
+        return self.size * 2
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Old(typing.TypedDict):
+    name: str
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+TEXT = mcp_types.TextContent(text="said")
+IMAGE = mcp_types.ImageContent(data="AAAA", mime_type="image/png")
+TEXT_JSON = {"type": "text", "text": "said"}
+IMAGE_JSON = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+
+
+def returning(annotation: Any) -> ToolDefinition:
+    """A tool with that return annotation."""
+
+    async def fn():  # type: ignore[no-untyped-def]
+        pass
+
+    fn.__annotations__ = {"return": annotation}
+    return tool_of(fn)
+
+
+def checked(result: dict[str, Any]) -> dict[str, Any]:
+    """The result, after MCP's own types have read it and given it back the same."""
+    read = mcp_types.CallToolResult.model_validate(result)
+    again = read.model_dump(mode="json", by_alias=True, exclude_none=True)
+    del again["resultType"]
+    if "structuredContent" in result:
+        again.setdefault("structuredContent", None)
+    assert again == result
+    return result
+
+
+def texts(*texts: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("value", "content"),
+    [
+        pytest.param(None, [], id="none"),
+        pytest.param("hi", texts("hi"), id="text"),
+        pytest.param("", texts(""), id="empty-text"),
+        pytest.param('"quoted"', texts('"quoted"'), id="quoted"),
+        pytest.param("ü☃", texts("ü☃"), id="unicode"),
+        pytest.param(5, texts("5"), id="int"),
+        pytest.param(1.5, texts("1.5"), id="float"),
+        pytest.param(True, texts("true"), id="bool"),
+        pytest.param({"a": [1, None]}, texts('{"a":[1,null]}'), id="dict"),
+        pytest.param([1, "a"], texts('[1,"a"]'), id="list"),
+        pytest.param([], texts("[]"), id="empty-list"),
+        pytest.param((1, 2), texts("[1,2]"), id="tuple"),
+        pytest.param(Item(name="a"), texts('{"name":"a","count":1}'), id="model"),
+        pytest.param(Point(1), texts('{"x":1,"y":0}'), id="dataclass"),
+        pytest.param(Path("a/b"), texts("a/b"), id="path"),
+        pytest.param(Color.RED, texts("red"), id="enum"),
+        pytest.param(datetime.date(2024, 2, 29), texts("2024-02-29"), id="date"),
+        pytest.param(TEXT, [TEXT_JSON], id="content"),
+        pytest.param([TEXT, IMAGE], [TEXT_JSON, IMAGE_JSON], id="contents"),
+        pytest.param((IMAGE,), [IMAGE_JSON], id="tuple-of-content"),
+        pytest.param(
+            ["see", IMAGE, {"a": 1}],
+            [*texts("see"), IMAGE_JSON, *texts('{"a":1}')],
+            id="content-among-data",
+        ),
+    ],
+)
+def test_value_without_a_schema_is_content(value: object, content: list[Any]) -> None:
+    assert checked(returning(Any).result(value)) == {"content": content, "isError": False}
+
+
+STRUCTURED = [
+    pytest.param(str, "hi", {"result": "hi"}, "hi", id="text"),
+    pytest.param(int, 5, {"result": 5}, "5", id="int"),
+    pytest.param(bool, False, {"result": False}, "false", id="bool"),
+    pytest.param(float, 2, {"result": 2.0}, "2.0", id="float"),
+    pytest.param(int | None, 5, {"result": 5}, "5", id="optional"),
+    pytest.param(list[int], (1, 2), {"result": [1, 2]}, "[1,2]", id="list"),
+    pytest.param(Path, Path("a/b"), {"result": "a/b"}, "a/b", id="path"),
+    pytest.param(Decimal, Decimal("1.50"), {"result": "1.50"}, "1.50", id="decimal"),
+    pytest.param(Base64Bytes, "aGk=", {"result": "aGk="}, "aGk=", id="base64"),
+    pytest.param(dict[str, int], {"a": 1}, {"a": 1}, '{"a":1}', id="dict-of-int"),
+    pytest.param(dict, {"a": None}, {"a": None}, '{"a":null}', id="dict"),
+    pytest.param(
+        Item, Item(name="a"), {"name": "a", "count": 1}, '{"name":"a","count":1}', id="model"
+    ),
+    pytest.param(
+        Item, {"name": "a"}, {"name": "a", "count": 1}, '{"name":"a","count":1}', id="dict-as-model"
+    ),
+    pytest.param(
+        Item,
+        SpecialItem(name="a"),
+        {"name": "a", "count": 1},
+        '{"name":"a","count":1}',
+        id="submodel",
+    ),
+    pytest.param(
+        Camel,
+        Camel.model_validate({"fileName": "a", "size": 2}),
+        {"fileName": "a", "size": 2, "doubled": 4},
+        '{"fileName":"a","size":2,"doubled":4}',
+        id="alias",
+    ),
+    pytest.param(
+        Camel,
+        {"file_name": "a"},
+        {"fileName": "a", "size": 0, "doubled": 0},
+        '{"fileName":"a","size":0,"doubled":0}',
+        id="by-name",
+    ),
+    pytest.param(Point, Point(1), {"x": 1, "y": 0}, '{"x":1,"y":0}', id="dataclass"),
+    pytest.param(Old, {"name": "a"}, {"name": "a"}, '{"name":"a"}', id="stdlib-typeddict"),
+    pytest.param(
+        list[Item],
+        [Item(name="a")],
+        {"result": [{"name": "a", "count": 1}]},
+        '[{"name":"a","count":1}]',
+        id="models",
+    ),
+    pytest.param(
+        Annotated[int, Field(ge=1)], 1, {"result": 1}, "1", id="annotated"
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("annotation", "value", "structured", "text"), STRUCTURED)
+def test_value_with_a_schema_is_structured_content(
+    annotation: Any, value: object, structured: dict[str, Any], text: str
+) -> None:
+    tool = returning(annotation)
+    assert tool.output_schema is not None
+    result = checked(tool.result(value))
+    assert result == {
+        "content": texts(text),
+        "structuredContent": structured,
+        "isError": False,
+    }
+    jsonschema.validate(result["structuredContent"], tool.output_schema)
+
+
+def test_none_is_structured_too() -> None:
+    assert checked(returning(int | None).result(None)) == {
+        "content": [],
+        "structuredContent": {"result": None},
+        "isError": False,
+    }
+
+
+# --- whole results --------------------------------------------------------------------------
+
+
+def test_whole_result_is_passed_on() -> None:
+    whole = mcp_types.CallToolResult(
+        content=[TEXT, IMAGE], structured_content={"a": None}, is_error=True, _meta={"m": 1}
+    )
+    assert checked(returning(mcp_types.CallToolResult).result(whole)) == {
+        "content": [TEXT_JSON, IMAGE_JSON],
+        "structuredContent": {"a": None},
+        "isError": True,
+        "_meta": {"m": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("annotation", "structured"),
+    [
+        pytest.param(Item, {"name": "a"}, id="object"),
+        pytest.param(int, {"result": 5}, id="wrapped"),
+    ],
+)
+def test_whole_result_that_keeps_the_promise_passes(
+    annotation: Any, structured: dict[str, Any]
+) -> None:
+    whole = mcp_types.CallToolResult(content=[], structured_content=structured)
+    assert returning(annotation).result(whole)["structuredContent"] == structured
+
+
+@pytest.mark.parametrize(
+    ("annotation", "structured"),
+    [
+        pytest.param(Item, None, id="none"),
+        pytest.param(Item, {"count": 1}, id="incomplete"),
+        pytest.param(int, 5, id="not-wrapped"),
+        pytest.param(int, {"result": "five"}, id="wrong-type"),
+        pytest.param(int, {"result": 5, "more": 1}, id="too-much"),
+    ],
+)
+def test_whole_result_that_breaks_the_promise_fails(annotation: Any, structured: Any) -> None:
+    whole = mcp_types.CallToolResult(content=[], structured_content=structured)
+    with pytest.raises(UsageError, match="tool 'fn' returned a value of type CallToolResult"):
+        returning(annotation).result(whole)
+
+
+def test_whole_error_needs_no_structure() -> None:
+    whole = mcp_types.CallToolResult(content=[TEXT], is_error=True)
+    assert returning(Item).result(whole)["isError"] is True
+
+
+# --- values that cannot be results ----------------------------------------------------------
+
+
+def endless() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "said"),
+    [
+        pytest.param(Any, b"x", "type bytes .* base64", id="bytes"),
+        pytest.param(Any, bytearray(b"x"), "type bytearray .* base64", id="bytearray"),
+        pytest.param(Any, object(), "type object .* Unable to serialize", id="object"),
+        pytest.param(Any, [object()], "type list .* Unable to serialize", id="inside"),
+        pytest.param(Any, {"a": b"\xff"}, "type dict ", id="bytes-inside"),
+        pytest.param(Any, endless(), "Circular reference", id="endless"),
+        pytest.param(Any, "\ud800", "type str .* surrogates", id="surrogate"),
+        pytest.param(str, "\ud800", "type str .* surrogates", id="surrogate-with-schema"),
+        pytest.param(int, "five", "type str .*: Input should be a valid integer", id="wrong-type"),
+        pytest.param(int, None, "type NoneType .* valid integer", id="none"),
+        pytest.param(Item, {"count": 1}, "type dict .*: name: Field required", id="incomplete"),
+        pytest.param(
+            Item, Item.model_construct(name=5), "type Item .* annotation says", id="unvalidated"
+        ),
+        pytest.param(str, TEXT, "type TextContent", id="content-for-a-schema"),
+    ],
+)
+def test_value_that_cannot_be_a_result_fails(annotation: Any, value: object, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        returning(annotation).result(value)
+    message = str(caught.value)
+    assert message.startswith("tool 'fn' returned a value of type ")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("annotation", [Any, str])
+def test_coroutine_that_nobody_awaits_fails(annotation: Any) -> None:
+    async def forgotten() -> str:
+        return "x"
+
+    with pytest.raises(UsageError, match=r"type coroutine .* async def"):
+        returning(annotation).result(forgotten())
+
+
+@pytest.mark.parametrize("annotation", [Any, str])
+def test_other_awaitable_fails(annotation: Any) -> None:
+    class Later:
+        def __await__(self) -> Iterator[None]:
+            yield
+
+    with pytest.raises(UsageError, match=r"type Later .* async def"):
+        returning(annotation).result(Later())
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        pytest.param(FileNotFoundError("no such file: a"), "FileNotFoundError: no such file: a"),
+        pytest.param(ValueError(), "ValueError"),
+        pytest.param(KeyError("a"), "KeyError: 'a'"),
+        pytest.param(Mute(), "Mute"),
+        pytest.param(asyncio.CancelledError(), "CancelledError"),
+        pytest.param(OSError("caf\udce9"), "OSError: caf\\udce9"),
+        pytest.param(ExceptionGroup("tasks", [ValueError("a")]), "ValueError: a"),
+        pytest.param(
+            BaseExceptionGroup("g", [ExceptionGroup("h", [ValueError("a")]), KeyError("b")]),
+            "ValueError: a; KeyError: 'b'",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)  # fmt: skip
+def test_exception_is_a_result_with_its_type_and_message(error: BaseException, text: str) -> None:
+    assert checked(returning(Item).error_result(error)) == {
+        "content": texts(text),
+        "isError": True,
+    }
+
+
+def test_raised_exception_shows_no_traceback() -> None:
+    try:
+        raise RuntimeError("broken")
+    except RuntimeError as error:
+        (content,) = returning(Any).error_result(error)["content"]
+    assert content["text"] == "RuntimeError: broken"
+
+
+def test_text_of_an_exception_is_bounded() -> None:
+    (content,) = returning(Any).error_result(ValueError("x" * 1_000_000))["content"]
+    assert len(content["text"]) == limits.MAX_ERROR_CHARS
+
+
+# --- what it costs --------------------------------------------------------------------------
+
+WITHOUT_MCP_TYPES = """
+import sys
+from typing import Any
+from pydantic import BaseModel
+from meup_agent.agent.decorators import Decorators
+from meup_agent.agent.registry import Registry
+from meup_agent.agent.definitions import Role
+
+class Item(BaseModel):
+    name: str
+
+registry = Registry({})
+agent = Decorators({}, registry.add)
+
+@agent.tool
+async def item(name: str) -> Item: ...
+@agent.tool
+async def anything(name: str) -> Any: ...
+
+bound = registry.tool("item").tool.bind({"name": "a"})
+assert registry.tool("item").tool.result(Item(**bound))["structuredContent"] == {"name": "a"}
+for value in ("text", [1], {"a": 1}, None, Item(name="a")):
+    registry.tool("anything").tool.result(value)
+registry.tool("item").tool.error_result(ValueError("x"))
+registry.tool("item").tool.describe()
+assert "mcp_types" not in sys.modules
+"""
+
+
+def test_mcp_types_are_not_loaded_for_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", WITHOUT_MCP_TYPES],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,409 @@
+"""Which functions can be handlers, and what those that cannot are told."""
+
+import functools
+import inspect
+import typing
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Annotated, Any
+
+import pytest
+import typing_extensions
+
+from meup_agent.errors import HandlerDefinitionError, UsageError
+from tests.agent import future_hints
+from tests.agent.stand_ins import Context, Envelope, Proposal, SpecialContext, read
+
+Ctx = typing_extensions.TypeAliasType("Ctx", Context)
+
+
+def parameters_of(signature: Any) -> list[str]:
+    return [] if signature.arguments is None else list(signature.arguments.parameters.values())
+
+
+# --- what works ----------------------------------------------------------------------------
+
+
+async def plain(path: str, ctx: Context, text: str = "") -> str:
+    return path + text
+
+
+async def no_parameters() -> None: ...
+
+
+async def only_injected(ctx: Context, envelope: Envelope) -> None: ...
+
+
+async def as_string(path: "str", ctx: "Context") -> None: ...
+
+
+async def annotated(ctx: Annotated[Context, "the context"], n: Annotated[int, "n"]) -> None: ...
+
+
+async def aliased(ctx: Ctx, n: int) -> None: ...
+
+
+async def with_default(n: int, ctx: Context = None) -> None: ...  # type: ignore[assignment]
+
+
+async def keyword_only(*, n: int, ctx: Context) -> None: ...
+
+
+async def twice(one: Context, two: Context) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "injected", "arguments"),
+    [
+        pytest.param(plain, {"ctx": "context"}, ["path", "text"], id="plain"),
+        pytest.param(no_parameters, {}, [], id="no-parameters"),
+        pytest.param(
+            only_injected, {"ctx": "context", "envelope": "envelope"}, [], id="only-injected"
+        ),
+        pytest.param(as_string, {"ctx": "context"}, ["path"], id="as-string"),
+        pytest.param(annotated, {"ctx": "context"}, ["n"], id="annotated"),
+        pytest.param(aliased, {"ctx": "context"}, ["n"], id="aliased"),
+        pytest.param(with_default, {"ctx": "context"}, ["n"], id="with-default"),
+        pytest.param(keyword_only, {"ctx": "context"}, ["n"], id="keyword-only"),
+        pytest.param(twice, {"one": "context", "two": "context"}, [], id="twice"),
+        pytest.param(
+            future_hints.at_module_level, {"ctx": "context"}, ["path"], id="future-annotations"
+        ),
+    ],
+)
+def test_parameters_are_told_apart(
+    fn: Callable[..., Any], injected: dict[str, str], arguments: list[str]
+) -> None:
+    signature = read(fn)
+    assert signature.injected == injected
+    assert parameters_of(signature) == arguments
+
+
+def test_handler_of_proposals_takes_only_what_is_injected() -> None:
+    async def review(proposal: Proposal, ctx: Context) -> None: ...
+
+    signature = read(review, tool=False)
+    assert signature.injected == {"proposal": "proposal", "ctx": "context"}
+    assert signature.arguments is None
+
+
+def test_return_annotation_is_resolved() -> None:
+    assert read(plain).returns is str
+    assert read(future_hints.at_module_level).returns == list[str]
+    assert read(no_parameters).returns is type(None)
+    assert read(lambda: 1).returns is Any
+
+
+# --- async or not, behind what a callable may be --------------------------------------------
+
+
+def plain_sync(n: int) -> int:
+    return n
+
+
+class Callables:
+    async def method(self, n: int, ctx: Context) -> None: ...
+
+    def sync_method(self, n: int) -> None: ...
+
+    @classmethod
+    async def class_method(cls, n: int) -> None: ...
+
+    @staticmethod
+    async def static_method(n: int) -> None: ...
+
+
+class AsyncCall:
+    """Greets."""
+
+    async def __call__(self, n: int, ctx: Context) -> None: ...
+
+
+class SyncCall:
+    def __call__(self, n: int) -> None: ...
+
+
+def through(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return await fn(*args, **kwargs)
+
+    return wrapper
+
+
+class ThroughObject:
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "is_async"),
+    [
+        pytest.param(plain, True, id="async"),
+        pytest.param(plain_sync, False, id="sync"),
+        pytest.param(functools.partial(plain, "a.txt"), True, id="partial-async"),
+        pytest.param(functools.partial(plain_sync), False, id="partial-sync"),
+        pytest.param(functools.partial(Callables().method), True, id="partial-of-method"),
+        pytest.param(functools.partial(AsyncCall()), True, id="partial-of-object"),
+        pytest.param(Callables().method, True, id="method"),
+        pytest.param(Callables().sync_method, False, id="sync-method"),
+        pytest.param(Callables.class_method, True, id="classmethod"),
+        pytest.param(Callables.static_method, True, id="staticmethod"),
+        pytest.param(AsyncCall(), True, id="object"),
+        pytest.param(AsyncCall().__call__, True, id="method-of-object"),
+        pytest.param(SyncCall(), False, id="sync-object"),
+        pytest.param(through(plain), True, id="wrapped"),
+        pytest.param(ThroughObject(plain), True, id="wrapped-by-object"),
+        pytest.param(functools.lru_cache(plain_sync), False, id="lru-cache"),
+    ],
+)
+def test_async_is_seen(fn: Callable[..., Any], is_async: bool) -> None:
+    assert read(fn).is_async is is_async
+
+
+@pytest.mark.parametrize(
+    ("fn", "arguments"),
+    [
+        pytest.param(functools.partial(plain, "a.txt"), ["text"], id="by-position"),
+        pytest.param(functools.partial(plain, path="a.txt"), ["text"], id="by-name"),
+        pytest.param(
+            functools.partial(functools.partial(plain, path="a.txt"), text="x"), [], id="nested"
+        ),
+        pytest.param(
+            functools.partial(through(functools.partial(plain, text="x"))),
+            ["path"],
+            id="behind-a-wrapper",
+        ),
+    ],
+)
+def test_what_a_partial_has_fixed_is_no_argument(
+    fn: Callable[..., Any], arguments: list[str]
+) -> None:
+    signature = read(fn)
+    assert parameters_of(signature) == arguments
+    assert signature.injected == {"ctx": "context"}
+
+
+def test_bound_method_has_no_self() -> None:
+    signature = read(Callables().method)
+    assert parameters_of(signature) == ["n"]
+    assert not signature.unbound
+
+
+def test_method_in_class_body_waits_for_its_instance() -> None:
+    signature = read(Callables.method)
+    assert parameters_of(signature) == ["n"]
+    assert signature.unbound
+
+
+def test_wrapper_is_read_through_in_the_module_of_what_it_wraps() -> None:
+    assert read(through(future_hints.at_module_level)).injected == {"ctx": "context"}
+
+
+# --- what does not work ---------------------------------------------------------------------
+
+
+async def optional(ctx: Context | None) -> None: ...
+
+
+async def optional_the_old_way(ctx: typing.Optional[Context]) -> None: ...  # noqa: UP045
+
+
+async def many(contexts: list[Context]) -> None: ...
+
+
+async def subclass(ctx: SpecialContext) -> None: ...
+
+
+async def of_another_role(proposal: Proposal) -> None: ...
+
+
+async def optional_of_another_role(proposal: Proposal | None = None) -> None: ...
+
+
+async def star(*paths: str) -> None: ...
+
+
+async def double_star(**options: str) -> None: ...
+
+
+async def positional_only(path: str, /) -> None: ...
+
+
+async def positional_only_injected(ctx: Context, /) -> None: ...
+
+
+async def unannotated(path, ctx: Context) -> None: ...  # type: ignore[no-untyped-def]
+
+
+async def no_such_name(path: "NoSuchName") -> None: ...  # type: ignore[name-defined] # noqa: F821
+
+
+async def syntax_error(path: "str |") -> None: ...  # type: ignore[valid-type] # noqa: F722
+
+
+async def unresolvable_return() -> "NoSuchName": ...  # type: ignore[name-defined] # noqa: F821
+
+
+async def not_json(callback: Callable[[], None]) -> None: ...
+
+
+async def arbitrary(path: str, thing: SyncCall) -> None: ...
+
+
+async def generator(n: int) -> AsyncIterator[int]:
+    yield n
+
+
+def sync_generator(n: int) -> Iterator[int]:
+    yield n
+
+
+class GeneratorCall:
+    async def __call__(self, n: int) -> AsyncIterator[int]:
+        yield n
+
+
+TOOLS_THAT_FAIL = [
+    pytest.param(
+        optional,
+        ["'ctx' is tests.agent.stand_ins.Context | None", "annotate it as Context"],
+        id="optional",
+    ),
+    pytest.param(optional_the_old_way, ["'ctx'", "annotate it as Context"], id="typing-optional"),
+    pytest.param(many, ["'contexts' is list[", "annotate it as Context"], id="list"),
+    pytest.param(subclass, ["'ctx' is SpecialContext", "annotate it as Context"], id="subclass"),
+    pytest.param(
+        of_another_role,
+        ["'proposal' is Proposal", "this handler can have: Context, Envelope"],
+        id="other-role",
+    ),
+    pytest.param(optional_of_another_role, ["'proposal' is", "have"], id="optional-other-role"),
+    pytest.param(star, ["'*paths'", "name each parameter"], id="star"),
+    pytest.param(double_star, ["'**options'", "name each parameter"], id="double-star"),
+    pytest.param(positional_only, ["'path' is positional-only", "'/'"], id="positional-only"),
+    pytest.param(
+        positional_only_injected, ["'ctx' is positional-only"], id="positional-only-injected"
+    ),
+    pytest.param(
+        unannotated,
+        ["'path' has no annotation", "the argument's type", "Context, Envelope"],
+        id="unannotated",
+    ),
+    pytest.param(
+        no_such_name,
+        ["'path'", "'NoSuchName' cannot be resolved", "is not defined", "at module level"],
+        id="no-such-name",
+    ),
+    pytest.param(syntax_error, ["'path'", "'str |' cannot be resolved"], id="syntax-error"),
+    pytest.param(
+        unresolvable_return,
+        ["its return annotation 'NoSuchName' cannot be resolved"],
+        id="unresolvable-return",
+    ),
+    pytest.param(
+        future_hints.in_a_local_scope(),
+        ["'item'", "'Local' cannot be resolved", "at module level"],
+        id="local-scope",
+    ),
+    pytest.param(
+        not_json, ["'callback' is", "cannot be an argument", "reads from JSON"], id="not-json"
+    ),
+    pytest.param(
+        arbitrary, ["'thing' is SyncCall", "cannot be an argument", "reads from JSON"], id="class"
+    ),
+    pytest.param(generator, ["it is a generator", "return the value"], id="async-generator"),
+    pytest.param(sync_generator, ["it is a generator"], id="generator"),
+    pytest.param(functools.partial(generator, 1), ["it is a generator"], id="partial-generator"),
+    pytest.param(GeneratorCall(), ["it is a generator"], id="generator-object"),
+]
+
+
+@pytest.mark.parametrize(("fn", "said"), TOOLS_THAT_FAIL)
+def test_tool_that_cannot_work_fails(fn: Callable[..., Any], said: list[str]) -> None:
+    with pytest.raises(HandlerDefinitionError) as caught:
+        read(fn)
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in said:
+        assert part in message
+    code = inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn)
+    if not inspect.isfunction(code):
+        code = type(code).__call__
+    assert message.startswith(
+        f"tool {code.__qualname__} ({code.__code__.co_filename}:{code.__code__.co_firstlineno}): "
+    )
+
+
+async def wants_more(proposal: Proposal, verbose: bool) -> None: ...
+
+
+async def wants_more_by_default(proposal: Proposal, verbose: bool = False) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        pytest.param(
+            wants_more,
+            [
+                "'verbose' is bool, which cannot be injected",
+                "this handler can have: Context, Envelope, Proposal",
+            ],
+            id="argument",
+        ),
+        pytest.param(wants_more_by_default, ["'verbose' is bool"], id="default"),
+        pytest.param(
+            unannotated,
+            [
+                "'path' has no annotation; annotate it with what is to be injected: "
+                "Context, Envelope, Proposal"
+            ],
+            id="unannotated",
+        ),
+        pytest.param(no_such_name, ["'NoSuchName' cannot be resolved"], id="unresolvable"),
+        pytest.param(star, ["'*paths'"], id="star"),
+        pytest.param(generator, ["it is a generator"], id="generator"),
+    ],
+)
+def test_other_handler_that_cannot_work_fails(fn: Callable[..., Any], said: list[str]) -> None:
+    with pytest.raises(HandlerDefinitionError) as caught:
+        read(fn, tool=False)
+    message = str(caught.value)
+    assert message.startswith(f"on_proposal {fn.__qualname__} ({__file__}:")
+    for part in said:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        pytest.param(Callables, "it is a class", id="class"),
+        pytest.param(5, "it cannot be called", id="number"),
+        pytest.param(staticmethod(plain), "@staticmethod", id="staticmethod"),
+        pytest.param(vars(Callables)["class_method"], "@classmethod", id="classmethod"),
+        pytest.param(len, "'obj' is positional-only", id="builtin"),
+        pytest.param(dict.fromkeys, "parameter", id="builtin-method"),
+        pytest.param(min, "its parameters cannot be read", id="no-signature"),
+    ],
+)
+def test_what_is_no_function_fails(fn: Any, said: str) -> None:
+    with pytest.raises(HandlerDefinitionError, match=said):
+        read(fn)
+
+
+def test_the_error_is_the_callers_mistake() -> None:
+    with pytest.raises(UsageError):
+        read(star)
+    with pytest.raises(TypeError):
+        read(star)
+
+
+def test_definition_holds_for_what_a_partial_makes_optional() -> None:
+    # A partial's keyword does not become an argument that a stranger could set otherwise.
+    async def write(path: str, root: str) -> None: ...
+
+    tool = read(functools.partial(write, root="/safe"))
+    assert tool.arguments is not None
+    assert list(tool.arguments.schema["properties"]) == ["path"]

@@ -1,0 +1,690 @@
+"""What a tool says of itself, and which arguments it takes."""
+
+import dataclasses
+import datetime
+import enum
+import functools
+import typing
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import mcp_types
+import pytest
+import typing_extensions
+from pydantic import AfterValidator, AliasChoices, BaseModel, Field
+
+from meup_agent.agent import arguments as limits
+from meup_agent.agent.tool import ToolHints
+from meup_agent.errors import HandlerDefinitionError, InvalidArguments
+from tests.agent.stand_ins import Context, tool_of
+
+jsonschema: Any = import_module("jsonschema")  # comes with mcp, and without types
+
+
+class Color(enum.StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Item(BaseModel):
+    name: str
+    count: int = 1
+
+
+class Tree(BaseModel):
+    children: "list[Tree]" = []
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Old(typing.TypedDict):
+    name: str
+    size: typing.NotRequired[int]
+
+
+class New(typing_extensions.TypedDict):
+    name: str
+
+
+class Nested(typing.TypedDict, total=False):
+    inner: list[Old]
+    must: typing.Required[Annotated[int, Field(gt=0)]]
+
+
+class Endless(typing.TypedDict):
+    again: "Endless | None"
+
+
+class Opaque:
+    pass
+
+
+NAMES = typing_extensions.TypeAliasType("NAMES", list[str])
+
+
+# --- the description ------------------------------------------------------------------------
+
+
+async def write_file(path: str, text: str = "", *, ctx: Context) -> str:
+    """Write a file
+    of text.
+
+    Everything below the first paragraph is for readers of the code.
+    """
+    return path + text
+
+
+class Greeter:
+    """Greets people."""
+
+    async def __call__(self, name: str) -> str:
+        return name
+
+    async def method(self, name: str) -> str:
+        """Greet as a method."""
+        return name
+
+
+def test_description_comes_from_the_function() -> None:
+    assert tool_of(write_file).describe() == {
+        "name": "write_file",
+        "description": "Write a file of text.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "path": {"type": "string"},
+                "text": {"type": "string", "default": ""},
+            },
+            "required": ["path"],
+            "additionalProperties": False,
+        },
+        "outputSchema": {
+            "type": "object",
+            "properties": {"result": {"type": "string"}},
+            "required": ["result"],
+        },
+    }
+
+
+def test_description_comes_from_the_decorator() -> None:
+    described = tool_of(
+        write_file,
+        name="files.write-1",
+        title="Write",
+        description="",
+        annotations=ToolHints(read_only=False, destructive=True, idempotent=True, open_world=False),
+    ).describe()
+    assert described["name"] == "files.write-1"
+    assert described["title"] == "Write"
+    assert described["description"] == ""
+    assert described["annotations"] == {
+        "readOnlyHint": False,
+        "destructiveHint": True,
+        "idempotentHint": True,
+        "openWorldHint": False,
+    }
+
+
+def test_hints_that_were_not_given_are_not_said() -> None:
+    described = tool_of(write_file, annotations=ToolHints(read_only=True)).describe()
+    assert described["annotations"] == {"readOnlyHint": True}
+
+
+@pytest.mark.parametrize(
+    ("fn", "options", "name", "description"),
+    [
+        pytest.param(functools.partial(write_file, "a"), {}, "write_file", "Write", id="partial"),
+        pytest.param(Greeter().method, {}, "method", "Greet as a method.", id="method"),
+        pytest.param(Greeter(), {"name": "greet"}, "greet", "Greets people.", id="object"),
+        pytest.param(lambda: 1, {"name": "one"}, "one", None, id="lambda"),
+    ],
+)
+def test_name_and_description_of_other_callables(
+    fn: Callable[..., Any], options: dict[str, Any], name: str, description: str | None
+) -> None:
+    described = tool_of(fn, **options).describe()
+    assert described["name"] == name
+    assert (described.get("description") or "").startswith(description or "")
+    assert ("description" in described) == (description is not None)
+
+
+@pytest.mark.parametrize(
+    ("fn", "options", "said"),
+    [
+        pytest.param(Greeter(), {}, "pass name=", id="object"),
+        pytest.param(lambda: 1, {}, "pass name=", id="lambda"),
+        pytest.param(write_file, {"name": ""}, "use 1 to 128", id="empty"),
+        pytest.param(write_file, {"name": "write file"}, "'write file'", id="space"),
+        pytest.param(write_file, {"name": "a\n"}, "use 1 to 128", id="newline"),
+        pytest.param(write_file, {"name": "a" * 129}, "use 1 to 128", id="long"),
+    ],
+)
+def test_tool_without_a_usable_name_fails(
+    fn: Callable[..., Any], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(HandlerDefinitionError, match=said):
+        tool_of(fn, **options)
+
+
+def test_description_is_the_callers_to_change() -> None:
+    tool = tool_of(write_file)
+    tool.describe()["inputSchema"]["properties"].clear()
+    tool.describe()["outputSchema"].clear()
+    assert list(tool.describe()["inputSchema"]["properties"]) == ["path", "text"]
+    assert tool.describe()["outputSchema"]
+
+
+# --- schemas of arguments -------------------------------------------------------------------
+
+
+def one(annotation: Any, *default: Any) -> Callable[..., Any]:
+    """A function with one parameter, `value`, of that annotation."""
+
+    async def fn(value):  # type: ignore[no-untyped-def]
+        pass
+
+    fn.__annotations__ = {"value": annotation}
+    fn.__defaults__ = default
+    return fn
+
+
+ARGUMENTS = [
+    (str, {"type": "string"}, "a", "a"),
+    (int, {"type": "integer"}, 5, 5),
+    (int, {"type": "integer"}, "5", 5),
+    (float, {"type": "number"}, 5, 5.0),
+    (bool, {"type": "boolean"}, True, True),
+    (Any, {}, {"x": [None]}, {"x": [None]}),
+    (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}, None, None),
+    (list[int], {"type": "array", "items": {"type": "integer"}}, [1], [1]),
+    (NAMES, {"type": "array", "items": {"type": "string"}}, ["a"], ["a"]),
+    (set[int], {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, [1], {1}),
+    (
+        dict[str, int],
+        {"type": "object", "additionalProperties": {"type": "integer"}},
+        {"a": 1},
+        {"a": 1},
+    ),
+    (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, "b", "b"),
+    (Color, {"type": "string", "enum": ["red", "blue"], "title": "Color"}, "red", Color.RED),
+    (Path, {"type": "string", "format": "path"}, "a/b", Path("a/b")),
+    (
+        datetime.date,
+        {"type": "string", "format": "date"},
+        "2024-02-29",
+        datetime.date(2024, 2, 29),
+    ),
+    (uuid.UUID, {"type": "string", "format": "uuid"}, str(uuid.UUID(int=1)), uuid.UUID(int=1)),
+    (Annotated[int, Field(gt=2)], {"type": "integer", "exclusiveMinimum": 2}, 3, 3),
+    (
+        Annotated[str, Field(description="Where", min_length=1, examples=["a"])],
+        {"type": "string", "description": "Where", "minLength": 1, "examples": ["a"]},
+        "x",
+        "x",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema", "sent", "got"),
+    ARGUMENTS,
+    ids=[f"{index}-{row[0]}" for index, row in enumerate(ARGUMENTS)],
+)
+def test_argument_is_described_and_read(
+    annotation: Any, schema: dict[str, Any], sent: Any, got: Any
+) -> None:
+    tool = tool_of(one(annotation))
+    described = tool.input_schema
+    value = described["properties"]["value"]
+    if "$ref" in value:
+        value = described["$defs"][value["$ref"].removeprefix("#/$defs/")]
+    assert value == schema
+    assert described["required"] == ["value"]
+    jsonschema.Draft202012Validator.check_schema(described)
+    bound = tool.bind({"value": sent})
+    assert bound == {"value": got}
+    assert type(bound["value"]) is type(got)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "sent", "got"),
+    [
+        pytest.param(Item, {"name": "a"}, Item(name="a"), id="model"),
+        pytest.param(list[Item], [{"name": "a"}], [Item(name="a")], id="models"),
+        pytest.param(Tree, {"children": [{}]}, Tree(children=[Tree()]), id="recursive"),
+        pytest.param(Point, {"x": 1}, Point(1), id="dataclass"),
+        pytest.param(New, {"name": "a"}, {"name": "a"}, id="typeddict"),
+        pytest.param(Old, {"name": "a"}, {"name": "a"}, id="stdlib-typeddict"),
+        pytest.param(
+            list[Old | None], [None, {"name": "a", "size": 1}], [None, Old(name="a", size=1)],
+            id="stdlib-typeddict-inside",
+        ),
+        pytest.param(
+            typing.Optional[Old],  # noqa: UP045
+            {"name": "a"},
+            {"name": "a"},
+            id="stdlib-typeddict-optional",
+        ),
+        pytest.param(
+            Annotated[Nested, Field(description="n")],
+            {"must": 1, "inner": [{"name": "a"}]},
+            {"must": 1, "inner": [{"name": "a"}]},
+            id="stdlib-typeddict-nested",
+        ),
+        pytest.param(Decimal, "1.50", Decimal("1.50"), id="decimal"),
+    ],
+)  # fmt: skip
+def test_structured_argument_is_read(annotation: Any, sent: Any, got: Any) -> None:
+    tool = tool_of(one(annotation))
+    jsonschema.validate({"value": sent}, tool.input_schema)
+    bound = tool.bind({"value": sent})["value"]
+    assert bound == got
+    assert type(bound) is type(got)
+
+
+def test_stdlib_typed_dict_keeps_what_is_required() -> None:
+    wrong: dict[str, Any]
+    for wrong in ({"size": 1}, {"name": "a", "size": "big"}):
+        with pytest.raises(InvalidArguments):
+            tool_of(one(Old)).bind({"value": wrong})
+    for wrong in ({}, {"must": 0}, {"must": 1, "inner": [{}]}):
+        with pytest.raises(InvalidArguments):
+            tool_of(one(Nested)).bind({"value": wrong})
+
+
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [
+        pytest.param(Opaque, "'value' is Opaque, which cannot be an argument", id="class"),
+        pytest.param(Endless, "Endless contains itself", id="endless"),
+        pytest.param(Callable[[], None], "cannot be an argument", id="callable"),
+        pytest.param(int | Callable[[], None], "cannot be an argument", id="partly"),
+        pytest.param(5, "cannot be an argument", id="no-type"),
+    ],
+)
+def test_argument_that_json_cannot_carry_fails(annotation: Any, said: str) -> None:
+    with pytest.raises(HandlerDefinitionError, match=said) as caught:
+        tool_of(one(annotation))
+    assert "\n" not in str(caught.value)
+
+
+def test_failure_that_does_not_come_again_is_reported() -> None:
+    class Moody:
+        asked = False
+
+        @classmethod
+        def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+            if not cls.asked:
+                cls.asked = True
+                raise RuntimeError("not now")
+            return handler(int)
+
+    with pytest.raises(HandlerDefinitionError, match="its arguments have no JSON Schema: not now"):
+        tool_of(one(Moody))
+
+
+# --- defaults -------------------------------------------------------------------------------
+
+NOTHING = object()
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "got", "described"),
+    [
+        pytest.param(int, 3, 3, {"type": "integer", "default": 3}, id="plain"),
+        pytest.param(int, None, None, {"type": "integer", "default": None}, id="none"),
+        pytest.param(
+            int, Field(4, description="n"), 4,
+            {"type": "integer", "default": 4, "description": "n"},
+            id="field",
+        ),
+        pytest.param(
+            Annotated[int, Field(default=5)], None, None,
+            {"type": "integer", "default": None},
+            id="default-over-field",
+        ),
+        pytest.param(Color, Color.BLUE, Color.BLUE, None, id="enum"),
+        pytest.param(Any, NOTHING, NOTHING, {}, id="not-json"),
+        pytest.param(list[int], Field(default_factory=list), [], None, id="factory"),
+    ],
+)  # fmt: skip
+def test_default_reaches_the_function(
+    annotation: Any, default: Any, got: Any, described: dict[str, Any] | None
+) -> None:
+    tool = tool_of(one(annotation, default))
+    assert tool.bind({}) == {"value": got}
+    assert tool.bind(None) == {"value": got}
+    assert "required" not in tool.input_schema
+    if described is not None:
+        assert tool.input_schema["properties"]["value"] == described
+
+
+def test_default_in_the_annotation_counts() -> None:
+    assert tool_of(one(Annotated[int, Field(default=5)])).bind({}) == {"value": 5}
+
+
+def test_mutable_default_is_not_shared() -> None:
+    tool = tool_of(one(list[int], [1]))
+    tool.bind({})["value"].append(2)
+    assert tool.bind({}) == {"value": [1]}
+
+
+# --- names that pydantic keeps for itself ---------------------------------------------------
+
+
+async def reserved(
+    schema: str,
+    copy: bool,
+    json: dict[str, Any],
+    model_config: int,
+    model_fields: int,
+    model_dump: int,
+    validate: int,
+    self_: int,
+    _private: int,
+    __dunder: int,
+    cls: int,
+    arg_schema: int,
+) -> None: ...
+
+
+def test_names_that_pydantic_keeps_for_itself_are_arguments() -> None:
+    tool = tool_of(reserved)
+    names = list(tool.input_schema["properties"])
+    assert names == [*reserved.__annotations__][:-1]
+    sent: dict[str, Any] = {name: index for index, name in enumerate(names)}
+    sent |= {"schema": "s", "copy": True, "json": {"a": 1}}
+    assert tool.bind(sent) == sent
+
+
+def test_the_models_own_names_are_no_arguments() -> None:
+    with pytest.raises(InvalidArguments, match="'arg_value' is not an argument"):
+        tool_of(one(int)).bind({"arg_value": 1})
+
+
+def test_alias_is_the_name_that_callers_use() -> None:
+    tool = tool_of(one(Annotated[int, Field(alias="the-value")]))
+    assert list(tool.input_schema["properties"]) == ["the-value"]
+    assert tool.bind({"the-value": 1}) == {"value": 1}
+    with pytest.raises(InvalidArguments, match="'the-value' is required"):
+        tool.bind({"value": 1})
+
+
+def test_choice_of_aliases_is_honoured() -> None:
+    tool = tool_of(one(int, Field(validation_alias=AliasChoices("first", "second"))))
+    assert tool.bind({"second": 1}) == {"value": 1}
+
+
+def test_two_arguments_of_one_name_fail() -> None:
+    async def fn(a: Annotated[int, Field(alias="b")], b: int) -> None: ...
+
+    with pytest.raises(HandlerDefinitionError, match="the same alias"):
+        tool_of(fn)
+
+
+# --- wrong arguments ------------------------------------------------------------------------
+
+
+async def search(
+    query: str, limit: Annotated[int, Field(ge=1)], items: list[Item], ctx: Context
+) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problems"),
+    [
+        pytest.param(
+            {},
+            {"query": "is required", "limit": "is required", "items": "is required"},
+            id="missing",
+        ),
+        pytest.param(None, {"query": "is required"}, id="none"),
+        pytest.param(
+            {"query": "q", "limit": "five", "items": []},
+            {"limit": "should be a valid integer"},
+            id="no-number",
+        ),
+        pytest.param(
+            {"query": 5, "limit": 1, "items": []},
+            {"query": "should be a valid string"},
+            id="number-for-text",
+        ),
+        pytest.param(
+            {"query": "q", "limit": 0, "items": []},
+            {"limit": "should be greater than or equal to 1"},
+            id="constraint",
+        ),
+        pytest.param(
+            {"query": "q", "limit": 1, "items": [{"name": "a"}, {"count": 1}]},
+            {"items[1].name": "is required"},
+            id="inside",
+        ),
+        pytest.param(
+            {"query": "q", "limit": 1, "items": [], "ctx": {}, "more": 1},
+            {"ctx": "is not an argument", "more": "is not an argument"},
+            id="unknown",
+        ),
+        pytest.param(
+            {"query": "q", "limit": 1, "items": '["a"]'},
+            {"items": "should be a valid list"},
+            id="json-in-a-string",
+        ),
+        pytest.param(
+            {"query": None, "limit": 1, "items": None},
+            {"query": "should be a valid string", "items": "should be a valid list"},
+            id="null",
+        ),
+    ],
+)
+def test_wrong_argument_is_named(arguments: Any, problems: dict[str, str]) -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        tool_of(search).bind(arguments)
+    found = {each["argument"]: each["problem"] for each in caught.value.problems}
+    for name, expectation in problems.items():
+        assert found[name].startswith(expectation)
+        assert f"{name!r} {expectation}" in str(caught.value)
+    assert "'search'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param([1], "an array", id="array"),
+        pytest.param("{}", "a string", id="string"),
+        pytest.param(5, "a number", id="number"),
+        pytest.param(True, "a boolean", id="boolean"),
+    ],
+)
+def test_arguments_must_be_an_object(arguments: object, said: str) -> None:
+    with pytest.raises(InvalidArguments, match=f"not as {said}"):
+        tool_of(search).bind(arguments)
+
+
+def _picky(value: str) -> str:
+    raise ValueError(f"{value} is not to my taste")
+
+
+def test_validators_words_are_passed_on() -> None:
+    tool = tool_of(one(Annotated[str, AfterValidator(_picky)]))
+    with pytest.raises(InvalidArguments, match="'value' soup is not to my taste"):
+        tool.bind({"value": "soup"})
+
+
+def test_huge_values_and_names_are_not_echoed() -> None:
+    tool = tool_of(one(Annotated[str, AfterValidator(_picky)]))
+    huge = "x" * 1_000_000
+    arguments = {"value": huge, **{f"{index}{huge}": 1 for index in range(30)}}
+    with pytest.raises(InvalidArguments) as caught:
+        tool.bind(arguments)
+    assert len(caught.value.problems) == limits.MAX_PROBLEMS
+    assert str(caught.value).endswith("; and 23 more")
+    one_problem = limits.MAX_NAME_CHARS + limits.MAX_PROBLEM_CHARS + 10
+    assert len(str(caught.value)) < 100 + limits.MAX_PROBLEMS * one_problem
+
+
+def test_name_that_utf8_cannot_carry_does_no_harm() -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        tool_of(one(int)).bind({"value": 1, "\ud800": 1})
+    assert "should be a valid string" in str(caught.value)
+    assert str(caught.value).encode()
+
+
+def test_validators_own_crash_is_not_the_callers_fault() -> None:
+    def crash(value: str) -> str:
+        raise KeyError(value)
+
+    tool = tool_of(one(Annotated[str, AfterValidator(crash)]))
+    with pytest.raises(KeyError):
+        tool.bind({"value": "x"})
+
+
+# --- schemas of results ---------------------------------------------------------------------
+
+
+def returning(annotation: Any) -> Callable[..., Any]:
+    """A function with that return annotation."""
+
+    async def fn():  # type: ignore[no-untyped-def]
+        pass
+
+    fn.__annotations__ = {"return": annotation}
+    return fn
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        pytest.param(None, id="none"),
+        pytest.param(Any, id="any"),
+        pytest.param(object, id="object"),
+        pytest.param(typing.Never, id="never"),
+        pytest.param(mcp_types.TextContent, id="text"),
+        pytest.param(mcp_types.ContentBlock, id="any-content"),
+        pytest.param(list[mcp_types.ImageContent], id="contents"),
+        pytest.param(str | mcp_types.ImageContent, id="text-or-image"),
+        pytest.param(list[str | mcp_types.ResourceLink] | None, id="deep"),
+        pytest.param(Annotated[mcp_types.TextContent, "said"], id="annotated"),
+        pytest.param(mcp_types.CallToolResult, id="result"),
+    ],
+)
+def test_some_annotations_promise_no_structure(annotation: Any) -> None:
+    assert tool_of(returning(annotation)).output_schema is None
+
+
+def test_no_annotation_promises_no_structure() -> None:
+    assert tool_of(lambda: 1, name="one").output_schema is None
+
+
+def under_result(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"result": schema}, "required": ["result"]}
+
+
+ITEM_SCHEMA = {
+    "type": "object",
+    "title": "Item",
+    "properties": {"name": {"type": "string"}, "count": {"type": "integer", "default": 1}},
+    "required": ["name"],
+}
+INTEGER = {"type": "integer"}
+
+RETURNS = [
+    pytest.param(str, under_result({"type": "string"}), id="str"),
+    pytest.param(int, under_result(INTEGER), id="int"),
+    pytest.param(bool, under_result({"type": "boolean"}), id="bool"),
+    pytest.param(list[int], under_result({"type": "array", "items": INTEGER}), id="list"),
+    pytest.param(int | None, under_result({"anyOf": [INTEGER, {"type": "null"}]}), id="optional"),
+    pytest.param(Path, under_result({"type": "string", "format": "path"}), id="path"),
+    pytest.param(
+        Annotated[int, Field(description="n")],
+        under_result({"type": "integer", "description": "n"}),
+        id="annotated",
+    ),
+    pytest.param(dict, {"type": "object", "additionalProperties": True}, id="dict"),
+    pytest.param(
+        dict[str, int], {"type": "object", "additionalProperties": INTEGER}, id="dict-of-int"
+    ),
+    pytest.param(Item, ITEM_SCHEMA, id="model"),
+    pytest.param(
+        Point,
+        {
+            "type": "object",
+            "title": "Point",
+            "properties": {"x": INTEGER, "y": {"type": "integer", "default": 0}},
+            "required": ["x"],
+        },
+        id="dataclass",
+    ),
+    pytest.param(
+        Old,
+        {
+            "type": "object",
+            "title": "Old",
+            "properties": {"name": {"type": "string"}, "size": INTEGER},
+            "required": ["name"],
+        },
+        id="stdlib-typeddict",
+    ),
+    pytest.param(
+        list[Item],
+        {
+            **under_result({"type": "array", "items": {"$ref": "#/$defs/Item"}}),
+            "$defs": {"Item": ITEM_SCHEMA},
+        },
+        id="models",
+    ),
+    pytest.param(
+        Tree,
+        {
+            "type": "object",
+            "title": "Tree",
+            "properties": {
+                "children": {"type": "array", "items": {"$ref": "#/$defs/Tree"}, "default": []}
+            },
+            "$defs": {
+                "Tree": {
+                    "type": "object",
+                    "title": "Tree",
+                    "properties": {
+                        "children": {
+                            "type": "array",
+                            "items": {"$ref": "#/$defs/Tree"},
+                            "default": [],
+                        }
+                    },
+                }
+            },
+        },
+        id="recursive",
+    ),
+]
+
+
+@pytest.mark.parametrize(("annotation", "schema"), RETURNS)
+def test_result_is_described(annotation: Any, schema: dict[str, Any]) -> None:
+    described = tool_of(returning(annotation)).describe()
+    assert described["outputSchema"] == schema
+    jsonschema.Draft202012Validator.check_schema(described["outputSchema"])
+    tool = mcp_types.Tool.model_validate(described)
+    assert tool.output_schema == schema
+
+
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [
+        pytest.param(bytes, "it returns bytes, and a result has no bytes in it", id="bytes"),
+        pytest.param(Opaque, "it returns Opaque, which cannot be a tool's result", id="class"),
+        pytest.param(list[Opaque], "which cannot be a tool's result", id="inside"),
+    ],
+)
+def test_result_without_a_json_form_fails(annotation: Any, said: str) -> None:
+    with pytest.raises(HandlerDefinitionError, match=said) as caught:
+        tool_of(returning(annotation))
+    assert "\n" not in str(caught.value)
