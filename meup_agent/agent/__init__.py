@@ -1,1 +1,3 @@
-"""Handlers: what a person writes, how it is read and checked, and who runs it."""
+"""Agents: handlers, and what runs them."""
+
+from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -14,6 +15,7 @@ from meup_agent.agent.decorators import Decorators
 from meup_agent.agent.definitions import Injectables, Role
 from meup_agent.agent.registry import Registry
 from meup_agent.agent.runner import Runner
+from meup_agent.agent.script import Backend, run_script
 from meup_agent.client.chat import Chat
 from meup_agent.client.deciding import Proposal
 from meup_agent.client.space import Space
@@ -21,10 +23,12 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Conflict, Participant, Rejection, Withdrawal
 from meup_agent.session import Session, Settings
+from meup_agent.session.groups import unwrapped
 from meup_agent.transport.websocket import websocket_connector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from contextlib import AbstractAsyncContextManager
 
     from meup_agent.session.link import Token
     from meup_agent.transport.base import Connector
@@ -114,29 +118,66 @@ class Agent(Decorators):
         """
         connector, where, token = _where_to(url, space, token)
         self._registry.freeze()
-        async with anyio.create_task_group() as tasks:
-            runner = Runner(self._registry, self.name, tasks)
-            session = Session(
-                connector, token=token, handlers=runner, settings=settings, where=where
+        with unwrapped():
+            async with anyio.create_task_group() as tasks:
+                runner = Runner(self._registry, self.name, tasks)
+                session = Session(
+                    connector, token=token, handlers=runner, settings=settings, where=where
+                )
+                joined = Space(session)
+                runner.attach(session, joined)
+                async with session:
+                    try:
+                        yield joined
+                    except BaseException:
+                        await _stop(session, runner, 0.0, hurry)
+                        raise
+                    else:
+                        await _stop(session, runner, grace, hurry)
+                tasks.cancel_scope.cancel()
+
+    def run(
+        self,
+        url: str | None = None,
+        *,
+        space: str | None = None,
+        token: Token | None = None,
+        settings: Settings | None = None,
+        grace: float = GRACE,
+        backend: Backend = "asyncio",
+        log_level: str | None = "INFO",
+    ) -> None:
+        """Be in a space until SIGINT or SIGTERM: the whole of a script.
+
+        A gateway that is not there yet is waited for. The first signal begins nothing new and
+        gives what runs its grace; the second cancels at once.
+
+        Args:
+            url: The gateway, for example ``ws://localhost:8420``; else ``MEUP_URL``.
+            space: The space's name; else ``MEUP_SPACE``.
+            token: The participant's token, or a callable that gives it; else ``MEUP_TOKEN``.
+            settings: Backoff, limits and dialect.
+            grace: Seconds that running handlers get at the end.
+            backend: ``asyncio`` (with uvloop where it is installed) or ``trio``.
+            log_level: Least level of the log on standard error, where the program has not set up
+                logging itself; ``None``: leave logging alone.
+
+        Raises:
+            SystemExit: With one sentence, if the agent cannot start or go on.
+        """
+        patient = replace(settings or Settings(), first_welcome=None)
+
+        def join(hurry: anyio.Event) -> AbstractAsyncContextManager[Space]:
+            return self.join(
+                url, space=space, token=token, settings=patient, grace=grace, hurry=hurry
             )
-            joined = Space(session)
-            runner.attach(session, joined)
-            async with session:
-                try:
-                    yield joined
-                except BaseException:
-                    await _stop(session, runner, 0.0, hurry)
-                    raise
-                else:
-                    await _stop(session, runner, grace, hurry)
-            tasks.cancel_scope.cancel()
+
+        run_script(join, backend=backend, log_level=log_level)
 
 
-async def _stop(
-    session: Session, runner: Runner, grace: float, hurry: anyio.Event | None
-) -> None:
+async def _stop(session: Session, runner: Runner, grace: float, hurry: anyio.Event | None) -> None:
     """Nothing new; a grace for what runs; then cancel it, and in the end wait no longer."""
-    with anyio.CancelScope(shield=True):
+    with anyio.move_on_after(grace + 2 * GRACE, shield=True):
         session.apply(session.table.shutdown(session.now()))
         with anyio.move_on_after(grace):
             await _idle_or(runner, hurry)

@@ -138,9 +138,7 @@ class Context:
         """Say something; see :meth:`Space.chat`."""
         return await self.space.chat(text, to=to, about=about)
 
-    def progress(
-        self, done: float, total: float | None = None, message: str | None = None
-    ) -> Told:
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Told:
         """Tell the requester how far the work is, if it asked for that.
 
         May be called from a worker thread, and may be awaited. Values must grow; what comes more

@@ -47,5 +47,3 @@ def _version() -> str:
         return version("meup-agent")
     except PackageNotFoundError:
         return "0"
-
-

@@ -169,14 +169,16 @@ class Runner:
             log.error("%s failed", scope.name, exc_info=error)
         else:
             log.info("%s failed while it was cancelled: %r", scope.name, error)
-        is_plain = isinstance(error, RequestError)
-        message = error.message if isinstance(error, RequestError) else f"{scope.name} failed"
-        self._used_session.raised(scope.key, code, message, error.data if is_plain else None)
+        if isinstance(error, RequestError):
+            self._used_session.raised(scope.key, code, error.message, error.data)
+        else:
+            self._used_session.raised(scope.key, code, f"{scope.name} failed")
 
     async def _watch_the_end(self, scope: Scope) -> None:
         """Name a handler that does not end although it was cancelled."""
         with anyio.move_on_after(LATE_SECONDS):
             await scope.ended.wait()
+        if scope.ended.is_set():
             return
         log.warning(
             "%s goes on %g s after its cancellation; it swallows it, or cleans up slowly",

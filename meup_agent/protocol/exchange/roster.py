@@ -40,11 +40,11 @@ class Roster:
 
     def welcome(self, payload: dict[str, Any], now: float) -> None:
         """Take over what the gateway says in ``system/welcome``."""
-        you = _participant(payload.get("you"))
+        you = participant_of(payload.get("you"))
         if you is not None:
             self.me, self.my_capabilities = you.id, you.capabilities
         others = payload.get("participants")
-        listed = [_participant(item) for item in others] if isinstance(others, list) else []
+        listed = [participant_of(item) for item in others] if isinstance(others, list) else []
         self._present = {item.id: item for item in listed[:MAX_PARTICIPANTS] if item is not None}
         if you is not None:
             self._present[you.id] = you
@@ -53,7 +53,7 @@ class Roster:
 
     def update(self, payload: dict[str, Any], now: float) -> tuple[str, Participant] | None:
         """Take over a presence event; ``(event, participant)`` if it was one that we know."""
-        participant = _participant(payload.get("participant"))
+        participant = participant_of(payload.get("participant"))
         event = payload.get("event")
         if participant is None or event not in ("join", "leave"):
             return None
@@ -103,7 +103,8 @@ def _compile(capabilities: tuple[Any, ...]) -> Capabilities:
     return compile_capabilities(understood)
 
 
-def _participant(value: object) -> Participant | None:
+def participant_of(value: object) -> Participant | None:
+    """The participant in a welcome or a presence; ``None`` where there is none."""
     item = as_object(value)
     name = item.get("id")
     if not isinstance(name, str) or not name:

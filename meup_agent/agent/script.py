@@ -1,0 +1,93 @@
+"""An agent as a script: it runs until it is told to stop, and stops in two phases."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import signal
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import anyio
+
+from meup_agent.client.space import Space
+from meup_agent.errors import MeupError
+from meup_agent.session.groups import unwrapped
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+log = logging.getLogger("meup_agent.agent")
+
+Backend = Literal["asyncio", "trio"]
+
+Join = Callable[[anyio.Event], AbstractAsyncContextManager[Space]]
+"""Joins a space for the length of a block; the event cuts the grace at its end short."""
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
+
+
+def run_script(join: Join, *, backend: Backend = "asyncio", log_level: str | None = "INFO") -> None:
+    """Be in a space until SIGINT or SIGTERM.
+
+    After the first signal nothing new is begun and what runs gets its grace; the second cancels
+    at once.
+
+    Args:
+        join: Joins the space.
+        backend: The event loop; uvloop is used for ``asyncio`` where it is installed.
+        log_level: Least level of the log on standard error, where the program has not set up
+            logging itself; ``None``: leave logging alone.
+
+    Raises:
+        SystemExit: With one sentence, if the agent cannot go on.
+    """
+    if log_level is not None:
+        logging.basicConfig(level=log_level, format=LOG_FORMAT)
+    try:
+        anyio.run(_until_stopped, join, backend=backend, backend_options=_options(backend))
+    except MeupError as error:
+        raise SystemExit(f"meup: {error}") from None
+
+
+async def _until_stopped(join: Join) -> None:
+    stopping = _Stopping()
+    with unwrapped():
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(stopping.listen)
+            with stopping.connecting:
+                async with join(stopping.hurry):
+                    stopping.joined = True
+                    await stopping.asked.wait()
+            tasks.cancel_scope.cancel()
+
+
+class _Stopping:
+    """What the signals of an operating system mean."""
+
+    def __init__(self) -> None:
+        self.asked = anyio.Event()
+        self.hurry = anyio.Event()
+        self.connecting = anyio.CancelScope()
+        self.joined = False
+
+    async def listen(self, *, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for _ in signals:
+                if self.asked.is_set():
+                    log.info("stopping at once")
+                    self.hurry.set()
+                    continue
+                self.asked.set()
+                if self.joined:
+                    log.info("stopping: running handlers may finish; Ctrl-C again cancels them")
+                else:
+                    self.connecting.cancel()
+
+
+def _options(backend: Backend) -> dict[str, Any]:
+    if backend == "asyncio" and importlib.util.find_spec("uvloop") is not None:
+        return {"use_uvloop": True}
+    return {}

@@ -1,0 +1,3 @@
+"""The verbs of a participant: propose, call, decide, talk."""
+
+from __future__ import annotations

@@ -1,0 +1,155 @@
+"""Proposals of others: read them, fulfill them, reject them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from anyio.lowlevel import checkpoint
+
+from meup_agent.client.requests import TIMEOUT, request
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress, UsageError
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.exchange import ProposalKey
+from meup_agent.protocol.outcomes import Fulfilled
+
+if TYPE_CHECKING:
+    from meup_agent.client.progress import OnProgress, Progress
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.lifecycle import ProposalState
+    from meup_agent.session import Session
+
+
+class Proposal:
+    """A call that somebody proposes, for us to decide.
+
+    Attributes:
+        id: The proposal's id.
+        proposer: Who proposes it.
+        to: Who should decide it; empty: whoever may.
+        method: The MCP method, usually ``tools/call``.
+        tool: The tool's name; empty for other methods.
+        arguments: The tool's arguments, as JSON values.
+        target: Who should carry it out, where the proposer said so.
+        envelope: The proposal as it came.
+    """
+
+    def __init__(self, session: Session, envelope: Envelope) -> None:
+        call = payloads.read_call(envelope.payload)
+        self._session = session
+        self._call = call
+        self._key = ProposalKey(envelope.sender, envelope.id)
+        self.id = envelope.id
+        self.proposer = envelope.sender
+        self.to = envelope.to
+        self.method = call.method
+        self.tool = call.name
+        self.arguments = call.arguments
+        self.target = call.target
+        self.envelope = envelope
+
+    def __repr__(self) -> str:
+        """Who proposes what."""
+        return f"<Proposal {self.id} of {self.proposer!r}: {self.method} {self.tool!r}>"
+
+    @property
+    def state(self) -> ProposalState | None:
+        """Where it stands now, as far as we have seen; ``None`` if it is long forgotten."""
+        record = self._session.table.ledger.get(self._key, self._session.now())
+        return None if record is None else record.state
+
+    async def fulfill(
+        self,
+        arguments: dict[str, Any] | None = None,
+        *,
+        executor: str | None = None,
+        timeout: float | None = TIMEOUT,
+        on_progress: OnProgress | None = None,
+    ) -> Fulfilled:
+        """Make the real request, and wait for its response (PROTOCOL 4.4).
+
+        Args:
+            arguments: Other arguments than the proposed ones; the proposer is told the difference.
+            executor: Who carries it out, if not the proposal's target.
+            timeout: Seconds to wait for the response; then the request is cancelled.
+            on_progress: Told of the tool's progress.
+
+        Returns:
+            The response, with ``is_error`` to look at.
+
+        Raises:
+            AlreadyInProgress: Somebody else is fulfilling it; leave it to them.
+            AlreadyDecided: It is not pending any more.
+            UsageError: The proposal does not say who should carry it out; give ``executor``.
+            RequestTimeout: No response came in time.
+            Refused: The gateway does not let us make that request.
+            ParticipantGone: The executor left the space.
+            ConnectionFailed: The request was not sent, or its outcome is not known.
+        """
+        to = executor or self.target
+        if to is None:
+            raise UsageError(
+                f"proposal {self.id} does not say who should carry it out; "
+                "name somebody: fulfill(executor=…)"
+            )
+        params = payloads.without_meta(self._call.params)
+        if arguments is not None:
+            params["arguments"] = arguments
+        changes = payloads.changes(self._call, payloads.Call(self.method, params), to)
+        meta: dict[str, Any] = {}
+        digest = payloads.digest(self.method, params, to if self.target is not None else None)
+        if digest is not None:
+            meta[payloads.DIGEST] = digest
+        if changes:
+            meta[payloads.EDITED] = True
+        if meta:
+            params[payloads.META] = meta
+        if on_progress is None and payloads.PROGRESS_TOKEN in self._call.meta:
+            # The proposer follows the progress of our request, so the executor must tell it.
+            on_progress = _ignore
+        try:
+            response = await request(
+                self._session,
+                to,
+                self.method,
+                params,
+                timeout=timeout,
+                on_progress=on_progress,
+                fulfills=self._key,
+            )
+        except AlreadyInProgress as error:
+            raise AlreadyInProgress(self.id, error.by) from None
+        return Fulfilled(
+            proposal_id=self.id,
+            by=self._session.me,
+            executor=response.by,
+            result=response.result,
+            error=response.error,
+            changes=changes,
+        )
+
+    async def reject(self, reason: str, *, explain: str | None = None) -> None:
+        """Say no. Nobody waits for the explanation, which follows as a chat.
+
+        Args:
+            reason: A reason code, for example ``Reason.UNSAFE``.
+            explain: Longer words for the proposer.
+
+        Raises:
+            AlreadyDecided: It is not pending any more.
+            AlreadyInProgress: Its fulfillment is on its way.
+        """
+        record = self._session.table.ledger.get(self._key, self._session.now())
+        if record is not None and not record.state.is_pending:
+            raise AlreadyDecided(self.id, record.state)
+        if record is not None and record.in_progress_by is not None:
+            raise AlreadyInProgress(self.id, record.in_progress_by)
+        rejection = self._session.reject(self._key, str(reason))
+        if explain:
+            self._session.say(
+                kinds.CHAT, {"message": explain}, to=(self.proposer,), correlation=(rejection.id,)
+            )
+        await checkpoint()
+
+
+def _ignore(_: Progress) -> None:
+    """The proposer listens; we do not."""

@@ -1,0 +1,36 @@
+"""Progress as a caller sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.exchange import Progressed
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far something is.
+
+    Attributes:
+        done: How much is done; it grows.
+        total: How much there is to do, where that is known.
+        message: What is being done, for a person.
+    """
+
+    done: float
+    total: float | None = None
+    message: str = ""
+
+
+OnProgress = Callable[[Progress], None]
+"""Told of each progress. It is called by the reader of the connection: it must return at once."""
+
+
+def relay(on_progress: OnProgress | None) -> Callable[[Progressed], None] | None:
+    """What the session calls, for what the caller gave."""
+    if on_progress is None:
+        return None
+    return lambda told: on_progress(Progress(told.done, told.total, told.message))

@@ -1,0 +1,145 @@
+"""Proposals of our own: what we may not do ourselves, and who decides it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+
+from meup_agent.client.current import current_handler
+from meup_agent.client.endings import outcome_of, raise_for, tool_value
+from meup_agent.client.progress import relay
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.exchange import ProposalKey, Wait
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.outcomes import Fulfilled, Withdrawn
+from meup_agent.protocol.reasons import Cause, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from meup_agent.client.progress import OnProgress
+    from meup_agent.protocol.exchange import Key
+    from meup_agent.protocol.outcomes import Outcome
+    from meup_agent.session import Session
+
+TTL: Final = 300.0
+"""Seconds that a proposal waits for a decision, if nothing else is said: a person may decide it."""
+
+
+class OwnProposal:
+    """A proposal that we made; see :meth:`meup_agent.Space.propose`.
+
+    Attributes:
+        id: The id of the proposal.
+    """
+
+    def __init__(self, session: Session, key: Key) -> None:
+        self._session = session
+        self._key = key
+        self.id = key.id
+
+    @property
+    def state(self) -> ProposalState:
+        """Where it stands now (PROTOCOL 4.2)."""
+        record = self._session.table.ledger.get(
+            ProposalKey(self._session.me, self.id), self._session.now()
+        )
+        return ProposalState.PENDING if record is None else record.state
+
+    async def outcome(self) -> Outcome:
+        """Wait until it is decided.
+
+        Returns:
+            :class:`Fulfilled` (with the result, by whom, and what was changed), :class:`Rejected`,
+            :class:`Withdrawn`, :class:`Expired` or :class:`Gone`.
+
+        Raises:
+            Refused: The gateway did not let it through.
+            NotSent: It never left.
+            OutcomeUnknown: It was sent, and no answer can arrive.
+        """
+        ending = await self._session.ending(self._key, parent=current_handler())
+        if isinstance(ending, Withdrawn):
+            await checkpoint_if_cancelled()
+        return outcome_of(ending)
+
+    async def result(self) -> Any:
+        """Wait until it is carried out, and return what the tool returned.
+
+        Raises:
+            ProposalRejected: It was rejected.
+            ProposalExpired: Nobody decided in time.
+            ProposalWithdrawn: It was withdrawn meanwhile.
+            ToolError: The tool ran and failed.
+            RequestError: It was answered with an error.
+            ParticipantGone: Whoever could decide has left.
+            Refused: The gateway did not let it through.
+            ConnectionFailed: It was not sent, or its outcome is not known.
+        """
+        outcome = await self.outcome()
+        if not isinstance(outcome, Fulfilled):
+            raise_for(outcome, what=f"proposal {self.id}")
+        return tool_value(outcome)
+
+    async def withdraw(self, reason: str = Reason.NO_LONGER_NEEDED) -> None:
+        """Take it back; whoever works on it stops. On a decided proposal it does nothing.
+
+        Args:
+            reason: The reason code that the others see.
+        """
+        self._session.give_up(
+            self._key, Cause(str(reason), self._session.me, at=self._session.now())
+        )
+        await checkpoint()
+
+
+@asynccontextmanager
+async def propose(
+    session: Session,
+    method: str,
+    params: dict[str, Any],
+    *,
+    target: str | None,
+    to: tuple[str, ...],
+    ttl: float | None,
+    wait: Wait,
+    on_progress: OnProgress | None,
+) -> AsyncGenerator[OwnProposal]:
+    """Propose a call for the length of a block; see :meth:`meup_agent.Space.propose`."""
+    proposal_id = session.table.new_id()
+    meta = dict(payloads.as_object(params.get(payloads.META)))
+    if target is not None:
+        meta[payloads.TARGET] = target
+    own_digest = payloads.digest(method, params, target)
+    if own_digest is not None:
+        meta[payloads.DIGEST] = own_digest
+    if ttl is not None:
+        expires = datetime.now(UTC) + timedelta(seconds=ttl)
+        meta[payloads.EXPIRES_AT] = expires.isoformat(timespec="milliseconds")
+    if on_progress is not None:
+        meta[payloads.PROGRESS_TOKEN] = proposal_id
+    if meta:
+        params = {**params, payloads.META: meta}
+    envelope = draft(
+        kinds.MCP_PROPOSAL,
+        payloads.proposal(method, params),
+        id=proposal_id,
+        sender=session.me,
+        to=to,
+    )
+    key = await session.open(
+        envelope,
+        timeout=ttl,
+        parent=current_handler(),
+        wait=wait,
+        on_progress=relay(on_progress),
+    )
+    try:
+        yield OwnProposal(session, key)
+    finally:
+        session.give_up(key, Cause(Reason.NO_LONGER_NEEDED, session.me, at=session.now()))
+        session.forget(key)

@@ -1,0 +1,88 @@
+"""Requests of our own: sent, awaited, and cancelled when the caller gives up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from meup_agent.client.current import current_handler
+from meup_agent.client.endings import response_of
+from meup_agent.client.progress import relay
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.outcomes import Responded, Withdrawn
+from meup_agent.protocol.reasons import Cause, Reason
+
+if TYPE_CHECKING:
+    from meup_agent.client.progress import OnProgress
+    from meup_agent.protocol.exchange import Key, ProposalKey
+    from meup_agent.protocol.outcomes import Ending
+    from meup_agent.session import Session
+
+TIMEOUT = 60.0
+"""Seconds after which a caller who says nothing else stops waiting."""
+
+
+async def request(
+    session: Session,
+    to: str,
+    method: str,
+    params: dict[str, Any],
+    *,
+    timeout: float | None = TIMEOUT,
+    idempotent: bool = False,
+    on_progress: OnProgress | None = None,
+    fulfills: ProposalKey | None = None,
+) -> Responded:
+    """Send an MCP request and wait for the response.
+
+    A caller that is cancelled, or whose time is up, cancels the request (PROTOCOL 4.7).
+
+    Raises:
+        RequestTimeout: No response came in time.
+        Refused: The gateway did not let it through.
+        ParticipantGone: The addressee left, and did not come back.
+        ConnectionFailed: It was not sent, or its outcome is not known.
+        AlreadyInProgress: It fulfills what somebody else is fulfilling.
+        AlreadyDecided: It fulfills what is no longer pending.
+    """
+    request_id = session.table.new_id()
+    if on_progress is not None:
+        meta = {
+            **payloads.as_object(params.get(payloads.META)),
+            payloads.PROGRESS_TOKEN: request_id,
+        }
+        params = {**params, payloads.META: meta}
+    envelope = draft(
+        kinds.MCP_REQUEST,
+        payloads.request(method, params, request_id),
+        id=request_id,
+        sender=session.me,
+        to=(to,),
+        correlation=(fulfills.id,) if fulfills is not None else (),
+    )
+    parent = current_handler()
+    key = await session.open(
+        envelope,
+        timeout=timeout,
+        parent=parent,
+        idempotent=idempotent,
+        fulfills=fulfills,
+        on_progress=relay(on_progress),
+    )
+    ending = await ending_or_give_up(session, key, parent)
+    return response_of(ending, what=f"{method} to {to!r}")
+
+
+async def ending_or_give_up(session: Session, key: Key, parent: Key | None) -> Ending:
+    """Wait for the end of an exchange; leaving early gives it up."""
+    try:
+        ending = await session.ending(key, parent=parent)
+        if isinstance(ending, Withdrawn):
+            # Our own handler was cancelled, and its cancel scope has the last word.
+            await checkpoint_if_cancelled()
+        return ending
+    finally:
+        session.give_up(key, Cause(Reason.NO_LONGER_NEEDED, session.me, at=session.now()))
+        session.forget(key)

@@ -1,0 +1,284 @@
+"""A space as a participant sees it, with everything that can be done there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from anyio.lowlevel import checkpoint
+
+from meup_agent.client.deciding import Proposal
+from meup_agent.client.endings import result_of, tool_value
+from meup_agent.client.proposing import TTL, OwnProposal, propose
+from meup_agent.client.requests import TIMEOUT, request
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.exchange import Participant, Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+
+    from meup_agent.client.progress import OnProgress
+    from meup_agent.protocol.exchange import ProposalRecord
+    from meup_agent.session import Session
+    from meup_agent.session.session import Watcher
+
+MAX_TOOL_PAGES = 100
+"""Pages of a tool list that are read; a participant that gives more does not end."""
+
+
+class Space:
+    """A participant's presence in a space; :meth:`meup_agent.Agent.join` gives one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def me(self) -> str:
+        """Our own name: the gateway knows it by our token."""
+        return self._session.me
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection at this moment."""
+        return self._session.table.connected
+
+    @property
+    def participants(self) -> tuple[Participant, ...]:
+        """Everybody who is present, we included, with what they may send."""
+        return self._session.table.roster.participants()
+
+    @property
+    def proposals(self) -> list[ProposalRecord]:
+        """Every proposal seen, ours included, with its state (PROTOCOL 4.2)."""
+        return self._session.table.ledger.records(self._session.now())
+
+    def may(self, kind: str, payload: Any) -> bool:
+        """Whether our announced capabilities allow an envelope."""
+        return self._session.table.roster.may(self.me, kind, payload)
+
+    # --- requests ---
+
+    async def request(
+        self,
+        to: str,
+        method: str,
+        params: dict[str, Any] | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+        idempotent: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> Any:
+        """Send an MCP request to a participant and wait for its result.
+
+        Giving up, by a timeout or because the caller is cancelled, cancels the request.
+
+        Args:
+            to: Whom it is for.
+            method: The MCP method, for example ``tools/list``.
+            params: Its parameters.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+            idempotent: It may be sent again after a reconnect, under the same id.
+            on_progress: Told of progress; must return at once.
+
+        Returns:
+            The result as JSON values.
+
+        Raises:
+            RequestError: It was answered with an error.
+            RequestTimeout: No response came in time.
+            Refused: The gateway did not let it through.
+            ParticipantGone: The addressee left, and did not come back.
+            ConnectionFailed: It was not sent, or its outcome is not known.
+        """
+        response = await request(
+            self._session,
+            to,
+            method,
+            params or {},
+            timeout=timeout,
+            idempotent=idempotent,
+            on_progress=on_progress,
+        )
+        return result_of(response)
+
+    async def call(
+        self,
+        participant: str,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        to: str | Iterable[str] = (),
+        timeout: float | None = TIMEOUT,
+        idempotent: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> Any:
+        """Call somebody's tool: a request if our capabilities allow it, otherwise a proposal.
+
+        Args:
+            participant: Who has the tool.
+            tool: Its name.
+            arguments: Its arguments.
+            to: If it becomes a proposal: who should decide it; empty: whoever may.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+            idempotent: A request may be sent again after a reconnect, under the same id.
+            on_progress: Told of progress; must return at once.
+
+        Returns:
+            The tool's structured content, else its content.
+
+        Raises:
+            ToolError: The tool ran and failed.
+            RequestError: It was answered with an error, for example for wrong arguments.
+            ProposalRejected: The proposal was rejected.
+            ProposalExpired: Nobody decided in time.
+            RequestTimeout: No response came in time.
+            Refused: The gateway let through neither.
+            ParticipantGone: Whoever could answer has left.
+            ConnectionFailed: It was not sent, or its outcome is not known.
+        """
+        params = {"name": tool, "arguments": arguments or {}}
+        if self.may(kinds.MCP_REQUEST, payloads.request("tools/call", params, "")):
+            response = await request(
+                self._session,
+                participant,
+                "tools/call",
+                params,
+                timeout=timeout,
+                idempotent=idempotent,
+                on_progress=on_progress,
+            )
+            return tool_value(response)
+        async with self.propose(
+            participant, tool, arguments, to=to, ttl=timeout, on_progress=on_progress
+        ) as proposal:
+            return await proposal.result()
+
+    async def tools(
+        self, participant: str, *, timeout: float | None = TIMEOUT
+    ) -> list[dict[str, Any]]:
+        """The tools that a participant has, as MCP describes them (``name``, ``inputSchema`` …).
+
+        Args:
+            participant: Whom to ask.
+            timeout: Seconds to wait for each page.
+
+        Raises:
+            RequestError: It was answered with an error.
+            MeupError: As :meth:`request`.
+        """
+        tools: list[dict[str, Any]] = []
+        cursor: str | None = None
+        for _ in range(MAX_TOOL_PAGES):
+            params = {} if cursor is None else {"cursor": cursor}
+            result = payloads.as_object(
+                await self.request(
+                    participant, "tools/list", params, timeout=timeout, idempotent=True
+                )
+            )
+            page = result.get("tools")
+            if isinstance(page, list):
+                tools += [payloads.as_object(tool) for tool in page]
+            cursor = result.get("nextCursor")
+            if not isinstance(cursor, str) or not cursor:
+                break
+        return tools
+
+    # --- proposals ---
+
+    def propose(
+        self,
+        participant: str | None,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        to: str | Iterable[str] = (),
+        ttl: float | None = TTL,
+        wait: Wait | str = Wait.ADDRESSED,
+        on_progress: OnProgress | None = None,
+    ) -> AbstractAsyncContextManager[OwnProposal]:
+        """Propose a call of a tool; leaving the block undecided withdraws it.
+
+        Args:
+            participant: Who should carry it out; ``None``: whoever fulfills it decides that.
+            tool: The tool's name.
+            arguments: Its arguments.
+            to: Who should decide it; empty: whoever may.
+            ttl: Seconds to wait for a decision and its result; ``None``: as long as it takes.
+            wait: Which rejection ends the wait: ``addressed``, ``first`` or ``deadline``
+                (PROTOCOL 4.5).
+            on_progress: Told of progress; must return at once.
+
+        Returns:
+            An async context manager that gives an :class:`OwnProposal`.
+        """
+        return propose(
+            self._session,
+            "tools/call",
+            {"name": tool, "arguments": arguments or {}},
+            target=participant,
+            to=_names(to),
+            ttl=ttl,
+            wait=Wait(wait),
+            on_progress=on_progress,
+        )
+
+    def proposal(self, record: ProposalRecord) -> Proposal:
+        """Somebody's proposal, one of :attr:`proposals`, to decide outside of a handler."""
+        return Proposal(self._session, record.envelope)
+
+    # --- talk ---
+
+    async def chat(
+        self, text: str, *, to: str | Iterable[str] = (), about: str | None = None
+    ) -> str:
+        """Say something; the id of the message.
+
+        Args:
+            text: What to say.
+            to: Whom it is for; empty: everybody.
+            about: The id of the envelope that it refers to.
+        """
+        return await self.send(
+            kinds.CHAT, {"message": text}, to=to, correlation=() if about is None else (about,)
+        )
+
+    async def send(
+        self,
+        kind: str,
+        payload: Any,
+        *,
+        to: str | Iterable[str] = (),
+        correlation: str | Iterable[str] = (),
+    ) -> str:
+        """Send an envelope of any kind that begins no exchange of ours; its id.
+
+        Args:
+            kind: The kind, with slashes or dots.
+            payload: JSON values.
+            to: Whom it is for; empty: everybody.
+            correlation: Ids of the envelopes that it refers to.
+        """
+        sent = self.tell(
+            kinds.canonical(kind), payload, to=_names(to), correlation=_names(correlation)
+        )
+        await checkpoint()
+        return sent
+
+    def tell(
+        self, kind: str, payload: Any, *, to: tuple[str, ...], correlation: tuple[str, ...]
+    ) -> str:
+        """Send as :meth:`send` does, without letting others run; its id."""
+        return self._session.say(kind, payload, to=to, correlation=correlation).id
+
+    def watch(self) -> AbstractContextManager[Watcher]:
+        """Every envelope from here on, for the length of a block.
+
+        The block gets an async iterator of :class:`~meup_agent.Envelope`, echoes of our own
+        included. A watcher that is slower than the space misses the oldest, and ``missed``
+        counts them.
+        """
+        return self._session.watch()
+
+
+def _names(names: str | Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)

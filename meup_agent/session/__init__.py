@@ -1,0 +1,8 @@
+"""One participant's presence in a space, over as many connections as it takes."""
+
+from __future__ import annotations
+
+from meup_agent.session.link import Backoff
+from meup_agent.session.session import Handlers, Session, Settings
+
+__all__ = ["Backoff", "Handlers", "Session", "Settings"]

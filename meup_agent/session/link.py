@@ -1,0 +1,191 @@
+"""The connection that comes and goes: dial, say hello, back off, dial again.
+
+This is the only place that retries (PROTOCOL 3, close codes).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import anyio
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+from tenacity.wait import wait_random_exponential
+
+from meup_agent.errors import (
+    HandshakeRefused,
+    Kicked,
+    NoSuchSpace,
+    SessionEnded,
+    TakenOver,
+    TokenRefused,
+    TransportClosed,
+    TransportError,
+)
+
+if TYPE_CHECKING:
+    from meup_agent.transport.base import Connector, Transport
+
+log = logging.getLogger("meup_agent.session")
+
+Token = str | Callable[[], str] | Callable[[], Awaitable[str]]
+"""A token, or what gives one; it is asked once for each attempt to connect."""
+
+RESTORE_TOKEN_ONCE: Final = frozenset({401, 403, 4401})
+"""The token was refused: one that is asked for may be better the next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait between attempts: full jitter, so that nobody comes back all at once.
+
+    Attributes:
+        first: Seconds at the most before the first attempt after a loss.
+        longest: Seconds at the most before any attempt.
+        stable: Seconds of welcome after which the next loss counts as a first one.
+    """
+
+    first: float = 0.25
+    longest: float = 30.0
+    stable: float = 30.0
+
+
+class Line(Protocol):
+    """What is done with one connection while it lasts."""
+
+    async def use(self, transport: Transport) -> None:
+        """Use the connection until it ends."""
+        ...
+
+    @property
+    def welcomed_at(self) -> float | None:
+        """When the present or last connection was welcomed; ``None`` if it was not."""
+        ...
+
+
+class Link:
+    """Keeps one participant connected.
+
+    Args:
+        connector: Opens a connection.
+        token: The participant's token, or what gives it.
+        headers: More headers for the handshake.
+        line: What is done with each connection.
+        backoff: How long to wait in between.
+        where: The gateway's address, for the log.
+        on_failure: Told of each failed attempt and lost connection.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        token: Token | None,
+        headers: dict[str, str],
+        line: Line,
+        backoff: Backoff,
+        where: str,
+        on_failure: Callable[[TransportError], None],
+    ) -> None:
+        self._connector = connector
+        self._token = token
+        self._headers = headers
+        self._line = line
+        self._backoff = backoff
+        self._where = where
+        self._on_failure = on_failure
+        self._token_refused = False
+        self._jitter = wait_random_exponential(multiplier=backoff.first, max=backoff.longest)
+
+    async def run(self) -> None:
+        """Connect again and again.
+
+        Raises:
+            SessionEnded: The gateway does not want this participant, or not any more.
+        """
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(TransportError),
+            wait=self._delay,
+            sleep=anyio.sleep,
+            before_sleep=self._announce,
+        ):
+            with attempt:
+                await self._connect_once()
+
+    async def _connect_once(self) -> None:
+        """One connection, from the handshake to its end; always ends with an exception."""
+        headers = dict(self._headers)
+        token = await self._ask_token()
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            async with self._connector(headers) as transport:
+                await self._line.use(transport)
+                closed = transport.closed
+            raise TransportClosed(*((closed.code, closed.reason) if closed else (1006, "")))
+        except TransportError as error:
+            self._judge(error)
+            self._on_failure(error)
+            raise
+
+    async def _ask_token(self) -> str | None:
+        if self._token is None or isinstance(self._token, str):
+            return self._token
+        token = self._token()
+        return await token if inspect.isawaitable(token) else token
+
+    def _judge(self, error: TransportError) -> None:
+        """Raise if there is no use in trying again."""
+        if self._line.welcomed_at is not None:
+            self._token_refused = False
+        match error:
+            case HandshakeRefused():
+                code, said = error.status, error.body
+            case TransportClosed():
+                code, said = error.code, error.reason
+            case _:
+                return
+        because = f": {said}" if said else ""
+        if code in RESTORE_TOKEN_ONCE:
+            if callable(self._token) and not self._token_refused:
+                self._token_refused = True
+                return
+            raise TokenRefused(
+                f"the gateway {self._where} refused the token{because}; check MEUP_TOKEN"
+            ) from error
+        ends = _ENDS.get(code)
+        if ends is not None:
+            kind, sentence = ends
+            raise kind(sentence.format(where=self._where) + because) from error
+
+    def _delay(self, state: RetryCallState) -> float:
+        welcomed_at = self._line.welcomed_at
+        if welcomed_at is not None and anyio.current_time() - welcomed_at >= self._backoff.stable:
+            state.attempt_number = 1
+        delay = self._jitter(state)
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.retry_after if isinstance(error, HandshakeRefused) else None
+        return max(delay, asked or 0.0)
+
+    def _announce(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        delay = state.next_action.sleep if state.next_action else 0.0
+        log.info("%s; trying again in %.1f s", error, delay)
+
+
+_ENDS: Final[dict[int, tuple[type[SessionEnded], str]]] = {
+    400: (SessionEnded, "the gateway {where} cannot speak with us"),
+    4400: (SessionEnded, "the gateway {where} cannot speak with us"),
+    404: (NoSuchSpace, "the gateway {where} has no such space"),
+    4404: (NoSuchSpace, "the gateway {where} has no such space"),
+    4403: (Kicked, "we were removed from the space at {where}"),
+    4409: (
+        TakenOver,
+        "a newer connection of the same participant took over at {where}; "
+        "give each program a token of its own",
+    ),
+}
+"""Close codes and statuses after which there is no use in dialling (PROTOCOL 3)."""

@@ -1,0 +1,140 @@
+"""What must still be said: bounded, what stops work first, everything else in order."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from meup_agent.protocol.exchange import Priority
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.envelope import Envelope
+
+MAX_ENVELOPES: Final = 4096
+"""Envelopes that wait for a connection; more talk than this is old by the time it is heard."""
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Payload bytes that wait for a connection."""
+
+SECONDS_TO_LIVE: Final = {
+    Priority.END: 300.0,
+    Priority.ANSWER: 300.0,
+    # Requests and proposals have deadlines of their own, which take them out.
+    Priority.OPEN: float("inf"),
+    Priority.TALK: 60.0,
+}
+"""How long an envelope is worth sending after it was said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An envelope in the outbox."""
+
+    draft: Envelope
+    priority: Priority
+    since: float
+
+
+class Outbox:
+    """Envelopes that have not been handed to a transport yet.
+
+    What ends work overtakes everything; the rest leaves in the order in which it was said, so that
+    progress never comes after its result. When it is full, talk is dropped, oldest first; requests
+    and proposals wait in :meth:`room`; answers and ends are bounded by what they answer and end.
+    """
+
+    def __init__(self) -> None:
+        self._urgent: OrderedDict[str, Waiting] = OrderedDict()
+        self._ordered: OrderedDict[str, Waiting] = OrderedDict()
+        self._bytes = 0
+        self._filled = anyio.Event()
+        self._emptied = anyio.Event()
+        self._has_room = anyio.Event()
+        self.dropped = 0
+        """Envelopes that were left out, full or too old."""
+
+    def __len__(self) -> int:
+        """How many envelopes wait."""
+        return len(self._urgent) + len(self._ordered)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether talk is dropped and new exchanges wait."""
+        return len(self) >= MAX_ENVELOPES or self._bytes >= MAX_BYTES
+
+    def put(self, draft: Envelope, priority: Priority, now: float) -> None:
+        """Say something as soon as there is a connection; twice is once."""
+        lane = self._lane(priority)
+        if draft.id in lane:
+            return
+        if priority is Priority.TALK and self.is_full and not self._drop_talk():
+            self.dropped += 1
+            return
+        lane[draft.id] = Waiting(draft, priority, now)
+        self._bytes += len(draft.raw_payload)
+        self._filled.set()
+
+    def put_back(self, waiting: Waiting) -> None:
+        """An envelope could not be sent: it is the next one again."""
+        lane = self._lane(waiting.priority)
+        lane[waiting.draft.id] = waiting
+        lane.move_to_end(waiting.draft.id, last=False)
+        self._bytes += len(waiting.draft.raw_payload)
+        self._filled.set()
+
+    def remove(self, envelope_id: str) -> None:
+        """Take something back that nobody needs to hear any more."""
+        for lane in (self._urgent, self._ordered):
+            waiting = lane.pop(envelope_id, None)
+            if waiting is not None:
+                self._taken(waiting)
+
+    def take(self, now: float) -> Waiting | None:
+        """The next envelope to send, if there is one."""
+        for lane in (self._urgent, self._ordered):
+            while lane:
+                _, waiting = lane.popitem(last=False)
+                self._taken(waiting)
+                if now - waiting.since < SECONDS_TO_LIVE[waiting.priority]:
+                    return waiting
+                self.dropped += 1
+        return None
+
+    async def wait_filled(self) -> None:
+        """Return when there is something to send."""
+        if not len(self):
+            self._filled = anyio.Event()
+            await self._filled.wait()
+
+    async def wait_emptied(self) -> None:
+        """Return when everything has been taken."""
+        while len(self):
+            self._emptied = anyio.Event()
+            await self._emptied.wait()
+
+    async def room(self) -> None:
+        """Return when there is room for another request or proposal."""
+        while self.is_full:
+            self._has_room = anyio.Event()
+            await self._has_room.wait()
+
+    def _lane(self, priority: Priority) -> OrderedDict[str, Waiting]:
+        return self._urgent if priority is Priority.END else self._ordered
+
+    def _drop_talk(self) -> bool:
+        for envelope_id, waiting in self._ordered.items():
+            if waiting.priority is Priority.TALK:
+                self.remove(envelope_id)
+                self.dropped += 1
+                return True
+        return False
+
+    def _taken(self, waiting: Waiting) -> None:
+        self._bytes -= len(waiting.draft.raw_payload)
+        if not self.is_full:
+            self._has_room.set()
+        if not len(self):
+            self._emptied.set()
