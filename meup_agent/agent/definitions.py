@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol, Self
+from typing import Self, TypeVar
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability import compile_pattern
-from meup_agent.protocol.kinds import canonical, dotted
+from meup_agent.protocol.capability import Pattern, compile_kind, compile_pattern
 
 from .signature import HandlerSignature, read_signature
 from .source import Handler, read_source
@@ -17,6 +16,10 @@ from .tool import ToolDefinition, ToolOptions, define_tool
 
 ATTRIBUTE = "__meup__"
 """Under this name a function carries the tuple of its definitions."""
+
+
+_Written = TypeVar("_Written", str, str | Sequence[str])
+_Compiled = TypeVar("_Compiled")
 
 
 class Role(StrEnum):
@@ -31,10 +34,6 @@ class Role(StrEnum):
     KIND = "on"
     JOIN = "on_join"
     LEAVE = "on_leave"
-
-
-class _Pattern(Protocol):
-    def matches(self, value: str, /) -> bool: ...
 
 
 Injectables = Mapping[Role, Mapping[type, str]]
@@ -94,8 +93,8 @@ class ProposalHandler(HandlerDefinition):
 
     method: str | tuple[str, ...]
     name: str | tuple[str, ...] | None
-    _method: _Pattern = field(repr=False, compare=False)
-    _name: _Pattern | None = field(repr=False, compare=False)
+    _method: Pattern = field(repr=False, compare=False)
+    _name: Pattern | None = field(repr=False, compare=False)
 
     def matches(self, method: str, name: str | None) -> bool:
         """Whether a proposal of this method, for this tool, is for this handler."""
@@ -113,11 +112,11 @@ class KindHandler(HandlerDefinition):
     """
 
     kinds: tuple[str, ...]
-    _kinds: tuple[_KindPattern, ...] = field(repr=False, compare=False)
+    _kinds: tuple[Callable[[str], bool], ...] = field(repr=False, compare=False)
 
     def matches(self, kind: str) -> bool:
         """Whether an envelope of this kind, in its form in memory, is for this handler."""
-        return any(pattern.matches(kind) for pattern in self._kinds)
+        return any(matches(kind) for matches in self._kinds)
 
 
 def tool_handler(fn: Handler, options: ToolOptions, injectables: Injectables) -> ToolHandler:
@@ -148,8 +147,8 @@ def proposal_handler(
         signature=_read(Role.PROPOSAL, fn, injectables),
         method=_frozen(method),
         name=None if name is None else _frozen(name),
-        _method=_compiled(fn, Role.PROPOSAL, "method", method),
-        _name=None if name is None else _compiled(fn, Role.PROPOSAL, "name", name),
+        _method=_compiled(fn, Role.PROPOSAL, "method", method, _pattern),
+        _name=None if name is None else _compiled(fn, Role.PROPOSAL, "name", name, _pattern),
     )
 
 
@@ -164,7 +163,7 @@ def kind_handler(fn: Handler, kinds: Sequence[str], injectables: Injectables) ->
         fn=fn,
         signature=_read(Role.KIND, fn, injectables),
         kinds=tuple(kinds),
-        _kinds=tuple(_kind_pattern(fn, kind) for kind in kinds),
+        _kinds=tuple(_compiled(fn, Role.KIND, "kind", kind, compile_kind) for kind in kinds),
     )
 
 
@@ -177,34 +176,19 @@ def handler(fn: Handler, role: Role, injectables: Injectables) -> HandlerDefinit
     return HandlerDefinition(role=role, fn=fn, signature=_read(role, fn, injectables))
 
 
-@dataclass(frozen=True, slots=True)
-class _KindPattern:
-    """A pattern that is written with dots looks at the form with dots, any other at slashes."""
-
-    pattern: _Pattern | None
-    with_dots: bool
-
-    def matches(self, kind: str) -> bool:
-        if self.pattern is None:
-            return True
-        return self.pattern.matches(dotted(kind) if self.with_dots else kind)
-
-
-def _kind_pattern(fn: Handler, kind: str) -> _KindPattern:
-    if kind == "*":  # alone it means every kind, slashes or not (PROTOCOL 7)
-        return _KindPattern(None, with_dots=False)
-    written = canonical(kind)
-    with_dots = "." in written and "/" not in written
-    return _KindPattern(_compiled(fn, Role.KIND, "kind", written), with_dots)
-
-
-def _compiled(fn: Handler, role: Role, what: str, pattern: str | Sequence[str]) -> _Pattern:
+def _compiled(
+    fn: Handler, role: Role, what: str, pattern: _Written, compiled: Callable[[_Written], _Compiled]
+) -> _Compiled:
     if not pattern:
         raise read_source(fn, role).error(f"{what}={pattern!r} matches nothing; give a pattern")
     try:
-        return compile_pattern(pattern if isinstance(pattern, str) else list(pattern))
+        return compiled(pattern)
     except InvalidPattern as error:
         raise read_source(fn, role).error(f"{what}={pattern!r} is no pattern: {error}") from error
+
+
+def _pattern(pattern: str | Sequence[str]) -> Pattern:
+    return compile_pattern(pattern if isinstance(pattern, str) else list(pattern))
 
 
 def _frozen(pattern: str | Sequence[str]) -> str | tuple[str, ...]:
