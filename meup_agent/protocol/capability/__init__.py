@@ -1,0 +1,20 @@
+"""Capability patterns: what a participant may say (PROTOCOL 7).
+
+Patterns are compiled once and matched many times. Whoever wrote them, matching takes time linear in
+the value: globs and regular expressions become RE2, and what looks through a whole payload cannot
+be nested.
+"""
+
+from __future__ import annotations
+
+from meup_agent.protocol.capability.capabilities import Capabilities, compile_capabilities
+from meup_agent.protocol.capability.patterns import Pattern, compile_pattern
+from meup_agent.protocol.capability.strings import compile_kind
+
+__all__ = [
+    "Capabilities",
+    "Pattern",
+    "compile_capabilities",
+    "compile_kind",
+    "compile_pattern",
+]

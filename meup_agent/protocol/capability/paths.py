@@ -1,0 +1,125 @@
+"""Paths into a JSON value (PROTOCOL 7): ``$.a``, ``$['a']``, ``$[0]``, ``$.*``, ``$..a``.
+
+Children and descendants, no filters. Each step turns the nodes found so far into the next ones and
+visits no node twice, so a path costs time linear in the value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from meup_agent.errors import InvalidPattern
+
+_STEP: Final = re.compile(
+    r"""(?P<deep>\.\.(?=[^.])|(?:\.(?=[^.\[])|(?=\[)))"""
+    r"""(?:(?P<every>\*(?=[.\[]|\Z)|\[\*\])|\[(?P<index>0|[1-9][0-9]{0,8})\]"""
+    r"""|\[(?:'(?P<single>[^'\\]*)'|"(?P<double>[^"\\]*)")\]|(?P<name>[^.\[\]'"*?()@]+))"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A compiled path.
+
+    Attributes:
+        deep: Whether it looks at everything below some node.
+        select: The nodes of a value that the path leads to, each once.
+    """
+
+    deep: bool
+    select: Callable[[object], Iterable[object]]
+
+
+def is_path(key: str) -> bool:
+    """Whether a key is a path; ``$ref`` and the like are names."""
+    return key == "$" or key.startswith(("$.", "$["))
+
+
+def compile_path(key: str, place: str) -> Path:
+    """Compile a path.
+
+    Raises:
+        InvalidPattern: It has something other than children and descendants.
+    """
+    steps: list[Callable[[Iterator[object]], Iterator[object]]] = []
+    deep = False
+    at = 1
+    while at < len(key):
+        step = _STEP.match(key, at)
+        if step is None:
+            raise InvalidPattern(
+                f"the path is not understood at position {at}; it takes .name, ..name, ['name'], "
+                "[0] and *",
+                place=place,
+            )
+        at = step.end()
+        if step["deep"] == "..":
+            deep = True
+            steps.append(_with_descendants)
+        steps.append(_child_step(step))
+
+    def select(value: object) -> Iterator[object]:
+        nodes: Iterator[object] = iter((value,))
+        for take in steps:
+            nodes = take(nodes)
+        return nodes
+
+    return Path(deep, select)
+
+
+def children(value: object) -> Collection[object]:
+    """The values that stand directly in an object or array."""
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value).values()
+    return cast("list[object]", value) if isinstance(value, list) else ()
+
+
+def descendants(value: object) -> Iterator[object]:
+    """Everything below a value, without the value."""
+    waiting = [iter(children(value))]
+    while waiting:
+        for child in waiting[-1]:
+            yield child
+            if below := children(child):
+                waiting.append(iter(below))
+                break
+        else:
+            waiting.pop()
+
+
+def _with_descendants(nodes: Iterator[object]) -> Iterator[object]:
+    """The objects and arrays among the nodes and below them, each once."""
+    # A node may stand below another one: without this, depth would multiply the cost.
+    seen: set[int] = set()
+    waiting = [nodes]
+    while waiting:
+        for node in waiting[-1]:
+            below = children(node)
+            if below and id(node) not in seen:
+                seen.add(id(node))
+                yield node
+                waiting.append(iter(below))
+                break
+        else:
+            waiting.pop()
+
+
+def _child_step(step: re.Match[str]) -> Callable[[Iterator[object]], Iterator[object]]:
+    if step["every"]:
+        return lambda nodes: (child for node in nodes for child in children(node))
+    if step["index"]:
+        index = int(step["index"])
+        return lambda nodes: (
+            cast("list[object]", node)[index]
+            for node in nodes
+            if isinstance(node, list) and index < len(cast("list[object]", node))
+        )
+    name = next(found for found in step.group("name", "single", "double") if found is not None)
+    return lambda nodes: (
+        cast("dict[str, Any]", node)[name]
+        for node in nodes
+        if isinstance(node, dict) and name in node
+    )
