@@ -67,7 +67,8 @@ class Transport(Protocol):
         What a successful send says is that the message is on its way, not that it arrived.
 
         Args:
-            frame: UTF-8 JSON. Its size is the receiver's to judge.
+            frame: UTF-8 JSON. Its size is the receiver's to judge; who sends had better stay below
+                the limit, since a reset may swallow the close frame that says 1009.
 
         Raises:
             TransportClosed: The connection has ended.

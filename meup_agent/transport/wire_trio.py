@@ -46,6 +46,7 @@ class TrioWire(ClientConnection):
 
     async def abort(self) -> None:
         """End the connection at once, without a word; wakes a blocked sender and the reader."""
+        # Closing a TLS stream writes a goodbye, and would wait for room to write it.
         await trio.aclose_forcefully(self.stream)
         await self.close_stream()
 

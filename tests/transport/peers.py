@@ -196,10 +196,10 @@ class SocketPeer:
 class SocketLink:
     def __init__(self, server: Server, *, tls: bool = False) -> None:
         self._server = server
-        self._tls = tls
+        self.tls = tls
 
     def connector(self) -> Connector:
-        if not self._tls:
+        if not self.tls:
             address = f"ws://127.0.0.1:{self._server.port}"
             return websocket_connector(address, space="demo", close_timeout=CLOSE_TIMEOUT)
         trust = ssl.create_default_context(cafile=str(CERTIFICATE))

@@ -89,7 +89,11 @@ async def test_too_large_a_message_of_ours_ends_with_1009(link: Link) -> None:
                     await transport.send(b"x" * (MAX_FRAME_BYTES + 1))
                 assert await rest(transport) == []
             assert transport.closed is not None
-            assert (transport.closed.code, transport.closed.local) == (1009, False)
+            # With TLS a server cannot half-close: it resets what it has not read, and the reset
+            # may overtake its close frame.
+            codes = (1009, 1006) if isinstance(link, SocketLink) and link.tls else (1009,)
+            assert transport.closed.code in codes
+            assert not transport.closed.local
 
 
 @pytest.mark.parametrize("text", [True, False], ids=["text", "binary"])
@@ -321,6 +325,55 @@ async def test_closing_wakes_a_blocked_sender_in_bounded_time(link: Link) -> Non
                 assert not failed.is_set()
                 await transport.aclose()
                 assert transport.closed is not None
+
+
+async def test_aborting_wakes_a_blocked_sender(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, _):
+            failed = anyio.Event()
+
+            async def send() -> None:
+                with suppress(TransportClosed):
+                    while True:
+                        await transport.send(bytes(100_000))
+                failed.set()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                with anyio.move_on_after(STUCK):
+                    await failed.wait()
+                assert not failed.is_set()
+                await transport.abort()
+                assert transport.closed == CloseInfo(1006)
+
+
+async def test_sender_cancelled_before_its_turn_disturbs_nobody(link: Link) -> None:
+    frames = [n.to_bytes(4, "big") + bytes(100_000) for n in range(200)]
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            done = anyio.Event()
+
+            async def send() -> None:
+                for frame in frames:
+                    await transport.send(frame)
+                done.set()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                with anyio.move_on_after(STUCK):
+                    await done.wait()
+                assert not done.is_set()
+                async with anyio.create_task_group() as waiting:
+                    waiting.start_soon(transport.send, b"other")
+                    await anyio.wait_all_tasks_blocked()
+                    waiting.cancel_scope.cancel()
+                received: list[bytes] = []
+                while len(received) < len(frames):
+                    frame = await peer.receive()
+                    if frame != b"other":
+                        received.append(frame)
+            assert received == frames
+            assert transport.closed is None
 
 
 async def test_peer_that_does_not_read_cannot_hold_up_a_cancelled_block(link: Link) -> None:
