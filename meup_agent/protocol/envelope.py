@@ -6,6 +6,7 @@ decoding the payload is left to whoever needs it.
 
 from __future__ import annotations
 
+import json
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -73,7 +74,12 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def payload(self) -> Any:
         """The payload as plain JSON values, decoded anew at each reading."""
-        return _decode_json(self.raw_payload)
+        try:
+            return _decode_json(self.raw_payload)
+        except msgspec.ValidationError:
+            # JSON has numbers that are too large for a float. Most readers take them for infinite;
+            # refusing them only here would let a stranger's number stop whoever reads a payload.
+            return json.loads(self.raw_payload, parse_int=_int)
 
     @property
     def payload_object(self) -> dict[str, Any]:
@@ -95,7 +101,9 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         if not self.frame:
             return self.added
         fields = _decode_fields(self.frame)
-        return tuple((name, bytes(raw)) for name, raw in fields.items() if name not in HEADER_FIELDS)
+        return tuple(
+            (name, bytes(raw)) for name, raw in fields.items() if name not in HEADER_FIELDS
+        )
 
     def concerns(self, participant: str) -> bool:
         """Whether it is addressed to the participant, or to everybody."""
@@ -105,6 +113,13 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         """A copy of our own making, with some fields changed; unknown fields are kept."""
         changes.setdefault("added", self.extra)
         return msgspec.structs.replace(self, frame=b"", **changes)
+
+
+def _int(digits: str) -> int | float:
+    try:
+        return int(digits)
+    except ValueError:  # more digits than Python converts
+        return float(digits)
 
 
 def draft(

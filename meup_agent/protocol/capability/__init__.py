@@ -7,13 +7,18 @@ be nested.
 
 from __future__ import annotations
 
-from meup_agent.protocol.capability.capabilities import Capabilities, compile_capabilities
+from meup_agent.protocol.capability.capabilities import (
+    Capabilities,
+    compile_announced,
+    compile_capabilities,
+)
 from meup_agent.protocol.capability.patterns import Pattern, compile_pattern
 from meup_agent.protocol.capability.strings import compile_kind
 
 __all__ = [
     "Capabilities",
     "Pattern",
+    "compile_announced",
     "compile_capabilities",
     "compile_kind",
     "compile_pattern",

@@ -90,6 +90,27 @@ def compile_capabilities(
     return Capabilities(tuple(patterns), rules)
 
 
+def compile_announced(patterns: Sequence[object]) -> Capabilities:
+    """Compile what a gateway says of somebody, as far as it can be understood.
+
+    What does not compile, and what goes beyond the limits, allows nothing: the decision is the
+    gateway's, and this is only a forecast of it.
+
+    Args:
+        patterns: Capabilities as JSON values, or what else a gateway sent in their place.
+    """
+    compiler = Compiler()
+    understood: list[object] = []
+    rules: list[tuple[StringMatch, Match | None]] = []
+    for item in patterns[:MAX_CAPABILITIES]:
+        try:
+            rules.append(_capability(item, compiler, "capability"))
+        except InvalidPattern:
+            continue
+        understood.append(item)
+    return Capabilities(tuple(understood), rules)
+
+
 def _capability(item: object, compiler: Compiler, place: str) -> tuple[StringMatch, Match | None]:
     if not isinstance(item, dict):
         raise InvalidPattern('a capability is an object such as {"kind": "chat"}', place=place)

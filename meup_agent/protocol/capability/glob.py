@@ -91,14 +91,19 @@ class _Parser:
     def _ends(self, at: int) -> bool:
         return at >= len(self._pattern) or (self._depth > 0 and self._pattern[at] in ",}")
 
+    def _segment_ends(self, at: int) -> bool:
+        return self._ends(at) or self._pattern[at] == "/"
+
     def _stars(self, first: bool) -> str:
         """A run of stars; only ``**`` that is a whole segment crosses slashes."""
         start = self._at
         while self._pattern.startswith("*", self._at):
             self._at += 1
-        whole = first and (self._ends(self._at) or self._pattern[self._at] == "/")
+        whole = first and self._segment_ends(self._at)
         if not (whole and self._at - start == 2):
             return f"{_IN_SEGMENT}+" if whole else f"{_IN_SEGMENT}*"
+        while self._pattern.startswith("/**", self._at) and self._segment_ends(self._at + 3):
+            self._at += 3
         if self._ends(self._at):
             return f"{_ANYWHERE}+" if start == 0 else f"{_ANYWHERE}*"
         self._at += 1

@@ -78,18 +78,16 @@ def read_header(frame: bytes) -> Header:
 def read_plain(header: Header, frame: bytes) -> Envelope:
     """Read a header whose kind and correlation stand in plain sight (all dialects but one)."""
     kind = kinds.canonical(header.kind)
-    sender = header.sender
-    if sender is None or header.id is None:
-        # Gateways are seen to send errors without either (PROTOCOL 1).
-        if kind != kinds.SYSTEM_ERROR:
-            missing = "from" if sender is None else "id"
-            raise InvalidEnvelope(
-                "invalid_envelope", f"the envelope has no {missing!r}", envelope_id=header.id
-            )
-        sender = sender or kinds.GATEWAY
+    required = {"kind": kind, "from": header.sender, "id": header.id}
+    missing = next((name for name, value in required.items() if not value), None)
+    # Gateways are seen to send errors without sender or id (PROTOCOL 1).
+    if missing is not None and kind != kinds.SYSTEM_ERROR:
+        raise InvalidEnvelope(
+            "invalid_envelope", f"the envelope has no {missing!r}", envelope_id=header.id or None
+        )
     return Envelope(
         id=header.id or "",
-        sender=sender,
+        sender=header.sender or kinds.GATEWAY,
         kind=kind,
         to=_ids(header.to),
         correlation=_correlation(header),

@@ -11,7 +11,7 @@ from meup_agent.protocol.envelope import Envelope
 
 
 class _MeupV01:
-    name: Final = "meup/v0.1"
+    name: str = "meup/v0.1"
 
     def read(self, header: Header, frame: bytes) -> Envelope:
         return read_plain(header, frame)

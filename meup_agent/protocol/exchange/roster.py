@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability import Capabilities, compile_capabilities
+from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.exchange.memory import Memory
 from meup_agent.protocol.payloads import as_object
 
@@ -87,20 +86,8 @@ class Roster:
             return False
         compiled = self._compiled.get(participant_id)
         if compiled is None:
-            compiled = self._compiled[participant_id] = _compile(participant.capabilities)
+            compiled = self._compiled[participant_id] = compile_announced(participant.capabilities)
         return compiled.allow(kind, payload)
-
-
-def _compile(capabilities: tuple[Any, ...]) -> Capabilities:
-    """What somebody may do, as far as it can be understood: the rest is the gateway's affair."""
-    understood: list[Any] = []
-    for capability in capabilities:
-        try:
-            compile_capabilities([capability])
-        except InvalidPattern:
-            continue
-        understood.append(capability)
-    return compile_capabilities(understood)
 
 
 def participant_of(value: object) -> Participant | None:
