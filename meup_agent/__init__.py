@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from meup_agent.agent.agent import Agent
 from meup_agent.agent.context import Context
+from meup_agent.agent.injectables import handlers
 from meup_agent.agent.scope import HandlerCancelled
 from meup_agent.client.chat import Chat
 from meup_agent.client.deciding import Proposal
@@ -125,4 +126,5 @@ __all__ = [
     "Wait",
     "Withdrawal",
     "Withdrawn",
+    "handlers",
 ]

@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from meup_agent.agent.context import Context
 from meup_agent.agent.decorators import Decorators
-from meup_agent.agent.definitions import Injectables, Role
+from meup_agent.agent.injectables import INJECTABLES
 from meup_agent.agent.registry import Registry
 from meup_agent.agent.runner import Runner
 from meup_agent.agent.script import Backend, run_script
-from meup_agent.client.chat import Chat
-from meup_agent.client.deciding import Proposal
 from meup_agent.client.space import Space
 from meup_agent.errors import ConfigurationError
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange import Conflict, Participant, Rejection, Withdrawal
 from meup_agent.session import Session, Settings
 from meup_agent.session.groups import unwrapped
 from meup_agent.transport.websocket import websocket_connector
@@ -37,21 +32,6 @@ log = logging.getLogger("meup_agent.agent")
 
 GRACE: Final = 5.0
 """Seconds that handlers get to finish when an agent stops, and again to end when cancelled."""
-
-_ANYWHERE: Final = {Context: "context", Space: "space", Envelope: "envelope"}
-
-INJECTABLES: Final[Injectables] = {
-    Role.TOOL: _ANYWHERE,
-    Role.PROPOSAL: {**_ANYWHERE, Proposal: "proposal"},
-    Role.REJECT: {**_ANYWHERE, Rejection: "subject"},
-    Role.WITHDRAW: {**_ANYWHERE, Withdrawal: "subject"},
-    Role.CONFLICT: {**_ANYWHERE, Conflict: "subject"},
-    Role.CHAT: {**_ANYWHERE, Chat: "chat"},
-    Role.JOIN: {**_ANYWHERE, Participant: "participant"},
-    Role.LEAVE: {**_ANYWHERE, Participant: "participant"},
-    Role.KIND: _ANYWHERE,
-}
-"""What the handlers of each role can ask for, by annotation."""
 
 
 class Agent(Decorators):

@@ -63,9 +63,9 @@ class Context:
 
     @property
     def reason(self) -> Cause | None:
-        """Why the handler was asked to stop: code, text, by whom, when, and the chain it came along.
+        """Why the handler was asked to stop; ``None`` while it was not.
 
-        ``None`` while it was not.
+        It has code, text, by whom, when, and the chain that it came along.
         """
         return self._scope.cause
 

@@ -1,8 +1,8 @@
 """One handler: one task, one cancel scope, one cause, at most one answer.
 
-*Stop now* is the cancel scope; *you were asked to stop, and why* is the cause. Whether a handler was
-cancelled is read from the cause, our own flag: what a cancel scope reports about itself differs
-between loops when a handler swallows its cancellation.
+*Stop now* is the cancel scope; *you were asked to stop, and why* is the cause. Whether a handler
+was cancelled is read from the cause, our own flag: what a cancel scope reports about itself
+differs between loops when a handler swallows its cancellation.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from meup_agent.errors import UsageError
+from meup_agent.protocol.payloads import WRAPPED
 
 from .arguments import ToolArguments
 from .content import complete, content_of, is_complete, text_content, text_of
@@ -139,12 +140,16 @@ class ToolDefinition:
             _refuse_bytes(value)
             return {"content": content_of(value), "isError": False}
         json = self._output.dump(value)
-        return {
+        structured: JsonObject = {
             # Readers that know no structured content get the same as text (MCP, tools).
             "content": [] if value is None else [text_content(text_of(json))],
             "structuredContent": self._output.structured(json),
             "isError": False,
         }
+        if self._output.is_wrapped:
+            # MCP wants an object; a caller of ours gets the plain value back.
+            structured["_meta"] = {WRAPPED: True}
+        return structured
 
     def error_result(self, error: BaseException) -> JsonObject:
         """MCP's ``CallToolResult`` for a tool that raised: type and message, no traceback."""

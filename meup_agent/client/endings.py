@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from meup_agent.errors import (
     AlreadyInProgress,
@@ -31,13 +31,10 @@ from meup_agent.protocol.outcomes import (
     Unsent,
     Withdrawn,
 )
-from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.payloads import WRAPPED, as_object, objects_in
 
 if TYPE_CHECKING:
     from meup_agent.protocol.payloads import JsonObject
-
-WRAPPED: Final = "dev.meup/wrapped"
-"""In a result's ``_meta``: the structured content is ``{"result": value}`` for a plain value."""
 
 
 def outcome_of(ending: Ending) -> Outcome:
@@ -135,6 +132,5 @@ def tool_value(answer: Responded | Fulfilled) -> Any:
 
 def text_of(result: JsonObject) -> str:
     """The text blocks of a tool's result, joined by line ends."""
-    content = result.get("content")
-    blocks = [as_object(block) for block in content] if isinstance(content, list) else []
+    blocks = objects_in(result.get("content"))
     return "\n".join(str(block["text"]) for block in blocks if "text" in block)

@@ -175,9 +175,7 @@ class Space:
                     participant, "tools/list", params, timeout=timeout, idempotent=True
                 )
             )
-            page = result.get("tools")
-            if isinstance(page, list):
-                tools += [payloads.as_object(tool) for tool in page]
+            tools += payloads.objects_in(result.get("tools"))
             cursor = result.get("nextCursor")
             if not isinstance(cursor, str) or not cursor:
                 break

@@ -21,6 +21,8 @@ DIGEST: Final = "dev.meup/digest"
 EDITED: Final = "dev.meup/edited"
 EXPIRES_AT: Final = "dev.meup/expires_at"
 CAUSE: Final = "dev.meup/cause"
+WRAPPED: Final = "dev.meup/wrapped"
+"""In a result: its structured content is ``{"result": value}`` because the value is no object."""
 PROGRESS_TOKEN: Final = "progressToken"
 
 PARSE_ERROR: Final = -32700
@@ -84,6 +86,12 @@ def as_object(value: object) -> JsonObject:
     return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
+def objects_in(value: object) -> list[JsonObject]:
+    """The values of a list, each as :func:`as_object` sees it; none if it is no list."""
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return [as_object(item) for item in items]
+
+
 def read_call(payload: object) -> Call:
     """Read a request or proposal, also in the form ``{"proposal": {…}}`` (PROTOCOL 1)."""
     body = as_object(payload)
@@ -94,7 +102,7 @@ def read_call(payload: object) -> Call:
     return Call(
         method=method if isinstance(method, str) else "",
         params=as_object(body.get("params")),
-        rpc_id=rpc_id if isinstance(rpc_id, int | str) else None,
+        rpc_id=rpc_id if isinstance(rpc_id, int | str) and not isinstance(rpc_id, bool) else None,
     )
 
 
@@ -142,6 +150,16 @@ def progress(token: int | str, done: float, total: float | None, message: str | 
     if message is not None:
         params["message"] = message
     return notification(kinds.PROGRESS, params)
+
+
+def number(value: object) -> float | None:
+    """The value if it is a JSON number that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def is_refusal(response: object) -> bool:
@@ -195,7 +213,7 @@ def changes(proposed: Call, fulfilled: Call, executor: str | None) -> tuple[Chan
     return tuple(found)
 
 
-def _compare(path: str, before: Any, after: Any, found: list[Change]) -> None:
+def _compare(path: str, before: object, after: object, found: list[Change]) -> None:
     if isinstance(before, dict) and isinstance(after, dict):
         old, new = cast("JsonObject", before), cast("JsonObject", after)
         for name in [*old, *(name for name in new if name not in old)]:
@@ -204,5 +222,16 @@ def _compare(path: str, before: Any, after: Any, found: list[Change]) -> None:
                 _compare(inner, old[name], new[name], found)
             else:
                 found.append(Change(inner, old.get(name), new.get(name)))
-    elif before != after or type(before) is not type(after):
+    elif not _same(before, after):
         found.append(Change(path, before, after))
+
+
+def _same(before: object, after: object) -> bool:
+    """Whether two JSON values are one: ``1`` and ``1.0`` are, ``1`` and ``true`` are not."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        old, new = cast("JsonObject", before), cast("JsonObject", after)
+        return old.keys() == new.keys() and all(_same(old[name], new[name]) for name in old)
+    if isinstance(before, list) and isinstance(after, list):
+        pairs = (cast("list[object]", before), cast("list[object]", after))
+        return len(pairs[0]) == len(pairs[1]) and all(map(_same, *pairs))
+    return isinstance(before, bool) == isinstance(after, bool) and before == after

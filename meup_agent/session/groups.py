@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from meup_agent.errors import ConnectionFailed
 
@@ -29,7 +29,8 @@ def _what_matters(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while pending:
         error = pending.pop(0)
         if isinstance(error, BaseExceptionGroup):
-            pending[:0] = error.exceptions
+            inner = cast("BaseExceptionGroup[BaseException]", error)
+            pending[:0] = inner.exceptions
         else:
             flat.append(error)
     theirs = [error for error in flat if not isinstance(error, ConnectionFailed)]

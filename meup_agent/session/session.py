@@ -207,7 +207,7 @@ class Session(AsyncContextManagerMixin):
                 await self._read(transport)
                 tasks.cancel_scope.cancel()
         finally:
-            if self.welcomed_at is not None:
+            if self._line_welcomed.is_set():
                 self.apply(self.table.connection_lost(anyio.current_time()))
 
     async def _read(self, transport: Transport) -> None:

@@ -21,6 +21,7 @@ from pydantic.alias_generators import to_camel
 from meup_agent.agent import tool as limits
 from meup_agent.agent.tool import ToolDefinition
 from meup_agent.errors import UsageError
+from meup_agent.protocol.payloads import WRAPPED
 from tests.agent.stand_ins import tool_of
 
 jsonschema: Any = import_module("jsonschema")  # comes with mcp, and without types
@@ -186,10 +187,12 @@ def test_value_with_a_schema_is_structured_content(
     tool = returning(annotation)
     assert tool.output_schema is not None
     result = checked(tool.result(value))
+    marked = {"_meta": {WRAPPED: True}} if structured.keys() == {"result"} else {}
     assert result == {
         "content": texts(text),
         "structuredContent": structured,
         "isError": False,
+        **marked,
     }
     jsonschema.validate(result["structuredContent"], tool.output_schema)
 
@@ -199,6 +202,7 @@ def test_none_is_structured_too() -> None:
         "content": [],
         "structuredContent": {"result": None},
         "isError": False,
+        "_meta": {WRAPPED: True},
     }
 
 
