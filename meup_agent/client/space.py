@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from meup_agent.client.progress import OnProgress
     from meup_agent.protocol.exchange import ProposalRecord
     from meup_agent.session import Session
-    from meup_agent.session.session import Watcher
+    from meup_agent.session.watcher import Watcher
 
 MAX_TOOL_PAGES = 100
 """Pages of a tool list that are read; a participant that gives more does not end."""

@@ -9,7 +9,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
@@ -27,7 +27,8 @@ from meup_agent.errors import (
 )
 
 if TYPE_CHECKING:
-    from meup_agent.transport.base import Connector, Transport
+    from meup_agent.session.line import Line
+    from meup_agent.transport.base import Connector
 
 log = logging.getLogger("meup_agent.session")
 
@@ -51,19 +52,6 @@ class Backoff:
     first: float = 0.25
     longest: float = 30.0
     stable: float = 30.0
-
-
-class Line(Protocol):
-    """What is done with one connection while it lasts."""
-
-    async def use(self, transport: Transport) -> None:
-        """Use the connection until it ends."""
-        ...
-
-    @property
-    def welcomed_at(self) -> float | None:
-        """When the present or last connection was welcomed; ``None`` if it was not."""
-        ...
 
 
 class Link:

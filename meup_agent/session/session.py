@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections import Counter, deque
+from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
@@ -16,19 +15,16 @@ from anyio import AsyncContextManagerMixin
 from meup_agent.errors import (
     CannotConnect,
     InvalidEnvelope,
-    NotExpressible,
     SessionEnded,
-    TransportClosed,
 )
 from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import DEFAULT_DIALECT, decode, encode
+from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
 from meup_agent.protocol.exchange import (
     Cancel,
     Drop,
     ExchangeTable,
     Key,
     Limits,
-    Priority,
     Progressed,
     ProposalKey,
     Role,
@@ -42,8 +38,10 @@ from meup_agent.protocol.exchange import (
 from meup_agent.protocol.outcomes import Ending, Unsent
 from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.session.groups import unwrapped
+from meup_agent.session.line import Line
 from meup_agent.session.link import Backoff, Link, Token
-from meup_agent.session.outbox import Outbox, Waiting
+from meup_agent.session.outbox import Outbox
+from meup_agent.session.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterable
@@ -54,15 +52,12 @@ if TYPE_CHECKING:
     from meup_agent.errors import TransportError
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Effect
-    from meup_agent.transport.base import Connector, Transport
+    from meup_agent.transport.base import Connector
 
 log = logging.getLogger("meup_agent.session")
 
 FLUSH_SECONDS: Final = 2.0
 """How long a session that ends tries to get its last words out."""
-
-WATCHED: Final = 1024
-"""Envelopes kept for a watcher that is slower than the space; older ones are dropped."""
 
 
 class Handlers(Protocol):
@@ -137,10 +132,8 @@ class Session(AsyncContextManagerMixin):
         self.outbox = Outbox()
         self.counters: Counter[str] = Counter()
         """What was dropped and why, by the exchange table's codes."""
-        self.welcomed_at: float | None = None
         self._waiters: dict[Key, _Waiter] = {}
         self._welcomed = anyio.Event()
-        self._line_welcomed = anyio.Event()
         self._timer_changed = anyio.Event()
         self._timer_at: float | None = None
         self._failure: TransportError | None = None
@@ -149,7 +142,14 @@ class Session(AsyncContextManagerMixin):
             connector,
             token=token,
             headers={"MEUP-Protocol": self._settings.dialect},
-            line=self,
+            line=Line(
+                self.outbox,
+                dialect=self._settings.dialect,
+                heard=self._heard,
+                left=self._left,
+                lost=self._lost,
+                invalid=self._invalid,
+            ),
             backoff=self._settings.backoff,
             where=where,
             on_failure=self._attempt_failed,
@@ -197,74 +197,28 @@ class Session(AsyncContextManagerMixin):
             self.apply(self.table.stopped(str(error), anyio.current_time()))
             raise
 
-    async def use(self, transport: Transport) -> None:
-        """Use a connection until it ends: one writer beside the reader."""
-        self.welcomed_at = None
-        self._line_welcomed = anyio.Event()
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write, transport, name="meup session: writer")
-                await self._read(transport)
-                tasks.cancel_scope.cancel()
-        finally:
-            if self._line_welcomed.is_set():
-                self.apply(self.table.connection_lost(anyio.current_time()))
-
-    async def _read(self, transport: Transport) -> None:
-        """Take frames in wire order; nothing here waits for a person's code."""
-        async for frame in transport:
-            try:
-                envelope = decode(frame)
-            except InvalidEnvelope as error:
-                self.counters[error.problem] += 1
-                log.warning("left out a frame from the gateway: %s", error)
-                continue
-            self.apply(self.table.receive(envelope, anyio.current_time()))
-            for watcher in self._watchers:
-                watcher.put(envelope)
-            if self.welcomed_at is None and self.table.connected:
-                self._greeted()
-
-    def _greeted(self) -> None:
-        self.welcomed_at = anyio.current_time()
-        self._line_welcomed.set()
-        self._welcomed.set()
-        log.info("connected to %s as %r", self._where, self.table.me)
-
-    async def _write(self, transport: Transport) -> None:
-        """The one task that sends; it begins when we have been welcomed."""
-        await self._line_welcomed.wait()
-        while True:
-            await self.outbox.wait_filled()
-            waiting = self.outbox.take(anyio.current_time())
-            if waiting is not None and not await self._transmit(transport, waiting):
-                return
-
-    async def _transmit(self, transport: Transport, waiting: Waiting) -> bool:
-        """Send one envelope; ``False`` if the connection has ended."""
-        if transport.closed is not None:
-            self.outbox.put_back(waiting)
+    def _heard(self, envelope: Envelope) -> bool:
+        """Something came; whether it was the welcome of a connection."""
+        connected = self.table.connected
+        self.apply(self.table.receive(envelope, anyio.current_time()))
+        for watcher in self._watchers:
+            watcher.put(envelope)
+        if connected or not self.table.connected:
             return False
-        draft = waiting.draft.replace(ts=waiting.draft.ts or _timestamp())
-        try:
-            frame = encode(draft, self._settings.dialect)
-        except NotExpressible as error:
-            log.error("an envelope of ours cannot be said: %s", error)
-            return True
-        # From here on it may have been sent, and a request is never sent twice.
-        is_opening = waiting.priority is Priority.OPEN
-        if is_opening:
-            self.apply(self.table.sent(draft.id, anyio.current_time()))
-        sent = False
-        try:
-            await transport.send(frame)
-            sent = True
-        except TransportClosed:
-            pass
-        finally:
-            if not sent and not is_opening:
-                self.outbox.put_back(waiting)
-        return sent
+        log.info("connected to %s as %r", self._where, self.table.me)
+        self._welcomed.set()
+        return True
+
+    def _left(self, envelope_id: str) -> None:
+        """A request or proposal of ours is about to leave."""
+        self.apply(self.table.sent(envelope_id, anyio.current_time()))
+
+    def _lost(self) -> None:
+        self.apply(self.table.connection_lost(anyio.current_time()))
+
+    def _invalid(self, error: InvalidEnvelope) -> None:
+        self.counters[error.problem] += 1
+        log.warning("left out a frame from the gateway: %s", error)
 
     def _attempt_failed(self, error: TransportError) -> None:
         self._failure = error
@@ -459,44 +413,9 @@ class Session(AsyncContextManagerMixin):
             self._watchers.discard(watcher)
 
 
-class Watcher:
-    """The envelopes of a space, in the gateway's order.
-
-    Attributes:
-        missed: Envelopes dropped because they were not taken in time.
-    """
-
-    def __init__(self) -> None:
-        self._envelopes: deque[Envelope] = deque(maxlen=WATCHED)
-        self._came = anyio.Event()
-        self.missed = 0
-
-    def put(self, envelope: Envelope) -> None:
-        """Keep an envelope until it is taken."""
-        if len(self._envelopes) == WATCHED:
-            self.missed += 1
-        self._envelopes.append(envelope)
-        self._came.set()
-
-    def __aiter__(self) -> Self:
-        """The watcher itself."""
-        return self
-
-    async def __anext__(self) -> Envelope:
-        """Wait for the next envelope."""
-        while not self._envelopes:
-            self._came = anyio.Event()
-            await self._came.wait()
-        return self._envelopes.popleft()
-
-
 def new_id() -> str:
     """128 random bits, in hex."""
     return secrets.token_hex(16)
-
-
-def _timestamp() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _said(envelope: Envelope) -> str:
