@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 MAX_CHAIN = 8
 """Links that a cancellation carries; a longer cascade goes on without them (PROTOCOL 6)."""
@@ -98,25 +98,32 @@ def cause_of_cancel(params: dict[str, Any], *, by: str, exchange_id: str, at: fl
     """
     said = params.get("reason")
     text = said[:MAX_REASON_CHARS] if isinstance(said, str) else ""
-    code, _, rest = text.partition(": ")
-    if code not in _KNOWN:
-        code, rest = (Reason.OTHER if text else Reason.NO_LONGER_NEEDED), text
-    meta = params.get("_meta")
-    told = meta.get("dev.meup/cause") if isinstance(meta, dict) else None
-    links = tuple(_links(told)) if isinstance(told, list) else ()
-    if links:
-        code = links[0].reason
-    first = Link(by, exchange_id, code, rest)
-    return Cause(code, by, rest, exchange_id, at, (first, *links[1:]))
+    links = _links(params.get("_meta"))
+    code = links[0].reason if links and links[0].reason else _code_in(text)
+    if text == code or text.startswith(f"{code}: "):
+        text = text[len(code) + 2 :]
+    first = Link(by, exchange_id, code, text)
+    return Cause(code, by, text, exchange_id, at, (first, *links[1:]))
 
 
-def _links(told: list[Any]) -> list[Link]:
+def _code_in(text: str) -> str:
+    code = text.partition(": ")[0]
+    if code in _KNOWN:
+        return code
+    return Reason.OTHER if text else Reason.NO_LONGER_NEEDED
+
+
+def _links(meta: object) -> list[Link]:
+    """The chain in a cancel's ``_meta``, as far as it has its form."""
+    told = cast("dict[str, object]", meta).get("dev.meup/cause") if isinstance(meta, dict) else None
     links: list[Link] = []
-    for item in told[:MAX_CHAIN]:
+    for item in cast("list[object]", told)[:MAX_CHAIN] if isinstance(told, list) else ():
         if not isinstance(item, dict):
             break
-        fields = [item.get(name, "") for name in ("by", "id", "reason", "text")]
-        if not all(isinstance(field, str) for field in fields):
+        said = cast("dict[str, object]", item)
+        fields = [said.get(name, "") for name in ("by", "id", "reason", "text")]
+        texts = [field[:MAX_REASON_CHARS] for field in fields if isinstance(field, str)]
+        if len(texts) != len(fields):
             break
-        links.append(Link(*(field[:MAX_REASON_CHARS] for field in fields)))
+        links.append(Link(*texts))
     return links

@@ -62,6 +62,10 @@ class _Parser:
         self._pattern = pattern
         self._at = 0
         self._depth = 0
+        # Whether a star, which may stand for nothing, came before in this segment: then a dot
+        # that is written does not begin the segment, and `*.txt` does not match `.txt`. After
+        # braces: in any of their alternatives, since too little is safer than too much.
+        self._after_star = False
 
     def whole(self) -> str:
         return self._sequence()
@@ -75,7 +79,7 @@ class _Parser:
             match self._pattern[self._at]:
                 case "*":
                     parts.append(self._stars(first))
-                case "/" if self._at > start and self._tail_of_any():
+                case "/" if not self._depth and self._at > start and self._tail_of_any():
                     parts.append(f"(?:/{_ANYWHERE}*)?")
                 case "?":
                     self._at += 1
@@ -101,11 +105,13 @@ class _Parser:
             self._at += 1
         whole = first and self._segment_ends(self._at)
         if not (whole and self._at - start == 2):
+            self._after_star = True
             return f"{_IN_SEGMENT}+" if whole else f"{_IN_SEGMENT}*"
         while self._pattern.startswith("/**", self._at) and self._segment_ends(self._at + 3):
             self._at += 3
         if self._ends(self._at):
-            return f"{_ANYWHERE}+" if start == 0 else f"{_ANYWHERE}*"
+            self._after_star = True
+            return f"{_ANYWHERE}+" if start == 0 or self._depth else f"{_ANYWHERE}*"
         self._at += 1
         return f"(?:{_ANYWHERE}*/)?"
 
@@ -127,23 +133,30 @@ class _Parser:
                 raise ValueError("a backslash at the end takes nothing literally")
         self._at = at + 1
         letter = self._pattern[at]
-        return _DOT if letter == "." else _quoted(ord(letter))
+        if letter == "." and not self._after_star:
+            return _DOT
+        self._after_star = self._after_star and letter != "/"
+        return _quoted(ord(letter))
 
     def _braces(self) -> str:
         opened = self._at
         if self._depth == MAX_BRACES:
             raise ValueError(f"more than {MAX_BRACES} braces stand in one another")
         self._depth += 1
+        before, after = self._after_star, False
         alternatives: list[str] = []
         while self._at == opened or self._pattern[self._at] == ",":
             self._at += 1
+            self._after_star = before
             alternatives.append(self._sequence())
+            after = after or self._after_star
             if self._at == len(self._pattern):
                 raise ValueError(
                     f"the brace at position {opened} is not closed; write \\{{ for one"
                 )
         self._at += 1
         self._depth -= 1
+        self._after_star = after
         # Braces around a single alternative are meant as they stand, as in every shell.
         left, right = ("(?:", ")") if len(alternatives) > 1 else (r"\{", r"\}")
         return left + "|".join(alternatives) + right

@@ -1,0 +1,523 @@
+"""Capability patterns: every sentence of PROTOCOL 7, and the limits on what a stranger grants."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meup_agent.errors import InvalidPattern
+from meup_agent.protocol.capability import (
+    compile_announced,
+    compile_capabilities,
+    compile_kind,
+    compile_pattern,
+)
+from meup_agent.protocol.capability.capabilities import MAX_CAPABILITIES, MAX_KINDS_REMEMBERED
+from meup_agent.protocol.capability.glob import MAX_BRACES
+from meup_agent.protocol.capability.patterns import MAX_NESTING, MAX_PARTS
+from meup_agent.protocol.capability.strings import MAX_PATTERN_CHARS
+from meup_agent.protocol.kinds import KINDS
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
+)
+LITERALS = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="!/*?[$"))
+SEGMENTS = st.text(
+    alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="/"), min_size=1
+).filter(lambda segment: not segment.startswith("."))
+
+
+def matches(pattern: object, value: object) -> bool:
+    return compile_pattern(pattern).matches(value)
+
+
+def place_of_refusal(capability: object) -> str:
+    with pytest.raises(InvalidPattern) as refused:
+        compile_capabilities([{"kind": "chat"}, capability])
+    assert str(refused.value).startswith(refused.value.place + ": ")
+    return refused.value.place
+
+
+# --- strings --------------------------------------------------------------------------------
+
+
+@given(LITERALS)
+def test_literal_matches_itself_and_nothing_longer(literal: str) -> None:
+    assert matches(literal, literal)
+    assert not matches(literal, literal + "x")
+    assert not matches(literal, "x" + literal)
+
+
+@given(SEGMENTS, st.lists(SEGMENTS))
+def test_two_stars_cross_segments_and_one_does_not(first: str, more: list[str]) -> None:
+    text = "/".join([first, *more])
+    assert matches("**", text)
+    assert matches("**/**", text)
+    assert matches("*", text) is (not more)
+    assert matches("x/**", f"x/{text}")
+    assert matches("x/**/y", f"x/{text}/y")
+
+
+@given(st.lists(SEGMENTS), SEGMENTS, st.lists(SEGMENTS))
+def test_wildcards_never_reach_a_segment_that_begins_with_a_dot(
+    before: list[str], hidden: str, after: list[str]
+) -> None:
+    for segment in (f".{hidden}", ".", ".."):
+        text = "/".join([*before, segment, *after])
+        for pattern in ("**", "*", "**/*", "*/**", "?*", "[!a]*", "[.]*", "{*,**}", "{a/**,**}"):
+            assert not matches(pattern, text)
+        assert not matches("public/**", f"public/{text}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "expected"),
+    [
+        # a dot that is written is met, but no wildcard completes `..`
+        (".*", ".git", True),
+        ("a/.*", "a/.git", True),
+        ("a/.*", "a/..", False),
+        ("a/.?", "a/..", False),
+        ("../*", "../x", True),
+        ("*/../x", "a/../x", True),
+        ("*/.../x", "a/.../x", True),
+        ("{.git,src}/*", ".git/config", True),
+        ("{,x}*", ".git", False),
+        ("*.txt", ".txt", False),
+        ("a/*.txt", "a/.txt", False),
+        ("*{.txt,.md}", ".txt", False),
+        ("{**,x}.txt", ".txt", False),
+        ("{*{,a},x}.txt", ".txt", False),
+        ("{a/**,x}.txt", "a/.txt", False),
+        ("*/.git", "a/.git", True),
+        ("*{/,/x/}.git", "a/.git", True),
+        ("{x,}.git*", ".git", True),
+        ("a?b", "a.b", True),
+        ("a*", "a.b", True),
+        # empty segments
+        ("*", "", False),
+        ("**", "", False),
+        ("**/**", "", False),
+        ("/**", "", False),
+        ("/**", "/", True),
+        ("a/*", "a/", False),
+        ("a/**", "a", True),
+        ("a/**/**", "a", True),
+        ("a/**", "ab", False),
+        ("a/**/b", "a/b", True),
+        ("**/b", "b", True),
+        ("**/b", "ab", False),
+        ("a*", "a", True),
+        # two stars that are no whole segment are one
+        ("a**", "ab", True),
+        ("a**", "ab/c", False),
+        ("***", "a/b", False),
+        # classes
+        ("[a-c]x*", "bx", True),
+        ("[!a-c]x*", "bx", False),
+        ("[^a-c]x*", "dx", True),
+        ("[]x]*", "]", True),
+        ("[a-]*", "-", True),
+        (r"[\]]*", "]", True),
+        ("a[+-9]b*", "a/b", False),
+        ("a[+-9]b*", "a.b", True),
+        ("a[!x]b", "a/b", False),
+        ("[\ud7ff-\U0010ffff]*", "\ufdd0", True),
+        # braces
+        ("{a,b}", "a", False),
+        ("{a,b}", "{a,b}", True),
+        ("{a,b}*", "ax", True),
+        ("{a,b}*", "cx", False),
+        ("{a}*", "{a}x", True),
+        ("{a,{b,c/d}}/*", "c/d/x", True),
+        ("{mcp/re*,chat}", "mcp/request", True),
+        ("x{,y}*z", "xz", True),
+        ("a}*", "a}b", True),
+        ("a,b*", "a,b", True),
+        # backslashes
+        (r"\**", "*x", True),
+        (r"\**", "x", False),
+        (r"\{a,b\}*", "{a,b}", True),
+        # only where there is a wildcard
+        (r"a\b", r"a\b", True),
+        ("(a|b)+", "(a|b)+", True),
+        ("a.c", "abc", False),
+        ("?", "\n", True),
+        ("?", "𝄞", True),
+        ("*", "\ufdd0\ufdd1\ufdd2", True),
+        ("*.b", "a\ufdd0b", False),
+        # regular expressions
+        ("/b/", "abc", True),
+        ("/^b/", "abc", False),
+        ("/a.c/", "a\nc", True),
+        ("/^c$/", "b\nc", False),
+        ("/", "/", True),
+        ("/x", "/x", True),
+        # negation
+        ("!a", "a", False),
+        ("!a", "b", True),
+        ("!!a", "a", True),
+        ("!!!a", "a", False),
+        ("!/b/", "abc", False),
+        ("!a*", "b", True),
+    ],
+)
+def test_string_pattern(pattern: str, value: str, expected: bool) -> None:
+    assert matches(pattern, value) is expected
+
+
+@given(st.sampled_from(["a", "*", "**/x", "/a+/", "{a,b}?", "!a*"]), VALUES)
+def test_negation_is_the_complement(pattern: str, value: object) -> None:
+    assert matches("!" + pattern, value) is not matches(pattern, value)
+
+
+@given(st.text(alphabet="ab/.*?{},[]!-\\", max_size=12), st.text(alphabet="ab/.", max_size=8))
+def test_any_text_compiles_or_is_refused(pattern: str, value: str) -> None:
+    try:
+        compiled = compile_pattern(pattern)
+    except InvalidPattern:
+        return
+    assert compiled.matches(value) in (True, False)
+
+
+@given(st.sampled_from(["a", "*", "**", "/a/"]), SCALARS.filter(lambda v: not isinstance(v, str)))
+def test_a_string_pattern_matches_only_strings(pattern: str, value: object) -> None:
+    assert not matches(pattern, value)
+
+
+# --- other values ---------------------------------------------------------------------------
+
+
+@given(st.dictionaries(st.text(), VALUES))
+def test_the_empty_object_matches_every_object(value: dict[str, Any]) -> None:
+    assert matches({}, value)
+
+
+@given(SCALARS | st.lists(VALUES))
+def test_the_empty_object_matches_nothing_else(value: object) -> None:
+    assert not matches({}, value)
+
+
+@given(st.dictionaries(LITERALS, st.integers(), min_size=1), st.dictionaries(st.text(), VALUES))
+def test_an_object_matches_what_has_at_least_its_keys(
+    pattern: dict[str, int], more: dict[str, Any]
+) -> None:
+    assert matches(pattern, {**more, **pattern})
+    for key in pattern:
+        assert not matches(pattern, {k: v for k, v in {**more, **pattern}.items() if k != key})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "expected"),
+    [
+        (1, 1, True),
+        (1, 1.0, True),
+        (1, 2, False),
+        (1, True, False),
+        (0, False, False),
+        (1, "1", False),
+        (True, True, True),
+        (True, 1, False),
+        (False, 0, False),
+        (None, None, True),
+        (None, False, False),
+        (2**70, 2**70, True),
+        (["a", 1], "a", True),
+        (["a", 1], 1, True),
+        (["a", 1], ["a", 1], False),
+        ([], "a", False),
+        (["!a", "!b"], "a", True),
+        ({"a": "x"}, {"a": "x", "b": 1}, True),
+        ({"a": "x"}, {"b": "x"}, False),
+        ({"a": "!x"}, {"b": "x"}, False),
+        ({"a": "!x"}, {"a": 5}, True),
+        ({"a": {"b": [1, "y"]}}, {"a": {"b": "y"}}, True),
+        ({"a": {"b": 1}}, {"a": [{"b": 1}]}, False),
+        # keys
+        ({"par*": 1}, {"params": 1}, True),
+        ({"par*": 1}, {"params": 2, "part": 1}, True),
+        ({"par*": 1}, {"x": 1}, False),
+        ({"!a": 1}, {"b": 1}, False),
+        ({"!a": 1}, {"!a": 1}, True),
+        ({"$ref": 1}, {"$ref": 1}, True),
+        # anywhere below
+        ({"**": "x"}, {"a": [{"b": ["x"]}]}, True),
+        ({"**": "x"}, {"x": 1}, False),
+        ({"**": {"b": 1}}, {"b": 1}, False),
+        ({"**": {"b": 1}}, {"a": {"b": 1}}, True),
+        ({"**": "x"}, {"a": [], "b": {}, "c": "x"}, True),
+        # paths
+        ({"$": {"a": 1}}, {"a": 1}, True),
+        ({"$.a.b": 1}, {"a": {"b": 1}}, True),
+        ({"$.a.b": 1}, {"a": [{"b": 1}]}, False),
+        ({"$.a[*].b": 1}, {"a": [{"b": 2}, {"b": 1}]}, True),
+        ({"$.a.*.b": 1}, {"a": {"x": {"b": 1}}}, True),
+        ({"$.a[1]": 1}, {"a": [0, 1]}, True),
+        ({"$.a[2]": 1}, {"a": [0, 1]}, False),
+        ({"$['a']": 1}, {"a": 1}, True),
+        ({'$["a b"].c': 1}, {"a b": {"c": 1}}, True),
+        ({"$['']": 1}, {"": 1}, True),
+        ({"$..b": 1}, {"b": 1}, True),
+        ({"$..b": 1}, {"a": [{"x": {"b": 1}}]}, True),
+        ({"$..b": 1}, {"a": [{"x": {"c": 1}}]}, False),
+        ({"$..a..b": 1}, {"a": {"a": {"c": {"b": 1}}}}, True),
+        ({"$..*": 1}, {"a": [1]}, True),
+        ({"$..[1]": 1}, {"a": [0, 1]}, True),
+        ({"$.a": {"$.b": 1}}, {"a": {"b": 1}}, True),
+    ],
+)
+def test_pattern(pattern: object, value: object, expected: bool) -> None:
+    assert matches(pattern, value) is expected
+
+
+@given(VALUES)
+def test_what_stands_anywhere_below_is_found(value: object) -> None:
+    needle = "\N{PILE OF POO}needle"
+    assert matches({"**": needle}, {"a": [value, {"b": [needle]}, value]})
+    assert matches({"$..b[*]": needle}, {"a": [value, {"b": [needle]}, value]})
+
+
+def test_a_compiled_pattern_knows_its_source() -> None:
+    assert compile_pattern({"a": "x*"}).source == {"a": "x*"}
+
+
+# --- kinds ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kind", "expected"),
+    [
+        ("*", "mcp/request", True),
+        ("*", "a/b/c", True),
+        ("!*", "chat", False),
+        ("mcp/*", "mcp/request", True),
+        ("mcp/*", "chat", False),
+        ("mcp.request", "mcp/request", True),
+        ("!mcp.request", "mcp/request", False),
+        ("mcp.*", "mcp/request", True),
+        ("!mcp.*", "mcp/request", False),
+        ("*.request", "mcp/request", True),
+        ("{mcp.request,chat*}", "mcp/request", True),
+        ("{mcp.request,chat*}", "chat/cancel", False),
+        # only kinds that are known have a form with dots
+        ("custom.*", "custom/x", False),
+        ("custom.*", "custom.x", True),
+        ("custom.x", "custom/x", False),
+        # a regular expression sees the slashes
+        (r"/^mcp\./", "mcp/request", False),
+        ("/^mcp.request$/", "mcp/request", True),
+        (r"/^mcp\/re/", "mcp/request", True),
+    ],
+)
+def test_kind_pattern(pattern: str, kind: str, expected: bool) -> None:
+    assert compile_kind(pattern)(kind) is expected
+    assert compile_capabilities([{"kind": pattern}]).allow(kind, {}) is expected
+    assert compile_capabilities([{"kind": ["nothing", pattern]}]).allow(kind, {}) is expected
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*", "**", "!chat", "/./", "system/*", "system/presence", "system.*", ["system/*"]]
+)
+@pytest.mark.parametrize(
+    "kind", ["system/presence", "system/heartbeat", "system/x/y", "system.x", "system", "system/"]
+)
+def test_the_gateways_own_kinds_are_never_granted(pattern: Any, kind: str) -> None:
+    assert not compile_capabilities([{"kind": pattern}]).allow(kind, {})
+
+
+# --- capabilities ---------------------------------------------------------------------------
+
+
+def test_without_capabilities_nothing_is_allowed() -> None:
+    assert not any(compile_capabilities([]).allow(kind, {}) for kind in KINDS)
+
+
+def test_any_capability_may_allow() -> None:
+    capabilities = compile_capabilities(
+        [
+            {"kind": "mcp/request", "payload": {"method": "tools/list"}},
+            {"kind": "mcp.*", "payload": {"params": {"name": "read_*"}}},
+            {"kind": "chat", "id": "grant-1"},
+        ]
+    )
+    assert capabilities.allow("chat", {})
+    assert capabilities.allow("mcp/request", {"method": "tools/list"})
+    assert capabilities.allow("mcp/request", {"params": {"name": "read_file"}})
+    assert capabilities.allow("mcp/proposal", {"params": {"name": "read_file"}})
+    assert not capabilities.allow("mcp/proposal", {"method": "tools/list"})
+    assert not capabilities.allow("mcp/request", {"params": {"name": "write_file"}})
+
+
+def test_a_payload_is_decoded_once_and_only_if_the_answer_depends_on_it() -> None:
+    decoded: list[str] = []
+
+    def payload() -> dict[str, str]:
+        decoded.append("once")
+        return {"method": "c"}
+
+    capabilities = compile_capabilities(
+        [
+            {"kind": "mcp/request", "payload": {"method": "a"}},
+            {"kind": "mcp/request", "payload": {"method": "b"}},
+            {"kind": "mcp/proposal", "payload": {"method": "a"}},
+            {"kind": "mcp/*al"},
+        ]
+    )
+    assert capabilities.allow("mcp/proposal", payload)
+    assert not capabilities.allow("chat", payload)
+    assert decoded == []
+    assert not capabilities.allow("mcp/request", payload)
+    assert decoded == ["once"]
+
+
+def test_patterns_are_kept_as_they_were_written() -> None:
+    written: list[object] = [{"kind": "mcp.*", "payload": {"a": ["x", 1]}}, {"kind": "chat"}]
+    assert list(compile_capabilities(written).patterns) == written
+
+
+def test_made_up_kinds_do_not_pile_up_and_are_decided_alike() -> None:
+    capabilities = compile_capabilities([{"kind": "x/*"}])
+    kinds = [f"x/{number}" for number in range(2 * MAX_KINDS_REMEMBERED)]
+    assert all(capabilities.allow(kind, {}) for kind in kinds for _ in range(2))
+    assert not capabilities.allow("y/1", {})
+    assert len(capabilities._by_kind) == MAX_KINDS_REMEMBERED
+
+
+def test_what_is_announced_counts_as_far_as_it_is_understood() -> None:
+    announced: list[object] = [
+        "chat",
+        {"kind": "/(/"},
+        {"kind": "mcp/request", "when": "monday"},
+        {"kind": "mcp/reject"},
+        {"kind": "x", "payload": {"a": ["b"] * MAX_PARTS}},
+    ]
+    understood = compile_announced([*announced, *[{"kind": "chat"}] * MAX_CAPABILITIES])
+    assert understood.allow("mcp/reject", {})
+    assert not understood.allow("mcp/request", {})
+    assert not understood.allow("x", {"a": "b"})
+    assert {"kind": "mcp/reject"} in understood.patterns
+
+
+# --- what is refused, and where it stands ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("capability", "place"),
+    [
+        ("chat", "capabilities[1]"),
+        ({}, "capabilities[1]"),
+        ({"kind": "chat", "payloads": {}}, "capabilities[1]"),
+        ({"kind": 5}, "capabilities[1].kind"),
+        ({"kind": {"a": "b"}}, "capabilities[1].kind"),
+        ({"kind": ["chat", 5]}, "capabilities[1].kind[1]"),
+        ({"kind": "/(/"}, "capabilities[1].kind"),
+        ({"kind": "mcp.[*"}, "capabilities[1].kind"),
+        ({"kind": "!"}, "capabilities[1].kind"),
+        ({"kind": "//"}, "capabilities[1].kind"),
+        ({"kind": "chat", "payload": None}, "capabilities[1].payload"),
+        ({"kind": "chat", "payload": "x"}, "capabilities[1].payload"),
+        (
+            {"kind": "chat", "payload": {"params": {"name": "/(?=x)/"}}},
+            "capabilities[1].payload.params.name",
+        ),
+        ({"kind": "chat", "payload": {"a": ["x", "[z-a]*"]}}, "capabilities[1].payload.a[1]"),
+        ({"kind": "chat", "payload": {"a": "[/]*"}}, "capabilities[1].payload.a"),
+        ({"kind": "chat", "payload": {"a": "{x,*"}}, "capabilities[1].payload.a"),
+        ({"kind": "chat", "payload": {"a": "*\\"}}, "capabilities[1].payload.a"),
+        ({"kind": "chat", "payload": {"a": "!!"}}, "capabilities[1].payload.a"),
+        ({"kind": "chat", "payload": {"a": "\ud800"}}, "capabilities[1].payload.a"),
+        ({"kind": "chat", "payload": {"a": "*\ufdd0"}}, "capabilities[1].payload.a"),
+        ({"kind": "chat", "payload": {"a": float("nan")}}, "capabilities[1].payload.a"),
+        ({"kind": "chat", "payload": {"a": b"x"}}, "capabilities[1].payload.a"),
+        ({"kind": "chat", "payload": {1: "x"}}, "capabilities[1].payload"),
+        ({"kind": "chat", "payload": {"a[*": "x"}}, "capabilities[1].payload.a[*"),
+        ({"kind": "chat", "payload": {"$.a[?(@.b)]": 1}}, "capabilities[1].payload.$.a[?(@.b)]"),
+        ({"kind": "chat", "payload": {"$.": 1}}, "capabilities[1].payload.$."),
+        ({"kind": "chat", "payload": {"$..": 1}}, "capabilities[1].payload.$.."),
+        ({"kind": "chat", "payload": {"$.a[-1]": 1}}, "capabilities[1].payload.$.a[-1]"),
+        ({"kind": "chat", "payload": {"**": {"**": 1}}}, "capabilities[1].payload.**.**"),
+        (
+            {"kind": "chat", "payload": {"$..a": {"b": {"**": 1}}}},
+            "capabilities[1].payload.$..a.b.**",
+        ),
+    ],
+)
+def test_what_does_not_compile_is_refused_with_its_place(capability: object, place: str) -> None:
+    assert place_of_refusal(capability) == place
+
+
+def test_capabilities_that_are_no_list_are_refused() -> None:
+    with pytest.raises(InvalidPattern, match=r"^space\.capabilities: the capabilities are no list"):
+        compile_capabilities("chat", place="space.capabilities")
+
+
+def nested(levels: int) -> object:
+    pattern: object = "x"
+    for _ in range(levels):
+        pattern = {"a": pattern}
+    return pattern
+
+
+@pytest.mark.parametrize(
+    ("most", "too_many"),
+    [
+        ("x" * MAX_PATTERN_CHARS, "x" * (MAX_PATTERN_CHARS + 1)),
+        ({"x" * MAX_PATTERN_CHARS: 1}, {"x" * (MAX_PATTERN_CHARS + 1): 1}),
+        (nested(MAX_NESTING), nested(MAX_NESTING + 1)),
+        (["x"] * (MAX_PARTS - 1), ["x"] * MAX_PARTS),
+        (
+            "{" * MAX_BRACES + "*" + ",}" * MAX_BRACES,
+            "{" * (MAX_BRACES + 1) + "*" + ",}" * (MAX_BRACES + 1),
+        ),
+        ("/a{900}/", "/(a{900}){2}/"),
+        ("?*" * 20, "?*" * 100),
+    ],
+)
+def test_limits_on_a_pattern(most: object, too_many: object) -> None:
+    compile_pattern(most)
+    with pytest.raises(InvalidPattern):
+        compile_pattern(too_many)
+
+
+def test_limits_on_capabilities() -> None:
+    compile_capabilities([{"kind": "chat"}] * MAX_CAPABILITIES)
+    with pytest.raises(InvalidPattern):
+        compile_capabilities([{"kind": "chat"}] * (MAX_CAPABILITIES + 1))
+    # The parts of all of them are counted together.
+    half = {"kind": "chat", "payload": {"a": ["x"] * (MAX_PARTS // 2)}}
+    compile_capabilities([half])
+    with pytest.raises(InvalidPattern):
+        compile_capabilities([half, half])
+
+
+# --- linear time ----------------------------------------------------------------------------
+
+LONG = 100_000
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "expected"),
+    [
+        # Engines that backtrack take longer than the universe is old over each of these.
+        ("*a" * 30 + "b", "a" * LONG, False),
+        ("**/a/" * 8 + "**/b", "a/" * LONG, False),
+        ("/(a+)+$/", "a" * LONG + "b", False),
+        ("/(a|aa)+$/", "a" * LONG + "b", False),
+        ("/(.*a){20}b/", "a" * LONG, False),
+        # Engines that expand braces would write 2^40 patterns.
+        ("{a,b}" * 40 + "*", "ab" * LONG, True),
+        ("{a,b}" * 40 + "*", "a" * 39 + "c" * LONG, False),
+        ("{{a,b},{c,d}}" * 12 + "**", "abcd" * LONG, True),
+    ],
+)
+def test_patterns_that_hang_other_engines(pattern: str, value: str, expected: bool) -> None:
+    assert matches(pattern, value) is expected
+
+
+def test_descending_twice_visits_no_node_twice() -> None:
+    value: Any = {"b": 1}
+    for _ in range(90):
+        value = {"a": value, "c": [0] * 100}
+    assert matches({"$" + "..a" * 40 + "..b": 1}, value)
+    assert not matches({"$" + "..a" * 40 + "..b": 2}, value)

@@ -1,0 +1,37 @@
+"""Decisions of the reference library for thousands of pairs: ours agree (PROTOCOL 7)."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from meup_agent.protocol.capability import compile_capabilities, compile_pattern
+
+VECTORS = Path(__file__).parent.parent / "vectors"
+
+
+def lines(name: str) -> Iterator[list[Any]]:
+    with (VECTORS / name).open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def test_every_string_decision_is_ours() -> None:
+    compared = list(lines("strings.jsonl"))
+    assert len(compared) == 625
+    assert [
+        (pattern, value, allowed)
+        for pattern, value, allowed in compared
+        if compile_pattern(pattern).matches(value) is not allowed
+    ] == []
+
+
+def test_every_capability_decision_is_ours() -> None:
+    compared = list(lines("capabilities.jsonl"))
+    assert len(compared) == 1676
+    assert [
+        (capability, message, allowed)
+        for capability, message, allowed in compared
+        if compile_capabilities([capability]).allow(message["kind"], message["payload"])
+        is not allowed
+    ] == []
