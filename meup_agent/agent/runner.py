@@ -18,7 +18,7 @@ from meup_agent.agent.scope import (
     is_cancelled_here,
 )
 from meup_agent.client.chat import Chat
-from meup_agent.client.current import handler_is
+from meup_agent.client.current import RunningHandler, handler_is
 from meup_agent.client.deciding import Proposal
 from meup_agent.errors import InvalidArguments, RequestError
 from meup_agent.protocol import exchange, payloads
@@ -116,7 +116,8 @@ class Runner:
     async def _run(self, scope: Scope, work: Work) -> None:
         settled = False
         try:
-            with handler_is(scope.key):
+            running = RunningHandler(scope.key, self._used_session, lambda: scope.cause)
+            with handler_is(running):
                 result = await self._result(scope, work)
             scope.ended.set()
             if scope.cause is None:

@@ -4,25 +4,56 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from meup_agent.protocol.reasons import Cause, Reason
+
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from meup_agent.protocol.exchange import Key
+    from meup_agent.session import Session
 
-_current: ContextVar[Key | None] = ContextVar("meup_agent.handler", default=None)
+
+@dataclass(frozen=True, slots=True)
+class RunningHandler:
+    """A handler that runs.
+
+    Attributes:
+        key: The exchange that it handles.
+        session: Where that exchange is.
+        cause: Gives why it was cancelled; ``None`` while it was not.
+    """
+
+    key: Key
+    session: Session
+    cause: Callable[[], Cause | None]
 
 
-def current_handler() -> Key | None:
-    """The exchange whose handler runs here; ``None`` outside handlers and in clean-ups."""
-    return _current.get()
+_current: ContextVar[RunningHandler | None] = ContextVar("meup_agent.handler", default=None)
+
+
+def parent_in(session: Session) -> Key | None:
+    """The handler that runs here, if its exchange is one of this session.
+
+    ``None`` outside handlers and in clean-ups.
+    """
+    handler = _current.get()
+    return None if handler is None or handler.session is not session else handler.key
+
+
+def cause_of_leaving(session: Session) -> Cause:
+    """Why a wait is given up here: a handler's own cause, in whatever space it works."""
+    handler = _current.get()
+    cause = None if handler is None else handler.cause()
+    return cause or Cause(Reason.NO_LONGER_NEEDED, session.me, at=session.now())
 
 
 @contextmanager
-def handler_is(key: Key | None) -> Generator[None]:
+def handler_is(handler: RunningHandler | None) -> Generator[None]:
     """Everything begun in the block is part of this handler; ``None``: of none."""
-    token = _current.set(key)
+    token = _current.set(handler)
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from meup_agent.client.current import current_handler
+from meup_agent.client.current import cause_of_leaving, parent_in
 from meup_agent.client.endings import outcome_of, raise_for, tool_value
 from meup_agent.client.progress import relay
 from meup_agent.protocol import kinds, payloads
@@ -62,7 +62,7 @@ class OwnProposal:
             NotSent: It never left.
             OutcomeUnknown: It was sent, and no answer can arrive.
         """
-        ending = await self._session.ending(self._key, parent=current_handler())
+        ending = await self._session.ending(self._key, parent=parent_in(self._session))
         if isinstance(ending, Withdrawn):
             await checkpoint_if_cancelled()
         return outcome_of(ending)
@@ -134,12 +134,12 @@ async def propose(
     key = await session.open(
         envelope,
         timeout=ttl,
-        parent=current_handler(),
+        parent=parent_in(session),
         wait=wait,
         on_progress=relay(on_progress),
     )
     try:
         yield OwnProposal(session, key)
     finally:
-        session.give_up(key, Cause(Reason.NO_LONGER_NEEDED, session.me, at=session.now()))
+        session.give_up(key, cause_of_leaving(session))
         session.forget(key)

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from meup_agent.client.current import current_handler
+from meup_agent.client.current import cause_of_leaving, parent_in
 from meup_agent.client.endings import response_of
 from meup_agent.client.progress import relay
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.outcomes import Responded, Withdrawn
-from meup_agent.protocol.reasons import Cause, Reason
 
 if TYPE_CHECKING:
     from meup_agent.client.progress import OnProgress
@@ -62,7 +61,7 @@ async def request(
         to=(to,),
         correlation=(fulfills.id,) if fulfills is not None else (),
     )
-    parent = current_handler()
+    parent = parent_in(session)
     key = await session.open(
         envelope,
         timeout=timeout,
@@ -84,5 +83,5 @@ async def ending_or_give_up(session: Session, key: Key, parent: Key | None) -> E
             await checkpoint_if_cancelled()
         return ending
     finally:
-        session.give_up(key, Cause(Reason.NO_LONGER_NEEDED, session.me, at=session.now()))
+        session.give_up(key, cause_of_leaving(session))
         session.forget(key)
