@@ -1,0 +1,158 @@
+"""Who gets in: one set of rules for a handshake's header and for a join frame (PROTOCOL 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+import msgspec
+
+from meup_agent.errors import InvalidEnvelope
+from meup_agent.gateway.auth import Identity, Tokens
+from meup_agent.protocol.dialects import DEFAULT_DIALECT, DIALECTS
+from meup_agent.protocol.limits import check_frame
+
+BAD_REQUEST: Final = 400
+TOKEN_REFUSED: Final = 401
+NO_SUCH_SPACE: Final = 404
+OVERLOADED: Final = 503
+
+MAX_JOIN_BYTES: Final = 16 * 1024
+"""Bytes of a join frame: what the headers of a handshake may have, for the same content."""
+
+
+class NotAdmitted(Exception):
+    """Somebody does not get in.
+
+    Attributes:
+        status: The HTTP status that says why; :attr:`close_code` is its form after the handshake.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def close_code(self) -> int:
+        """The WebSocket close code that says the same."""
+        return 1013 if self.status == OVERLOADED else 4000 + self.status
+
+
+def identify(tokens: Tokens, token: str) -> Identity:
+    """Whose token it is.
+
+    Raises:
+        NotAdmitted: Nobody's.
+    """
+    identity = tokens.identify(token)
+    if identity is None:
+        raise NotAdmitted(TOKEN_REFUSED, "the token is not known here; check it with its giver")
+    return identity
+
+
+def enter(identity: Identity, space: str, spaces: Container[str]) -> None:
+    """Check that somebody may enter the space that they ask for.
+
+    Raises:
+        NotAdmitted: There is no such space, or the token is for another.
+    """
+    if space not in spaces:
+        raise NotAdmitted(NO_SUCH_SPACE, "there is no such space here; check its name")
+    if identity.space != space:
+        raise NotAdmitted(TOKEN_REFUSED, "the token is for another space")
+
+
+def dialect_named(name: str | None) -> str:
+    """The dialect that a member asks for, or the default.
+
+    Raises:
+        NotAdmitted: None that is known here.
+    """
+    if name is None:
+        return DEFAULT_DIALECT
+    if name not in DIALECTS:
+        raise NotAdmitted(
+            BAD_REQUEST, f"this gateway speaks {', '.join(DIALECTS)}; name one of these"
+        )
+    return name
+
+
+def bearer(authorization: str) -> str:
+    """The token in an ``Authorization`` header.
+
+    Raises:
+        NotAdmitted: The header holds something else.
+    """
+    scheme, _, token = authorization.strip().partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise NotAdmitted(TOKEN_REFUSED, "the Authorization header must be: Bearer <token>")
+    return token.strip()
+
+
+class JoinFrame(msgspec.Struct, frozen=True):
+    """The first frame of a connection whose handshake did not say everything (PROTOCOL 3)."""
+
+    type: str
+    participant: str | None = msgspec.field(name="participantId", default=None)
+    space: str | None = None
+    token: str | None = None
+    protocol: str | None = None
+
+
+class _OnlyType(msgspec.Struct):
+    type: object = None
+
+
+_decode_type = msgspec.json.Decoder(_OnlyType).decode
+_decode_join = msgspec.json.Decoder(JoinFrame).decode
+
+
+def read_join(frame: bytes) -> JoinFrame | None:
+    """The join frame that a message is; ``None`` if it is something else.
+
+    Raises:
+        NotAdmitted: It is meant as one, and a field has the wrong type.
+    """
+    try:
+        check_frame(frame, max_bytes=MAX_JOIN_BYTES)
+        if _decode_type(frame).type != "join":
+            return None
+    except (InvalidEnvelope, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    try:
+        return _decode_join(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotAdmitted(BAD_REQUEST, f"the join frame is not valid: {error}") from None
+
+
+def join(
+    frame: JoinFrame,
+    *,
+    tokens: Tokens,
+    spaces: Container[str],
+    held: Identity | None = None,
+    space: str | None = None,
+) -> Identity:
+    """Who joins by a join frame.
+
+    Args:
+        frame: The frame.
+        tokens: Every token.
+        spaces: The ids of the spaces that there are.
+        held: Whose token the handshake's header had.
+        space: The space that the handshake asked for.
+
+    Raises:
+        NotAdmitted: The token or the space is not known, or the frame claims to be from somebody
+            else than the token's participant.
+    """
+    identity = held
+    if frame.token is not None or identity is None:
+        identity = identify(tokens, frame.token or "")
+    if held not in (None, identity) or frame.participant not in (None, identity.participant):
+        raise NotAdmitted(TOKEN_REFUSED, "the token is another participant's")
+    asked = frame.space if frame.space is not None else space
+    if asked is None:
+        raise NotAdmitted(BAD_REQUEST, "the join frame names no space")
+    enter(identity, asked, spaces)
+    return identity

@@ -1,0 +1,276 @@
+"""One connection at the message port, from its handshake to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol, cast
+
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+
+from meup_agent.gateway.admission import NotAdmitted, dialect_named, join, read_join
+from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.config import Limits
+from meup_agent.gateway.edge.framing import PROTOCOL_ERROR, TOO_BIG, Assembler, BadMessage
+from meup_agent.gateway.edge.handshake import Greeting
+from meup_agent.gateway.hub import Hub
+from meup_agent.gateway.logs import log, shown
+from meup_agent.gateway.member import GatewayMember, Turn
+
+NORMAL: Final = 1000
+LOST: Final = 1006
+
+MAX_CLOSE_REASON_BYTES: Final = 123
+"""A control frame carries 125 bytes, two of which are the code (RFC 6455 section 5.5)."""
+
+
+class Port(Protocol):
+    """What a connection needs of the port it came in at."""
+
+    @property
+    def hub(self) -> Hub:
+        """The spaces."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """What is taken and waited for."""
+        ...
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The gateway's loop."""
+        ...
+
+    @property
+    def turn(self) -> Turn:
+        """Who has something to write in this turn of the loop."""
+        ...
+
+    def opened(self, connection: Connection) -> None:
+        """Count a connection in."""
+        ...
+
+    def lost(self, connection: Connection) -> None:
+        """Count a connection out."""
+        ...
+
+
+class Connection(WSListener):
+    """Joins its participant to a space, hands their messages in, and writes what is for them.
+
+    Args:
+        port: Where it came in.
+        greeting: What its handshake said.
+    """
+
+    def __init__(self, port: Port, greeting: Greeting) -> None:
+        self._port = port
+        self._greeting = greeting
+        self._assembler = Assembler(port.limits.max_message_bytes)
+        self._member: GatewayMember | None = None
+        self._identity: Identity | None = None
+        self._ended_by: int | None = None
+        self._first_message = True
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def participant(self) -> str | None:
+        """Who has joined by this connection."""
+        return self._identity.participant if self._identity is not None else None
+
+    # --- what picows calls ----------------------------------------------------------------
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        """Join, or wait for the join frame."""
+        self._transport = transport
+        self._wire = transport.underlying_transport
+        self._peer = _address(self._wire)
+        self._port.opened(self)
+        identity = self._greeting.identity
+        if identity is not None and self._greeting.complete:
+            self._join(identity, self._greeting.dialect)
+        else:
+            self._timer = self._port.loop.call_later(self._port.limits.join_timeout, self._late)
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        """Take a frame: a control frame, or a fragment of a message."""
+        kind = frame.msg_type
+        if kind == WSMsgType.CLOSE:
+            self._answer_close(cast("int", frame.get_close_code()))
+        elif self._ended_by is not None or kind in (WSMsgType.PING, WSMsgType.PONG):
+            return  # picows answers pings
+        elif frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self._end(PROTOCOL_ERROR, "no extension was agreed on")
+        else:
+            try:
+                message = self._assembler.add(
+                    kind.value, bool(frame.fin), frame.get_payload_as_bytes()
+                )
+            except BadMessage as bad:
+                self._refuse_message(bad)
+            else:
+                if message is not None:
+                    self._take(message)
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        """Leave the space."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._leave()
+        self._port.lost(self)
+        log.info("%s: connection ended (code %s)", self._name(), self._ended_by or LOST)
+
+    def pause_writing(self) -> None:
+        """Hold frames back until the socket takes more."""
+        if self._member is not None:
+            self._member.pause()
+
+    def resume_writing(self) -> None:
+        """Write what was held back."""
+        if self._member is not None:
+            self._member.resume()
+
+    # --- what its member and its port call --------------------------------------------------
+
+    def write(self, packed: bytes) -> None:
+        """Write frames to the socket, or to its buffer."""
+        # After a close frame nothing may follow; picows sends one by itself in some cases.
+        if self._ended_by is None and not self._transport.is_close_frame_sent:
+            self._wire.write(packed)
+
+    def close(self, code: int, reason: str) -> None:
+        """Send a close frame, and drop the connection if the other end does not answer it."""
+        if self._ended_by is not None:
+            return
+        self._ended_by = code
+        if self._timer is not None:
+            self._timer.cancel()
+        said = reason.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore")
+        self._transport.send_close(cast("WSCloseCode", code), said)
+        self._timer = self._port.loop.call_later(
+            self._port.limits.close_timeout, self._transport.disconnect, False
+        )
+
+    def shut(self, code: int, reason: str) -> None:
+        """Close the connection, joined or not."""
+        if self._member is not None:
+            self._member.close(code, reason)
+        else:
+            self.close(code, reason)
+
+    def abort(self) -> None:
+        """Drop the socket, as a killed process does: no close frame, nothing is written out."""
+        self._ended_by = self._ended_by or LOST
+        if self._member is not None:
+            self._member.closed = True
+        self._transport.disconnect(False)
+
+    # --- joining ----------------------------------------------------------------------------
+
+    def _take(self, message: bytes) -> None:
+        first, self._first_message = self._first_message, False
+        if self._member is None:
+            self._join_by(message)
+        elif not (first and self._repeats_join(message)):
+            self._port.hub.spaces[self._space].receive(self._member, message)
+
+    def _join_by(self, message: bytes) -> None:
+        """Join as a join frame says."""
+        hub, greeting = self._port.hub, self._greeting
+        try:
+            frame = read_join(message)
+            if frame is None:
+                raise NotAdmitted(400, "the first message must be a join frame")
+            identity = join(
+                frame,
+                tokens=hub.tokens,
+                spaces=hub.spaces,
+                held=greeting.identity,
+                space=greeting.space,
+            )
+            dialect = greeting.dialect or dialect_named(frame.protocol)
+        except NotAdmitted as refused:
+            self._not_admitted(refused)
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._join(identity, dialect)
+
+    def _repeats_join(self, message: bytes) -> bool:
+        """Whether a joined connection's first message is a join frame of the same identity."""
+        try:
+            frame = read_join(message)
+        except NotAdmitted:
+            return False
+        return frame is not None and (
+            frame.participant in (None, self._member and self._member.participant)
+            and frame.space in (None, self._space)
+        )
+
+    def _join(self, identity: Identity, dialect: str | None) -> None:
+        port = self._port
+        self._space = identity.space
+        self._identity = identity
+        self._member = GatewayMember(
+            identity.participant,
+            dialect_named(dialect),
+            self,
+            port.turn,
+            port.limits,
+            self._on_member_closed,
+        )
+        host = port.hub.spaces[identity.space]
+        replaces = " in place of an older connection" if host.member(identity.participant) else ""
+        log.info("%s: joined from %s%s", self._name(), self._peer, replaces)
+        host.join(self._member, port.hub.capabilities(identity))
+
+    def _late(self) -> None:
+        timeout = self._port.limits.join_timeout
+        self._not_admitted(NotAdmitted(400, f"no join frame came within {timeout:g} seconds"))
+
+    def _not_admitted(self, refused: NotAdmitted) -> None:
+        self._port.hub.counters.not_admitted[refused.close_code] += 1
+        self._end(refused.close_code, str(refused))
+
+    # --- ending -----------------------------------------------------------------------------
+
+    def _refuse_message(self, bad: BadMessage) -> None:
+        if bad.code == TOO_BIG and self._member is not None:
+            host = self._port.hub.spaces[self._space]
+            host.refuse_frame(self._member, "too_large", str(bad))
+        self._end(bad.code, str(bad))
+
+    def _end(self, code: int, reason: str) -> None:
+        """Close by our own decision about this connection."""
+        log.info("%s: closed with %d: %s", self._name(), code, shown(reason))
+        self.shut(code, reason)
+
+    def _answer_close(self, code: int) -> None:
+        """Finish the closing handshake, whoever began it."""
+        if self._ended_by is None:
+            self._ended_by = int(code) or NORMAL
+            if not self._transport.is_close_frame_sent:
+                self._transport.send_close(cast("WSCloseCode", self._ended_by))
+        self._leave()
+        self._transport.disconnect()
+
+    def _leave(self) -> None:
+        member = self._member
+        if member is not None:
+            member.closed = True
+            self._port.hub.spaces[self._space].leave(member)
+
+    def _on_member_closed(self, member: GatewayMember, code: int) -> None:
+        self._port.hub.counters.closed[code] += 1
+        # Later, since whoever closes a member may be going through all of them.
+        self._port.loop.call_soon(self._leave)
+
+    def _name(self) -> str:
+        if self._identity is None:
+            return f"a connection from {self._peer}"
+        return f"{shown(self._identity.participant)} in {shown(self._identity.space)}"
+
+
+def _address(wire: asyncio.Transport) -> str:
+    peer = cast("tuple[object, ...] | None", wire.get_extra_info("peername"))
+    return "{}:{}".format(*peer[:2]) if peer else "an unknown address"

@@ -1,0 +1,53 @@
+"""What a handshake says before the first frame (PROTOCOL 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from meup_agent.gateway.admission import bearer, dialect_named, enter, identify
+from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.hub import Hub
+
+
+class Greeting(NamedTuple):
+    """What is known of a connection after its handshake.
+
+    Attributes:
+        identity: Whose token its header had; ``None`` without a header.
+        space: The space that it asked for, where the address had one.
+        dialect: The dialect that it asked for by header.
+    """
+
+    identity: Identity | None
+    space: str | None
+    dialect: str | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the connection joins without a join frame."""
+        return self.identity is not None and self.space is not None
+
+
+def read_handshake(target: bytes, headers: Mapping[str, str], hub: Hub) -> Greeting:
+    """Read a handshake's address and headers, and refuse whoever must not come in.
+
+    Args:
+        target: The path with its query; any path is taken.
+        headers: By name, whatever the case.
+        hub: The spaces, and who may enter them.
+
+    Raises:
+        NotAdmitted: The token, the space or the dialect is not known here.
+    """
+    query = parse_qs(urlsplit(target.decode("ascii", "replace")).query, max_num_fields=64)
+    space = query.get("space", [None])[0]
+    dialect = headers.get("MEUP-Protocol")
+    if dialect is not None:
+        dialect = dialect_named(dialect.strip())
+    authorization = headers.get("Authorization")
+    identity = None if authorization is None else identify(hub.tokens, bearer(authorization))
+    if identity is not None and space is not None:
+        enter(identity, space, hub.spaces)
+    return Greeting(identity, space, dialect)

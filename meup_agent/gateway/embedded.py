@@ -1,0 +1,197 @@
+"""A gateway inside a program or a test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from importlib.util import find_spec
+from typing import Any, Self
+
+from anyio import AsyncContextManagerMixin
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from meup_agent.errors import UsageError
+from meup_agent.gateway.auth import new_token
+from meup_agent.gateway.config import (
+    DEFAULT_HOST,
+    Config,
+    Limits,
+    ParticipantConfig,
+    SpaceConfig,
+    participant,
+)
+from meup_agent.gateway.server import RunningGateway, serve
+from meup_agent.protocol.space.counters import Counters
+
+Participants = Mapping[str, Iterable[Mapping[str, Any]]]
+"""Capabilities by participant."""
+
+
+class Gateway(AsyncContextManagerMixin):
+    """A gateway that listens for the length of an ``async with`` block, on asyncio.
+
+    ::
+
+        async with Gateway(participants={"alice": [{"kind": "chat"}]}) as gateway:
+            ...  # dial gateway.url with gateway.token("alice")
+
+    A program that runs on trio uses :meth:`in_thread`.
+
+    Args:
+        space: The id of its one space.
+        participants: Who may join, and their capabilities; each gets a random token.
+        config: A whole configuration, in place of these two.
+        host: Where to listen.
+        port: Where to listen; 0: any free port, the same again after :meth:`restart`.
+        limits: What it takes and waits for, where no ``config`` says it.
+
+    Raises:
+        ConfigurationError: A participant's id cannot be one.
+        InvalidPattern: A capability does not compile.
+    """
+
+    def __init__(
+        self,
+        space: str = "demo",
+        participants: Participants | None = None,
+        *,
+        config: Config | None = None,
+        host: str = DEFAULT_HOST,
+        port: int = 0,
+        limits: Limits | None = None,
+    ) -> None:
+        self._config = config or embedded_config(space, participants or {}, limits)
+        self._host = host
+        self._port = port
+        self._running: RunningGateway | None = None
+        self._stack = AsyncExitStack()
+
+    @asynccontextmanager
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
+        """Listen; leaving stops, with a close frame for every member."""
+        async with AsyncExitStack() as self._stack:
+            await self._listen()
+            yield self
+        self._running = None
+
+    @property
+    def url(self) -> str:
+        """The address to dial, for example ``ws://127.0.0.1:41234``."""
+        return self._gateway.url
+
+    @property
+    def port(self) -> int:
+        """The port it listens at."""
+        return self._gateway.port
+
+    @property
+    def counters(self) -> Counters:
+        """What has happened since it began to listen, or was restarted."""
+        return self._gateway.counters
+
+    def token(self, participant: str, space: str | None = None) -> str:
+        """A token of a participant.
+
+        Args:
+            participant: Whose.
+            space: In which space; the first one by default.
+
+        Raises:
+            KeyError: There is no such participant, or it has no token.
+        """
+        return first_token(self._config, participant, space)
+
+    def kill(self) -> None:
+        """Drop every socket without a close frame and stop listening, as a killed process does."""
+        self._gateway.abort()
+
+    async def restart(self) -> None:
+        """Listen at the same port again, having forgotten everything; kills it first if it runs."""
+        self.kill()
+        self._port = self._gateway.port
+        await self._stack.aclose()
+        await self._listen()
+
+    def drop(self, participant: str) -> None:
+        """Drop a participant's socket without a close frame."""
+        self._gateway.drop(participant)
+
+    @contextmanager
+    def in_thread(self) -> Generator[ThreadedGateway]:
+        """Run it in a thread with a loop of its own, whatever the caller runs on."""
+        options = {"use_uvloop": find_spec("uvloop") is not None}
+        with start_blocking_portal("asyncio", options, name="meup-gateway") as portal:
+            with portal.wrap_async_context_manager(self):
+                yield ThreadedGateway(self, portal)
+
+    @property
+    def _gateway(self) -> RunningGateway:
+        if self._running is None:
+            raise UsageError("the gateway does not run; use it inside its 'async with' block")
+        return self._running
+
+    async def _listen(self) -> None:
+        self._running = await self._stack.enter_async_context(
+            serve(self._config, self._host, self._port)
+        )
+
+
+class ThreadedGateway:
+    """A :class:`Gateway` in a thread of its own; every call returns when it has taken effect."""
+
+    def __init__(self, gateway: Gateway, portal: BlockingPortal) -> None:
+        self._gateway = gateway
+        self._portal = portal
+
+    @property
+    def url(self) -> str:
+        """The address to dial."""
+        return self._gateway.url
+
+    @property
+    def port(self) -> int:
+        """The port it listens at."""
+        return self._gateway.port
+
+    @property
+    def counters(self) -> Counters:
+        """What has happened; it goes on changing while it is read."""
+        return self._gateway.counters
+
+    def token(self, participant: str, space: str | None = None) -> str:
+        """A token of a participant; see :meth:`Gateway.token`."""
+        return self._gateway.token(participant, space)
+
+    def kill(self) -> None:
+        """See :meth:`Gateway.kill`."""
+        self._portal.call(self._gateway.kill)
+
+    def restart(self) -> None:
+        """See :meth:`Gateway.restart`."""
+        self._portal.call(self._gateway.restart)
+
+    def drop(self, participant: str) -> None:
+        """See :meth:`Gateway.drop`."""
+        self._portal.call(self._gateway.drop, participant)
+
+
+def embedded_config(space: str, participants: Participants, limits: Limits | None = None) -> Config:
+    """A configuration of one space, with a random token for each participant."""
+    entries: dict[str, ParticipantConfig] = {
+        name: participant(name, capabilities, (new_token(),))
+        for name, capabilities in participants.items()
+    }
+    return Config((SpaceConfig(space, entries),), limits=limits or Limits())
+
+
+def first_token(config: Config, participant_id: str, space: str | None = None) -> str:
+    """The first token of a participant.
+
+    Raises:
+        KeyError: There is no such participant, or it has no token.
+    """
+    found = config.spaces[0] if space is None else config.space(space)
+    entry = found.participants.get(participant_id) if found else None
+    if entry is None or not entry.tokens:
+        raise KeyError(f"no token of {participant_id!r}; name a participant of the gateway")
+    return entry.tokens[0]

@@ -1,0 +1,192 @@
+"""The message port: listens, hands connections to the hub, and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+import picows
+from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.admission import OVERLOADED, NotAdmitted
+from meup_agent.gateway.config import Config
+from meup_agent.gateway.edge.connection import Connection
+from meup_agent.gateway.edge.framing import pack_text
+from meup_agent.gateway.edge.handshake import read_handshake
+from meup_agent.gateway.edge.picows_log import PicowsLog
+from meup_agent.gateway.hub import Hub
+from meup_agent.gateway.logs import log
+from meup_agent.gateway.member import Turn
+from meup_agent.protocol.space.counters import Counters
+
+RESTARTING: Final = 1012
+"""Close code of a gateway that stops: its members dial again (PROTOCOL 3)."""
+
+RETRY_AFTER: Final = 5
+"""Seconds after which somebody refused with 503 may try again."""
+
+READ_BEYOND: Final = 2
+"""A message up to so many times too large is read to its end and thrown away, so that its sender
+gets to read why; picows closes with 1009 at the head of a larger frame."""
+
+LAST_TURNS: Final = 1.0
+"""Seconds for the loop to report that dropped sockets are closed; it takes one or two turns."""
+
+
+class RunningGateway:
+    """A gateway that listens; made by :func:`serve`.
+
+    Attributes:
+        hub: Its spaces.
+        limits: What it takes and waits for.
+        loop: The loop it runs on.
+        turn: Who has something to write in this turn of the loop.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.hub = Hub(config, pack=pack_text)
+        self.limits = config.limits
+        self.loop = asyncio.get_running_loop()
+        self.turn = Turn(self.loop)
+        self._connections: set[Connection] = set()
+        self._stopping = False
+        self._empty = anyio.Event()
+
+    @property
+    def counters(self) -> Counters:
+        """What has happened since it began to listen."""
+        return self.hub.counters
+
+    @property
+    def port(self) -> int:
+        """The port it listens at."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """The address for clients on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self._host, self._host)
+        return f"ws://[{host}]:{self._port}" if ":" in host else f"ws://{host}:{self._port}"
+
+    def drop(self, participant: str) -> None:
+        """Drop the socket of a participant, in whatever space it is, without a close frame."""
+        for connection in tuple(self._connections):
+            if connection.participant == participant:
+                connection.abort()
+
+    def abort(self) -> None:
+        """Play a killed gateway: stop listening and drop every socket without a close frame."""
+        self._stopping = True
+        self._server.close()
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    def opened(self, connection: Connection) -> None:
+        """Count a connection in."""
+        self._connections.add(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """Count a connection out."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    async def listen(self, host: str, port: int) -> None:
+        """Begin to listen.
+
+        Raises:
+            ConfigurationError: The address cannot be listened at.
+        """
+        limits = self.limits
+        try:
+            self._server = await picows.ws_create_server(  # pyright: ignore[reportUnknownMemberType] - no types for host and port
+                self._accept,
+                host,
+                port,
+                logger_name=PicowsLog(log),
+                max_frame_size=limits.max_message_bytes * READ_BEYOND,
+                enable_auto_ping=True,
+                auto_ping_idle_timeout=limits.ping_interval,
+                auto_ping_reply_timeout=limits.ping_deadline,
+            )
+        except OSError as error:
+            why = os.strerror(error.errno).lower() if error.errno else str(error)
+            raise ConfigurationError(
+                f"cannot listen at {host}:{port}: {why}; choose another host or port"
+            ) from None
+        self._host = host
+        self._port: int = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Close every connection with 1012 and stop listening; takes ``stop_timeout`` at most."""
+        self._stopping = True
+        self._server.close()
+        self.hub.close(RESTARTING, "the gateway stops; connect again")
+        for connection in tuple(self._connections):
+            connection.shut(RESTARTING, "the gateway stops; connect again")
+        await self._until_empty(self.limits.stop_timeout)
+        self.abort()
+        await self._until_empty(LAST_TURNS)
+        with anyio.move_on_after(LAST_TURNS, shield=True):
+            await self._server.wait_closed()
+
+    async def _until_empty(self, timeout: float) -> None:
+        # Shielded: a program that is cancelled stops its gateway in the same order.
+        with anyio.move_on_after(timeout, shield=True):
+            if self._connections:
+                self._empty = anyio.Event()
+                await self._empty.wait()
+
+    def _accept(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
+        """Decide about a handshake."""
+        headers = request.headers
+        # Browsers say "keep-alive, Upgrade", and picows compares the whole value.
+        if "upgrade" in headers.get("Connection", "").lower():
+            headers["Connection"] = "Upgrade"
+        try:
+            if self._stopping or len(self._connections) >= self.limits.max_connections:
+                raise NotAdmitted(OVERLOADED, "the gateway takes no more connections now")
+            return Connection(self, read_handshake(request.path, headers, self.hub))
+        except NotAdmitted as refused:
+            self.counters.not_admitted[refused.status] += 1
+            log.info("a handshake was refused with %d: %s", refused.status, refused)
+            extra: Mapping[str, str] = (
+                {"Retry-After": str(RETRY_AFTER)} if refused.status == OVERLOADED else {}
+            )
+            response = WSUpgradeResponse.create_error_response(
+                refused.status, str(refused).encode(), extra
+            )
+            return WSUpgradeResponseWithListener(response, None)
+
+
+@asynccontextmanager
+async def serve(
+    config: Config, host: str | None = None, port: int | None = None
+) -> AsyncGenerator[RunningGateway]:
+    """Run a gateway for the length of a block.
+
+    Leaving the block closes every member with 1012 and takes ``stop_timeout`` at most.
+
+    Args:
+        config: Its spaces and limits.
+        host: Where to listen, in place of the configuration's.
+        port: Where to listen, in place of the configuration's; 0: any free port.
+
+    Raises:
+        ConfigurationError: The address cannot be listened at, or the configuration is wrong.
+    """
+    gateway = RunningGateway(config)
+    await gateway.listen(
+        config.host if host is None else host, config.port if port is None else port
+    )
+    log.info("listening at %s", gateway.url)
+    try:
+        yield gateway
+    finally:
+        await gateway.stop()
+        log.info("stopped listening at %s", gateway.url)

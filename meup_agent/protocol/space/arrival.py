@@ -1,0 +1,98 @@
+"""What a frame must be before the space decides about it."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from meup_agent.errors import InvalidEnvelope
+from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.envelope import Envelope
+
+MAX_ID_CHARS: Final = 256
+"""Characters of an id, a name or a kind: these are remembered, logged and sent back in errors,
+and the longest in use (a prefix and a UUID) have some 60."""
+
+MAX_NAMED: Final = 64
+"""Ids in ``to`` or in the correlation: a message for more people than this is for everybody."""
+
+_decode_all = msgspec.json.Decoder().decode
+
+
+class Arrival(NamedTuple):
+    """An envelope that a member sent, with all of it decoded.
+
+    Attributes:
+        envelope: The header, and the frame as it came.
+        kind_as_sent: The kind in the sender's own writing, for example ``mcp.request``.
+        payload: The payload's JSON values.
+    """
+
+    envelope: Envelope
+    kind_as_sent: str
+    payload: dict[str, Any]
+
+
+def open_frame(frame: bytes, dialect: str) -> Arrival:
+    """Decode a member's frame and check its form.
+
+    The whole frame is decoded, although only the header is needed: what is delivered must be
+    readable at every receiver, down to numbers that no float holds, and the header's decoder does
+    not look at what it skips.
+
+    Args:
+        frame: One message as it came from the network.
+        dialect: The member's.
+
+    Raises:
+        InvalidEnvelope: It is no envelope of that dialect, or lacks what every envelope has.
+    """
+    envelope = decode(frame, dialect)
+    try:
+        fields: dict[str, Any] = _decode_all(frame)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidEnvelope(
+            "invalid_json",
+            f"the frame is no JSON that every reader understands: {error}",
+            envelope_id=usable_id(envelope.id),
+        ) from None
+    problem = _problem(envelope, fields)
+    if problem is not None:
+        raise InvalidEnvelope("invalid_envelope", problem, envelope_id=usable_id(envelope.id))
+    return Arrival(envelope, fields["kind"], fields["payload"])
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be an id or a kind: not empty, not too long, nothing unprintable."""
+    return 0 < len(text) <= MAX_ID_CHARS and text.isprintable()
+
+
+def usable_id(envelope_id: str | None) -> str | None:
+    """The id of a refused envelope, if an answer can refer to it."""
+    return envelope_id if envelope_id and is_name(envelope_id) else None
+
+
+def _problem(envelope: Envelope, fields: dict[str, Any]) -> str | None:
+    """What is wrong with an envelope, in one sentence."""
+    if not envelope.protocol:
+        return "the envelope has no 'protocol'"
+    if "payload" not in fields:
+        return "the envelope has no 'payload'"
+    if not isinstance(fields["payload"], dict):
+        return "the envelope's 'payload' is not an object"
+    for field, name in (("id", envelope.id), ("kind", envelope.kind)):
+        if not is_name(name):
+            return _unfit(field)
+    for field, names in (("to", envelope.to), ("correlation", envelope.correlation)):
+        if len(names) > MAX_NAMED:
+            return f"the envelope's {field!r} names {len(names)}; at most {MAX_NAMED} are taken"
+        if not all(map(is_name, names)):
+            return _unfit(field)
+    return None
+
+
+def _unfit(field: str) -> str:
+    return (
+        f"the envelope's {field!r} must hold 1 to {MAX_ID_CHARS} printable characters for each name"
+    )

@@ -1,0 +1,36 @@
+"""What a gateway counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Counters:
+    """Plain numbers since the gateway was made; they only grow.
+
+    Attributes:
+        frames_in: Messages that members sent.
+        accepted: Envelopes of members that were delivered.
+        delivered: Frames handed to members, the gateway's own included.
+        dropped: Envelopes that nobody reads (``system/heartbeat``, ``system/register``).
+        refused: Envelopes that were answered with ``system/error``, by its code.
+        joined: Connections that joined a space; ``taken_over`` counts those among them that
+            replaced an older one.
+        taken_over: See ``joined``.
+        left: Participants that left a space.
+        closed: Members that the gateway closed, by close code.
+        not_admitted: Connections that did not get into a space, by status or close code.
+    """
+
+    frames_in: int = 0
+    accepted: int = 0
+    delivered: int = 0
+    dropped: int = 0
+    joined: int = 0
+    taken_over: int = 0
+    left: int = 0
+    refused: Counter[str] = field(default_factory=Counter[str])
+    closed: Counter[int] = field(default_factory=Counter[int])
+    not_admitted: Counter[int] = field(default_factory=Counter[int])

@@ -1,0 +1,257 @@
+"""One space: who is there, and what is let through (PROTOCOL 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from meup_agent.errors import InvalidEnvelope
+from meup_agent.protocol import kinds
+from meup_agent.protocol.capability import Capabilities, compile_capabilities
+from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.space.arrival import Arrival, open_frame
+from meup_agent.protocol.space.issued import Issued
+
+IDENTITY_MISMATCH: Final = "identity_mismatch"
+RESERVED_KIND: Final = "reserved_kind"
+CAPABILITY_VIOLATION: Final = "capability_violation"
+NOT_PROPOSER: Final = "not_proposer"
+
+MAX_ERROR_CHARS: Final = 500
+"""Characters of an error's message: it may quote the stranger's frame, which may be large."""
+
+ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
+"""Notifications that are routed whatever the capabilities (PROTOCOL 3)."""
+
+DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
+"""What TypeScript clients send to a gateway and nobody reads (PROTOCOL 2)."""
+
+_NOTIFICATION = "notifications/"
+_WITHDRAW: dict[str, Any] = {"kind": kinds.MCP_WITHDRAW}
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """An envelope for every member, its sender included."""
+
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An envelope that goes no further.
+
+    Attributes:
+        code: Why, for example ``capability_violation`` or ``invalid_json``.
+        error: The draft of the ``system/error`` for its sender.
+    """
+
+    code: str
+    error: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """An envelope that goes no further, and nobody is told."""
+
+    kind: str
+
+
+Decision = Accepted | Refused | Dropped
+
+
+class Joined(NamedTuple):
+    """What a participant's arrival makes the gateway say; both are drafts.
+
+    Attributes:
+        welcome: For the newcomer alone.
+        presence: For everybody, the newcomer included.
+    """
+
+    welcome: Envelope
+    presence: Envelope
+
+
+def member_capabilities(
+    listed: Iterable[Mapping[str, Any]], *, place: str = "capabilities"
+) -> Capabilities:
+    """The capabilities of a member: those listed, and ``mcp/withdraw``, which everybody has.
+
+    Args:
+        listed: As they are configured.
+        place: Where they are configured, for the error.
+
+    Raises:
+        InvalidPattern: One does not compile.
+    """
+    own = [dict(capability) for capability in listed]
+    compiled = compile_capabilities(own, place=place)
+    if compiled.allow(kinds.MCP_WITHDRAW, {}):
+        return compiled
+    return compile_capabilities([*own, _WITHDRAW], place=place)
+
+
+class Space:
+    """The participants who are in a space, and every decision about what they send.
+
+    Drafts that it returns have no id and no time: who sends them gives both.
+    """
+
+    def __init__(self) -> None:
+        self._present: dict[str, Capabilities] = {}
+        self._requests = Issued()
+        self._proposals = Issued()
+
+    def __contains__(self, participant: object) -> bool:
+        """Whether a participant is in the space."""
+        return participant in self._present
+
+    def join(self, participant: str, capabilities: Capabilities) -> Joined:
+        """Take a participant in, or take in a newer connection of one who is there.
+
+        A newer connection is announced as a ``join`` without a ``leave`` before it. The
+        participant did not go away, so nobody's time limit for an absent one starts to run. But
+        what went to the older connection may have been lost with it, and a ``join`` is what makes
+        the others say again what must not be missed (PROTOCOL 4.14).
+        """
+        others = [
+            _described(name, held) for name, held in self._present.items() if name != participant
+        ]
+        self._present[participant] = capabilities
+        you = _described(participant, capabilities)
+        return Joined(
+            _said(kinds.SYSTEM_WELCOME, {"you": you, "participants": others}, to=participant),
+            _said(kinds.SYSTEM_PRESENCE, {"event": "join", "participant": you}),
+        )
+
+    def leave(self, participant: str) -> Envelope:
+        """Take a participant out; the draft of what everybody else is told."""
+        del self._present[participant]
+        return _said(kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}})
+
+    def receive(self, participant: str, frame: bytes, dialect: str) -> Decision:
+        """Decide about a frame.
+
+        Args:
+            participant: Who sent it, as the token told; what the frame says of its sender is only
+                compared with this.
+            frame: One message, as it came.
+            dialect: The member's.
+        """
+        try:
+            arrival = open_frame(frame, dialect)
+        except InvalidEnvelope as invalid:
+            return refusal(participant, invalid.problem, str(invalid), about=invalid.envelope_id)
+        envelope = arrival.envelope
+        if envelope.kind in DROPPED_KINDS:
+            return Dropped(envelope.kind)
+        refused = self._refused(participant, arrival)
+        if refused is not None:
+            return refused
+        if envelope.kind == kinds.MCP_REQUEST and not _method(arrival.payload).startswith(
+            _NOTIFICATION
+        ):
+            self._requests.remember(envelope.id, participant, envelope.to)
+        elif envelope.kind == kinds.MCP_PROPOSAL:
+            self._proposals.remember(envelope.id, participant, envelope.to)
+        return Accepted(envelope)
+
+    def _refused(self, participant: str, arrival: Arrival) -> Refused | None:
+        envelope = arrival.envelope
+        if envelope.sender != participant:
+            return refusal(
+                participant,
+                IDENTITY_MISMATCH,
+                f"you are {participant!r}, and the envelope says that it is from"
+                f" {envelope.sender!r}; send as yourself",
+                about=envelope.id,
+            )
+        if _is_reserved(envelope.kind):
+            return refusal(
+                participant,
+                RESERVED_KIND,
+                f"{arrival.kind_as_sent!r} comes only from the gateway",
+                about=envelope.id,
+            )
+        if not self._may(participant, arrival):
+            return refusal(
+                participant,
+                CAPABILITY_VIOLATION,
+                f"none of your capabilities allows this {arrival.kind_as_sent!r}",
+                about=envelope.id,
+                attempted_kind=arrival.kind_as_sent,
+                your_capabilities=list(self._present[participant].patterns),
+            )
+        if envelope.kind == kinds.MCP_WITHDRAW:
+            return self._refused_withdraw(participant, envelope)
+        return None
+
+    def _may(self, participant: str, arrival: Arrival) -> bool:
+        """Whether a member may send an envelope, by its capabilities or whatever they are."""
+        envelope, payload = arrival.envelope, arrival.payload
+        if self._present[participant].allow(envelope.kind, payload):
+            return True
+        if envelope.kind == kinds.MCP_REQUEST:
+            return _method(payload) in ALWAYS_ALLOWED_METHODS
+        return envelope.kind == kinds.MCP_RESPONSE and any(
+            self._requests.addressed(request, participant) for request in envelope.correlation
+        )
+
+    def _refused_withdraw(self, participant: str, withdraw: Envelope) -> Refused | None:
+        """Only the proposer withdraws; unknown and late withdraws pass (PROTOCOL 3, 4.1)."""
+        for proposal in withdraw.correlation:
+            issuers = self._proposals.issuers(proposal)
+            if issuers and participant not in issuers:
+                return refusal(
+                    participant,
+                    NOT_PROPOSER,
+                    f"proposal {proposal} is not yours; only its proposer withdraws it",
+                    about=withdraw.id,
+                )
+        return None
+
+
+def refusal(
+    participant: str, code: str, message: str, *, about: str | None = None, **details: Any
+) -> Refused:
+    """A refusal with the draft of its ``system/error``.
+
+    Args:
+        participant: Whose envelope it was.
+        code: The error's code.
+        message: One sentence for a person; cut at :data:`MAX_ERROR_CHARS`.
+        about: The id of the refused envelope, where there is one.
+        details: What else the payload says.
+    """
+    payload = {"error": code, "message": message[:MAX_ERROR_CHARS], **details}
+    return Refused(code, _said(kinds.SYSTEM_ERROR, payload, to=participant, about=about))
+
+
+def _said(kind: str, payload: object, *, to: str = "", about: str | None = None) -> Envelope:
+    """The draft of something that the gateway says."""
+    return draft(
+        kind,
+        payload,
+        id="",
+        sender=kinds.GATEWAY,
+        to=(to,) if to else (),
+        correlation=(about,) if about else (),
+    )
+
+
+def _described(participant: str, capabilities: Capabilities) -> dict[str, Any]:
+    return {"id": participant, "capabilities": list(capabilities.patterns)}
+
+
+def _method(payload: dict[str, Any]) -> str:
+    method = payload.get("method")
+    return method if isinstance(method, str) else ""
+
+
+def _is_reserved(kind: str) -> bool:
+    """Whether only the gateway says this, in either writing, known or not (PROTOCOL 4.10)."""
+    known = kinds.KINDS.get(kind)
+    return kind.startswith(("system/", "system.")) or (
+        known is not None and known.sender == "gateway"
+    )
