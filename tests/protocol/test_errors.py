@@ -1,0 +1,132 @@
+"""The tree of exceptions: drawn as it is, and each error says what happened, to what."""
+
+import inspect
+import re
+
+import pytest
+
+from meup_agent import errors
+
+CLASSES = {
+    name: item
+    for name, item in vars(errors).items()
+    if inspect.isclass(item) and issubclass(item, BaseException)
+}
+
+DRAWN = re.compile(r"^ {4}(?P<indent>[ │├└─]*)(?P<name>[A-Z]\w+)", re.MULTILINE)
+
+
+def test_the_tree_is_drawn_as_it_is() -> None:
+    path: list[str] = []
+    parents: dict[str, str] = {}
+    for line in DRAWN.finditer(errors.__doc__ or ""):
+        depth = len(line["indent"]) // 4
+        path[depth:] = [line["name"]]
+        if depth:
+            parents[line["name"]] = path[depth - 1]
+    assert parents == {
+        name: item.__bases__[0].__name__ for name, item in CLASSES.items() if name != "MeupError"
+    }
+
+
+def test_every_error_lies_with_one_of_three() -> None:
+    branches = (errors.UsageError, errors.PeerError, errors.ConnectionFailed)
+    for name, item in CLASSES.items():
+        if name != "MeupError":
+            assert sum(issubclass(item, branch) for branch in branches) == 1, name
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (errors.HandlerDefinitionError("x"), TypeError),
+        (errors.ConfigurationError("x"), ValueError),
+        (errors.InvalidPattern("x"), ValueError),
+        (errors.InvalidEnvelope("invalid_json", "x"), ValueError),
+        (errors.ProposalExpired("p1"), TimeoutError),
+        (errors.RequestTimeout("x"), TimeoutError),
+    ],
+)
+def test_errors_that_python_has_a_word_for(error: Exception, builtin: type[Exception]) -> None:
+    assert isinstance(error, builtin)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "attributes"),
+    [
+        (
+            errors.InvalidPattern("is bad", place="payload.a"),
+            "payload.a: is bad",
+            {"place": "payload.a"},
+        ),
+        (errors.InvalidPattern("is bad"), "is bad", {"place": ""}),
+        (
+            errors.AlreadyInProgress("p1", "b"),
+            "proposal p1 is already being fulfilled by 'b'; leave it to them",
+            {"proposal_id": "p1", "by": "b"},
+        ),
+        (
+            errors.AlreadyDecided("p1", "withdrawn"),
+            "proposal p1 is withdrawn; there is nothing left to decide",
+            {"proposal_id": "p1", "state": "withdrawn"},
+        ),
+        (
+            errors.InvalidEnvelope("too_deep", "it is", envelope_id="e1"),
+            "it is",
+            {"problem": "too_deep", "envelope_id": "e1"},
+        ),
+        (
+            errors.InvalidArguments("no", [{"argument": "a", "problem": "missing"}]),
+            "no",
+            {"problems": ({"argument": "a", "problem": "missing"},)},
+        ),
+        (
+            errors.RequestError(-32601, "unknown", {"x": 1}),
+            "unknown (code -32601)",
+            {"code": -32601, "message": "unknown", "data": {"x": 1}},
+        ),
+        (errors.RequestError("NOT_FOUND", "no"), "no (code NOT_FOUND)", {"data": None}),
+        (errors.ToolError("no"), "no", {"result": {}}),
+        (
+            errors.ProposalRejected("p1", "unsafe", "b"),
+            "proposal p1 was rejected by 'b': unsafe",
+            {"proposal_id": "p1", "reason": "unsafe", "by": "b"},
+        ),
+        (
+            errors.ProposalWithdrawn("p1", "other"),
+            "proposal p1 was withdrawn: other",
+            {"proposal_id": "p1", "reason": "other"},
+        ),
+        (
+            errors.ProposalExpired("p1"),
+            "proposal p1 expired: nobody decided it in time",
+            {"proposal_id": "p1"},
+        ),
+        (
+            errors.Refused("capability_violation", "no", {"x": 1}),
+            "no",
+            {"error": "capability_violation", "details": {"x": 1}},
+        ),
+        (
+            errors.HandshakeRefused(503, 2.5, "busy"),
+            "the gateway refused the connection with status 503: busy",
+            {"status": 503, "retry_after": 2.5, "body": "busy"},
+        ),
+        (
+            errors.HandshakeRefused(401),
+            "the gateway refused the connection with status 401",
+            {"retry_after": None, "body": ""},
+        ),
+        (
+            errors.TransportClosed(1001, "away"),
+            "the connection is closed (code 1001: away)",
+            {"code": 1001, "reason": "away"},
+        ),
+        (errors.TransportClosed(1006), "the connection is closed (code 1006)", {"reason": ""}),
+    ],
+)
+def test_an_error_says_what_happened(
+    error: errors.MeupError, message: str, attributes: dict[str, object]
+) -> None:
+    assert str(error) == message
+    assert {name: getattr(error, name) for name in attributes} == attributes

@@ -1,0 +1,49 @@
+"""The table of kinds, and its two spellings (PROTOCOL 1)."""
+
+import pytest
+
+from meup_agent.protocol import kinds
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_a_known_kind_has_two_spellings(kind: str) -> None:
+    dotted = kinds.dotted(kind)
+    assert dotted == kind.replace("/", ".")
+    assert kinds.canonical(dotted) == kinds.canonical(kind) == kind
+
+
+def test_no_two_kinds_are_spelled_alike() -> None:
+    assert len({kinds.dotted(kind) for kind in kinds.KINDS}) == len(kinds.KINDS)
+    assert all(name == kind.name for name, kind in kinds.KINDS.items())
+
+
+@pytest.mark.parametrize("kind", ["", "mcp", "mcp.requests", "a.b", "a/b", "system.heartbeat"])
+def test_an_unknown_kind_stays_as_it_is(kind: str) -> None:
+    assert kinds.canonical(kind) == kind
+    assert kinds.dotted(kind) == kind
+
+
+def test_what_only_the_gateway_says() -> None:
+    assert {name for name, kind in kinds.KINDS.items() if kind.sender == "gateway"} == {
+        "system/welcome",
+        "system/presence",
+        "system/error",
+        "space/invite-ack",
+    }
+
+
+def test_what_refers_to_something() -> None:
+    assert {name for name, kind in kinds.KINDS.items() if kind.correlated} == {
+        "mcp/response",
+        "mcp/withdraw",
+        "mcp/reject",
+        "chat/acknowledge",
+        "chat/cancel",
+        "capability/grant-ack",
+        "space/invite-ack",
+    }
+
+
+def test_the_gateway_has_three_names() -> None:
+    assert {"system:gateway", "gateway", "system"} == kinds.GATEWAY_NAMES
+    assert kinds.GATEWAY in kinds.GATEWAY_NAMES
