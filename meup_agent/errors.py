@@ -7,7 +7,7 @@ Whose fault it was decides the branch::
     │   ├── HandlerDefinitionError    a decorator on a function that cannot work
     │   ├── ConfigurationError        a setting or a configuration file is wrong
     │   ├── InvalidPattern            a capability pattern that does not compile
-    │   ├── NotExpressible            an envelope that a dialect has no words for
+    │   ├── NotExpressible            what a dialect or JSON has no words for
     │   ├── IllegalStep               a step that a lifecycle table does not have
     │   ├── AlreadyInProgress         somebody else's fulfillment is on its way
     │   └── AlreadyDecided            the proposal is no longer pending
@@ -76,7 +76,7 @@ class InvalidPattern(UsageError, ValueError):
 
 
 class NotExpressible(UsageError, ValueError):
-    """An envelope cannot be said in the dialect it was to be encoded in (PROTOCOL 1)."""
+    """Something cannot be said: a dialect has no words for it (PROTOCOL 1), or JSON no form."""
 
 
 class IllegalStep(UsageError):

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from meup_agent.errors import NotExpressible
+
 T = TypeVar("T")
 
 _decode_json = msgspec.json.Decoder().decode
@@ -37,8 +39,15 @@ HEADER_FIELDS = frozenset(
 
 
 def encode_json(value: object) -> bytes:
-    """JSON bytes of plain values (dict, list, str, numbers, bool, None) and msgspec structs."""
-    return _encode_json(value)
+    """JSON bytes of plain values (dict, list, str, numbers, bool, None) and msgspec structs.
+
+    Raises:
+        NotExpressible: Something in it has no JSON form, a lone surrogate for example.
+    """
+    try:
+        return _encode_json(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise NotExpressible(f"a value cannot be written as JSON: {error}") from None
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
