@@ -152,13 +152,17 @@ class RequestError(PeerError):
         code: The JSON-RPC code, for example −32601; a string where a peer sends one.
         message: The peer's message.
         data: Whatever the peer added.
+        by: Who answered so; ``None`` for one that a handler raises itself.
     """
 
-    def __init__(self, code: int | str, message: str, data: Any = None) -> None:
+    def __init__(
+        self, code: int | str, message: str, data: Any = None, *, by: str | None = None
+    ) -> None:
         super().__init__(f"{message} (code {code})")
         self.code = code
         self.message = message
         self.data = data
+        self.by = by
 
 
 class ToolError(PeerError):

@@ -18,7 +18,7 @@ from meup_agent.agent.script import Backend, run_script
 from meup_agent.client.space import Space
 from meup_agent.errors import ConfigurationError
 from meup_agent.session import Session, Settings
-from meup_agent.session.groups import unwrapped
+from meup_agent.session.groups import background_tasks
 from meup_agent.transport.websocket import websocket_connector
 
 if TYPE_CHECKING:
@@ -98,14 +98,14 @@ class Agent(Decorators):
         """
         connector, where, token = _where_to(url, space, token)
         self._registry.freeze()
-        with unwrapped():
-            async with anyio.create_task_group() as tasks:
-                runner = Runner(self._registry, self.name, tasks)
-                session = Session(
-                    connector, token=token, handlers=runner, settings=settings, where=where
-                )
-                joined = Space(session)
-                runner.attach(session, joined)
+        async with background_tasks() as tasks:
+            runner = Runner(self._registry, self.name, tasks)
+            session = Session(
+                connector, token=token, handlers=runner, settings=settings, where=where
+            )
+            joined = Space(session)
+            runner.attach(session, joined)
+            try:
                 async with session:
                     try:
                         yield joined
@@ -114,7 +114,8 @@ class Agent(Decorators):
                         raise
                     else:
                         await _stop(session, runner, grace, hurry)
-                tasks.cancel_scope.cancel()
+            finally:
+                runner.end()
 
     def run(
         self,

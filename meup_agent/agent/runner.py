@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 
 from meup_agent.agent import mcp
+from meup_agent.agent.answer import sendable_text, wire_result
 from meup_agent.agent.context import Context
 from meup_agent.agent.definitions import HandlerDefinition, Role
 from meup_agent.agent.scope import (
@@ -16,13 +20,16 @@ from meup_agent.agent.scope import (
     HandlerCancelled,
     Scope,
     is_cancelled_here,
+    without_stops,
 )
 from meup_agent.client.chat import Chat
 from meup_agent.client.current import RunningHandler, handler_is
 from meup_agent.client.deciding import Proposal
 from meup_agent.errors import InvalidArguments, RequestError
 from meup_agent.protocol import exchange, payloads
+from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange.roster import participant_of
+from meup_agent.protocol.reasons import Cause, Reason
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -31,7 +38,6 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Key, Work
-    from meup_agent.protocol.reasons import Cause
     from meup_agent.session import Session
 
 log = logging.getLogger("meup_agent.agent")
@@ -62,6 +68,8 @@ class Runner:
         self._scopes: dict[Key, Scope] = {}
         self._idle = anyio.Event()
         self._threads = anyio.CapacityLimiter(THREADS)
+        self._context = copy_context()
+        self._over = False
         self._session: Session | None = None
         self._space: Space | None = None
 
@@ -87,8 +95,15 @@ class Runner:
 
     def start(self, key: Key, work: Work) -> None:
         """Start the handlers for some work."""
+        if self._over:
+            return
         scope = Scope(key, self._name_of(work))
         self._scopes[key] = scope
+        # In the agent's context: what began this may be another handler's end, and context
+        # variables that one has set are none of this one's.
+        self._context.copy().run(self._begin, scope, work)
+
+    def _begin(self, scope: Scope, work: Work) -> None:
         self._tasks.start_soon(self._run, scope, work, name=scope.name)
 
     def cancel(self, key: Key, cause: Cause) -> None:
@@ -111,69 +126,81 @@ class Runner:
         for scope in self._scopes.values():
             scope.abandon()
 
+    def end(self) -> None:
+        """The space has been left: begin nothing more, and wait for no thread."""
+        self._over = True
+        for scope in self._scopes.values():
+            scope.cancel(
+                Cause(Reason.NO_LONGER_NEEDED, self._used_session.me, "the agent shuts down")
+            )
+        self.abandon_threads()
+
     # --- one handler ---
 
     async def _run(self, scope: Scope, work: Work) -> None:
-        settled = False
+        session = self._used_session
         try:
-            running = RunningHandler(scope.key, self._used_session, lambda: scope.cause)
-            with handler_is(running):
-                result = await self._result(scope, work)
+            with handler_is(RunningHandler(scope.key, session, lambda: scope.cause)):
+                result = await scope.run(partial(self._result, scope, work))
+        except BaseException as error:
+            scope.ended.set()
+            if not self._failed(scope, error):
+                raise
+        else:
             scope.ended.set()
             if scope.cause is None:
-                self._used_session.returned(scope.key, result)
+                session.returned(scope.key, result)
             else:
-                self._cancelled(scope)
-            settled = True
-        except RequestError as error:
-            self._failed(scope, int(error.code) if _is_number(error.code) else -32000, error)
-            settled = True
-        except InvalidArguments as error:
-            scope.ended.set()
-            self._used_session.raised(
-                scope.key,
-                payloads.INVALID_PARAMS,
-                str(error),
-                {"problems": list(error.problems)} if error.problems else None,
-            )
-            settled = True
-        except HandlerCancelled:
-            self._cancelled(scope)
-            settled = True
-        except Exception as error:
-            self._failed(scope, payloads.INTERNAL_ERROR, error)
-            settled = True
-        except anyio.get_cancelled_exc_class():
-            if is_cancelled_here():
-                raise
-            # A future of the handler's own was cancelled: its failure, and nobody else's.
-            self._used_session.raised(
-                scope.key, payloads.INTERNAL_ERROR, f"{scope.name} was interrupted"
-            )
-            settled = True
+                self._stopped(scope)
         finally:
-            scope.ended.set()
-            if not settled:
-                self._cancelled(scope)
             del self._scopes[scope.key]
             if not self._scopes:
                 self._idle.set()
 
-    def _cancelled(self, scope: Scope) -> None:
+    def _stopped(self, scope: Scope) -> None:
+        """A cancelled handler has ended, and owes nobody an answer."""
         self._used_session.raised(scope.key, payloads.EXCHANGE_ERROR, "cancelled")
         log.info("%s has stopped", scope.name)
 
-    def _failed(self, scope: Scope, code: int, error: Exception) -> None:
-        """A handler raised: the requester gets a sentence, the log gets the rest."""
-        scope.ended.set()
-        if scope.cause is None:
-            log.error("%s failed", scope.name, exc_info=error)
+    def _failed(self, scope: Scope, raised: BaseException) -> bool:
+        """A handler raised: the requester gets a sentence, the log gets the rest.
+
+        Returns:
+            Whether that settles it; ``False`` for what is not the handler's own affair.
+        """
+        error = without_stops(raised)
+        if error is None:
+            self._stopped(scope)
+        elif isinstance(error, Exception):
+            self._answer_error(scope, error)
+        elif isinstance(error, anyio.get_cancelled_exc_class()) and not is_cancelled_here():
+            # A future of the handler's own was cancelled: its failure, and nobody else's.
+            log.error("%s was interrupted", scope.name, exc_info=error)
+            self._raised(scope, payloads.INTERNAL_ERROR, f"{scope.name} was interrupted")
         else:
+            self._stopped(scope)
+            return False
+        return True
+
+    def _answer_error(self, scope: Scope, error: Exception) -> None:
+        if scope.cause is not None:
             log.info("%s failed while it was cancelled: %r", scope.name, error)
-        if isinstance(error, RequestError):
-            self._used_session.raised(scope.key, code, error.message, error.data)
+            self._raised(scope, payloads.EXCHANGE_ERROR, "cancelled")
+        elif isinstance(error, RequestError):
+            log.info("%s answers with an error: %s", scope.name, error)
+            code = error.code if isinstance(error.code, int) else payloads.EXCHANGE_ERROR
+            self._raised(scope, code, error.message, error.data)
         else:
-            self._used_session.raised(scope.key, code, f"{scope.name} failed")
+            log.error("%s failed", scope.name, exc_info=error)
+            self._raised(scope, payloads.INTERNAL_ERROR, f"{scope.name} failed")
+
+    def _raised(self, scope: Scope, code: int, message: str, data: Any = None) -> None:
+        try:
+            data = None if data is None else msgspec.Raw(encode_json(data))
+        except (TypeError, ValueError):
+            log.warning("%s: the data of its error is no JSON, and is left out", scope.name)
+            data = None
+        self._used_session.raised(scope.key, code, sendable_text(message), data)
 
     async def _watch_the_end(self, scope: Scope) -> None:
         """Name a handler that does not end although it was cancelled."""
@@ -198,34 +225,44 @@ class Runner:
                 return mcp.answer(self._registry, self._name, call)
             return await self._call_tool(scope, work, call)
         definitions = self._definitions(work)
+        if len(definitions) == 1:
+            return await self._invoke(scope, work, definitions[0], {})
         async with anyio.create_task_group() as tasks:
-            for definition in definitions[1:]:
+            for definition in definitions:
                 tasks.start_soon(self._run_beside, scope, work, definition)
-            await self._invoke(scope, work, definitions[0], {})
         return None
 
     async def _call_tool(self, scope: Scope, work: Work, call: payloads.Call) -> Any:
         handler = self._registry.tool(call.name)
-        if handler is None:
-            raise InvalidArguments(f"there is no tool {call.name!r} here")
-        arguments = handler.tool.bind(call.params.get("arguments"))
+        try:
+            if handler is None:
+                raise InvalidArguments(f"there is no tool {call.name!r} here")
+            arguments = handler.tool.bind(call.params.get("arguments"))
+        except InvalidArguments as error:
+            data = {"problems": list(error.problems)} if error.problems else None
+            raise RequestError(payloads.INVALID_PARAMS, str(error), data) from None
         try:
             value = await self._invoke(scope, work, handler, arguments)
-            return None if scope.cause is not None else handler.tool.result(value)
-        except RequestError:
-            raise
+            return None if scope.cause is not None else wire_result(handler.tool.result(value))
+        except RequestError as error:
+            if error.by is None:
+                # The handler's own choice of an answer; what others answered it is a failure.
+                raise
+            failure: Exception = error
         except Exception as error:
-            if scope.cause is None:
-                log.exception("%s failed", scope.name)
-            return handler.tool.error_result(error)
+            failure = error
+        if scope.cause is None:
+            log.error("%s failed", scope.name, exc_info=failure)
+        return wire_result(handler.tool.error_result(failure))
 
     async def _run_beside(self, scope: Scope, work: Work, definition: HandlerDefinition) -> None:
-        """A further handler for the same notice: its failure is its own."""
-        beside = Scope(scope.key, definition.signature.source.qualname)
+        """One of several handlers for the same notice: its failure is its own."""
         try:
-            await self._invoke(beside, work, definition, {})
+            await self._invoke(scope, work, definition, {})
+        except HandlerCancelled:
+            return
         except Exception:
-            log.exception("%s failed", beside.name)
+            log.exception("%s failed", definition.signature.source.qualname)
 
     async def _invoke(
         self, scope: Scope, work: Work, definition: HandlerDefinition, arguments: dict[str, Any]
@@ -235,7 +272,7 @@ class Runner:
             parameter: self._injected(what, scope, work)
             for parameter, what in signature.injected.items()
         }
-        return await scope.run(
+        return await scope.call(
             definition.fn,
             {**arguments, **injected},
             is_async=signature.is_async,
@@ -289,7 +326,3 @@ class Runner:
     def _used_space(self) -> Space:
         assert self._space is not None
         return self._space
-
-
-def _is_number(code: int | str) -> bool:
-    return isinstance(code, int)

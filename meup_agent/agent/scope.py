@@ -8,17 +8,18 @@ differs between loops when a handler swallows its cancellation.
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import anyio
 import anyio.to_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from meup_agent.protocol.exchange import Key
     from meup_agent.protocol.reasons import Cause
+
+T = TypeVar("T")
 
 LATE_SECONDS: Final = 1.0
 """A handler that goes on this long after its cancellation is named in the log."""
@@ -32,7 +33,10 @@ class HandlerCancelled(BaseException):
 
 
 class Scope:
-    """The running of one handler.
+    """The running of one handler, or of several for the same exchange.
+
+    Only :meth:`cancel` ends it, never a cancellation from outside: so whoever is cancelled is told
+    why, and the agent that leaves a space gives its handlers their grace.
 
     Attributes:
         key: The exchange that it handles.
@@ -46,8 +50,8 @@ class Scope:
         self.name = name
         self.cause: Cause | None = None
         self.ended = anyio.Event()
-        self._cancel_scope = anyio.CancelScope()
-        self._thread: anyio.CancelScope | None = None
+        self._cancel_scope = anyio.CancelScope(shield=True)
+        self._threads: set[anyio.CancelScope] = set()
 
     def cancel(self, cause: Cause) -> None:
         """End it, with a cause; a second one changes nothing."""
@@ -56,11 +60,18 @@ class Scope:
             self._cancel_scope.cancel()
 
     def abandon(self) -> None:
-        """Do not wait for its worker thread any longer."""
-        if self._thread is not None:
-            self._thread.cancel()
+        """Do not wait for its worker threads any longer."""
+        for thread in self._threads:
+            thread.cancel()
 
-    async def run(
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Do the handler's work in the scope; ``None`` if it was cancelled."""
+        with self._cancel_scope:
+            if self.cause is None:
+                return await work()
+        return None
+
+    async def call(
         self,
         fn: Callable[..., Any],
         arguments: dict[str, Any],
@@ -68,27 +79,26 @@ class Scope:
         is_async: bool,
         threads: anyio.CapacityLimiter,
     ) -> Any:
-        """Run a handler's function; ``None`` if it was cancelled.
+        """Call a handler's function, inside :meth:`run`.
 
         A function that is not ``async`` runs in a worker thread. The thread is waited for, even
         when the handler is cancelled, until :meth:`abandon`.
         """
-        with self._cancel_scope:
-            if self.cause is None:
-                if is_async:
-                    return await fn(**arguments)
-                return await self._run_in_thread(partial(fn, **arguments), threads)
-        return None
+        if is_async:
+            return await fn(**arguments)
 
-    async def _run_in_thread(self, fn: Callable[[], Any], threads: anyio.CapacityLimiter) -> Any:
         def unless_cancelled() -> Any:
             self.check_cancelled()
-            return fn()
+            return fn(**arguments)
 
-        with anyio.CancelScope(shield=True) as self._thread:
-            return await anyio.to_thread.run_sync(
-                unless_cancelled, abandon_on_cancel=True, limiter=threads
-            )
+        with anyio.CancelScope(shield=True) as thread:
+            self._threads.add(thread)
+            try:
+                return await anyio.to_thread.run_sync(
+                    unless_cancelled, abandon_on_cancel=True, limiter=threads
+                )
+            finally:
+                self._threads.discard(thread)
 
     def check_cancelled(self) -> None:
         """Raise if it was cancelled; from any thread.
@@ -98,6 +108,13 @@ class Scope:
         """
         if self.cause is not None:
             raise HandlerCancelled(str(self.cause))
+
+
+def without_stops(error: BaseException) -> BaseException | None:
+    """What is left of an exception without :class:`HandlerCancelled`, which a task group wraps."""
+    if isinstance(error, BaseExceptionGroup):
+        return cast("BaseExceptionGroup[BaseException]", error).split(HandlerCancelled)[1]
+    return None if isinstance(error, HandlerCancelled) else error
 
 
 def is_cancelled_here() -> bool:

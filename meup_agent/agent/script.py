@@ -13,7 +13,7 @@ import anyio
 
 from meup_agent.client.space import Space
 from meup_agent.errors import MeupError
-from meup_agent.session.groups import unwrapped
+from meup_agent.session.groups import background_tasks
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
@@ -53,14 +53,12 @@ def run_script(join: Join, *, backend: Backend = "asyncio", log_level: str | Non
 
 async def _until_stopped(join: Join) -> None:
     stopping = _Stopping()
-    with unwrapped():
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(stopping.listen)
-            with stopping.connecting:
-                async with join(stopping.hurry):
-                    stopping.joined = True
-                    await stopping.asked.wait()
-            tasks.cancel_scope.cancel()
+    async with background_tasks() as tasks:
+        await tasks.start(stopping.listen)
+        with stopping.connecting:
+            async with join(stopping.hurry):
+                stopping.joined = True
+                await stopping.asked.wait()
 
 
 class _Stopping:

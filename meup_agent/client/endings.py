@@ -87,6 +87,8 @@ def response_of(ending: Ending, *, what: str) -> Responded:
             return ending
         case Expired(sent=False):
             raise RequestTimeout(f"{what} could not be sent before its deadline")
+        case Withdrawn():
+            raise OutcomeUnknown(f"{what} was given up: {ending.cause}")
         case Expired():
             raise RequestTimeout(f"{what} got no response before its deadline, and was cancelled")
         case _:
@@ -102,7 +104,10 @@ def result_of(answer: Responded | Fulfilled) -> Any:
     if answer.error is not None:
         error = answer.error
         raise RequestError(
-            error.get("code", 0), str(error.get("message", "no message")), error.get("data")
+            error.get("code", 0),
+            str(error.get("message", "no message")),
+            error.get("data"),
+            by=answer.by if isinstance(answer, Responded) else answer.executor,
         )
     return answer.result
 

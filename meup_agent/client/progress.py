@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from meup_agent.protocol.exchange import Progressed
+
+log = logging.getLogger("meup_agent.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +29,19 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
-"""Told of each progress. It is called by the reader of the connection: it must return at once."""
+"""Told of each progress. It is called by the reader of the connection: it must return at once, and
+what it raises is only logged."""
 
 
 def relay(on_progress: OnProgress | None) -> Callable[[Progressed], None] | None:
     """What the session calls, for what the caller gave."""
     if on_progress is None:
         return None
-    return lambda told: on_progress(Progress(told.done, told.total, told.message))
+
+    def tell(told: Progressed) -> None:
+        try:
+            on_progress(Progress(told.done, told.total, told.message))
+        except Exception:
+            log.exception("on_progress failed")
+
+    return tell

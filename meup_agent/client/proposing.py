@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from meup_agent.client.progress import OnProgress
     from meup_agent.protocol.exchange import Key
-    from meup_agent.protocol.outcomes import Outcome
+    from meup_agent.protocol.outcomes import Ending, Outcome
     from meup_agent.session import Session
 
 TTL: Final = 300.0
@@ -40,6 +40,7 @@ class OwnProposal:
     def __init__(self, session: Session, key: Key) -> None:
         self._session = session
         self._key = key
+        self._left: Ending | None = None
         self.id = key.id
 
     @property
@@ -62,7 +63,9 @@ class OwnProposal:
             NotSent: It never left.
             OutcomeUnknown: It was sent, and no answer can arrive.
         """
-        ending = await self._session.ending(self._key, parent=parent_in(self._session))
+        ending = self._left or await self._session.ending(
+            self._key, parent=parent_in(self._session)
+        )
         if isinstance(ending, Withdrawn):
             await checkpoint_if_cancelled()
         return outcome_of(ending)
@@ -95,6 +98,12 @@ class OwnProposal:
             self._key, Cause(str(reason), self._session.me, at=self._session.now())
         )
         await checkpoint()
+
+    def leave(self) -> None:
+        """Its block is left: withdraw it if it is undecided."""
+        self._session.give_up(self._key, cause_of_leaving(self._session))
+        self._left = self._session.ended(self._key)
+        self._session.forget(self._key)
 
 
 @asynccontextmanager
@@ -138,8 +147,8 @@ async def propose(
         wait=wait,
         on_progress=relay(on_progress),
     )
+    proposal = OwnProposal(session, key)
     try:
-        yield OwnProposal(session, key)
+        yield proposal
     finally:
-        session.give_up(key, cause_of_leaving(session))
-        session.forget(key)
+        proposal.leave()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from meup_agent.errors import InvalidEnvelope, NotExpressible, TransportClosed
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.exchange import Priority
+from meup_agent.protocol.limits import check_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from meup_agent.transport.base import Transport
 
 log = logging.getLogger("meup_agent.session")
+
+WELCOME_SECONDS: Final = 10.0
+"""How long a gateway may take to welcome us: one that accepts a connection and then says nothing
+would keep us out of the space for good."""
 
 
 class Line:
@@ -50,23 +56,34 @@ class Line:
         self._left = left
         self._lost = lost
         self._invalid = invalid
-        self.welcomed_at: float | None = None
-        """When the present or last connection was welcomed; ``None`` if it was not."""
+        self._welcomed = anyio.Event()
+        self._welcomed_at = 0.0
 
-    async def use(self, transport: Transport) -> None:
-        """Use a connection until it ends."""
-        self.welcomed_at = None
-        welcomed = anyio.Event()
+    async def use(self, transport: Transport) -> float | None:
+        """Use a connection until it ends.
+
+        Returns:
+            For how many seconds it lasted after its welcome; ``None`` if it was not welcomed.
+        """
+        self._welcomed = anyio.Event()
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write, transport, welcomed, name="meup session: writer")
-                await self._read(transport, welcomed)
+                tasks.start_soon(self._write, transport, name="meup session: writer")
+                tasks.start_soon(self._expect_welcome, transport, name="meup session: welcome")
+                await self._read(transport)
                 tasks.cancel_scope.cancel()
         finally:
-            if welcomed.is_set():
+            if self._welcomed.is_set():
                 self._lost()
+        return anyio.current_time() - self._welcomed_at if self._welcomed.is_set() else None
 
-    async def _read(self, transport: Transport, welcomed: anyio.Event) -> None:
+    async def _expect_welcome(self, transport: Transport) -> None:
+        with anyio.move_on_after(WELCOME_SECONDS):
+            await self._welcomed.wait()
+            return
+        await transport.aclose(reason=f"no welcome within {WELCOME_SECONDS:g} seconds")
+
+    async def _read(self, transport: Transport) -> None:
         """Take frames in wire order; nothing here waits for a person's code."""
         async for frame in transport:
             try:
@@ -75,12 +92,12 @@ class Line:
                 self._invalid(error)
                 continue
             if self._heard(envelope):
-                self.welcomed_at = anyio.current_time()
-                welcomed.set()
+                self._welcomed_at = anyio.current_time()
+                self._welcomed.set()
 
-    async def _write(self, transport: Transport, welcomed: anyio.Event) -> None:
+    async def _write(self, transport: Transport) -> None:
         """The one task that sends; it begins when we have been welcomed."""
-        await welcomed.wait()
+        await self._welcomed.wait()
         while True:
             await self._outbox.wait_filled()
             waiting = self._outbox.take(anyio.current_time())
@@ -92,11 +109,15 @@ class Line:
         if transport.closed is not None:
             self._outbox.put_back(waiting)
             return False
-        draft = waiting.draft.replace(ts=waiting.draft.ts or _timestamp())
+        # What is sent twice says the same time twice: readers tell a repetition by it.
+        waiting = replace(waiting, draft=waiting.draft.replace(ts=waiting.draft.ts or _timestamp()))
+        draft = waiting.draft
         try:
             frame = encode(draft, self._dialect)
-        except NotExpressible as error:
-            log.error("an envelope of ours cannot be said: %s", error)
+            check_frame(frame)
+        except (NotExpressible, InvalidEnvelope) as error:
+            log.error("%s %s of ours cannot be sent: %s", draft.kind, draft.id, error)
+            self._outbox.gone()
             return True
         # From here on it may have been sent, and a request is never sent twice.
         is_opening = waiting.priority is Priority.OPEN
@@ -109,7 +130,9 @@ class Line:
         except TransportClosed:
             pass
         finally:
-            if not sent and not is_opening:
+            if sent or is_opening:
+                self._outbox.gone()
+            else:
                 self._outbox.put_back(waiting)
         return sent
 

@@ -86,6 +86,7 @@ class Link:
         self._where = where
         self._on_failure = on_failure
         self._token_refused = False
+        self._welcomed_for: float | None = None
         self._jitter = wait_random_exponential(multiplier=backoff.first, max=backoff.longest)
 
     async def run(self) -> None:
@@ -105,13 +106,14 @@ class Link:
 
     async def _connect_once(self) -> None:
         """One connection, from the handshake to its end; always ends with an exception."""
+        self._welcomed_for = None
         headers = dict(self._headers)
         token = await self._ask_token()
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         try:
             async with self._connector(headers) as transport:
-                await self._line.use(transport)
+                self._welcomed_for = await self._line.use(transport)
                 closed = transport.closed
             raise TransportClosed(*((closed.code, closed.reason) if closed else (1006, "")))
         except TransportError as error:
@@ -127,7 +129,7 @@ class Link:
 
     def _judge(self, error: TransportError) -> None:
         """Raise if there is no use in trying again."""
-        if self._line.welcomed_at is not None:
+        if self._welcomed_for is not None:
             self._token_refused = False
         match error:
             case HandshakeRefused():
@@ -150,8 +152,7 @@ class Link:
             raise kind(sentence.format(where=self._where) + because) from error
 
     def _delay(self, state: RetryCallState) -> float:
-        welcomed_at = self._line.welcomed_at
-        if welcomed_at is not None and anyio.current_time() - welcomed_at >= self._backoff.stable:
+        if self._welcomed_for is not None and self._welcomed_for >= self._backoff.stable:
             state.attempt_number = 1
         delay = self._jitter(state)
         error = state.outcome.exception() if state.outcome else None

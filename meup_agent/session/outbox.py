@@ -49,6 +49,7 @@ class Outbox:
     def __init__(self) -> None:
         self._urgent: OrderedDict[str, Waiting] = OrderedDict()
         self._ordered: OrderedDict[str, Waiting] = OrderedDict()
+        self._in_flight: Waiting | None = None
         self._bytes = 0
         self._filled = anyio.Event()
         self._emptied = anyio.Event()
@@ -68,7 +69,7 @@ class Outbox:
     def put(self, draft: Envelope, priority: Priority, now: float) -> None:
         """Say something as soon as there is a connection; twice is once."""
         lane = self._lane(priority)
-        if draft.id in lane:
+        if draft.id in lane or (self._in_flight and self._in_flight.draft.id == draft.id):
             return
         if priority is Priority.TALK and self.is_full and not self._drop_talk():
             self.dropped += 1
@@ -78,7 +79,8 @@ class Outbox:
         self._filled.set()
 
     def put_back(self, waiting: Waiting) -> None:
-        """An envelope could not be sent: it is the next one again."""
+        """An envelope that was taken could not be sent: it is the next one again."""
+        self._in_flight = None
         lane = self._lane(waiting.priority)
         lane[waiting.draft.id] = waiting
         lane.move_to_end(waiting.draft.id, last=False)
@@ -91,17 +93,25 @@ class Outbox:
             waiting = lane.pop(envelope_id, None)
             if waiting is not None:
                 self._taken(waiting)
+        self._wake_if_emptied()
 
     def take(self, now: float) -> Waiting | None:
-        """The next envelope to send, if there is one."""
+        """The next envelope to send, if there is one; :meth:`gone` or :meth:`put_back` follows."""
         for lane in (self._urgent, self._ordered):
             while lane:
                 _, waiting = lane.popitem(last=False)
                 self._taken(waiting)
                 if now - waiting.since < SECONDS_TO_LIVE[waiting.priority]:
+                    self._in_flight = waiting
                     return waiting
                 self.dropped += 1
+        self._wake_if_emptied()
         return None
+
+    def gone(self) -> None:
+        """The envelope that was taken needs no further thought: it was sent, or cannot be."""
+        self._in_flight = None
+        self._wake_if_emptied()
 
     async def wait_filled(self) -> None:
         """Return when there is something to send."""
@@ -110,8 +120,8 @@ class Outbox:
             await self._filled.wait()
 
     async def wait_emptied(self) -> None:
-        """Return when everything has been taken."""
-        while len(self):
+        """Return when everything has been sent."""
+        while len(self) or self._in_flight is not None:
             self._emptied = anyio.Event()
             await self._emptied.wait()
 
@@ -136,5 +146,7 @@ class Outbox:
         self._bytes -= len(waiting.draft.raw_payload)
         if not self.is_full:
             self._has_room.set()
-        if not len(self):
+
+    def _wake_if_emptied(self) -> None:
+        if not len(self) and self._in_flight is None:
             self._emptied.set()

@@ -15,7 +15,9 @@ from anyio import AsyncContextManagerMixin
 from meup_agent.errors import (
     CannotConnect,
     InvalidEnvelope,
+    NotSent,
     SessionEnded,
+    UsageError,
 )
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
@@ -35,9 +37,10 @@ from meup_agent.protocol.exchange import (
     Wake,
     Work,
 )
+from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.outcomes import Ending, Unsent
 from meup_agent.protocol.reasons import Cause, Reason
-from meup_agent.session.groups import unwrapped
+from meup_agent.session.groups import background_tasks
 from meup_agent.session.line import Line
 from meup_agent.session.link import Backoff, Link, Token
 from meup_agent.session.outbox import Outbox
@@ -46,8 +49,6 @@ from meup_agent.session.watcher import Watcher
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterable
     from typing import Self
-
-    from anyio.abc import TaskGroup
 
     from meup_agent.errors import TransportError
     from meup_agent.protocol.envelope import Envelope
@@ -137,6 +138,8 @@ class Session(AsyncContextManagerMixin):
         self._timer_changed = anyio.Event()
         self._timer_at: float | None = None
         self._failure: TransportError | None = None
+        self._presence = anyio.CancelScope(shield=True)
+        self._over = ""
         self._watchers: set[Watcher] = set()
         self._link = Link(
             connector,
@@ -159,33 +162,46 @@ class Session(AsyncContextManagerMixin):
 
     @asynccontextmanager
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
-        with unwrapped():
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._keep_connected, name="meup session: connection")
-                tasks.start_soon(self._keep_time, name="meup session: timer")
+        async with background_tasks() as tasks:
+            tasks.start_soon(self._be_present, name="meup session")
+            try:
                 await self._first_welcome()
                 try:
                     yield self
                 finally:
-                    await self._say_goodbye(tasks)
+                    await self._say_goodbye()
+            finally:
+                self._presence.cancel()
+
+    async def _be_present(self) -> None:
+        """Keep the connection and the time, until we end it ourselves.
+
+        Shielded: a block that is cancelled still has withdrawals to send.
+        """
+        with self._presence:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._keep_connected, name="meup session: connection")
+                tasks.start_soon(self._keep_time, name="meup session: timer")
 
     async def _first_welcome(self) -> None:
         with anyio.move_on_after(self._settings.first_welcome):
             await self._welcomed.wait()
         if self._welcomed.is_set():
             return
-        raise self._failure or CannotConnect(
-            f"no welcome came from {self._where} in {self._settings.first_welcome:g} s"
-        )
+        because = f": {self._failure}" if self._failure else ""
+        raise CannotConnect(
+            f"no welcome came from {self._where} in {self._settings.first_welcome:g} s{because}"
+        ) from self._failure
 
-    async def _say_goodbye(self, tasks: TaskGroup) -> None:
+    async def _say_goodbye(self) -> None:
         """Withdraw and cancel what is open, give it a moment to leave, and go."""
+        self._over = self._over or "we have left the space"
         cause = Cause(Reason.NO_LONGER_NEEDED, self.table.me, "the participant leaves")
         self.apply(self.table.close(cause, anyio.current_time()))
         if self.table.connected:
             with anyio.move_on_after(FLUSH_SECONDS, shield=True):
                 await self.outbox.wait_emptied()
-        tasks.cancel_scope.cancel()
+            log.info("leaving %s", self._where)
 
     # --- the connection ---
 
@@ -194,7 +210,8 @@ class Session(AsyncContextManagerMixin):
             await self._link.run()
         except SessionEnded as error:
             log.info("%s", error)
-            self.apply(self.table.stopped(str(error), anyio.current_time()))
+            self._over = str(error)
+            self.apply(self.table.stopped(self._over, anyio.current_time()))
             raise
 
     def _heard(self, envelope: Envelope) -> bool:
@@ -321,10 +338,18 @@ class Session(AsyncContextManagerMixin):
             AlreadyInProgress: Somebody is fulfilling that proposal already.
             AlreadyDecided: That proposal is no longer pending.
             NotExpressible: Our dialect has no words for it.
+            NotSent: There is no connection any more, and there will be none.
+            UsageError: It is larger, or nests deeper, than anybody takes.
         """
-        encode(draft, self._settings.dialect)
-        await self.outbox.room()
+        try:
+            check_frame(encode(draft, self._settings.dialect))
+        except InvalidEnvelope as error:
+            raise UsageError(f"the {draft.kind} cannot be sent: {error}") from None
         now = self.now()
+        with anyio.move_on_after(timeout):
+            await self.outbox.room()
+        if self._over:
+            raise NotSent(f"the {draft.kind} was not sent: {self._over}")
         key, effects = self.table.open(
             draft,
             now=now,
