@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from meup_agent.gateway.auth import new_token
-from meup_agent.gateway.config import Config, SpaceConfig, participant
+from meup_agent.gateway.config import Config
+from meup_agent.gateway.embedded_config import embedded_config, first_token
 
 ROLES: Final[dict[str, tuple[dict[str, Any], ...]]] = {
     # May not call a tool, so it proposes; may ask what tools there are.
@@ -43,9 +43,5 @@ def dev_config(space: str = "demo") -> tuple[Config, dict[str, str]]:
     Returns:
         The configuration, and each participant's token.
     """
-    tokens = {name: new_token() for name in ROLES}
-    participants = {
-        name: participant(name, capabilities, (tokens[name],))
-        for name, capabilities in ROLES.items()
-    }
-    return Config((SpaceConfig(space, participants),)), tokens
+    config = embedded_config(space, ROLES)
+    return config, {name: first_token(config, name) for name in ROLES}

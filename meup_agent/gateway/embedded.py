@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib.util import find_spec
-from typing import Any, Self
+from typing import Self
 
 from anyio import AsyncContextManagerMixin
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from meup_agent.errors import UsageError
-from meup_agent.gateway.auth import new_token
-from meup_agent.gateway.config import (
-    DEFAULT_HOST,
-    Config,
-    Limits,
-    ParticipantConfig,
-    SpaceConfig,
-    participant,
-)
+from meup_agent.gateway.config import DEFAULT_HOST, Config, Limits
+from meup_agent.gateway.embedded_config import Participants, embedded_config, first_token
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.protocol.space.counters import Counters
-
-Participants = Mapping[str, Iterable[Mapping[str, Any]]]
-"""Capabilities by participant."""
 
 
 class Gateway(AsyncContextManagerMixin):
@@ -173,25 +163,3 @@ class ThreadedGateway:
     def drop(self, participant: str) -> None:
         """See :meth:`Gateway.drop`."""
         self._portal.call(self._gateway.drop, participant)
-
-
-def embedded_config(space: str, participants: Participants, limits: Limits | None = None) -> Config:
-    """A configuration of one space, with a random token for each participant."""
-    entries: dict[str, ParticipantConfig] = {
-        name: participant(name, capabilities, (new_token(),))
-        for name, capabilities in participants.items()
-    }
-    return Config((SpaceConfig(space, entries),), limits=limits or Limits())
-
-
-def first_token(config: Config, participant_id: str, space: str | None = None) -> str:
-    """The first token of a participant.
-
-    Raises:
-        KeyError: There is no such participant, or it has no token.
-    """
-    found = config.spaces[0] if space is None else config.space(space)
-    entry = found.participants.get(participant_id) if found else None
-    if entry is None or not entry.tokens:
-        raise KeyError(f"no token of {participant_id!r}; name a participant of the gateway")
-    return entry.tokens[0]

@@ -215,15 +215,13 @@ class _Loader(yaml.SafeLoader):
     """YAML without surprises: a key that stands twice is an error, not a loss of the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[object] = set()
+        seen: set[tuple[str, str]] = set()
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key: object = self.construct_object(key_node, deep=True)  # pyright: ignore[reportUnknownMemberType] - untyped stub
-            if isinstance(key, Hashable) and key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
-            if isinstance(key, Hashable):
+            if isinstance(key_node, yaml.ScalarNode):
+                key = (key_node.tag, key_node.value)
+                if key in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key[1]!r} stands twice", key_node.start_mark
+                    )
                 seen.add(key)
         return super().construct_mapping(node, deep)

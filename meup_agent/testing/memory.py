@@ -1,0 +1,281 @@
+"""A gateway without a network: the decisions of the real one, on any loop and in virtual time."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
+
+from meup_agent.errors import CannotConnect, HandshakeRefused, TransportClosed
+from meup_agent.gateway.admission import (
+    TOKEN_REFUSED,
+    NotAdmitted,
+    bearer,
+    dialect_named,
+    enter,
+    identify,
+)
+from meup_agent.gateway.embedded_config import Participants, embedded_config, first_token
+from meup_agent.gateway.hub import Hub
+from meup_agent.transport.base import ABNORMAL, TOO_BIG, CloseInfo, closing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+    from typing import Self
+
+    from meup_agent.gateway.config import Config, Limits
+    from meup_agent.protocol.space.counters import Counters
+    from meup_agent.protocol.space.host import SpaceHost
+    from meup_agent.transport.base import Connector, Transport
+
+RESTARTING: Final = 1012
+TOO_SLOW: Final = 1013
+
+_EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
+# The loop's clock counts from here, so that a test in virtual time sees the same times each run.
+
+
+class MemorySpace:
+    """A gateway in memory, to test agents with.
+
+    It admits, decides, delivers and closes as :class:`~meup_agent.gateway.embedded.Gateway` does.
+    A message is with every member when ``send`` returns, so a test in virtual time runs the same
+    way each time. It has no tasks, and works on asyncio and trio.
+
+    ::
+
+        space = MemorySpace(participants={"alice": [{"kind": "chat"}]})
+        async with space.connector("alice")({}) as transport:
+            welcome = await anext(transport)
+
+    Args:
+        space: The id of its one space.
+        participants: Who may join, and their capabilities; each gets a random token.
+        config: A whole configuration, in place of these two.
+        limits: What it takes, where no ``config`` says it.
+
+    Raises:
+        ConfigurationError: A participant's id cannot be one.
+        InvalidPattern: A capability does not compile.
+    """
+
+    def __init__(
+        self,
+        space: str = "demo",
+        participants: Participants | None = None,
+        *,
+        config: Config | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._config = config or embedded_config(space, participants or {}, limits)
+        self._ids = count(1)
+        self._seats: list[_Seat] = []
+        self._start()
+
+    @property
+    def counters(self) -> Counters:
+        """What has happened since it was made, or was restarted."""
+        return self._hub.counters
+
+    def token(self, participant: str, space: str | None = None) -> str:
+        """A token of a participant.
+
+        Args:
+            participant: Whose.
+            space: In which space; the first one by default.
+
+        Raises:
+            KeyError: There is no such participant, or it has no token.
+        """
+        return first_token(self._config, participant, space)
+
+    def connector(self, participant: str | None = None, space: str | None = None) -> Connector:
+        """A way to dial this gateway.
+
+        Args:
+            participant: Who dials, where the handshake has no ``Authorization`` header.
+            space: Which space to join; the first one by default.
+        """
+        asked = self._config.spaces[0].id if space is None else space
+
+        @asynccontextmanager
+        async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
+            await checkpoint_if_cancelled()
+            seat = self._admit(headers, participant, asked)
+            try:
+                yield seat
+            finally:
+                await seat.aclose()
+                seat.discard()
+
+        return dial
+
+    def drop(self, participant: str) -> None:
+        """Drop a participant's connection, in whatever space it is, without a close frame."""
+        for seat in self._seats:
+            if seat.participant == participant:
+                seat.lose()
+        self.settle()
+
+    def kill(self) -> None:
+        """Drop every connection without a close frame, and let nobody in."""
+        self._running = False
+        seats, self._seats = self._seats, []
+        for seat in seats:
+            seat.lose()
+
+    def restart(self) -> None:
+        """Begin anew, having forgotten everything; kills it first if it runs."""
+        self.kill()
+        self._start()
+
+    def stop(self) -> None:
+        """Close every connection with 1012, and let nobody in."""
+        self._running = False
+        self._hub.close(RESTARTING, "the gateway stops; connect again")
+        self._seats.clear()
+
+    def settle(self) -> None:
+        """Take out of their spaces those whose connection has ended, and tell the others."""
+        while ended := [seat for seat in self._seats if seat.ended]:
+            self._seats = [seat for seat in self._seats if not seat.ended]
+            for seat in ended:
+                seat.host.leave(seat)
+
+    def _start(self) -> None:
+        self._hub = Hub(self._config, new_id=lambda: f"gateway-{next(self._ids)}", clock=_now)
+        self._running = True
+
+    def _admit(self, headers: Mapping[str, str], participant: str | None, space: str) -> _Seat:
+        """The handshake.
+
+        Raises:
+            CannotConnect: The gateway was killed or stopped.
+            HandshakeRefused: It does not let them in.
+        """
+        if not self._running:
+            raise CannotConnect("there is no gateway here now; restart it")
+        said = {name.lower(): value for name, value in headers.items()}
+        try:
+            dialect = dialect_named(said.get("meup-protocol"))
+            if "authorization" in said:
+                token = bearer(said["authorization"])
+            elif participant is not None:
+                token = self.token(participant, space)
+            else:
+                raise NotAdmitted(TOKEN_REFUSED, "the handshake has no Authorization header")
+            identity = identify(self._hub.tokens, token)
+            enter(identity, space, self._hub.spaces)
+        except NotAdmitted as refused:
+            self.counters.not_admitted[refused.status] += 1
+            raise HandshakeRefused(refused.status, body=str(refused)) from None
+        host = self._hub.spaces[space]
+        seat = _Seat(self, host, identity.participant, dialect, self._config.limits)
+        self._seats.append(seat)
+        host.join(seat, self._hub.capabilities(identity))
+        self.settle()
+        return seat
+
+
+class _Seat:
+    """Both ends of one connection: a member of the space, and the transport of its participant."""
+
+    def __init__(
+        self, space: MemorySpace, host: SpaceHost, participant: str, dialect: str, limits: Limits
+    ) -> None:
+        self.participant = participant
+        self.dialect = dialect
+        self.host = host
+        self._space = space
+        self._limits = limits
+        self._closed: CloseInfo | None = None
+        self._unread_bytes = 0
+        self._inbox, self._unread = anyio.create_memory_object_stream[bytes](
+            limits.max_queued_frames
+        )
+
+    # --- the gateway's end ------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        return self._closed is not None
+
+    def deliver(self, packed: bytes) -> None:
+        if self.ended:
+            return
+        self._unread_bytes += len(packed)
+        try:
+            if self._unread_bytes > self._limits.max_queued_bytes:
+                raise anyio.WouldBlock
+            self._inbox.send_nowait(packed)
+        except anyio.WouldBlock:
+            self.close(TOO_SLOW, "you read too slowly; connect again")
+
+    def close(self, code: int, reason: str) -> None:
+        if not self.ended:
+            self.host.counters.closed[code] += 1
+            self._end(CloseInfo(code, reason))
+
+    def lose(self) -> None:
+        """End without a close frame; what was not read is lost."""
+        if not self.ended:
+            while self._unread.statistics().current_buffer_used:
+                self._unread.receive_nowait()
+            self._end(CloseInfo(ABNORMAL))
+
+    def discard(self) -> None:
+        self._unread.close()
+
+    def _end(self, info: CloseInfo) -> None:
+        self._closed = info
+        self._inbox.close()
+
+    # --- the participant's end --------------------------------------------------------------
+
+    @property
+    def closed(self) -> CloseInfo | None:
+        return self._closed
+
+    async def send(self, frame: bytes) -> None:
+        await checkpoint_if_cancelled()
+        if self._closed is not None:
+            raise TransportClosed(self._closed.code, self._closed.reason)
+        most = self._limits.max_message_bytes
+        if len(frame) > most:
+            message = f"a message may have at most {most} bytes"
+            self.host.refuse_frame(self, "too_large", message)
+            self.close(TOO_BIG, message)
+        else:
+            self.host.receive(self, frame)
+        self._space.settle()
+        await cancel_shielded_checkpoint()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            frame = await self._unread.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            raise StopAsyncIteration from None
+        self._unread_bytes -= len(frame)
+        return frame
+
+    async def aclose(self, code: int = 1000, reason: str = "") -> None:
+        info = closing(code, reason)
+        if not self.ended:
+            self._end(info)
+            self._space.settle()
+
+    async def abort(self) -> None:
+        self.lose()
+        self._space.settle()
+
+
+def _now() -> str:
+    time = _EPOCH + timedelta(seconds=anyio.current_time())
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,162 @@
+"""A space with its members, without a loop."""
+
+import json
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.space import member_capabilities
+
+
+class Listener:
+    """A member that keeps what it gets."""
+
+    dialect = "meup/v0.1"
+
+    def __init__(self, participant: str) -> None:
+        self.participant = participant
+        self.frames: list[bytes] = []
+        self.closed: tuple[int, str] | None = None
+
+    def deliver(self, packed: bytes) -> None:
+        self.frames.append(packed)
+
+    def close(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)
+
+    def heard(self) -> list[tuple[str, Any]]:
+        """Kind and payload of each frame since the last call."""
+        frames, self.frames = self.frames, []
+        return [(said["kind"], said["payload"]) for said in map(json.loads, frames)]
+
+
+def host_with(
+    *names: str, pack: Callable[[bytes], bytes] = bytes
+) -> tuple[SpaceHost, list[Listener]]:
+    ids = count(1)
+    host = SpaceHost(
+        "demo",
+        new_id=lambda: f"g{next(ids)}",
+        clock=lambda: "2025-01-01T00:00:00.000Z",
+        counters=Counters(),
+        pack=pack,
+    )
+    members = [Listener(name) for name in names]
+    for member in members:
+        host.join(member, member_capabilities([{"kind": "chat"}]))
+    for member in members:
+        member.frames.clear()
+    return host, members
+
+
+def chat(sender: str, number: int = 1) -> bytes:
+    return (
+        b'{"protocol":"meup/v0.1","id":"%d","from":"%s","kind":"chat","payload":{"message":"hi"}}'
+        % (number, sender.encode())
+    )
+
+
+def test_newcomer_hears_the_welcome_first_and_everybody_the_join() -> None:
+    host, (alice,) = host_with("alice")
+    bob = Listener("bob")
+    host.join(bob, member_capabilities([]))
+    assert [kind for kind, _ in bob.heard()] == ["system.welcome", "system.presence"]
+    assert [(kind, said["event"]) for kind, said in alice.heard()] == [("system.presence", "join")]
+
+
+def test_gateway_says_when_and_under_which_id() -> None:
+    host, _ = host_with()
+    alice = Listener("alice")
+    host.join(alice, member_capabilities([]))
+    said = [json.loads(frame) for frame in alice.frames]
+    assert [(each["id"], each["ts"]) for each in said] == [
+        ("g1", "2025-01-01T00:00:00.000Z"),
+        ("g2", "2025-01-01T00:00:00.000Z"),
+    ]
+
+
+def test_accepted_envelope_goes_to_everybody_packed_once() -> None:
+    packed: list[bytes] = []
+
+    def pack(frame: bytes) -> bytes:
+        packed.append(frame)
+        return b"<" + frame + b">"
+
+    host, members = host_with("alice", "bob", "carol", pack=pack)
+    packed.clear()
+    host.receive(members[0], chat("alice"))
+    assert packed == [chat("alice")]
+    assert [member.frames for member in members] == [[b"<" + chat("alice") + b">"]] * 3
+    assert (host.counters.frames_in, host.counters.accepted) == (1, 1)
+
+
+def test_refusal_goes_to_the_sender_alone() -> None:
+    host, (alice, bob) = host_with("alice", "bob")
+    host.receive(alice, chat("bob"))
+    assert [(kind, said["error"]) for kind, said in alice.heard()] == [
+        ("system.error", "identity_mismatch")
+    ]
+    assert bob.frames == []
+    assert host.counters.refused == {"identity_mismatch": 1}
+    assert host.counters.accepted == 0
+
+
+def test_dropped_is_counted() -> None:
+    host, (alice,) = host_with("alice")
+    host.receive(alice, chat("alice").replace(b'"chat"', b'"system/heartbeat"'))
+    assert alice.frames == []
+    assert host.counters.dropped == 1
+
+
+def test_leaving_is_told_to_the_others() -> None:
+    host, (alice, bob) = host_with("alice", "bob")
+    host.leave(alice)
+    host.leave(alice)
+    assert bob.heard() == [("system.presence", {"event": "leave", "participant": {"id": "alice"}})]
+    assert alice.frames == []
+    assert host.counters.left == 1
+
+
+def test_newer_connection_takes_over() -> None:
+    host, (older, bob) = host_with("alice", "bob")
+    newer = Listener("alice")
+    host.join(newer, member_capabilities([{"kind": "chat"}]))
+    assert older.closed is not None
+    assert older.closed[0] == 4409
+    assert older.frames == []
+    assert [kind for kind, _ in newer.heard()] == ["system.welcome", "system.presence"]
+    # A join without a leave: what must not be missed is said again (PROTOCOL 4.14).
+    assert [said["event"] for _, said in bob.heard()] == ["join"]
+    assert host.counters.taken_over == 1
+
+
+def test_end_of_the_older_connection_changes_nothing_for_the_newer() -> None:
+    host, (older, bob) = host_with("alice", "bob")
+    newer = Listener("alice")
+    host.join(newer, member_capabilities([{"kind": "chat"}]))
+    newer.frames.clear()
+    bob.frames.clear()
+    host.leave(older)
+    assert bob.frames == []
+    assert host.member("alice") is newer
+    host.receive(newer, chat("alice"))
+    assert len(newer.frames) == len(bob.frames) == 1
+
+
+def test_older_connection_is_not_listened_to() -> None:
+    host, (older, bob) = host_with("alice", "bob")
+    host.join(Listener("alice"), member_capabilities([{"kind": "chat"}]))
+    bob.frames.clear()
+    host.receive(older, chat("alice"))
+    assert bob.frames == []
+
+
+def test_closing_tells_nobody_that_the_others_leave() -> None:
+    host, members = host_with("alice", "bob")
+    host.close(1012, "restart")
+    assert [member.closed for member in members] == [(1012, "restart")] * 2
+    for member in members:
+        host.leave(member)
+    assert [member.frames for member in members] == [[], []]

@@ -1,0 +1,310 @@
+"""The gateway's decisions, called by hand."""
+
+import json
+from typing import Any
+
+import pytest
+
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.space.arrival import MAX_ID_CHARS, MAX_NAMED
+from meup_agent.protocol.space.space import (
+    MAX_ERROR_CHARS,
+    Accepted,
+    Decision,
+    Dropped,
+    Refused,
+    Space,
+    member_capabilities,
+)
+
+DIALECT = "meup/v0.1"
+
+CAPABILITIES: dict[str, list[dict[str, Any]]] = {
+    "alice": [
+        {"kind": "chat"},
+        {"kind": "mcp/proposal"},
+        {"kind": "mcp/request", "payload": {"method": "tools/list"}},
+    ],
+    "bob": [{"kind": "mcp/*"}],
+    "carol": [],
+}
+
+
+def space_of(*names: str) -> Space:
+    space = Space()
+    for name in names:
+        space.join(name, member_capabilities(CAPABILITIES[name]))
+    return space
+
+
+def frame(sender: str, kind: str, payload: object = None, **header: object) -> bytes:
+    fields = {
+        "protocol": DIALECT,
+        "id": "e1",
+        "from": sender,
+        "kind": kind,
+        "payload": {} if payload is None else payload,
+        **header,
+    }
+    return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
+
+
+def accept(decision: Decision) -> Envelope:
+    assert isinstance(decision, Accepted)
+    return decision.envelope
+
+
+def refuse(decision: Decision, code: str) -> dict[str, Any]:
+    """The payload of the refusal's error."""
+    assert isinstance(decision, Refused)
+    assert decision.code == code
+    error = decision.error
+    assert error.kind == "system/error"
+    assert error.sender == "system:gateway"
+    payload: dict[str, Any] = error.payload
+    assert payload["error"] == code
+    assert payload["message"]
+    return payload
+
+
+def test_accepted_envelope_keeps_its_bytes() -> None:
+    sent = frame("alice", "chat", {"message": "hi"}, unknown=[1, 2])
+    assert accept(space_of("alice").receive("alice", sent, DIALECT)).frame == sent
+
+
+def test_welcome_and_presence() -> None:
+    space = space_of("carol")
+    joined = space.join("alice", member_capabilities([{"kind": "chat"}]))
+    alice = {"id": "alice", "capabilities": [{"kind": "chat"}, {"kind": "mcp/withdraw"}]}
+    assert joined.welcome.kind == "system/welcome"
+    assert joined.welcome.to == ("alice",)
+    assert joined.welcome.payload == {
+        "you": alice,
+        "participants": [{"id": "carol", "capabilities": [{"kind": "mcp/withdraw"}]}],
+    }
+    assert joined.presence.kind == "system/presence"
+    assert joined.presence.to == ()
+    assert joined.presence.payload == {"event": "join", "participant": alice}
+    left = space.leave("alice")
+    assert left.payload == {"event": "leave", "participant": {"id": "alice"}}
+    assert "alice" not in space
+
+
+def test_newer_connection_gets_a_welcome_without_itself_among_the_others() -> None:
+    space = space_of("alice", "carol")
+    joined = space.join("alice", member_capabilities(CAPABILITIES["alice"]))
+    assert [other["id"] for other in joined.welcome.payload["participants"]] == ["carol"]
+    assert joined.presence.payload["event"] == "join"
+
+
+def test_withdraw_is_listed_once() -> None:
+    assert member_capabilities([{"kind": "mcp/*"}]).patterns == ({"kind": "mcp/*"},)
+
+
+def test_forged_sender_is_refused() -> None:
+    decision = space_of("alice", "bob").receive("alice", frame("bob", "chat"), DIALECT)
+    refuse(decision, "identity_mismatch")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "system/welcome",
+        "system.welcome",
+        "system.presence",
+        "system/made-up",
+        "system.made-up",
+        "space/invite-ack",
+    ],
+)
+def test_what_only_the_gateway_says_is_refused(kind: str) -> None:
+    space = Space()
+    space.join("root", member_capabilities([{"kind": "*"}, {"kind": "system/*"}]))
+    refuse(space.receive("root", frame("root", kind), DIALECT), "reserved_kind")
+
+
+@pytest.mark.parametrize("kind", ["system/heartbeat", "system/register"])
+def test_heartbeat_and_register_are_dropped_without_a_word(kind: str) -> None:
+    assert space_of("alice").receive("alice", frame("alice", kind), DIALECT) == Dropped(kind)
+
+
+def test_capability_violation_says_what_is_missing() -> None:
+    sent = frame("alice", "mcp.request", {"method": "tools/call"}, id="r1")
+    decision = space_of("alice").receive("alice", sent, DIALECT)
+    payload = refuse(decision, "capability_violation")
+    assert payload["attempted_kind"] == "mcp.request"
+    assert payload["your_capabilities"] == [*CAPABILITIES["alice"], {"kind": "mcp/withdraw"}]
+    assert isinstance(decision, Refused)
+    assert decision.error.correlation == ("r1",)
+    assert decision.error.to == ("alice",)
+
+
+@pytest.mark.parametrize("method", ["notifications/cancelled", "notifications/progress"])
+def test_cancel_and_progress_need_no_capability(method: str) -> None:
+    sent = frame("carol", "mcp.request", {"method": method, "params": {}})
+    accept(space_of("carol").receive("carol", sent, DIALECT))
+
+
+@pytest.mark.parametrize("method", ["notifications/message", ["notifications/cancelled"], None, 1])
+def test_other_methods_do(method: object) -> None:
+    sent = frame("carol", "mcp.request", {"method": method})
+    refuse(space_of("carol").receive("carol", sent, DIALECT), "capability_violation")
+
+
+def test_proposal_of_a_cancel_is_still_a_proposal() -> None:
+    sent = frame("carol", "mcp.proposal", {"method": "notifications/cancelled"})
+    refuse(space_of("carol").receive("carol", sent, DIALECT), "capability_violation")
+
+
+class TestResponses:
+    def response(self, sender: str, *requests: str) -> bytes:
+        return frame(sender, "mcp.response", {"result": {}}, correlation_id=list(requests))
+
+    def space(self, to: object, *, method: str = "tools/call") -> Space:
+        space = space_of("alice", "bob", "carol")
+        request = frame("bob", "mcp.request", {"method": method}, id="r1", to=to)
+        accept(space.receive("bob", request, DIALECT))
+        return space
+
+    @pytest.mark.parametrize("to", [["carol"], "carol", ["alice", "carol"], [], None])
+    def test_who_was_asked_may_answer(self, to: object) -> None:
+        accept(self.space(to).receive("carol", self.response("carol", "r1"), DIALECT))
+
+    def test_any_of_the_correlation_ids_counts(self) -> None:
+        answer = self.response("carol", "unknown", "r1")
+        accept(self.space(["carol"]).receive("carol", answer, DIALECT))
+
+    def test_who_was_not_asked_may_not(self) -> None:
+        answer = self.response("carol", "r1")
+        refuse(self.space(["alice"]).receive("carol", answer, DIALECT), "capability_violation")
+
+    @pytest.mark.parametrize("requests", [(), ("unknown",)])
+    def test_to_nothing_that_was_asked_there_is_no_answer(self, requests: tuple[str, ...]) -> None:
+        answer = self.response("carol", *requests)
+        refuse(self.space(["carol"]).receive("carol", answer, DIALECT), "capability_violation")
+
+    def test_notification_is_not_answered(self) -> None:
+        space = self.space(["carol"], method="notifications/initialized")
+        answer = self.response("carol", "r1")
+        refuse(space.receive("carol", answer, DIALECT), "capability_violation")
+
+    def test_same_id_of_somebody_else_takes_nothing_away(self) -> None:
+        space = self.space(["carol"])
+        other = frame("alice", "mcp.request", {"method": "tools/list"}, id="r1", to=["bob"])
+        accept(space.receive("alice", other, DIALECT))
+        accept(space.receive("carol", self.response("carol", "r1"), DIALECT))
+
+    def test_refused_request_is_not_remembered(self) -> None:
+        space = space_of("alice", "carol")
+        request = frame("alice", "mcp.request", {"method": "tools/call"}, id="r1", to=["carol"])
+        refuse(space.receive("alice", request, DIALECT), "capability_violation")
+        answer = self.response("carol", "r1")
+        refuse(space.receive("carol", answer, DIALECT), "capability_violation")
+
+
+class TestWithdrawals:
+    def withdraw(self, sender: str, proposal: str) -> bytes:
+        return frame(sender, "mcp.withdraw", {"reason": "busy"}, id="w1", correlationId=proposal)
+
+    def space(self) -> Space:
+        space = space_of("alice", "bob", "carol")
+        accept(space.receive("alice", frame("alice", "mcp.proposal", id="p1"), DIALECT))
+        return space
+
+    def test_the_proposer_withdraws(self) -> None:
+        accept(self.space().receive("alice", self.withdraw("alice", "p1"), DIALECT))
+
+    def test_nobody_else_does(self) -> None:
+        decision = self.space().receive("bob", self.withdraw("bob", "p1"), DIALECT)
+        refuse(decision, "not_proposer")
+        assert isinstance(decision, Refused)
+        assert decision.error.correlation == ("w1",)
+
+    def test_unknown_one_passes(self) -> None:
+        accept(self.space().receive("carol", self.withdraw("carol", "p9"), DIALECT))
+
+    def test_late_one_passes(self) -> None:
+        space = self.space()
+        for _ in range(2):
+            accept(space.receive("alice", self.withdraw("alice", "p1"), DIALECT))
+
+    def test_proposer_who_came_back_still_withdraws(self) -> None:
+        space = self.space()
+        space.leave("alice")
+        space.join("alice", member_capabilities(CAPABILITIES["alice"]))
+        accept(space.receive("alice", self.withdraw("alice", "p1"), DIALECT))
+        refuse(space.receive("bob", self.withdraw("bob", "p1"), DIALECT), "not_proposer")
+
+
+GOOD = {"protocol": DIALECT, "id": "e1", "from": "alice", "kind": "chat", "payload": {}}
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (b"", "invalid_json"),
+        (b"{", "invalid_json"),
+        (b"[]", "invalid_envelope"),
+        (b"5", "invalid_envelope"),
+        (b"null", "invalid_envelope"),
+        (b'"chat"', "invalid_envelope"),
+        (b"{}", "invalid_envelope"),
+        (json.dumps(GOOD).encode() + b"\xff", "invalid_utf8"),
+        (json.dumps(GOOD).encode().replace(b"{}", b'{"a": "\xff"}'), "invalid_utf8"),
+        (json.dumps(GOOD).encode().replace(b"{}", b'{"a": 1e999}'), "invalid_json"),
+        (json.dumps(GOOD).encode().replace(b"{}", b'{"a": ' + b"9" * 5000 + b"}"), "invalid_json"),
+        (json.dumps(GOOD).encode().replace(b"{}", b'{"a": "\\ud800"}'), "invalid_json"),
+        (json.dumps(GOOD).encode().replace(b"{}", b"[" * 200 + b"]" * 200), "too_deep"),
+        (json.dumps({**GOOD, "payload": {"a": "x" * (4 << 20)}}).encode(), "too_large"),
+        *((json.dumps({k: v for k, v in GOOD.items() if k != name}).encode(), "invalid_envelope")
+          for name in GOOD),
+        *((json.dumps({**GOOD, name: value}).encode(), "invalid_envelope")
+          for name, value in [
+              ("protocol", "meup/v9"), ("protocol", 1), ("protocol", ""),
+              ("id", ""), ("id", 1), ("id", "a\nb"), ("id", "x" * (MAX_ID_CHARS + 1)),
+              ("from", None), ("from", ["alice"]),
+              ("kind", ""), ("kind", 7), ("kind", "a\x1b[2J"), ("kind", "x" * (MAX_ID_CHARS + 1)),
+              ("payload", []), ("payload", "hi"), ("payload", None),
+              ("to", 5), ("to", [1]), ("to", ["x\0"]), ("to", ["a"] * (MAX_NAMED + 1)),
+              ("correlationId", {}), ("correlationId", "x" * (MAX_ID_CHARS + 1)),
+              ("correlation_id", ["a"] * (MAX_NAMED + 1)),
+              ("ts", 5), ("context", []),
+          ]),
+    ],
+)  # fmt: skip
+def test_bad_frame_is_refused(sent: bytes, code: str) -> None:
+    refuse(space_of("alice").receive("alice", sent, DIALECT), code)
+
+
+def test_limits_are_reached_without_a_refusal() -> None:
+    name = "x" * MAX_ID_CHARS
+    sent = frame("alice", "chat", id=name, to=[name] * MAX_NAMED, correlationId=name)
+    accept(space_of("alice").receive("alice", sent, DIALECT))
+
+
+def test_error_refers_to_a_bad_envelope_where_its_id_can_be_read() -> None:
+    decision = space_of("alice").receive("alice", frame("alice", "chat", [1], id="x7"), DIALECT)
+    assert isinstance(decision, Refused)
+    assert decision.error.correlation == ("x7",)
+
+
+def test_error_does_not_repeat_an_id_that_is_none() -> None:
+    decision = space_of("alice").receive("alice", frame("alice", "chat", id="x" * 9000), DIALECT)
+    assert isinstance(decision, Refused)
+    assert decision.error.correlation == ()
+
+
+def test_error_is_short_whatever_it_quotes() -> None:
+    decision = space_of("alice").receive("alice", frame("m" * 100_000, "chat"), DIALECT)
+    assert len(refuse(decision, "identity_mismatch")["message"]) <= MAX_ERROR_CHARS
+    sent = frame("alice", "chat", protocol="m" * 100_000)
+    decision = space_of("alice").receive("alice", sent, DIALECT)
+    assert len(refuse(decision, "invalid_envelope")["message"]) <= MAX_ERROR_CHARS
+
+
+def test_last_of_two_equal_keys_counts() -> None:
+    sent = (
+        b'{"protocol":"meup/v0.1","id":"1","from":"bob","from":"carol","kind":"mcp.request",'
+        b'"payload":{"method":"notifications/cancelled","method":"tools/call"}}'
+    )
+    refuse(space_of("carol").receive("carol", sent, DIALECT), "capability_violation")
