@@ -47,6 +47,8 @@ _P, _PE = ProposalState, ProposalEvent
 
 PROPOSAL: Final[Mapping[tuple[ProposalState, ProposalEvent], ProposalState]] = {
     (_P.PENDING, _PE.REQUEST): _P.IN_PROGRESS,
+    # The cancel of the fulfilling request crossed its response: it was carried out all the same.
+    (_P.PENDING, _PE.RESPONSE): _P.FULFILLED,
     (_P.PENDING, _PE.REJECTION): _P.REJECTED,
     (_P.PENDING, _PE.WITHDRAWAL): _P.WITHDRAWN,
     (_P.PENDING, _PE.EXPIRY): _P.EXPIRED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from meup_agent.protocol.payloads import Change
+from meup_agent.protocol.payloads import Change, as_object
 from meup_agent.protocol.reasons import Cause
 
 
@@ -39,7 +39,7 @@ class Fulfilled:
         """Whether it failed: a JSON-RPC error, or a tool's result with ``isError``."""
         if self.error is not None:
             return True
-        return isinstance(self.result, dict) and self.result.get("isError") is True
+        return as_object(self.result).get("isError") is True
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,8 +214,9 @@ def changes(proposed: Call, fulfilled: Call, executor: str | None) -> tuple[Chan
 
 
 def _compare(path: str, before: object, after: object, found: list[Change]) -> None:
-    if isinstance(before, dict) and isinstance(after, dict):
-        old, new = cast("JsonObject", before), cast("JsonObject", after)
+    both = _objects(before, after)
+    if both is not None:
+        old, new = both
         for name in [*old, *(name for name in new if name not in old)]:
             inner = f"{path}.{name}" if path else name
             if name in old and name in new:
@@ -228,10 +229,17 @@ def _compare(path: str, before: object, after: object, found: list[Change]) -> N
 
 def _same(before: object, after: object) -> bool:
     """Whether two JSON values are one: ``1`` and ``1.0`` are, ``1`` and ``true`` are not."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        old, new = cast("JsonObject", before), cast("JsonObject", after)
+    both = _objects(before, after)
+    if both is not None:
+        old, new = both
         return old.keys() == new.keys() and all(_same(old[name], new[name]) for name in old)
     if isinstance(before, list) and isinstance(after, list):
-        pairs = (cast("list[object]", before), cast("list[object]", after))
-        return len(pairs[0]) == len(pairs[1]) and all(map(_same, *pairs))
+        items, others = cast("list[object]", before), cast("list[object]", after)
+        return len(items) == len(others) and all(map(_same, items, others))
     return isinstance(before, bool) == isinstance(after, bool) and before == after
+
+
+def _objects(before: object, after: object) -> tuple[JsonObject, JsonObject] | None:
+    if isinstance(before, dict) and isinstance(after, dict):
+        return cast("JsonObject", before), cast("JsonObject", after)
+    return None

@@ -1,5 +1,7 @@
 """The exchange table: PROTOCOL 4 and 5 as code, without I/O."""
 
+from __future__ import annotations
+
 from meup_agent.protocol.exchange.effects import (
     Cancel,
     Conflict,
@@ -18,7 +20,7 @@ from meup_agent.protocol.exchange.effects import (
     Work,
 )
 from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord
-from meup_agent.protocol.exchange.outgoing import Wait
+from meup_agent.protocol.exchange.own import Wait
 from meup_agent.protocol.exchange.roster import Participant
 from meup_agent.protocol.exchange.slots import Limits
 from meup_agent.protocol.exchange.table import ExchangeTable

@@ -19,11 +19,14 @@ class Key(NamedTuple):
             handler is told of and that nobody waits for.
         sender: Who began it.
         id: The id of the envelope that began it.
+        again: Counts up where the sender uses an id again while a handler of the first one runs,
+            as some do after a restart.
     """
 
     side: Literal["in", "out", "job"]
     sender: str
     id: str
+    again: int = 0
 
 
 class Priority(IntEnum):

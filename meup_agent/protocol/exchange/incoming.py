@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope
+import msgspec
+
+from meup_agent.protocol import payloads
+from meup_agent.protocol.envelope import Envelope, encode_json
+from meup_agent.protocol.exchange.answers import Answers
 from meup_agent.protocol.exchange.effects import (
     Cancel,
-    Drop,
     Key,
-    Priority,
     Role,
     Start,
     Subject,
     Withdrawal,
     Work,
 )
-from meup_agent.protocol.exchange.ledger import ProposalKey
-from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.exchange.handling import Handling, Requests
+from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord, content_of
 from meup_agent.protocol.exchange.outgoing import Outgoing
 from meup_agent.protocol.exchange.situation import ABSENCE_SECONDS, Situation
 from meup_agent.protocol.exchange.slots import Limits, Slots
@@ -32,51 +32,23 @@ from meup_agent.protocol.lifecycle import (
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.reasons import Cause, Link, Reason, cause_of_cancel
 
-SETTLED_COUNT = 1000
-SETTLED_SECONDS = 300.0
-"""Settled requests are remembered for cancels that come late and requests that come twice."""
+USED_AGAIN = "its sender used the id again"
+"""Why something ends whose sender began something else under its id."""
 
 _DROPPABLE = frozenset({Role.CHAT, Role.JOIN, Role.LEAVE, Role.KIND})
 
 
-@dataclass(slots=True)
-class Handling:
-    """A request, a proposal or a notice that a handler of ours is for."""
-
-    key: Key
-    work: Work
-    call: Call | None
-    addressed: bool
-    state: IncomingState = IncomingState.QUEUED
-    cause: Cause | None = None
-    withdrawn: bool = False
-    sender_gone_at: float | None = None
-    answer_id: str | None = None
-
-    @property
-    def is_request(self) -> bool:
-        return self.work.role is Role.REQUEST
-
-    @property
-    def is_proposal(self) -> bool:
-        return self.work.role is Role.PROPOSAL
-
-    @property
-    def proposal_key(self) -> ProposalKey:
-        return ProposalKey(self.key.sender, self.key.id)
-
-
 class Incoming:
-    """Everything that a handler of ours runs for, waits for, or lately ran for."""
+    """Everything that a handler of ours runs for or waits for."""
 
     def __init__(self, situation: Situation, outgoing: Outgoing, limits: Limits) -> None:
         self._situation = situation
         self._outgoing = outgoing
-        self._limits = limits
+        self._answers = Answers(situation)
         self._slots = Slots(limits)
         self._open: dict[Key, Handling] = {}
-        self._settled: Memory[Key, Handling] = Memory(count=SETTLED_COUNT, seconds=SETTLED_SECONDS)
-        self._by_rpc_id: dict[tuple[str, str], Key] = {}
+        self._requests = Requests()
+        self._proposals: dict[ProposalKey, Handling] = {}
 
     @property
     def running(self) -> int:
@@ -92,208 +64,238 @@ class Incoming:
         """What is open under a key."""
         return self._open.get(key)
 
-    # --- arrivals ------------------------------------------------------------------------------
+    # --- arrivals ---
 
-    def request(self, envelope: Envelope, now: float) -> None:
-        """A request that concerns us."""
-        call = payloads.read_call(envelope.payload)
-        key = Key("in", envelope.sender, envelope.id)
-        addressed = self._situation.me in envelope.to
-        settled = self._settled.get(key, now)
-        if key in self._open or settled is not None:
-            # The same request again: the answer is repeated, the work is not.
-            if settled is not None and settled.answer_id is not None:
-                self._situation.voice.repeat(settled.answer_id, now)
-            self._drop("duplicate_request", envelope, expected=True)
+    def request(
+        self, envelope: Envelope, call: Call, now: float, *, refusal: str | None = None
+    ) -> None:
+        """A request that concerns us.
+
+        Args:
+            envelope: The request.
+            call: What it asks for.
+            now: The time.
+            refusal: Why it is not carried out, where it fulfills a proposal that is decided.
+        """
+        if self._is_repeated(envelope, now):
             return
-        cause = self._tombstone(envelope, call, now)
-        if cause is not None:
-            self._drop("cancelled_before", envelope, expected=True)
-            return
-        work = Work(Role.REQUEST, envelope)
-        handling = Handling(key, work, call, addressed)
-        if not call.method:
-            if addressed:
-                self._refuse(handling, payloads.INVALID_REQUEST, "the request has no method", now)
-        elif not self._situation.wants(Role.REQUEST, envelope):
-            if addressed:
-                message = f"there is no method {call.method!r} here"
-                self._refuse(handling, payloads.METHOD_NOT_FOUND, message, now)
-        elif self._situation.closing or (self._slots.is_full and not self._make_room()):
-            self._answer_busy(handling, now)
+        handling = self._taken_up(Role.REQUEST, envelope, call)
+        if self._is_cancelled_already(handling, call, now):
+            self._situation.drop("cancelled_before", envelope, expected=True)
+        elif refusal is not None:
+            self._situation.drop("fulfillment_refused", envelope)
+            self._answers.exchange_error(handling, payloads.REFUSED, refusal, now)
+        elif not call.method or not self._situation.wants(Role.REQUEST, envelope):
+            if handling.addressed:
+                self._answers.unknown_method(handling, call.method, now)
+        elif not self._make_room():
+            self._say_busy(handling, now)
         else:
+            self._requests.add(handling)
             self._enqueue(handling, now)
-
-    def _tombstone(self, envelope: Envelope, call: Call, now: float) -> object | None:
-        tombstones = self._situation.tombstones
-        found = tombstones.get(envelope.sender, envelope.id, now)
-        if found is None and call.rpc_id is not None:
-            found = tombstones.get(envelope.sender, str(call.rpc_id), now)
-        return found
-
-    def duplicate_fulfillment(self, envelope: Envelope, reason: str, now: float) -> None:
-        """A request that fulfills what we have carried out already, or what was withdrawn."""
-        key = Key("in", envelope.sender, envelope.id)
-        call = payloads.read_call(envelope.payload)
-        handling = Handling(key, Work(Role.REQUEST, envelope), call, addressed=True)
-        self._answer_exchange_error(handling, payloads.REFUSED, reason, now)
-
-    def proposal(self, envelope: Envelope, now: float) -> None:
-        """A proposal that is broadcast or addressed to us."""
-        key = Key("in", envelope.sender, envelope.id)
-        if key in self._open or self._settled.get(key, now) is not None:
-            self._drop("duplicate_proposal", envelope, expected=True)
             return
-        call = payloads.read_call(envelope.payload)
-        addressed = self._situation.me in envelope.to
-        handling = Handling(key, Work(Role.PROPOSAL, envelope), call, addressed)
-        if not call.method:
-            self._reject(handling, Reason.INVALID, now)
+        self._requests.settle(handling, now)
+
+    def _is_repeated(self, envelope: Envelope, now: float) -> bool:
+        """Whether it is a request that came before: its answer is repeated, the work is not.
+
+        Another one under the same id ends the first, which a restart of its sender has orphaned:
+        an answer to the first would be taken for an answer to the second.
+        """
+        name = (envelope.sender, envelope.id)
+        running, settled = self._requests.opened(name), self._requests.settled(name, now)
+        content = content_of(envelope)
+        if running is not None and content_of(running.work.envelope) != content:
+            running.superseded = True
+            self._requests.forget(running)
+            cause = _ended_by(
+                envelope.sender, envelope.id, Reason.NO_LONGER_NEEDED, USED_AGAIN, now
+            )
+            self._apply(running, IncomingEvent.CANCEL, now, cause)
+            return False
+        if running is None and (settled is None or settled.content != content):
+            return False
+        if running is None and settled is not None and settled.answer_id is not None:
+            self._situation.voice.repeat(settled.answer_id, now)
+        self._situation.drop("duplicate_request", envelope, expected=True)
+        return True
+
+    def _is_cancelled_already(self, handling: Handling, call: Call, now: float) -> bool:
+        tombstones = self._situation.tombstones
+        return call.method != "initialize" and any(
+            tombstones.get("cancelled", *name, now) is not None
+            for name in handling.names
+            if name is not None
+        )
+
+    def proposal(self, record: ProposalRecord, envelope: Envelope, now: float) -> None:
+        """A new proposal that is broadcast or addressed to us."""
+        handling = self._taken_up(Role.PROPOSAL, envelope, payloads.read_call(envelope.payload))
+        handling.record = record
+        if handling.call is None or not handling.call.method:
+            self._answers.rejection(handling, Reason.INVALID, now)
         elif not self._situation.wants(Role.PROPOSAL, envelope):
-            self._reject(handling, Reason.INCAPABLE, now)
-        elif self._situation.closing or (self._slots.is_full and not self._make_room()):
-            self._drop("overflow", envelope)
-            self._reject(handling, Reason.BUSY, now)
+            self._answers.rejection(handling, Reason.INCAPABLE, now)
+        elif not self._make_room():
+            self._say_busy(handling, now)
         else:
+            record.holders += 1
+            self._proposals[record.key] = handling
             self._enqueue(handling, now)
 
     def notice(self, role: Role, envelope: Envelope, now: float, subject: Subject = None) -> None:
         """Something that a handler is told of, and nobody waits for."""
-        if not self._situation.wants(role, envelope):
+        if self._slots.is_shut or not self._situation.wants(role, envelope):
             return
-        droppable = role in _DROPPABLE
-        if droppable and (
-            self._situation.closing or (self._slots.is_full and not self._make_room())
-        ):
-            self._drop("overflow", envelope)
+        if role in _DROPPABLE and not self._make_room():
+            self._situation.drop("overflow", envelope, expected=self._situation.closing)
             return
         key = Key("job", envelope.sender, f"{role}:{self._situation.voice.new_id()}")
-        self._enqueue(Handling(key, Work(role, envelope, subject), None, addressed=True), now)
+        self._enqueue(Handling(key, Work(role, envelope, subject)), now)
+
+    def _taken_up(self, role: Role, envelope: Envelope, call: Call) -> Handling:
+        key = Key("in", envelope.sender, envelope.id)
+        while key in self._open:
+            key = key._replace(again=key.again + 1)
+        addressed = self._situation.me in envelope.to
+        return Handling(key, Work(role, envelope), call, addressed)
 
     def _make_room(self) -> bool:
-        """Leave the oldest chat or presence out; ``False`` if none is queued."""
+        """Whether one more is taken; if need be, the oldest chat or presence is left out for it."""
+        if self._situation.closing:
+            return False
+        if not self._slots.is_full:
+            return True
         key = self._slots.oldest_droppable()
         if key is None:
             return False
         dropped = self._open.pop(key)
         self._slots.remove(key)
-        self._drop("overflow", dropped.work.envelope)
+        self._situation.drop("overflow", dropped.work.envelope)
         return True
 
     def _enqueue(self, handling: Handling, now: float) -> None:
         self._open[handling.key] = handling
-        if handling.call is not None and handling.call.rpc_id is not None:
-            self._by_rpc_id[handling.key.sender, str(handling.call.rpc_id)] = handling.key
         self._slots.add(handling.key, droppable=handling.work.role in _DROPPABLE)
         self._start_next(now)
 
     def _start_next(self, now: float) -> None:
         while (key := self._slots.next()) is not None:
-            handling = self._open[key]
-            self._apply(handling, IncomingEvent.START, now)
-            if handling.key.side == "in" and self._situation.connected:
-                since = self._situation.roster.absent_since(key.sender, now)
-                if since is not None:
-                    self._begin_grace(handling, since + ABSENCE_SECONDS)
+            self._apply(self._open[key], IncomingEvent.START, now)
 
-    # --- ends that others bring -------------------------------------------------------------------
+    # --- ends that others bring ---
 
-    def cancel(self, envelope: Envelope, params: dict[str, Any], now: float) -> bool:
-        """``notifications/cancelled``; ``False`` if it names nothing that we know (PROTOCOL 4.7)."""
+    def cancel(self, envelope: Envelope, params: dict[str, Any], now: float) -> str | None:
+        """``notifications/cancelled`` (PROTOCOL 4.7); the id that it names, if we know no such."""
         request_id = params.get("requestId")
         if isinstance(request_id, bool) or not isinstance(request_id, int | str):
-            self._drop("malformed_cancel", envelope)
-            return True
-        name = str(request_id)
-        key = self._by_rpc_id.get((envelope.sender, name)) or Key("in", envelope.sender, name)
-        handling = self._open.get(key)
-        if handling is None and self._settled.get(key, now) is not None:
-            self._drop("late_cancel", envelope, expected=True)
-            return True
-        if handling is None or not handling.is_request:
-            return False
+            self._situation.drop("malformed_cancel", envelope)
+            return None
+        name = (envelope.sender, str(request_id))
+        handling = self._requests.meant(name)
+        if handling is None:
+            if self._requests.has_ended(name, now):
+                self._situation.drop("late_cancel", envelope, expected=True)
+                return None
+            by_another = self._requests.others(name)
+            self._situation.drop(
+                "cancel_by_another" if by_another else "unknown_cancel",
+                envelope,
+                expected=not by_another,
+            )
+            return name[1]
         if handling.call is not None and handling.call.method == "initialize":
-            self._drop("initialize_is_not_cancelled", envelope)
-            return True
-        cause = cause_of_cancel(params, by=envelope.sender, exchange_id=name, at=now)
+            self._situation.drop("initialize_is_not_cancelled", envelope)
+            return None
+        cause = cause_of_cancel(params, by=envelope.sender, exchange_id=handling.key.id, at=now)
         self._apply(handling, IncomingEvent.CANCEL, now, cause)
-        return True
+        return None
 
-    def withdrawn(self, proposal: ProposalKey, reason: str, now: float) -> None:
+    def withdrawn(
+        self,
+        proposal: ProposalKey,
+        record: ProposalRecord | None,
+        reason: str,
+        now: float,
+        text: str = "",
+    ) -> None:
         """A proposer took its proposal back: our handler, and our fulfillment of it, end."""
-        link = Link(proposal.proposer, proposal.id, reason)
-        cause = Cause(reason, proposal.proposer, "", proposal.id, now, (link,))
-        handling = self._open.get(Key("in", *proposal))
-        if handling is not None and handling.is_proposal:
-            handling.withdrawn = True
+        cause = _ended_by(proposal.proposer, proposal.id, reason, text, now)
+        handling = self._proposals.get(proposal)
+        if handling is not None:
+            if handling.state is not IncomingState.QUEUED:
+                handling.withdrawal = cause
             self._apply(handling, IncomingEvent.CANCEL, now, cause)
+        elif record is not None and record.handled:
+            self._tell_withdrawn(record, cause, now)
         for exchange in self._outgoing.fulfilling(proposal):
             self._outgoing.give_up(exchange.key, cause, now)
 
-    # --- presence and connection ----------------------------------------------------------------
+    # --- presence and connection ---
 
     def participant_left(self, participant: str, now: float) -> None:
         """Somebody left: what they began goes on for the grace period."""
         for handling in self._begun_by(participant):
-            self._apply(handling, IncomingEvent.SENDER_LEFT, now)
+            self._sender_left(handling, now)
 
     def participant_joined(self, participant: str) -> None:
         """Somebody is back."""
         for handling in self._begun_by(participant):
-            handling.sender_gone_at = None
+            handling.sender_left_at = None
 
     def connection_lost(self, now: float) -> None:
         """Nobody's absence can be seen now; what runs goes on."""
-        for handling in list(self._open.values()):
-            handling.sender_gone_at = None
-            if handling.key.side == "in":
-                self._apply(handling, IncomingEvent.LOST, now)
+        for handling in self._begun_by_others():
+            handling.sender_left_at = None
+            self._apply(handling, IncomingEvent.LOST, now)
 
     def welcomed(self, now: float) -> None:
         """Whoever is not there after a welcome has left."""
-        for handling in list(self._open.values()):
-            if handling.key.side == "in" and handling.key.sender not in self._situation.roster:
-                self._apply(handling, IncomingEvent.SENDER_LEFT, now)
+        for handling in self._begun_by_others():
+            if handling.key.sender not in self._situation.roster:
+                self._sender_left(handling, now)
 
     def look(self, key: Key, now: float) -> None:
         """A timer has rung: see whether the sender has been away for the whole grace period."""
         handling = self._open.get(key)
-        if handling is None or handling.sender_gone_at is None:
+        if handling is None or handling.sender_left_at is None:
             return
-        if now >= handling.sender_gone_at:
-            handling.sender_gone_at = None
-            link = Link(key.sender, key.id, Reason.NO_LONGER_NEEDED, "its sender left the space")
-            cause = Cause(link.reason, key.sender, link.text, key.id, now, (link,))
-            self._apply(handling, IncomingEvent.SENDER_ABSENT, now, cause)
-        else:
-            self._situation.look_again(handling.sender_gone_at, key)
+        until = handling.sender_left_at + ABSENCE_SECONDS
+        if now < until:
+            self._situation.look_again(until, key)
+            return
+        cause = _ended_by(
+            key.sender, key.id, Reason.NO_LONGER_NEEDED, "its sender left the space", now
+        )
+        self._apply(handling, IncomingEvent.SENDER_ABSENT, now, cause)
+
+    def _sender_left(self, handling: Handling, now: float) -> None:
+        if handling.sender_left_at is None:
+            handling.sender_left_at = now
+            self._apply(handling, IncomingEvent.SENDER_LEFT, now)
+
+    def _begun_by_others(self) -> list[Handling]:
+        return [handling for handling in self._open.values() if handling.key.side == "in"]
 
     def _begun_by(self, participant: str) -> list[Handling]:
-        return [
-            handling
-            for handling in self._open.values()
-            if handling.key.side == "in" and handling.key.sender == participant
-        ]
+        return [item for item in self._begun_by_others() if item.key.sender == participant]
 
-    def _begin_grace(self, handling: Handling, until: float) -> None:
-        handling.sender_gone_at = until
-        self._situation.look_again(until, handling.key)
-
-    # --- our own shutdown ---------------------------------------------------------------------------
+    # --- our own shutdown ---
 
     def shutdown(self, now: float) -> None:
         """Nothing new: what is queued is answered ``busy``."""
-        for key in self._slots.keys():
-            handling = self._open[key]
-            if key.side == "in":
+        for handling in list(self._open.values()):
+            if handling.key.side == "in":
                 self._apply(handling, IncomingEvent.SHUTDOWN, now)
             elif handling.state is IncomingState.QUEUED:
                 self._close(handling, now)
 
     def shutdown_over(self, now: float) -> None:
         """The grace is over: what still runs is cancelled, and answered so."""
+        self._slots.shut()
         for handling in list(self._open.values()):
             if handling.state is IncomingState.QUEUED:
+                self._close(handling, now)
                 continue
             cause = Cause(
                 Reason.NO_LONGER_NEEDED,
@@ -304,67 +306,83 @@ class Incoming:
             )
             self._apply(handling, IncomingEvent.SHUTDOWN_OVER, now, cause)
 
-    # --- the handler ---------------------------------------------------------------------------------
+    # --- the handler ---
 
     def awaits(self, key: Key, change: int, now: float) -> None:
         """A handler begins (+1) or ends (−1) to await an exchange."""
         self._slots.awaits(key, change)
         self._start_next(now)
 
-    def returned(self, key: Key, result: Any, now: float) -> None:
-        """A handler has ended well; the result is a request's answer."""
-        handling = self._open.get(key)
-        if handling is not None:
-            self._apply(handling, IncomingEvent.RETURNED, now, answer=result)
+    def returned(self, key: Key, result: object, now: float) -> None:
+        """A handler has ended well; the result is a request's answer.
 
-    def raised(self, key: Key, code: int, message: str, data: Any, now: float) -> None:
+        Raises:
+            NotExpressible: The result has no form in JSON; nothing was changed.
+        """
+        handling = self._open.get(key)
+        if handling is None:
+            return
+        owes = handling.is_request and handling.state is IncomingState.RUNNING
+        answer = msgspec.Raw(encode_json(result)) if owes else None
+        self._apply(handling, IncomingEvent.RETURNED, now)
+        if answer is not None:
+            self._answers.result(handling, answer, now)
+        self._close(handling, now)
+
+    def raised(self, key: Key, code: int, message: str, data: object, now: float) -> None:
         """A handler has failed, or has ended cancelled."""
         handling = self._open.get(key)
-        if handling is not None:
-            error = {"code": code, "message": message, "data": data}
-            self._apply(handling, IncomingEvent.RAISED, now, answer=error)
+        if handling is None:
+            return
+        if self._apply(handling, IncomingEvent.RAISED, now) is IncomingAction.RESPOND_ERROR:
+            if handling.is_request:
+                self._answers.failure(handling, code, message, data, now)
+            elif handling.is_proposal and not self._fulfillment_sent(handling, now):
+                self._answers.rejection(handling, Reason.OTHER, now)
+        self._close(handling, now)
 
-    # --- the table -------------------------------------------------------------------------------------
+    # --- the table ---
 
     def _apply(
-        self,
-        handling: Handling,
-        event: IncomingEvent,
-        now: float,
-        cause: Cause | None = None,
-        *,
-        answer: Any = None,
-    ) -> None:
+        self, handling: Handling, event: IncomingEvent, now: float, cause: Cause | None = None
+    ) -> IncomingAction:
+        """Take a step and do what it asks for, but for the answer at a handler's end."""
         handling.state, action = incoming_step(handling.state, event)
         match action:
             case IncomingAction.START:
+                if handling.record is not None:
+                    handling.record.handled = True
                 self._situation.effects.append(Start(handling.key, handling.work))
-            case IncomingAction.RESPOND:
-                if handling.is_request:
-                    self._answer(handling, "result", answer, now)
-            case IncomingAction.RESPOND_ERROR:
-                self._answer_failure(handling, answer, now)
+                self._begin_grace(handling)
+            case IncomingAction.BEGIN_GRACE:
+                self._begin_grace(handling)
             case IncomingAction.ANSWER_BUSY:
-                self._answer_busy(handling, now)
+                self._say_busy(handling, now)
+                self._close(handling, now)
             case IncomingAction.CANCEL_SCOPE:
                 self._cancel(handling, cause, now)
             case IncomingAction.CANCEL_SCOPE_AND_ANSWER:
-                self._answer_cancelled(handling, now)
+                self._say_cancelled(handling, now)
                 self._cancel(handling, cause, now)
-            case IncomingAction.BEGIN_GRACE:
-                self._begin_grace(handling, now + ABSENCE_SECONDS)
             case IncomingAction.DROP:
-                self._drop("cancelled_in_queue", handling.work.envelope, expected=True)
+                self._situation.drop("cancelled_in_queue", handling.work.envelope, expected=True)
+                self._close(handling, now)
             case (
-                IncomingAction.DISCARD
+                IncomingAction.RESPOND
+                | IncomingAction.RESPOND_ERROR
+                | IncomingAction.DISCARD
                 | IncomingAction.LOG
                 | IncomingAction.COUNT_LATE
                 | IncomingAction.KEEP
                 | IncomingAction.IGNORE
             ):
                 pass
-        if handling.state is IncomingState.SETTLED:
-            self._close(handling, now)
+        return action
+
+    def _begin_grace(self, handling: Handling) -> None:
+        if handling.sender_left_at is not None:
+            until = handling.sender_left_at + ABSENCE_SECONDS
+            self._situation.look_again(until, handling.key)
 
     def _cancel(self, handling: Handling, cause: Cause | None, now: float) -> None:
         """End the scope, and at once what the handler has open elsewhere."""
@@ -377,95 +395,53 @@ class Incoming:
         key = handling.key
         del self._open[key]
         self._slots.remove(key)
-        if key.side == "in":
-            self._settled.put(key, handling, now)
-            if handling.call is not None and handling.call.rpc_id is not None:
-                rpc_key = (key.sender, str(handling.call.rpc_id))
-                if self._by_rpc_id.get(rpc_key) == key:
-                    del self._by_rpc_id[rpc_key]
+        if handling.is_request:
+            self._requests.settle(handling, now)
+        if handling.record is not None:
+            handling.record.holders -= 1
+            if self._proposals.get(handling.record.key) is handling:
+                del self._proposals[handling.record.key]
         leftover = handling.cause or Cause(
             Reason.NO_LONGER_NEEDED, self._situation.me, "", key.id, now
         )
         self._outgoing.give_up_children(key, leftover, now)
-        if handling.withdrawn and handling.cause is not None:
-            subject = Withdrawal(key.id, key.sender, handling.cause)
-            self.notice(Role.WITHDRAW, handling.work.envelope, now, subject)
+        if handling.withdrawal is not None and handling.record is not None:
+            self._tell_withdrawn(handling.record, handling.withdrawal, now)
         self._start_next(now)
 
-    # --- answers -----------------------------------------------------------------------------------------
+    def _tell_withdrawn(self, record: ProposalRecord, cause: Cause, now: float) -> None:
+        """A proposal that we handled was withdrawn; what we rejected is no news to us."""
+        if self._situation.me not in record.rejections:
+            subject = Withdrawal(record.key.id, record.key.proposer, cause)
+            self.notice(Role.WITHDRAW, record.envelope, now, subject)
 
-    def _answer_failure(self, handling: Handling, error: dict[str, Any], now: float) -> None:
-        if handling.is_request:
-            if error["data"] is None:
-                error = {"code": error["code"], "message": error["message"]}
-            self._answer(handling, "error", error, now)
-        elif handling.is_proposal and not self._fulfillment_sent(handling, now):
-            self._reject(handling, Reason.OTHER, now)
+    # --- what we say on our own account ---
 
-    def _answer_busy(self, handling: Handling, now: float) -> None:
-        self._drop("overflow", handling.work.envelope)
+    def _say_busy(self, handling: Handling, now: float) -> None:
+        why = "shutdown" if self._situation.closing else "overflow"
+        self._situation.drop(why, handling.work.envelope, expected=self._situation.closing)
         if handling.is_request:
-            self._answer_exchange_error(handling, "busy", "too much to do at the moment", now)
+            self._answers.exchange_error(handling, "busy", "too much to do at the moment", now)
         elif handling.is_proposal:
-            self._reject(handling, Reason.BUSY, now)
+            self._answers.rejection(handling, Reason.BUSY, now)
 
-    def _answer_cancelled(self, handling: Handling, now: float) -> None:
+    def _say_cancelled(self, handling: Handling, now: float) -> None:
         if handling.is_request:
-            self._answer_exchange_error(handling, "cancelled", "the agent shuts down", now)
+            self._answers.exchange_error(handling, "cancelled", "the agent shuts down", now)
         elif handling.is_proposal and not self._fulfillment_sent(handling, now):
-            self._reject(handling, Reason.BUSY, now)
+            self._answers.rejection(handling, Reason.BUSY, now)
 
-    def _answer_exchange_error(
-        self, handling: Handling, reason: str, message: str, now: float
-    ) -> None:
-        error = {
-            "code": payloads.EXCHANGE_ERROR,
-            "message": f"{reason}: {message}",
-            "data": {"reason": reason},
-        }
-        self._answer(handling, "error", error, now)
-
-    def _refuse(self, handling: Handling, code: int, message: str, now: float) -> None:
-        self._answer(handling, "error", {"code": code, "message": message}, now)
-
-    def _answer(self, handling: Handling, field: str, value: Any, now: float) -> None:
-        """The one place where a response is made; never for a notification."""
-        call = handling.call
-        if handling.answer_id is not None or call is None or call.is_notification:
-            return
-        rpc_id = call.rpc_id if call.rpc_id is not None else handling.key.id
-        response = self._situation.voice.say(
-            kinds.MCP_RESPONSE,
-            {"jsonrpc": "2.0", "id": rpc_id, field: value},
-            now=now,
-            priority=Priority.ANSWER,
-            to=(handling.key.sender,),
-            correlation=(handling.key.id,),
-            concerned=(handling.key.sender,),
-        )
-        handling.answer_id = response.id
-
-    def _reject(self, handling: Handling, reason: str, now: float) -> None:
-        """Reject on our own account: only what was addressed to us."""
-        record = self._situation.ledger.get(handling.proposal_key, now)
-        if handling.addressed and (record is None or record.state.is_pending):
-            self.reject(handling.proposal_key, reason, now)
+    def _fulfillment_sent(self, handling: Handling, now: float) -> bool:
+        return self._outgoing.has_fulfilled(handling.proposal_key, now)
 
     def reject(self, proposal: ProposalKey, reason: str, now: float) -> Envelope:
         """Say no to a proposal."""
-        return self._situation.voice.say(
-            kinds.MCP_REJECT,
-            {"reason": reason},
-            now=now,
-            priority=Priority.END,
-            to=(proposal.proposer,),
-            correlation=(proposal.id,),
-            concerned=(proposal.proposer,),
-        )
+        handling = self._proposals.get(proposal)
+        if handling is not None:
+            handling.rejected = True
+        return self._answers.reject(proposal, reason, now)
 
-    def _fulfillment_sent(self, handling: Handling, now: float) -> bool:
-        """Whether a fulfilling request of ours has left, and was not refused."""
-        return self._outgoing.has_fulfilled(handling.proposal_key, now)
 
-    def _drop(self, why: str, envelope: Envelope, *, expected: bool = False) -> None:
-        self._situation.effects.append(Drop(why, envelope, expected))
+def _ended_by(by: str, exchange_id: str, reason: str, text: str, now: float) -> Cause:
+    """The cause of what somebody ended: their step is the first of its chain."""
+    return Cause(reason, by, text, exchange_id, now, (Link(by, exchange_id, reason, text),))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.memory import Memory
 from meup_agent.protocol.lifecycle import PROPOSAL, ProposalEvent, ProposalState
+from meup_agent.protocol.outcomes import Rejected
 from meup_agent.protocol.payloads import Call, read_call
 
 MAX_PROPOSALS = 4096
@@ -24,8 +25,14 @@ MAX_PROPOSAL_BYTES = 64 * 1024 * 1024
 PROPOSAL_SECONDS = 3600.0
 """How long a proposal is remembered."""
 
-MAX_NOTES = 64
-"""Rejections, and fulfilling requests, that are kept for one proposal."""
+MAX_FULFILLMENTS = 64
+"""Fulfilling requests that are kept for one proposal; the first wins, so few are ever of use."""
+
+MAX_REJECTIONS = 1024
+"""Rejections that are kept for one proposal: one a participant, and spaces are smaller."""
+
+MAX_SAME_ID = 64
+"""Proposals, or requests, of different senders that share one id."""
 
 
 class ProposalKey(NamedTuple):
@@ -33,6 +40,16 @@ class ProposalKey(NamedTuple):
 
     proposer: str
     id: str
+
+
+def content_of(envelope: Envelope) -> int:
+    """Tells whether an envelope is the same one again, or another under an id used before.
+
+    Some peers count their ids from one after each restart.
+    """
+    return hash(
+        (envelope.ts, envelope.kind, envelope.to, envelope.correlation, envelope.raw_payload)
+    )
 
 
 @dataclass(slots=True)
@@ -52,6 +69,16 @@ class Fulfillment:
         """Who sent it."""
         return self.envelope.sender
 
+    @property
+    def names(self) -> set[str]:
+        """What a cancel may call it: its JSON-RPC id, or its envelope's (PROTOCOL 4.8)."""
+        rpc_id = read_call(self.envelope.payload).rpc_id
+        return {self.envelope.id} if rpc_id is None else {self.envelope.id, str(rpc_id)}
+
+    def may_answer(self, sender: str) -> bool:
+        """Whether a response counts: the executor's, or the fulfiller's relay (PROTOCOL 5)."""
+        return not self.envelope.to or sender in self.envelope.to or sender == self.by
+
 
 @dataclass(slots=True)
 class ProposalRecord:
@@ -60,20 +87,27 @@ class ProposalRecord:
     Attributes:
         key: Its proposer and id.
         envelope: The proposal as it was sent.
+        content: Tells it from another one under the same id.
         state: Where it stands (PROTOCOL 4.2).
-        fulfillments: The requests that carry it out, by their ids, in the gateway's order.
-        rejections: Who rejected it, and why.
+        fulfillments: The requests that carry it out, in the gateway's order.
+        rejections: Who rejected it, and why; of each participant, the first.
         decided_by: Who brought it to its final state.
         reason: The reason code that came with that, if any.
+        holders: Exchanges and handlers of ours that are about it; while there are any, it is
+            not forgotten.
+        handled: A handler of ours has begun on it.
     """
 
     key: ProposalKey
     envelope: Envelope
+    content: int
     state: ProposalState = ProposalState.PENDING
-    fulfillments: dict[str, Fulfillment] = field(default_factory=dict[str, Fulfillment])
-    rejections: dict[str, str] = field(default_factory=dict[str, str])
+    fulfillments: list[Fulfillment] = field(default_factory=list[Fulfillment])
+    rejections: dict[str, Rejected] = field(default_factory=dict[str, Rejected])
     decided_by: str | None = None
     reason: str | None = None
+    holders: int = 0
+    handled: bool = False
 
     @property
     def call(self) -> Call:
@@ -83,7 +117,20 @@ class ProposalRecord:
     @property
     def in_progress_by(self) -> str | None:
         """Whose fulfilling request is out; of several, the first in the gateway's order."""
-        return next((item.by for item in self.fulfillments.values() if item.live), None)
+        if self.state is not ProposalState.IN_PROGRESS:
+            return None
+        return next((item.by for item in self.fulfillments if item.live), None)
+
+    def fulfillment(self, by: str, request_id: str) -> Fulfillment | None:
+        """A fulfilling request, by its sender and id."""
+        return next(
+            (
+                item
+                for item in self.fulfillments
+                if item.by == by and item.envelope.id == request_id
+            ),
+            None,
+        )
 
     def step(self, event: ProposalEvent, by: str, reason: str | None = None) -> bool:
         """Go on if the lifecycle has such a step; whether it had."""
@@ -95,43 +142,65 @@ class ProposalRecord:
             self.decided_by, self.reason = by, reason
         return True
 
+    def rejected(self, reject: Envelope, reason: str) -> Rejected | None:
+        """Note a rejection; ``None`` if this participant has rejected it before."""
+        if reject.sender in self.rejections or len(self.rejections) >= MAX_REJECTIONS:
+            return None
+        noted = Rejected(self.key.id, reason, reject.sender, reject.id)
+        self.rejections[reject.sender] = noted
+        return noted
+
 
 class Ledger:
     """The proposals of a space, by proposer and id."""
 
     def __init__(self) -> None:
         self._records: Memory[ProposalKey, ProposalRecord] = Memory(
-            count=MAX_PROPOSALS, seconds=PROPOSAL_SECONDS, size=MAX_PROPOSAL_BYTES
+            count=MAX_PROPOSALS,
+            seconds=PROPOSAL_SECONDS,
+            size=MAX_PROPOSAL_BYTES,
+            needed=lambda record: record.holders > 0,
         )
-        self._by_id: Memory[str, ProposalRecord] = Memory(
-            count=MAX_PROPOSALS, seconds=PROPOSAL_SECONDS
-        )
-        self._by_request: Memory[str, ProposalRecord] = Memory(
-            count=MAX_PROPOSALS, seconds=PROPOSAL_SECONDS
-        )
+        self._by_id = self._index()
+        self._by_request = self._index()
+
+    def _index(self) -> Memory[str, tuple[ProposalKey, ...]]:
+        return Memory(count=MAX_PROPOSALS, seconds=PROPOSAL_SECONDS, needed=self._is_held)
+
+    def _is_held(self, keys: tuple[ProposalKey, ...]) -> bool:
+        records = (self._records.peek(key) for key in keys)
+        return any(record is not None and record.holders > 0 for record in records)
 
     def add(self, envelope: Envelope, now: float) -> ProposalRecord:
-        """Take a proposal up; the same one again changes nothing."""
+        """Take a proposal up, in place of an older one of the same proposer and id."""
         key = ProposalKey(envelope.sender, envelope.id)
-        record = self._records.get(key, now)
-        if record is None:
-            record = ProposalRecord(key, envelope.replace())
-            self._records.put(key, record, now, size=len(envelope.raw_payload))
-            # Who uses an id first owns it here: nobody can take another's proposal over.
-            if self._by_id.get(envelope.id, now) is None:
-                self._by_id.put(envelope.id, record, now)
+        record = ProposalRecord(key, envelope.replace(), content_of(envelope))
+        self._records.put(key, record, now, size=len(envelope.raw_payload))
+        _enter(self._by_id, envelope.id, key, now)
         return record
 
     def get(self, key: ProposalKey, now: float) -> ProposalRecord | None:
         """A proposal by its proposer and id."""
         return self._records.get(key, now)
 
-    def named(self, ids: tuple[str, ...], now: float) -> ProposalRecord | None:
-        """The first proposal that one of these correlation ids names."""
+    def named(
+        self, ids: tuple[str, ...], now: float, *, to: tuple[str, ...] = ()
+    ) -> ProposalRecord | None:
+        """The proposal that correlation ids name; the first id that names one decides.
+
+        Args:
+            ids: The correlation of an envelope.
+            now: The time.
+            to: Whom that envelope is for. Where several proposers used the id, it tells which is
+                meant; otherwise the oldest pending one is, so nobody takes another's over.
+        """
         for exchange_id in ids:
-            record = self._by_id.get(exchange_id, now)
-            if record is not None:
-                return record
+            keys = self._by_id.get(exchange_id, now) or ()
+            records = [record for key in keys if (record := self._records.get(key, now))]
+            if records:
+                return max(
+                    records, key=lambda item: (item.key.proposer in to, item.state.is_pending)
+                )
         return None
 
     def records(self, now: float) -> list[ProposalRecord]:
@@ -143,61 +212,93 @@ class Ledger:
         record = self._records.get(key, now)
         return record is not None and record.step(ProposalEvent.WITHDRAWAL, key.proposer, reason)
 
-    def requested(self, envelope: Envelope, now: float) -> ProposalRecord | None:
-        """A request came by; the proposal that it fulfills, if it does."""
-        record = self.named(envelope.correlation, now)
+    def requested(
+        self, envelope: Envelope, now: float, *, fulfills: ProposalKey | None = None
+    ) -> ProposalRecord | None:
+        """A request came by; the proposal that it fulfills, if it does.
+
+        It is noted for a decided proposal too: its answer may still come, as a conflict.
+
+        Args:
+            envelope: The request.
+            now: The time.
+            fulfills: The proposal, where we know it because the request is ours.
+        """
+        if fulfills is not None:
+            record = self._records.get(fulfills, now)
+        else:
+            record = self.named(envelope.correlation, now)
         if record is None or envelope.sender == record.key.proposer:
             return None
-        if envelope.id in record.fulfillments:
-            return record
-        if len(record.fulfillments) < MAX_NOTES and record.step(
-            ProposalEvent.REQUEST, envelope.sender
-        ):
-            record.fulfillments[envelope.id] = Fulfillment(envelope.replace())
-            self._by_request.put(envelope.id, record, now)
+        known = record.fulfillment(envelope.sender, envelope.id) is not None
+        if not known and len(record.fulfillments) < MAX_FULFILLMENTS:
+            record.step(ProposalEvent.REQUEST, envelope.sender)
+            fulfillment = Fulfillment(envelope.replace())
+            record.fulfillments.append(fulfillment)
+            self._records.grow(record.key, len(envelope.raw_payload), now)
+            for name in fulfillment.names:
+                _enter(self._by_request, name, record.key, now)
         return record
 
-    def request_cancelled(self, sender: str, request_id: str, now: float) -> None:
-        """A request was cancelled by its sender; with the last one, a proposal waits again."""
-        record = self._by_request.get(request_id, now)
-        fulfillment = None if record is None else record.fulfillments.get(request_id)
-        if record is not None and fulfillment is not None and fulfillment.by == sender:
-            self.not_carried_out(record, fulfillment)
+    def request_cancelled(self, sender: str, request_id: str, now: float) -> ProposalRecord | None:
+        """A request was cancelled by its sender; the proposal that it was to carry out, if any."""
+        for key in self._by_request.get(request_id, now) or ():
+            record = self._records.get(key, now)
+            for item in [] if record is None else record.fulfillments:
+                if record is not None and item.by == sender and request_id in item.names:
+                    self.not_carried_out(record, item)
+                    return record
+        return None
 
     def not_carried_out(self, record: ProposalRecord, fulfillment: Fulfillment) -> None:
-        """A fulfilling request ended without being carried out: cancelled, or refused."""
+        """A fulfilling request ended without being carried out: cancelled, or refused.
+
+        With the last one, the proposal waits again.
+        """
         fulfillment.live = False
-        if record.in_progress_by is None:
+        if not any(item.live for item in record.fulfillments):
             record.step(ProposalEvent.REQUEST_CANCELLED, fulfillment.by)
 
     def responded(
         self, envelope: Envelope, now: float
     ) -> tuple[ProposalRecord, Fulfillment] | None:
-        """A response came by; the proposal that it completes, and the request it answers.
+        """A response (or progress) came by; the proposal that it is about, and the request.
 
-        It counts from somebody whom a fulfilling request was addressed to, and from the fulfiller,
-        who relays the outcome where the gateway hides it (PROTOCOL 5). All correlation ids are
-        looked at.
+        All correlation ids are looked at, those of requests first (PROTOCOL 4.4).
         """
         for exchange_id in envelope.correlation:
-            record = self._by_request.get(exchange_id, now)
-            if record is None:
-                continue
-            fulfillment = record.fulfillments.get(exchange_id)
-            if fulfillment is not None and (
-                not fulfillment.envelope.to
-                or envelope.sender in fulfillment.envelope.to
-                or envelope.sender == fulfillment.by
-            ):
-                return record, fulfillment
-        record = self.named(envelope.correlation, now)
+            found = [
+                (record, item)
+                for key in self._by_request.get(exchange_id, now) or ()
+                if (record := self._records.get(key, now)) is not None
+                for item in record.fulfillments
+                if item.envelope.id == exchange_id and item.may_answer(envelope.sender)
+            ]
+            if found:
+                return max(found, key=lambda pair: pair[1].by in envelope.to)
+        record = self.named(envelope.correlation, now, to=envelope.to)
         if record is not None:
-            for fulfillment in record.fulfillments.values():
-                if fulfillment.by == envelope.sender:
-                    return record, fulfillment
+            for item in record.fulfillments:
+                if item.by == envelope.sender:
+                    return record, item
         return None
 
-    def complete(self, record: ProposalRecord, fulfillment: Fulfillment) -> bool:
-        """Note the answer; ``False`` if the proposal had ended otherwise before."""
-        fulfillment.live = False
-        return record.step(ProposalEvent.RESPONSE, fulfillment.by)
+    def complete(self, record: ProposalRecord, fulfillment: Fulfillment, *, is_error: bool) -> bool:
+        """Note the answer to a fulfilling request (PROTOCOL 4.2); whether it was carried out.
+
+        An error for a request that was cancelled only confirms the cancel, as MCP peers do; a
+        result for it says that it was carried out.
+        """
+        was_live, fulfillment.live = fulfillment.live, False
+        if not was_live and is_error:
+            return False
+        record.step(ProposalEvent.RESPONSE, fulfillment.by)
+        return True
+
+
+def _enter(
+    index: Memory[str, tuple[ProposalKey, ...]], name: str, key: ProposalKey, now: float
+) -> None:
+    keys = index.get(name, now) or ()
+    if key not in keys:
+        index.put(name, (*keys, key)[-MAX_SAME_ID:], now)

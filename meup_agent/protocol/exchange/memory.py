@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Generic, Literal, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -17,12 +17,21 @@ class Memory(Generic[K, V]):
         count: Entries at the most.
         seconds: How long an entry is kept.
         size: The sum of the entries' sizes, in bytes, at the most.
+        needed: Tells which values are not forgotten, whatever the limits: few, and soon done with.
     """
 
-    def __init__(self, *, count: int, seconds: float, size: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        count: int,
+        seconds: float,
+        size: int | None = None,
+        needed: Callable[[V], bool] | None = None,
+    ) -> None:
         self._count = count
         self._seconds = seconds
         self._size = size
+        self._needed = needed
         self._used = 0
         self._entries: OrderedDict[K, tuple[float, int, V]] = OrderedDict()
 
@@ -31,14 +40,24 @@ class Memory(Generic[K, V]):
         self.pop(key)
         self._entries[key] = (now, size, value)
         self._used += size
-        while len(self._entries) > self._count or (
-            self._size is not None and self._used > self._size
-        ):
-            self._forget_oldest()
+        self._forget_surplus(now)
+
+    def grow(self, key: K, size: int, now: float) -> None:
+        """An entry has become larger."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries[key] = (entry[0], entry[1] + size, entry[2])
+            self._used += size
+            self._forget_surplus(now)
 
     def get(self, key: K, now: float) -> V | None:
         """The value, if it is still remembered."""
         self._forget_old(now)
+        entry = self._entries.get(key)
+        return None if entry is None else entry[2]
+
+    def peek(self, key: K) -> V | None:
+        """The value, whatever its age."""
         entry = self._entries.get(key)
         return None if entry is None else entry[2]
 
@@ -60,15 +79,30 @@ class Memory(Generic[K, V]):
         return len(self._entries)
 
     def _forget_old(self, now: float) -> None:
-        while self._entries:
+        for _ in range(len(self._entries)):
             at, _, _ = next(iter(self._entries.values()))
             if now - at < self._seconds:
                 return
-            self._forget_oldest()
+            self._forget_oldest(now)
 
-    def _forget_oldest(self) -> None:
-        _, (_, size, _) = self._entries.popitem(last=False)
-        self._used -= size
+    def _forget_surplus(self, now: float) -> None:
+        for _ in range(len(self._entries)):
+            if len(self._entries) <= self._count and (
+                self._size is None or self._used <= self._size
+            ):
+                return
+            self._forget_oldest(now)
+
+    def _forget_oldest(self, now: float) -> None:
+        key, (_, size, value) = self._entries.popitem(last=False)
+        if self._needed is not None and self._needed(value):
+            self._entries[key] = (now, size, value)
+        else:
+            self._used -= size
+
+
+Ended = Literal["withdrawn", "cancelled"]
+"""What a tombstone says of what it names: a proposal, or a request."""
 
 
 class Tombstones:
@@ -79,23 +113,26 @@ class Tombstones:
 
     SECONDS = 300.0
     A_SENDER = 1000
+    A_SENDER_BYTES = 256 * 1024
     SENDERS = 1000
 
     def __init__(self) -> None:
-        self._senders: OrderedDict[str, Memory[str, object]] = OrderedDict()
+        self._senders: OrderedDict[str, Memory[tuple[Ended, str], str]] = OrderedDict()
 
-    def put(self, sender: str, exchange_id: str, cause: object, now: float) -> None:
+    def put(self, ended: Ended, sender: str, exchange_id: str, reason: str, now: float) -> None:
         """Remember that a sender has ended something that we have not seen."""
-        share = self._senders.pop(sender, None) or Memory(count=self.A_SENDER, seconds=self.SECONDS)
-        share.put(exchange_id, cause, now)
+        share = self._senders.pop(sender, None) or Memory(
+            count=self.A_SENDER, seconds=self.SECONDS, size=self.A_SENDER_BYTES
+        )
+        share.put((ended, exchange_id), reason, now, size=len(exchange_id) + len(reason))
         self._senders[sender] = share
         if len(self._senders) > self.SENDERS:
             self._senders.popitem(last=False)
 
-    def get(self, sender: str, exchange_id: str, now: float) -> object | None:
-        """The cause with which the sender ended it, if it did."""
+    def get(self, ended: Ended, sender: str, exchange_id: str, now: float) -> str | None:
+        """The reason with which the sender ended it, if it did."""
         share = self._senders.get(sender)
-        return None if share is None else share.get(exchange_id, now)
+        return None if share is None else share.get((ended, exchange_id), now)
 
     def __len__(self) -> int:
         """How many ends are remembered, over all senders."""

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
-
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import (
     Conflict,
-    Drop,
     Key,
     Priority,
     Progressed,
@@ -19,8 +14,19 @@ from meup_agent.protocol.exchange.effects import (
     Unsend,
     Wake,
 )
-from meup_agent.protocol.exchange.ledger import Fulfillment, ProposalKey, ProposalRecord
+from meup_agent.protocol.exchange.ledger import (
+    MAX_PROPOSALS,
+    Fulfillment,
+    ProposalKey,
+    ProposalRecord,
+)
 from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.exchange.own import (
+    Exchange,
+    cause_of,
+    read_response,
+    verdict,
+)
 from meup_agent.protocol.exchange.situation import Situation
 from meup_agent.protocol.lifecycle import (
     OutgoingAction,
@@ -42,53 +48,12 @@ from meup_agent.protocol.outcomes import (
     Unsent,
     Withdrawn,
 )
-from meup_agent.protocol.reasons import Cause, Reason, read_reason
+from meup_agent.protocol.reasons import Cause, Reason
 
 ENDED_COUNT = 1000
 ENDED_SECONDS = 300.0
+ENDED_SIZE = 64 * 1024 * 1024
 """Exchanges that have ended are remembered for answers that come late."""
-
-
-class Wait(StrEnum):
-    """Which rejection ends the wait for a proposal (PROTOCOL 4.5)."""
-
-    ADDRESSED = "addressed"
-    """One from a participant that it was addressed to; of a broadcast one, all who could."""
-    FIRST = "first"
-    """Anybody's."""
-    DEADLINE = "deadline"
-    """Nobody's: only the deadline."""
-
-
-@dataclass(slots=True)
-class Exchange:
-    """A request or proposal of our own."""
-
-    key: Key
-    draft: Envelope
-    deadline: float | None
-    parent: Key | None
-    wait: Wait
-    idempotent: bool
-    fulfills: ProposalKey | None
-    state: OutgoingState = OutgoingState.UNSENT
-    ending: Ending | None = None
-    left: bool = False
-    lost: bool = False
-    echoed: bool = False
-    progress: float = float("-inf")
-
-    @property
-    def is_proposal(self) -> bool:
-        return self.draft.kind == kinds.MCP_PROPOSAL
-
-    @property
-    def proposal_key(self) -> ProposalKey:
-        return ProposalKey(self.draft.sender, self.draft.id)
-
-    @property
-    def is_open(self) -> bool:
-        return self.state in (OutgoingState.UNSENT, OutgoingState.WAITING)
 
 
 class Outgoing:
@@ -97,7 +62,12 @@ class Outgoing:
     def __init__(self, situation: Situation) -> None:
         self._situation = situation
         self._open: dict[str, Exchange] = {}
-        self._ended: Memory[str, Exchange] = Memory(count=ENDED_COUNT, seconds=ENDED_SECONDS)
+        self._ended: Memory[str, Exchange] = Memory(
+            count=ENDED_COUNT, seconds=ENDED_SECONDS, size=ENDED_SIZE
+        )
+        self._fulfilled: Memory[ProposalKey, bool] = Memory(
+            count=MAX_PROPOSALS, seconds=float("inf")
+        )
 
     def __len__(self) -> int:
         """How many are open."""
@@ -107,25 +77,19 @@ class Outgoing:
         """An exchange that is open."""
         return self._open.get(key.id)
 
-    def children(self, parent: Key) -> list[Exchange]:
-        """What a handler has open."""
-        return [exchange for exchange in self._open.values() if exchange.parent == parent]
+    def knows(self, ids: tuple[str, ...]) -> bool:
+        """Whether one of these names an exchange of ours, open or ended lately."""
+        return any(name in self._open or self._ended.peek(name) is not None for name in ids)
 
     def fulfilling(self, proposal: ProposalKey) -> list[Exchange]:
         """Our open requests that fulfill a proposal."""
         return [exchange for exchange in self._open.values() if exchange.fulfills == proposal]
 
     def has_fulfilled(self, proposal: ProposalKey, now: float) -> bool:
-        """Whether a fulfilling request of ours has left, and went through."""
-        exchanges = [*self._open.values(), *self._ended.values(now)]
-        return any(
-            exchange.fulfills == proposal
-            and exchange.left
-            and not isinstance(exchange.ending, GatewayRefused | LostRace)
-            for exchange in exchanges
-        )
+        """Whether a fulfilling request of ours has left, and the gateway let it through."""
+        return self._fulfilled.get(proposal, now) is not None
 
-    # --- our own steps -----------------------------------------------------------------------
+    # --- our own steps ---
 
     def open(self, exchange: Exchange, now: float) -> None:
         """Begin a request or proposal.
@@ -135,26 +99,27 @@ class Outgoing:
             AlreadyDecided: It would fulfill what is no longer pending.
         """
         if exchange.fulfills is not None:
-            self._check_undecided(exchange.fulfills, now)
+            exchange.record = self._check_undecided(exchange.fulfills, now)
+        elif exchange.is_proposal:
+            exchange.record = self._situation.ledger.add(exchange.draft, now)
+        if exchange.record is not None:
+            exchange.record.holders += 1
         self._open[exchange.key.id] = exchange
-        if exchange.is_proposal:
-            self._situation.ledger.add(exchange.draft, now)
         self._situation.voice.send(exchange.draft, Priority.OPEN, now)
         self._situation.look_again(exchange.deadline, exchange.key)
-        self._watch_absence(exchange, now)
 
-    def _check_undecided(self, proposal: ProposalKey, now: float) -> None:
+    def _check_undecided(self, proposal: ProposalKey, now: float) -> ProposalRecord | None:
         record = self._situation.ledger.get(proposal, now)
         if record is not None:
             if not record.state.is_pending:
                 raise AlreadyDecided(proposal.id, record.state)
-            by = record.in_progress_by
-            if by is not None:
-                raise AlreadyInProgress(proposal.id, by)
-        if self._situation.tombstones.get(proposal.proposer, proposal.id, now) is not None:
+            if record.in_progress_by is not None:
+                raise AlreadyInProgress(proposal.id, record.in_progress_by)
+        if self._situation.tombstones.get("withdrawn", *proposal, now) is not None:
             raise AlreadyDecided(proposal.id, "withdrawn")
         if self.fulfilling(proposal):
             raise AlreadyInProgress(proposal.id, self._situation.me)
+        return record
 
     def sent(self, envelope_id: str, now: float) -> None:
         """The transport has taken it."""
@@ -175,10 +140,10 @@ class Outgoing:
 
     def give_up_children(self, parent: Key, cause: Cause, now: float) -> None:
         """A handler has been cancelled or has ended: what it has open ends with it."""
-        for exchange in self.children(parent):
+        for exchange in [item for item in self._open.values() if item.parent == parent]:
             self.give_up(exchange.key, cause, now)
 
-    # --- the connection ------------------------------------------------------------------------
+    # --- the connection ---
 
     def connection_lost(self, now: float) -> None:
         """Note for every wait that something may have been missed."""
@@ -189,7 +154,7 @@ class Outgoing:
         """Send again what is idempotent; begin to count who is absent anew."""
         for exchange in list(self._open.values()):
             self._apply(exchange, OutgoingEvent.WELCOME, now)
-            self._watch_absence(exchange, now)
+        self.presence_changed(now)
 
     def presence_changed(self, now: float) -> None:
         """Somebody came or went: see whose absence begins to count."""
@@ -208,60 +173,52 @@ class Outgoing:
         if exchange is None:
             return
         if exchange.deadline is not None and now >= exchange.deadline:
-            self._apply(exchange, OutgoingEvent.DEADLINE, now, self._expiry(exchange))
+            self._apply(exchange, OutgoingEvent.DEADLINE, now, exchange.expiry())
             return
-        addressees = self._addressees(exchange, now)
-        gone_at = (
-            self._situation.absent_for_good(addressees, now) if self._situation.connected else None
-        )
-        if gone_at is None or exchange.state is not OutgoingState.WAITING:
-            return
-        if now >= gone_at:
-            self._apply(exchange, OutgoingEvent.GONE, now, Gone(key.id, addressees))
+        gone_at = self._gone_at(exchange, now)
+        if gone_at is not None and now >= gone_at:
+            ending = Gone(key.id, self._awaited(exchange))
+            self._apply(exchange, OutgoingEvent.GONE, now, ending)
         else:
             self._situation.look_again(gone_at, key)
 
     def _watch_absence(self, exchange: Exchange, now: float) -> None:
-        if self._situation.connected:
-            gone_at = self._situation.absent_for_good(self._addressees(exchange, now), now)
-            self._situation.look_again(gone_at, exchange.key)
+        self._situation.look_again(self._gone_at(exchange, now), exchange.key)
 
-    def _addressees(self, exchange: Exchange, now: float) -> tuple[str, ...]:
+    def _gone_at(self, exchange: Exchange, now: float) -> float | None:
+        """When the wait ends for want of anybody who could answer (PROTOCOL 4.6)."""
+        if exchange.state is not OutgoingState.WAITING or not self._situation.connected:
+            return None
+        return self._situation.absent_for_good(self._awaited(exchange), now)
+
+    def _awaited(self, exchange: Exchange) -> tuple[str, ...]:
         """Who could still answer: for a proposal in progress, whoever fulfills it."""
-        if exchange.is_proposal:
-            record = self._situation.ledger.get(exchange.proposal_key, now)
-            if record is not None and record.in_progress_by is not None:
-                return tuple({item.by for item in record.fulfillments.values() if item.live})
+        record = exchange.proposal
+        if record is not None and record.in_progress_by is not None:
+            return tuple(dict.fromkeys(item.by for item in record.fulfillments if item.live))
         return exchange.draft.to
 
-    def _expiry(self, exchange: Exchange) -> Ending:
-        if exchange.lost:
-            return Unknown(
-                "the connection was lost while it was open, and nothing came until its deadline"
-            )
-        return Expired(exchange.key.id, sent=exchange.state is not OutgoingState.UNSENT)
+    # --- what others say ---
 
-    # --- what others say -----------------------------------------------------------------------
+    def echoed(self, envelope_id: str) -> ProposalKey | None:
+        """The gateway has ordered an envelope of ours; the proposal that it fulfills, if any."""
+        exchange = self._open.get(envelope_id) or self._ended.peek(envelope_id)
+        if exchange is None:
+            return None
+        exchange.echoed = True
+        return exchange.fulfills
 
-    def echoed(self, envelope_id: str) -> None:
-        """The gateway has ordered an envelope of ours."""
-        exchange = self._open.get(envelope_id)
-        if exchange is not None:
-            exchange.echoed = True
-
-    def refused(self, envelope_id: str, payload: dict[str, Any], now: float) -> bool:
-        """The gateway refused an envelope; whether it was one that somebody waits for."""
+    def refused(self, envelope_id: str, payload: dict[str, object], now: float) -> bool:
+        """The gateway refused an envelope; whether somebody waits, or waited, for its answer."""
         exchange = self._open.get(envelope_id)
         if exchange is None:
-            return False
-        error = payload.get("error")
+            return self._ended.get(envelope_id, now) is not None
+        error, said = payload.get("error"), payload.get("message")
         code = error if isinstance(error, str) else "error"
-        said = payload.get("message")
         message = f"the gateway refused {exchange.draft.kind} {envelope_id}: {code}"
         if isinstance(said, str) and said:
             message = f"{message} ({said})"
-        if exchange.state is OutgoingState.UNSENT:
-            self._apply(exchange, OutgoingEvent.SENT, now)
+        self._has_left(exchange, now)
         self._apply(exchange, OutgoingEvent.REFUSAL, now, GatewayRefused(code, message, payload))
         return True
 
@@ -271,10 +228,9 @@ class Outgoing:
         if winner is None or winner == self._situation.me:
             return
         for exchange in self.fulfilling(record.key):
-            if exchange.echoed:
-                continue
-            cause = Cause(Reason.DUPLICATE, by=self._situation.me, id=exchange.key.id, at=now)
-            self._apply(exchange, OutgoingEvent.GIVE_UP, now, LostRace(winner), cause=cause)
+            if not exchange.echoed:
+                cause = Cause(Reason.DUPLICATE, by=self._situation.me, id=exchange.key.id, at=now)
+                self._apply(exchange, OutgoingEvent.GIVE_UP, now, LostRace(winner), cause=cause)
 
     def response(self, envelope: Envelope, now: float) -> bool:
         """A response came; whether it was one to a request of ours."""
@@ -282,12 +238,14 @@ class Outgoing:
             exchange = self._open.get(exchange_id) or self._ended.get(exchange_id, now)
             if exchange is None or exchange.is_proposal:
                 continue
-            if exchange.draft.to and envelope.sender not in exchange.draft.to:
-                self._drop("foreign_response", envelope)
-                return True
-            result, error = _read_response(envelope)
-            ending = Responded(envelope.sender, result, error)
-            self._answered(exchange, envelope, ending, now)
+            if not exchange.answerable_by(envelope, self._situation.me):
+                # An onlooker sees the answers to others who used the same id.
+                if envelope.concerns(self._situation.me):
+                    self._situation.drop("foreign_response", envelope)
+                    return True
+                continue
+            result, error = read_response(envelope.payload)
+            self._answered(exchange, envelope, Responded(envelope.sender, result, error), now)
             return True
         return False
 
@@ -295,10 +253,10 @@ class Outgoing:
         self, record: ProposalRecord, fulfillment: Fulfillment, envelope: Envelope, now: float
     ) -> Conflict | None:
         """The response to a fulfilling request of our proposal; a conflict if it is too late."""
-        exchange = self._open.get(record.key.id) or self._ended.get(record.key.id, now)
-        if exchange is None or exchange.proposal_key != record.key:
+        exchange = self._of_proposal(record, now)
+        if exchange is None:
             return None
-        result, error = _read_response(envelope)
+        result, error = read_response(envelope.payload)
         request = payloads.read_call(fulfillment.envelope.payload)
         to = fulfillment.envelope.to
         executor = to[0] if len(to) == 1 else envelope.sender
@@ -312,91 +270,102 @@ class Outgoing:
         )
         if not self._answered(exchange, envelope, ending, now):
             return None
-        after = exchange.ending
-        assert after is not None
-        return Conflict(record.key.id, ending, after)
+        assert exchange.ending is not None  # it had been given up
+        return Conflict(record.key.id, ending, exchange.ending)
+
+    def order_unechoed(self, record: ProposalRecord, now: float) -> None:
+        """On a gateway without echoes, our withdraw came when we said it (PROTOCOL 4.13)."""
+        exchange = self._of_proposal(record, now)
+        if (
+            exchange is not None
+            and exchange.state is OutgoingState.GIVEN_UP
+            and not exchange.echoed
+        ):
+            reason = cause_of(exchange.ending).code
+            record.step(ProposalEvent.WITHDRAWAL, self._situation.me, reason)
+
+    def _of_proposal(self, record: ProposalRecord, now: float) -> Exchange | None:
+        exchange = self._open.get(record.key.id) or self._ended.get(record.key.id, now)
+        return exchange if exchange is not None and exchange.proposal is record else None
 
     def _answered(self, exchange: Exchange, envelope: Envelope, ending: Ending, now: float) -> bool:
-        """Apply an answer; ``True`` if it came for something that we had given up."""
-        if exchange.state is OutgoingState.DONE:
-            self._drop("duplicate_response", envelope, expected=True)
+        """Apply an answer; ``True`` if it is the first for something that we had given up."""
+        if exchange.state is OutgoingState.DONE or exchange.late:
+            self._situation.drop("duplicate_response", envelope, expected=True)
             return False
-        if exchange.state is OutgoingState.UNSENT:
-            # Somebody answers what we believe unsent: it was sent on a connection that broke.
-            self._apply(exchange, OutgoingEvent.SENT, now)
-        late = exchange.state is OutgoingState.GIVEN_UP
+        self._has_left(exchange, now)
+        exchange.late = exchange.state is OutgoingState.GIVEN_UP
         self._apply(exchange, OutgoingEvent.RESPONSE, now, ending)
-        if late:
-            self._drop("late_response", envelope, expected=True)
-        return late
+        if exchange.late:
+            self._situation.drop("late_response", envelope, expected=True)
+        return exchange.late
 
-    def rejection(self, envelope: Envelope, record: ProposalRecord, now: float) -> Rejection | None:
-        """A rejection of a proposal of ours; ``None`` if it is none of ours."""
-        reason = read_reason(envelope.payload_object.get("reason"))
-        exchange = self._open.get(record.key.id) or self._ended.get(record.key.id, now)
-        if exchange is None or exchange.proposal_key != record.key:
+    def _has_left(self, exchange: Exchange, now: float) -> None:
+        """Somebody speaks of what we believe unsent: a connection that broke took it along."""
+        if exchange.state is OutgoingState.UNSENT:
+            self._apply(exchange, OutgoingEvent.SENT, now)
+
+    def rejection(self, record: ProposalRecord, rejected: Rejected, now: float) -> Rejection | None:
+        """A rejection of a proposal of ours; ``None`` if nobody waits for it any more."""
+        exchange = self._of_proposal(record, now)
+        if exchange is None or not exchange.is_open:
             return None
-        counts = exchange.is_open and self._counts(exchange, record, envelope.sender, now)
-        if counts:
-            if exchange.state is OutgoingState.UNSENT:
-                self._apply(exchange, OutgoingEvent.SENT, now)
-            ending = Rejected(record.key.id, reason, envelope.sender, envelope.id)
+        self._has_left(exchange, now)
+        counts = self._reconsider(exchange, record, now)
+        return Rejection(record.key.id, rejected.reason, rejected.by, rejected.rejection_id, counts)
+
+    def no_longer_in_progress(self, record: ProposalRecord, now: float) -> None:
+        """A fulfillment came to nothing: what was said meanwhile may decide."""
+        exchange = self._of_proposal(record, now)
+        if exchange is not None and exchange.is_open:
+            self._reconsider(exchange, record, now)
+            self._watch_absence(exchange, now)
+
+    def _reconsider(self, exchange: Exchange, record: ProposalRecord, now: float) -> bool:
+        ending = verdict(exchange, record, self._situation.roster)
+        if ending is not None:
             self._apply(exchange, OutgoingEvent.REJECTION, now, ending)
-        return Rejection(record.key.id, reason, envelope.sender, envelope.id, counts)
+        return ending is not None
 
-    def _counts(self, exchange: Exchange, record: ProposalRecord, by: str, now: float) -> bool:
-        """Whether a rejection ends the wait (PROTOCOL 4.4, 4.5)."""
-        if record.in_progress_by is not None or exchange.wait is Wait.DEADLINE:
-            return False
-        if exchange.wait is Wait.FIRST or by in exchange.draft.to:
-            return True
-        if exchange.draft.to:
-            return False
-        call = record.call
-        fulfilling = payloads.request(call.method, call.params, "")
-        able = [
-            participant.id
-            for participant in self._situation.roster.participants()
-            if participant.id != self._situation.me
-            and self._situation.roster.may(participant.id, kinds.MCP_REQUEST, fulfilling)
-        ]
-        return bool(able) and all(participant in record.rejections for participant in able)
+    def in_progress(self, record: ProposalRecord, now: float) -> None:
+        """Somebody's fulfilling request for a proposal of ours is out: it is they who must stay."""
+        exchange = self._of_proposal(record, now)
+        if exchange is not None and exchange.is_open:
+            self._watch_absence(exchange, now)
 
-    def progress(self, envelope: Envelope, now: float) -> Progressed | None:
+    def progress(self, envelope: Envelope, params: payloads.JsonObject, now: float) -> None:
         """Progress of something that we wait for (PROTOCOL 4.9)."""
-        params = payloads.read_call(envelope.payload).params
-        token = params.get(payloads.PROGRESS_TOKEN)
-        exchange = self._open.get(token) if isinstance(token, str) else None
-        if exchange is None or exchange.is_proposal:
-            exchange = self._proposal_in_progress(envelope, now) or exchange
-        done = params.get("progress")
-        if exchange is None or isinstance(done, bool) or not isinstance(done, int | float):
-            return None
-        if not self._may_report(exchange, envelope, now):
-            self._drop("foreign_progress", envelope)
-            return None
-        if not exchange.is_open or done <= exchange.progress:
-            return None
+        done = payloads.number(params.get("progress"))
+        exchange = self._reported(envelope, params.get(payloads.PROGRESS_TOKEN), now)
+        if exchange is None or done is None or done <= exchange.progress:
+            return
         exchange.progress = done
-        total, message = params.get("total"), params.get("message")
-        return Progressed(
-            exchange.key,
-            float(done),
-            float(total) if isinstance(total, int | float) else None,
-            message if isinstance(message, str) else "",
+        message = params.get("message")
+        self._situation.effects.append(
+            Progressed(
+                exchange.key,
+                done,
+                payloads.number(params.get("total")),
+                message if isinstance(message, str) else "",
+            )
         )
 
-    def _proposal_in_progress(self, envelope: Envelope, now: float) -> Exchange | None:
+    def _reported(self, envelope: Envelope, token: object, now: float) -> Exchange | None:
+        """What a progress is about: our request, or our proposal that somebody carries out."""
+        exchange = self._open.get(token) if isinstance(token, str) else None
+        if exchange is not None and not exchange.is_proposal:
+            if exchange.answerable_by(envelope, self._situation.me):
+                return exchange
+            if envelope.concerns(self._situation.me):
+                self._situation.drop("foreign_progress", envelope)
+                return None
         found = self._situation.ledger.responded(envelope, now)
-        exchange = None if found is None else self._open.get(found[0].key.id)
-        return exchange if exchange is not None and exchange.is_proposal else None
+        if found is not None:
+            proposal = self._of_proposal(found[0], now)
+            return proposal if proposal is not None and proposal.is_open else None
+        return None
 
-    def _may_report(self, exchange: Exchange, envelope: Envelope, now: float) -> bool:
-        if exchange.is_proposal:
-            return self._situation.ledger.responded(envelope, now) is not None
-        return not exchange.draft.to or envelope.sender in exchange.draft.to
-
-    # --- the table -------------------------------------------------------------------------------
+    # --- the table ---
 
     def _apply(
         self,
@@ -409,10 +378,11 @@ class Outgoing:
     ) -> None:
         state, action = outgoing_step(exchange.state, event)
         match action:
-            case OutgoingAction.KEEP | OutgoingAction.IGNORE:
+            case OutgoingAction.KEEP | OutgoingAction.IGNORE | OutgoingAction.LATE:
                 pass
             case OutgoingAction.NOTE_SENT:
-                exchange.left = True
+                if exchange.fulfills is not None:
+                    self._fulfilled.put(exchange.fulfills, True, now)
             case OutgoingAction.NOTE_LOST:
                 exchange.lost = True
             case OutgoingAction.SEND_AGAIN:
@@ -421,57 +391,63 @@ class Outgoing:
                     self._situation.voice.send(exchange.draft, Priority.OPEN, now, again=True)
             case OutgoingAction.DROP | OutgoingAction.DROP_TIMEOUT | OutgoingAction.NOT_SENT:
                 self._situation.effects.append(Unsend(exchange.key.id))
-                self._step_own(exchange, ending, now)
-            case (
-                OutgoingAction.RESULT
-                | OutgoingAction.REFUSED
-                | OutgoingAction.UNKNOWN
-                | OutgoingAction.LATE
-            ):
-                self._step_own(exchange, ending, now)
+                self._step_own(exchange, ending)
+            case OutgoingAction.RESULT | OutgoingAction.UNKNOWN:
+                pass
+            case OutgoingAction.REFUSED:
+                self._step_own(exchange, ending)
+                if exchange.fulfills is not None:
+                    self._fulfilled.pop(exchange.fulfills)
             case (
                 OutgoingAction.END
                 | OutgoingAction.REJECTED_AND_END
                 | OutgoingAction.GONE_AND_END
                 | OutgoingAction.EXPIRED_AND_END
             ):
-                self._step_own(exchange, ending, now)
-                self._end(exchange, cause or _cause_of(ending), now)
+                self._step_own(exchange, ending)
+                self._say_end(exchange, cause or cause_of(ending), now)
         exchange.state = state
+        if action is OutgoingAction.NOTE_SENT:
+            self._watch_absence(exchange, now)
         if not exchange.is_open and exchange.ending is None:
-            exchange.ending = ending
-            self._open.pop(exchange.key.id, None)
-            self._ended.put(exchange.key.id, exchange, now)
-            if ending is not None:
-                self._situation.effects.append(Wake(exchange.key, ending))
+            self._close(exchange, ending, now)
 
-    def _step_own(self, exchange: Exchange, ending: Ending | None, now: float) -> None:
-        """Keep the record of our own proposal: it says *rejected* where others say *withdrawn*."""
-        record = (
-            self._situation.ledger.get(exchange.proposal_key, now) if exchange.is_proposal else None
-        )
+    def _close(self, exchange: Exchange, ending: Ending | None, now: float) -> None:
+        assert ending is not None
+        exchange.ending = ending
+        if exchange.record is not None:
+            exchange.record.holders -= 1
+        del self._open[exchange.key.id]
+        self._ended.put(exchange.key.id, exchange, now, size=len(exchange.draft.raw_payload))
+        self._situation.effects.append(Wake(exchange.key, ending))
+
+    def _step_own(self, exchange: Exchange, ending: Ending | None) -> None:
+        """Keep the record of our own proposal: it says *rejected* where others say *withdrawn*.
+
+        What was given up while it was out there becomes withdrawn when the gateway says so
+        (PROTOCOL 4.13); what never left, or was refused, no gateway will order.
+        """
+        record, me = exchange.proposal, self._situation.me
         if record is None:
             return
         match ending:
             case Rejected():
                 record.step(ProposalEvent.REJECTION, ending.by, ending.reason)
             case Expired() | Unknown():
-                record.step(ProposalEvent.EXPIRY, self._situation.me, Reason.TIMEOUT)
-            case Withdrawn() if exchange.state is OutgoingState.UNSENT:
-                # No gateway will order what never left.
-                record.step(ProposalEvent.WITHDRAWAL, self._situation.me, ending.reason)
-            case Gone() | Unsent() | GatewayRefused():
-                record.step(ProposalEvent.WITHDRAWAL, self._situation.me, Reason.NO_LONGER_NEEDED)
+                record.step(ProposalEvent.EXPIRY, me, Reason.TIMEOUT)
+            case GatewayRefused():
+                record.step(ProposalEvent.WITHDRAWAL, me, Reason.NO_LONGER_NEEDED)
+            case _ if exchange.state is OutgoingState.UNSENT:
+                record.step(ProposalEvent.WITHDRAWAL, me, cause_of(ending).code)
             case _:
                 pass
 
-    def _end(self, exchange: Exchange, cause: Cause, now: float) -> None:
+    def _say_end(self, exchange: Exchange, cause: Cause, now: float) -> None:
         """Say that we gave up: a withdraw for a proposal, a cancel for a request."""
         request = exchange.draft
-        present = [item.id for item in self._situation.roster.participants()]
         if exchange.is_proposal:
-            record = self._situation.ledger.get(exchange.proposal_key, now)
-            fulfillers = [] if record is None else [i.by for i in record.fulfillments.values()]
+            found = exchange.record.fulfillments if exchange.record is not None else []
+            fulfillers = [item.by for item in found]
             to = tuple(dict.fromkeys([*request.to, *fulfillers])) if request.to else ()
             self._situation.voice.say(
                 kinds.MCP_WITHDRAW,
@@ -480,39 +456,16 @@ class Outgoing:
                 priority=Priority.END,
                 to=to,
                 correlation=(request.id,),
-                concerned=[*(fulfillers or to or present)],
+                concerned=to,
             )
-        elif payloads.read_call(request.payload).method != "initialize":
+        elif (call := exchange.call).method != "initialize":
+            name = str(call.rpc_id if call.rpc_id is not None else request.id)
             self._situation.voice.say(
                 kinds.MCP_REQUEST,
-                payloads.cancelled(request.id, cause.ended(self._situation.me, request.id, now)),
+                payloads.cancelled(name, cause.ended(self._situation.me, request.id, now)),
                 now=now,
                 priority=Priority.END,
                 to=request.to,
                 correlation=(request.id,),
-                concerned=request.to or present,
+                concerned=request.to,
             )
-
-    def _drop(self, why: str, envelope: Envelope, *, expected: bool = False) -> None:
-        self._situation.effects.append(Drop(why, envelope, expected))
-
-
-def _cause_of(ending: Ending | None) -> Cause:
-    """Why we end an exchange, where nobody chose a reason (PROTOCOL 4.12)."""
-    match ending:
-        case Withdrawn():
-            return ending.cause
-        case Expired() | Unknown():
-            return Cause(Reason.TIMEOUT)
-        case _:
-            return Cause(Reason.NO_LONGER_NEEDED)
-
-
-def _read_response(envelope: Envelope) -> tuple[Any, dict[str, Any] | None]:
-    """Result and error of a response, also of bare results and string codes (PROTOCOL 1)."""
-    payload = envelope.payload
-    body = payloads.as_object(payload)
-    error = body.get("error")
-    if error is not None:
-        return None, error if isinstance(error, dict) else {"code": "error", "message": str(error)}
-    return (body["result"] if "result" in body else payload), None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.exchange.memory import Memory
-from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.payloads import as_object, objects_in
 
 MAX_PARTICIPANTS = 10_000
 """Participants that are kept; a gateway that names more is not believed."""
@@ -26,6 +26,13 @@ class Participant:
     capabilities: tuple[Any, ...] = ()
 
 
+class Presence(NamedTuple):
+    """What a welcome changed."""
+
+    joined: list[str]
+    left: list[str]
+
+
 class Roster:
     """The participants of a space at this moment."""
 
@@ -37,18 +44,32 @@ class Roster:
         self._left: Memory[str, float] = Memory(count=MAX_PARTICIPANTS, seconds=3600.0)
         self._compiled: dict[str, Capabilities] = {}
 
-    def welcome(self, payload: dict[str, Any], now: float) -> None:
-        """Take over what the gateway says in ``system/welcome``."""
+    def welcome(self, payload: dict[str, Any], now: float, *, update: bool) -> Presence | None:
+        """Take over what the gateway says in ``system/welcome``.
+
+        Args:
+            payload: The welcome's payload.
+            now: The time.
+            update: It is not the first on this connection: nobody's absence is counted anew.
+
+        Returns:
+            Who came and who left by it; ``None`` if it does not say who we are.
+        """
         you = participant_of(payload.get("you"))
-        if you is not None:
-            self.me, self.my_capabilities = you.id, you.capabilities
-        others = payload.get("participants")
-        listed = [participant_of(item) for item in others] if isinstance(others, list) else []
+        if you is None:
+            return None
+        before = self._present
+        self.me, self.my_capabilities = you.id, you.capabilities
+        listed = [participant_of(item) for item in objects_in(payload.get("participants"))]
         self._present = {item.id: item for item in listed[:MAX_PARTICIPANTS] if item is not None}
-        if you is not None:
-            self._present[you.id] = you
+        self._present[you.id] = you
         self._compiled.clear()
-        self.welcomed_at = now
+        left = [name for name in before if name not in self._present]
+        for name in left:
+            self._left.put(name, now, now)
+        if not update:
+            self.welcomed_at = now
+        return Presence([name for name in self._present if name not in before], left)
 
     def update(self, payload: dict[str, Any], now: float) -> tuple[str, Participant] | None:
         """Take over a presence event; ``(event, participant)`` if it was one that we know."""
@@ -58,8 +79,11 @@ class Roster:
             return None
         self._compiled.pop(participant.id, None)
         if event == "leave":
-            self._present.pop(participant.id, None)
-            self._left.put(participant.id, now, now)
+            # We hear it ourselves, so we are here, whatever became of an older connection of ours.
+            if participant.id == self.me:
+                return None
+            if self._present.pop(participant.id, None) is not None:
+                self._left.put(participant.id, now, now)
         elif len(self._present) < MAX_PARTICIPANTS:
             self._present[participant.id] = participant
         return event, participant
@@ -77,7 +101,7 @@ class Roster:
         if participant_id in self._present or self.welcomed_at is None:
             return None
         left = self._left.get(participant_id, now)
-        return max(left if left is not None else 0.0, self.welcomed_at)
+        return self.welcomed_at if left is None else max(left, self.welcomed_at)
 
     def may(self, participant_id: str, kind: str, payload: Any) -> bool:
         """Whether somebody's announced capabilities allow an envelope."""
@@ -96,5 +120,6 @@ def participant_of(value: object) -> Participant | None:
     name = item.get("id")
     if not isinstance(name, str) or not name:
         return None
-    capabilities = item.get("capabilities")
-    return Participant(name, tuple(capabilities) if isinstance(capabilities, list) else ())
+    capabilities: object = item.get("capabilities")
+    listed = cast("list[object]", capabilities) if isinstance(capabilities, list) else []
+    return Participant(name, tuple(listed))

@@ -6,12 +6,12 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from meup_agent.protocol.exchange.effects import Effect, Key, Role
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.effects import Drop, Effect, Key, Role
 from meup_agent.protocol.exchange.ledger import Ledger
 from meup_agent.protocol.exchange.memory import Tombstones
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.exchange.voice import Voice
-from meup_agent.protocol.envelope import Envelope
 
 ABSENCE_SECONDS = 30.0
 """How long somebody may be away before what they began or were to answer ends (PROTOCOL 4.6)."""
@@ -45,6 +45,10 @@ class Situation:
     timers: list[tuple[float, Key]] = field(default_factory=list[tuple[float, Key]])
     connected: bool = False
     closing: bool = False
+
+    def drop(self, why: str, envelope: Envelope, *, expected: bool = False) -> None:
+        """Leave something out: counted, and logged if it should not happen."""
+        self.effects.append(Drop(why, envelope, expected))
 
     @property
     def me(self) -> str:

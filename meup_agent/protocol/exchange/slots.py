@@ -29,6 +29,11 @@ class Slots:
         self._running: dict[Key, int] = {}
         self._busy = 0
         self._queue: OrderedDict[Key, bool] = OrderedDict()
+        self.is_shut = False
+
+    def shut(self) -> None:
+        """Let nobody begin any more."""
+        self.is_shut = True
 
     @property
     def is_full(self) -> bool:
@@ -61,7 +66,7 @@ class Slots:
 
     def next(self) -> Key | None:
         """Whose turn it is, if there is a place; it counts as running from here on."""
-        if not self._queue or self._busy >= self._limits.handlers:
+        if self.is_shut or not self._queue or self._busy >= self._limits.handlers:
             return None
         key, _ = self._queue.popitem(last=False)
         self._running[key] = 0

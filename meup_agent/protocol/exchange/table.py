@@ -13,23 +13,19 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from meup_agent.protocol import kinds, payloads
+from meup_agent.errors import IllegalStep
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.effects import Drop, Effect, Key, Priority, Role
+from meup_agent.protocol.exchange.arrivals import Arrivals
+from meup_agent.protocol.exchange.effects import Effect, Key, Priority
 from meup_agent.protocol.exchange.incoming import Incoming
-from meup_agent.protocol.exchange.ledger import Fulfillment, Ledger, ProposalKey, ProposalRecord
-from meup_agent.protocol.exchange.memory import Memory
-from meup_agent.protocol.exchange.outgoing import Exchange, Outgoing, Wait
+from meup_agent.protocol.exchange.ledger import Ledger, ProposalKey
+from meup_agent.protocol.exchange.outgoing import Outgoing
+from meup_agent.protocol.exchange.own import Exchange, Wait
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.exchange.situation import Situation, Wants
 from meup_agent.protocol.exchange.slots import Limits
 from meup_agent.protocol.exchange.voice import Voice
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.reasons import Cause, Reason, read_reason
-
-SEEN_COUNT = 20_000
-SEEN_SECONDS = 600.0
-"""Envelopes that are remembered so that one which is delivered twice counts once."""
+from meup_agent.protocol.reasons import Cause
 
 
 class ExchangeTable:
@@ -51,12 +47,9 @@ class ExchangeTable:
         self._situation = Situation(self._voice, wants, self._effects)
         self._outgoing = Outgoing(self._situation)
         self._incoming = Incoming(self._situation, self._outgoing, limits or Limits())
-        self._seen: Memory[tuple[str, str, int], bool] = Memory(
-            count=SEEN_COUNT, seconds=SEEN_SECONDS
-        )
-        self._welcomed_before = False
+        self._arrivals = Arrivals(self._situation, self._outgoing, self._incoming)
 
-    # --- what can be looked at ------------------------------------------------------------------
+    # --- what can be looked at ---
 
     @property
     def me(self) -> str:
@@ -103,7 +96,7 @@ class ExchangeTable:
         """When :meth:`tick` has something to look at; too early does no harm."""
         return self._situation.timers[0][0] if self._situation.timers else None
 
-    # --- our own verbs ----------------------------------------------------------------------------
+    # --- our own verbs ---
 
     def new_id(self) -> str:
         """An id for an envelope of ours."""
@@ -134,7 +127,13 @@ class ExchangeTable:
         Raises:
             AlreadyInProgress: Somebody is fulfilling that proposal already.
             AlreadyDecided: That proposal is no longer pending.
+            IllegalStep: The handler has ended; what it began would outlive it.
         """
+        if parent is not None and self._incoming.handling(parent) is None:
+            raise IllegalStep(
+                f"the handler of {parent.id} has ended and begins nothing more; "
+                "await what belongs to it, or begin it outside of any handler"
+            )
         key = Key("out", self._situation.me, draft.id)
         exchange = Exchange(key, draft, deadline, parent, wait, idempotent, fulfills)
         self._outgoing.open(exchange, now)
@@ -171,10 +170,14 @@ class ExchangeTable:
         self._incoming.awaits(handler, change, now)
         return self._flush()
 
-    # --- handlers ----------------------------------------------------------------------------------
+    # --- handlers ---
 
     def returned(self, key: Key, result: Any, now: float) -> list[Effect]:
-        """A handler has ended well; the result is the answer to a request."""
+        """A handler has ended well; the result is the answer to a request.
+
+        Raises:
+            NotExpressible: The result has no form in JSON; nothing was changed.
+        """
         self._incoming.returned(key, result, now)
         return self._flush()
 
@@ -183,7 +186,7 @@ class ExchangeTable:
         self._incoming.raised(key, code, message, data, now)
         return self._flush()
 
-    # --- the connection, the clock, our own end ------------------------------------------------------
+    # --- the connection, the clock, our own end ---
 
     def sent(self, envelope_id: str, now: float) -> list[Effect]:
         """The transport has taken an envelope of ours."""
@@ -222,6 +225,8 @@ class ExchangeTable:
 
     def shutdown_over(self, now: float) -> list[Effect]:
         """The grace is over: cancel what still runs, and answer so."""
+        self._situation.closing = True
+        self._incoming.shutdown(now)
         self._incoming.shutdown_over(now)
         return self._flush()
 
@@ -230,260 +235,12 @@ class ExchangeTable:
         self._outgoing.give_up_all(cause, now)
         return self._flush()
 
-    # --- what comes from the wire ----------------------------------------------------------------------
+    # --- what comes from the wire ---
 
     def receive(self, envelope: Envelope, now: float) -> list[Effect]:
         """An envelope has come."""
-        if envelope.kind.startswith("system/"):
-            self._system(envelope, now)
-        elif envelope.sender == self._situation.me:
-            self._own(envelope, now)
-        elif self._is_new(envelope, now):
-            self._others(envelope, now)
+        self._arrivals.take(envelope, now)
         return self._flush()
-
-    def _is_new(self, envelope: Envelope, now: float) -> bool:
-        """Whether it was not delivered before; ids may come again after a restart of theirs."""
-        content = hash((envelope.ts, envelope.kind, envelope.raw_payload))
-        mark = (envelope.sender, envelope.id, content)
-        if self._seen.get(mark, now) is None:
-            self._seen.put(mark, True, now)
-            return True
-        if envelope.kind == kinds.MCP_REQUEST and self._situation.me in envelope.to:
-            return True
-        self._drop("duplicate", envelope, expected=True)
-        return False
-
-    def _own(self, envelope: Envelope, now: float) -> None:
-        """An echo: the gateway has ordered what we said (PROTOCOL 4.11)."""
-        if not self._voice.said(envelope.id, now):
-            self._drop("not_ours", envelope)
-            return
-        self._outgoing.echoed(envelope.id)
-        self._note(envelope, now)
-        if self._situation.me not in envelope.to:
-            return
-        if envelope.kind == kinds.MCP_REQUEST:
-            self._request(envelope, now)
-        elif envelope.kind == kinds.MCP_RESPONSE:
-            self._outgoing.response(envelope, now)
-
-    def _others(self, envelope: Envelope, now: float) -> None:
-        concerned = envelope.concerns(self._situation.me)
-        match envelope.kind:
-            case kinds.MCP_PROPOSAL:
-                known = self._situation.tombstones.get(envelope.sender, envelope.id, now)
-                self._note(envelope, now)
-                if known is not None:
-                    self._drop("withdrawn_before", envelope, expected=True)
-                elif concerned:
-                    self._incoming.proposal(envelope, now)
-            case kinds.MCP_WITHDRAW:
-                self._withdraw(envelope, now)
-            case kinds.MCP_REJECT:
-                self._reject(envelope, now)
-            case kinds.MCP_REQUEST:
-                self._request(envelope, now)
-            case kinds.MCP_RESPONSE:
-                self._response(envelope, now)
-            case kinds.CHAT if concerned:
-                self._incoming.notice(Role.CHAT, envelope, now)
-            case _:
-                pass
-        self._incoming.notice(Role.KIND, envelope, now)
-
-    def _note(self, envelope: Envelope, now: float) -> None:
-        """Keep the ledger: what any onlooker learns from an envelope of ours."""
-        ledger = self._situation.ledger
-        match envelope.kind:
-            case kinds.MCP_PROPOSAL:
-                record = ledger.add(envelope, now)
-                reason = self._situation.tombstones.get(envelope.sender, envelope.id, now)
-                if reason is not None and record.state is ProposalState.PENDING:
-                    ledger.withdrawn(record.key, str(reason), now)
-            case kinds.MCP_WITHDRAW:
-                reason = read_reason(envelope.payload_object.get("reason"))
-                for proposal_id in envelope.correlation:
-                    ledger.withdrawn(ProposalKey(envelope.sender, proposal_id), reason, now)
-            case kinds.MCP_REJECT:
-                record = ledger.named(envelope.correlation, now)
-                if record is not None:
-                    reason = read_reason(envelope.payload_object.get("reason"))
-                    record.rejections[envelope.sender] = reason
-            case kinds.MCP_REQUEST:
-                call = payloads.read_call(envelope.payload)
-                if call.method == kinds.CANCELLED:
-                    request_id = str(call.params.get("requestId"))
-                    ledger.request_cancelled(envelope.sender, request_id, now)
-                else:
-                    ledger.requested(envelope, now)
-            case kinds.MCP_RESPONSE:
-                self._note_response(envelope, now)
-            case _:
-                pass
-
-    def _withdraw(self, envelope: Envelope, now: float) -> None:
-        """Only the proposer withdraws, and only what is pending (PROTOCOL 4.1, 4.2)."""
-        reason = read_reason(envelope.payload_object.get("reason"))
-        for proposal_id in envelope.correlation:
-            key = ProposalKey(envelope.sender, proposal_id)
-            if self._situation.ledger.get(key, now) is None:
-                if self._situation.ledger.named((proposal_id,), now) is not None:
-                    self._drop("withdraw_by_another", envelope)
-                else:
-                    self._situation.tombstones.put(*key, reason, now)
-            elif self._situation.ledger.withdrawn(key, reason, now):
-                self._incoming.withdrawn(key, reason, now)
-            else:
-                self._drop("late_withdraw", envelope, expected=True)
-
-    def _reject(self, envelope: Envelope, now: float) -> None:
-        record = self._situation.ledger.named(envelope.correlation, now)
-        if record is None:
-            self._drop("unknown_reject", envelope, expected=True)
-            return
-        if envelope.sender == record.key.proposer:
-            self._drop("reject_of_own_proposal", envelope)
-            return
-        self._note(envelope, now)
-        if record.key.proposer == self._situation.me:
-            rejection = self._outgoing.rejection(envelope, record, now)
-            if rejection is not None:
-                self._incoming.notice(Role.REJECT, envelope, now, rejection)
-
-    def _request(self, envelope: Envelope, now: float) -> None:
-        call = payloads.read_call(envelope.payload)
-        if call.method == kinds.CANCELLED:
-            self._cancel(envelope, call, now)
-        elif call.method == kinds.PROGRESS:
-            progressed = self._outgoing.progress(envelope, now)
-            if progressed is not None:
-                self._effects.append(progressed)
-        elif not call.is_notification:
-            refusal = self._refusal_of_fulfillment(envelope, now)
-            if envelope.sender != self._situation.me:
-                record = self._situation.ledger.requested(envelope, now)
-                if record is not None:
-                    self._outgoing.rival_requested(record, now)
-            if not envelope.concerns(self._situation.me):
-                return
-            if refusal is not None:
-                self._drop("fulfillment_refused", envelope)
-                self._incoming.duplicate_fulfillment(envelope, refusal, now)
-            else:
-                self._incoming.request(envelope, now)
-
-    def _refusal_of_fulfillment(self, envelope: Envelope, now: float) -> str | None:
-        """Why we, as the executor, do not carry a fulfilling request out.
-
-        What was withdrawn never runs, and what we run or ran for somebody else's fulfillment of
-        the same proposal is not run twice.
-        """
-        record = self._situation.ledger.named(envelope.correlation, now)
-        if (
-            record is None
-            or self._situation.me not in envelope.to
-            or envelope.id in record.fulfillments
-        ):
-            return None
-        if record.state is ProposalState.WITHDRAWN:
-            return f"proposal {record.key.id} was withdrawn"
-        for fulfillment in record.fulfillments.values():
-            ours = self._situation.me in fulfillment.envelope.to
-            if ours and (fulfillment.live or record.state is ProposalState.FULFILLED):
-                return f"proposal {record.key.id} is fulfilled by {fulfillment.by!r}"
-        return None
-
-    def _cancel(self, envelope: Envelope, call: payloads.Call, now: float) -> None:
-        """``notifications/cancelled``: for a handler of ours, or early, or nothing to us."""
-        request_id = call.params.get("requestId")
-        known = self._incoming.cancel(envelope, call.params, now)
-        self._situation.ledger.request_cancelled(envelope.sender, str(request_id), now)
-        if not known and envelope.concerns(self._situation.me):
-            self._situation.tombstones.put(
-                envelope.sender, str(request_id), Reason.NO_LONGER_NEEDED, now
-            )
-
-    def _note_response(
-        self, envelope: Envelope, now: float
-    ) -> tuple[ProposalRecord, Fulfillment] | None:
-        """What a response means for a proposal: its end, unless the executor refused."""
-        found = self._situation.ledger.responded(envelope, now)
-        if found is None:
-            return None
-        if payloads.is_refusal(envelope.payload):
-            self._situation.ledger.not_carried_out(*found)
-            return None
-        self._situation.ledger.complete(*found)
-        return found
-
-    def _response(self, envelope: Envelope, now: float) -> None:
-        found = self._note_response(envelope, now)
-        if found is not None and found[0].key.proposer == self._situation.me:
-            conflict = self._outgoing.fulfilled(*found, envelope, now)
-            if conflict is not None:
-                self._incoming.notice(Role.CONFLICT, envelope, now, conflict)
-        if not self._outgoing.response(envelope, now) and found is None:
-            self._drop("unknown_response", envelope, expected=not envelope.concerns(self.me))
-
-    # --- the gateway's own words ---------------------------------------------------------------------
-
-    def _system(self, envelope: Envelope, now: float) -> None:
-        if envelope.sender not in kinds.GATEWAY_NAMES:
-            self._drop("forged_system", envelope)
-            return
-        payload = envelope.payload_object
-        match envelope.kind:
-            case kinds.SYSTEM_WELCOME:
-                self._welcome(envelope, payload, now)
-            case kinds.SYSTEM_PRESENCE:
-                self._presence(envelope, payload, now)
-            case kinds.SYSTEM_ERROR:
-                if not any(
-                    [self._outgoing.refused(name, payload, now) for name in envelope.correlation]
-                ):
-                    self._drop("refused_by_gateway", envelope)
-            case _:
-                pass
-        self._incoming.notice(Role.KIND, envelope, now)
-
-    def _welcome(self, envelope: Envelope, payload: dict[str, Any], now: float) -> None:
-        """We are in; or, on a connection that was welcomed before, our capabilities changed."""
-        if envelope.to and self._situation.me and self._situation.me not in envelope.to:
-            self._drop("foreign_welcome", envelope)
-            return
-        update = self._situation.connected
-        self._situation.roster.welcome(payload, now)
-        self._voice.me = self._situation.me
-        if update:
-            return
-        self._situation.connected = True
-        self._incoming.welcomed(now)
-        self._outgoing.welcomed(now)
-        if self._welcomed_before:
-            # Whoever is here may have missed what we said before the connection broke.
-            present = [participant.id for participant in self._situation.roster.participants()]
-            self._voice.say_again(present, now)
-        self._welcomed_before = True
-
-    def _presence(self, envelope: Envelope, payload: dict[str, Any], now: float) -> None:
-        update = self._situation.roster.update(payload, now)
-        if update is None:
-            return
-        event, participant = update
-        self._outgoing.presence_changed(now)
-        if participant.id == self._situation.me:
-            return
-        if event == "join":
-            self._incoming.participant_joined(participant.id)
-            self._voice.say_again([participant.id], now)
-            self._incoming.notice(Role.JOIN, envelope, now)
-        else:
-            self._incoming.participant_left(participant.id, now)
-            self._incoming.notice(Role.LEAVE, envelope, now)
-
-    def _drop(self, why: str, envelope: Envelope, *, expected: bool = False) -> None:
-        self._effects.append(Drop(why, envelope, expected))
 
     def _flush(self) -> list[Effect]:
         effects = self._effects[:]

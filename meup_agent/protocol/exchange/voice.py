@@ -59,7 +59,18 @@ class Voice:
         correlation: Iterable[str] = (),
         concerned: Iterable[str] | None = None,
     ) -> Envelope:
-        """Send something; what concerns somebody is said again when they join."""
+        """Send something.
+
+        Args:
+            kind: The kind.
+            payload: The payload.
+            now: The time.
+            priority: Its place in the outbox.
+            to: Whom it is for.
+            correlation: What it refers to.
+            concerned: It is said again when one of these joins; empty: when anybody does;
+                ``None``: never.
+        """
         envelope = draft(
             kind,
             payload,
@@ -69,8 +80,8 @@ class Voice:
             correlation=tuple(correlation),
         )
         self.send(envelope, priority, now)
-        if concerned is not None:
-            ending = _Ending(envelope, priority, frozenset(concerned) - {self.me})
+        if concerned is not None and (names := frozenset(concerned)) != frozenset({self.me}):
+            ending = _Ending(envelope, priority, names)
             self._endings.put(envelope.id, ending, now, size=len(envelope.raw_payload))
         return envelope
 
@@ -87,9 +98,9 @@ class Voice:
 
     def say_again(self, participants: Iterable[str], now: float) -> None:
         """Send what concerns these participants once more, under the same ids."""
-        joined = frozenset(participants)
+        joined = frozenset(participants) - {self.me}
         for ending in list(self._endings.values(now)):
-            if ending.concerned & joined:
+            if joined and (not ending.concerned or ending.concerned & joined):
                 self.send(ending.draft, ending.priority, now, again=True)
 
     def repeat(self, envelope_id: str, now: float) -> bool:

@@ -1,0 +1,100 @@
+"""What we say to those whose requests and proposals we handle: responses and rejections."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from meup_agent.errors import NotExpressible
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import Envelope, encode_json
+from meup_agent.protocol.exchange.effects import Priority
+from meup_agent.protocol.exchange.handling import Handling
+from meup_agent.protocol.exchange.ledger import ProposalKey
+from meup_agent.protocol.exchange.situation import Situation
+
+MAX_QUOTED_CHARS = 100
+"""Characters of a stranger's words that an error repeats."""
+
+
+class Answers:
+    """Makes responses, at most one a request, and rejections, only where one is owed."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+
+    def result(self, handling: Handling, value: msgspec.Raw, now: float) -> None:
+        """Answer with what the handler returned."""
+        self._respond(handling, "result", value, now)
+
+    def failure(self, handling: Handling, code: int, message: str, data: Any, now: float) -> None:
+        """Answer with an error; ``data`` is left out where JSON has no form for it."""
+        error: dict[str, Any] = {"code": code, "message": encodable(message)}
+        if data is not None:
+            with suppress(NotExpressible):
+                error["data"] = msgspec.Raw(encode_json(data))
+        self._respond(handling, "error", error, now)
+
+    def exchange_error(self, handling: Handling, reason: str, message: str, now: float) -> None:
+        """Answer ``busy``, ``cancelled`` or ``refused`` (PROTOCOL 5)."""
+        self.failure(
+            handling, payloads.EXCHANGE_ERROR, f"{reason}: {message}", {"reason": reason}, now
+        )
+
+    def unknown_method(self, handling: Handling, method: str, now: float) -> None:
+        """Answer that we have no such method, or that none was named."""
+        if method:
+            quoted = method[:MAX_QUOTED_CHARS]
+            self.failure(
+                handling,
+                payloads.METHOD_NOT_FOUND,
+                f"there is no method {quoted!r} here",
+                None,
+                now,
+            )
+        else:
+            self.failure(handling, payloads.INVALID_REQUEST, "the request has no method", None, now)
+
+    def _respond(self, handling: Handling, field: str, value: Any, now: float) -> None:
+        """The one place where a response is made; never for a notification."""
+        call = handling.call
+        if handling.answer_id is not None or call is None or call.is_notification:
+            return
+        rpc_id = call.rpc_id if call.rpc_id is not None else handling.key.id
+        response = self._situation.voice.say(
+            kinds.MCP_RESPONSE,
+            {"jsonrpc": "2.0", "id": rpc_id, field: value},
+            now=now,
+            priority=Priority.ANSWER,
+            to=(handling.key.sender,),
+            correlation=(handling.key.id,),
+            concerned=(handling.key.sender,),
+        )
+        handling.answer_id = response.id
+
+    def rejection(self, handling: Handling, reason: str, now: float) -> None:
+        """Reject on our own account: only what was addressed to us, and is not decided."""
+        record = handling.record
+        pending = record is None or record.state.is_pending
+        if handling.addressed and pending and not handling.rejected:
+            handling.rejected = True
+            self.reject(handling.proposal_key, reason, now)
+
+    def reject(self, proposal: ProposalKey, reason: str, now: float) -> Envelope:
+        """Say no to a proposal."""
+        return self._situation.voice.say(
+            kinds.MCP_REJECT,
+            {"reason": reason},
+            now=now,
+            priority=Priority.END,
+            to=(proposal.proposer,),
+            correlation=(proposal.id,),
+            concerned=(proposal.proposer,),
+        )
+
+
+def encodable(text: str) -> str:
+    """The text with what UTF-8 has no form for replaced."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,352 @@
+"""What each envelope from the wire means, and whether its sender may say it (PROTOCOL 4 and 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.effects import Role
+from meup_agent.protocol.exchange.incoming import USED_AGAIN, Incoming
+from meup_agent.protocol.exchange.ledger import (
+    Fulfillment,
+    ProposalKey,
+    ProposalRecord,
+    content_of,
+)
+from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.exchange.outgoing import Outgoing
+from meup_agent.protocol.exchange.own import read_response
+from meup_agent.protocol.exchange.situation import Situation
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.reasons import Reason, read_reason
+
+MAX_ID_CHARS = 256
+"""Characters of an id or a sender's name: these are remembered, and the longest in use have 60."""
+
+MAX_NAMED = 64
+"""Correlation ids that are looked at."""
+
+SEEN_COUNT = 20_000
+SEEN_SECONDS = 600.0
+"""Envelopes that are remembered so that one which is delivered twice counts once."""
+
+_EXCHANGES = frozenset(
+    {
+        kinds.MCP_PROPOSAL,
+        kinds.MCP_WITHDRAW,
+        kinds.MCP_REJECT,
+        kinds.MCP_REQUEST,
+        kinds.MCP_RESPONSE,
+    }
+)
+"""What does no harm twice: the state of the exchange tells a copy from a new one."""
+
+
+class Arrivals:
+    """Applies what arrives to the ledger and to both sides of the table."""
+
+    def __init__(self, situation: Situation, outgoing: Outgoing, incoming: Incoming) -> None:
+        self._situation = situation
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._seen: Memory[int, bool] = Memory(count=SEEN_COUNT, seconds=SEEN_SECONDS)
+        self._welcomed_before = False
+
+    def take(self, envelope: Envelope, now: float) -> None:
+        """An envelope has come."""
+        if max(len(envelope.id), len(envelope.sender)) > MAX_ID_CHARS:
+            self._situation.drop("name_too_long", envelope)
+            return
+        if len(envelope.correlation) > MAX_NAMED:
+            envelope = envelope.replace(correlation=envelope.correlation[:MAX_NAMED])
+        try:
+            # The header's decoder does not look at what it skips, numbers out of range for example.
+            payload = envelope.payload if self._is_read(envelope, now) else None
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            self._situation.drop("unreadable_payload", envelope)
+            return
+        if envelope.kind.startswith("system/"):
+            self._system(envelope, payloads.as_object(payload), now)
+        elif envelope.sender == self._situation.me:
+            self._own(envelope, payload, now)
+        else:
+            self._others(envelope, payload, now)
+
+    def _is_read(self, envelope: Envelope, now: float) -> bool:
+        """Whether the payload matters here; others' results and talk may be large."""
+        match envelope.kind:
+            case kinds.MCP_RESPONSE:
+                return (
+                    self._outgoing.knows(envelope.correlation)
+                    or self._situation.ledger.responded(envelope, now) is not None
+                )
+            case kind if kind in _EXCHANGES or kind.startswith("system/"):
+                return True
+            case _:
+                return envelope.concerns(self._situation.me)
+
+    def _others(self, envelope: Envelope, payload: Any, now: float) -> None:
+        is_new = self._is_new(envelope, now)
+        if envelope.kind in _EXCHANGES:
+            self._exchange(envelope, payload, now)
+        elif not is_new:
+            self._situation.drop("duplicate", envelope, expected=True)
+        elif envelope.kind == kinds.CHAT and envelope.concerns(self._situation.me):
+            self._incoming.notice(Role.CHAT, envelope, now)
+        if is_new:
+            self._incoming.notice(Role.KIND, envelope, now)
+
+    def _is_new(self, envelope: Envelope, now: float) -> bool:
+        """Whether it was not delivered before; ids may come again after a restart of theirs."""
+        mark = hash((envelope.sender, envelope.id, content_of(envelope)))
+        if self._seen.get(mark, now) is not None:
+            return False
+        self._seen.put(mark, True, now)
+        return True
+
+    def _own(self, envelope: Envelope, payload: Any, now: float) -> None:
+        """An echo: the gateway has ordered what we said (PROTOCOL 4.11).
+
+        It reaches no handler of ours, except a request that names us, with its cancel and response.
+        """
+        if not self._situation.voice.said(envelope.id, now):
+            self._situation.drop("not_ours", envelope)
+            return
+        fulfills = self._outgoing.echoed(envelope.id)
+        if envelope.kind in _EXCHANGES:
+            self._exchange(envelope, payload, now, fulfills=fulfills)
+
+    def _exchange(
+        self, envelope: Envelope, payload: Any, now: float, *, fulfills: ProposalKey | None = None
+    ) -> None:
+        body = payloads.as_object(payload)
+        match envelope.kind:
+            case kinds.MCP_PROPOSAL:
+                self._proposal(envelope, now)
+            case kinds.MCP_WITHDRAW:
+                self._withdraw(envelope, read_reason(body.get("reason")), now)
+            case kinds.MCP_REJECT:
+                self._reject(envelope, read_reason(body.get("reason")), now)
+            case kinds.MCP_RESPONSE:
+                self._response(envelope, payload, now)
+            case _:
+                call = payloads.read_call(body)
+                if call.method == kinds.CANCELLED:
+                    self._cancel(envelope, call, now)
+                elif call.method == kinds.PROGRESS:
+                    self._outgoing.progress(envelope, call.params, now)
+                elif not call.is_notification:
+                    self._request(envelope, call, fulfills, now)
+
+    # --- proposals ---
+
+    def _proposal(self, envelope: Envelope, now: float) -> None:
+        key = ProposalKey(envelope.sender, envelope.id)
+        known = self._situation.ledger.get(key, now)
+        if self._is_own(envelope):
+            return  # it stands in the ledger since we began it
+        if known is not None:
+            if known.content == content_of(envelope):
+                self._situation.drop("duplicate_proposal", envelope, expected=True)
+                return
+            # Its proposer began to count anew: nobody will ask for the older one.
+            if self._situation.ledger.withdrawn(key, Reason.NO_LONGER_NEEDED, now):
+                self._incoming.withdrawn(key, known, Reason.NO_LONGER_NEEDED, now, USED_AGAIN)
+        record = self._situation.ledger.add(envelope, now)
+        reason = self._situation.tombstones.get("withdrawn", *key, now)
+        if reason is not None:
+            self._situation.ledger.withdrawn(key, reason, now)
+            self._situation.drop("withdrawn_before", envelope, expected=True)
+        elif envelope.concerns(self._situation.me):
+            self._incoming.proposal(record, envelope, now)
+
+    def _withdraw(self, envelope: Envelope, reason: str, now: float) -> None:
+        """Only the proposer withdraws, and only what is pending (PROTOCOL 4.1, 4.2)."""
+        if not envelope.correlation:
+            self._situation.drop("malformed_withdraw", envelope)
+        for proposal_id in envelope.correlation:
+            key = ProposalKey(envelope.sender, proposal_id)
+            record = self._situation.ledger.get(key, now)
+            if record is not None and not record.state.is_pending:
+                self._situation.drop("late_withdraw", envelope, expected=True)
+                continue
+            if record is None:
+                if self._situation.ledger.named((proposal_id,), now) is not None:
+                    self._situation.drop("withdraw_by_another", envelope)
+                # Two proposers may use the same id, and this one's proposal may be still to come.
+                self._situation.tombstones.put("withdrawn", *key, reason, now)
+            self._situation.ledger.withdrawn(key, reason, now)
+            self._incoming.withdrawn(key, record, reason, now)
+
+    def _reject(self, envelope: Envelope, reason: str, now: float) -> None:
+        record = self._situation.ledger.named(envelope.correlation, now, to=envelope.to)
+        if record is None:
+            self._situation.drop("unknown_reject", envelope, expected=True)
+            return
+        if envelope.sender == record.key.proposer:
+            self._situation.drop("reject_of_own_proposal", envelope)
+            return
+        rejected = record.rejected(envelope, reason)
+        if rejected is None:
+            self._situation.drop("duplicate_reject", envelope, expected=True)
+            return
+        if record.key.proposer == self._situation.me:
+            rejection = self._outgoing.rejection(record, rejected, now)
+            if rejection is not None:
+                self._incoming.notice(Role.REJECT, envelope, now, rejection)
+
+    # --- requests ---
+
+    def _request(
+        self, envelope: Envelope, call: Call, fulfills: ProposalKey | None, now: float
+    ) -> None:
+        me = self._situation.me
+        refusal = self._refusal_of_fulfillment(envelope, now)
+        record = self._situation.ledger.requested(envelope, now, fulfills=fulfills)
+        if record is not None and not self._is_own(envelope):
+            self._outgoing.rival_requested(record, now)
+            if record.key.proposer == me:
+                self._outgoing.in_progress(record, now)
+        if me in envelope.to if self._is_own(envelope) else envelope.concerns(me):
+            self._incoming.request(envelope, call, now, refusal=refusal)
+
+    def _refusal_of_fulfillment(self, envelope: Envelope, now: float) -> str | None:
+        """Why we, as the executor, do not carry a fulfilling request out.
+
+        What was withdrawn never runs, and what we run or ran for somebody else's fulfillment of
+        the same proposal is not run twice.
+        """
+        record = self._situation.ledger.named(envelope.correlation, now)
+        if record is None or self._situation.me not in envelope.to:
+            return None
+        if record.fulfillment(envelope.sender, envelope.id) is not None:
+            return None
+        if not record.state.is_pending and record.state is not ProposalState.FULFILLED:
+            return f"proposal {record.key.id} was withdrawn"
+        for fulfillment in record.fulfillments:
+            ours = self._situation.me in fulfillment.envelope.to
+            if ours and (fulfillment.live or record.state is ProposalState.FULFILLED):
+                return f"proposal {record.key.id} is fulfilled by {fulfillment.by!r}"
+        return None
+
+    def _cancel(self, envelope: Envelope, call: Call, now: float) -> None:
+        """``notifications/cancelled``: for a handler of ours, or early, or nothing to us."""
+        request_id = call.params.get("requestId")
+        if isinstance(request_id, str):
+            self._fulfillment_cancelled(envelope, request_id, now)
+        me = self._situation.me
+        if me in envelope.to if self._is_own(envelope) else envelope.concerns(me):
+            unknown = self._incoming.cancel(envelope, call.params, now)
+            if unknown is not None:
+                self._situation.tombstones.put(
+                    "cancelled", envelope.sender, unknown, Reason.NO_LONGER_NEEDED, now
+                )
+
+    def _fulfillment_cancelled(self, envelope: Envelope, request_id: str, now: float) -> None:
+        for name in (request_id, *envelope.correlation):
+            record = self._situation.ledger.request_cancelled(envelope.sender, name, now)
+            if record is not None:
+                self._outgoing.no_longer_in_progress(record, now)
+                return
+
+    # --- responses ---
+
+    def _response(self, envelope: Envelope, payload: Any, now: float) -> None:
+        found = self._complete(envelope, payload, now)
+        if found is not None and found[0].key.proposer == self._situation.me:
+            conflict = self._outgoing.fulfilled(*found, envelope, now)
+            if conflict is not None:
+                self._incoming.notice(Role.CONFLICT, envelope, now, conflict)
+        if not self._outgoing.response(envelope, now) and found is None:
+            expected = self._is_own(envelope) or not envelope.concerns(self._situation.me)
+            self._situation.drop("unknown_response", envelope, expected=expected)
+
+    def _complete(
+        self, envelope: Envelope, payload: Any, now: float
+    ) -> tuple[ProposalRecord, Fulfillment] | None:
+        """What a response means for a proposal: its end, unless it was not carried out."""
+        found = self._situation.ledger.responded(envelope, now)
+        if found is None:
+            return None
+        record, fulfillment = found
+        if payloads.is_refusal(payload):
+            self._situation.ledger.not_carried_out(record, fulfillment)
+            self._outgoing.no_longer_in_progress(record, now)
+            return None
+        self._outgoing.order_unechoed(record, now)
+        is_error = read_response(payload)[1] is not None
+        if not self._situation.ledger.complete(record, fulfillment, is_error=is_error):
+            return None
+        return found
+
+    # --- the gateway's own words ---
+
+    def _system(self, envelope: Envelope, payload: dict[str, Any], now: float) -> None:
+        if envelope.sender not in kinds.GATEWAY_NAMES:
+            self._situation.drop("forged_system", envelope)
+            return
+        match envelope.kind:
+            case kinds.SYSTEM_WELCOME:
+                self._welcome(envelope, payload, now)
+            case kinds.SYSTEM_PRESENCE:
+                self._presence(envelope, payload, now)
+            case kinds.SYSTEM_ERROR if envelope.concerns(self._situation.me):
+                names = envelope.correlation
+                known = [self._outgoing.refused(name, payload, now) for name in names]
+                if not any(known):
+                    self._situation.drop("refused_by_gateway", envelope)
+            case _:
+                pass
+        self._incoming.notice(Role.KIND, envelope, now)
+
+    def _welcome(self, envelope: Envelope, payload: dict[str, Any], now: float) -> None:
+        """We are in; or, on a connection that was welcomed before, our capabilities changed."""
+        situation = self._situation
+        if envelope.to and situation.me and situation.me not in envelope.to:
+            situation.drop("foreign_welcome", envelope)
+            return
+        update = situation.connected
+        changed = situation.roster.welcome(payload, now, update=update)
+        if changed is None:
+            situation.drop("malformed_welcome", envelope)
+            return
+        situation.voice.me = situation.me
+        situation.connected = True
+        if update:
+            for participant in changed.left:
+                self._incoming.participant_left(participant, now)
+            for participant in changed.joined:
+                self._incoming.participant_joined(participant)
+            self._outgoing.presence_changed(now)
+            situation.voice.say_again(changed.joined, now)
+            return
+        self._incoming.welcomed(now)
+        self._outgoing.welcomed(now)
+        if self._welcomed_before:
+            # Whoever is here may have missed what we said before the connection broke.
+            present = [participant.id for participant in situation.roster.participants()]
+            situation.voice.say_again(present, now)
+        self._welcomed_before = True
+
+    def _presence(self, envelope: Envelope, payload: dict[str, Any], now: float) -> None:
+        update = self._situation.roster.update(payload, now)
+        if update is None:
+            return
+        event, participant = update
+        self._outgoing.presence_changed(now)
+        if participant.id == self._situation.me:
+            return
+        if event == "join":
+            self._incoming.participant_joined(participant.id)
+            self._situation.voice.say_again([participant.id], now)
+            self._incoming.notice(Role.JOIN, envelope, now)
+        else:
+            self._incoming.participant_left(participant.id, now)
+            self._incoming.notice(Role.LEAVE, envelope, now)
+
+    def _is_own(self, envelope: Envelope) -> bool:
+        return envelope.sender == self._situation.me

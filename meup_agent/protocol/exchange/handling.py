@@ -1,0 +1,144 @@
+"""What a handler of ours is for, and what is remembered of it when it has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meup_agent.protocol.exchange.effects import Key, Role, Work
+from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord, content_of
+from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.lifecycle import IncomingState
+from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.reasons import Cause
+
+SETTLED_COUNT = 1000
+SETTLED_SECONDS = 300.0
+"""Settled requests are remembered for cancels that come late and requests that come twice."""
+
+Name = tuple[str, str]
+"""A sender, and an id of theirs."""
+
+
+@dataclass(slots=True)
+class Handling:
+    """A request, a proposal or a notice that a handler of ours is for.
+
+    Attributes:
+        key: Its name.
+        work: What the handler is started with.
+        call: The call; ``None`` for a notice.
+        addressed: Whether it names us; otherwise it is for everybody.
+        record: The proposal, for one.
+        state: Where it stands.
+        cause: Why it was cancelled.
+        withdrawal: Why its proposal was withdrawn while its handler ran.
+        sender_left_at: Since when its sender has been away.
+        answer_id: The id of our response, once there is one.
+        rejected: We have rejected the proposal.
+        superseded: Its sender used its id again, for something else.
+    """
+
+    key: Key
+    work: Work
+    call: Call | None = None
+    addressed: bool = True
+    record: ProposalRecord | None = None
+    state: IncomingState = IncomingState.QUEUED
+    cause: Cause | None = None
+    withdrawal: Cause | None = None
+    sender_left_at: float | None = None
+    answer_id: str | None = None
+    rejected: bool = False
+    superseded: bool = False
+
+    @property
+    def is_request(self) -> bool:
+        """Whether an answer is owed."""
+        return self.work.role is Role.REQUEST
+
+    @property
+    def is_proposal(self) -> bool:
+        """Whether it is somebody's proposal."""
+        return self.work.role is Role.PROPOSAL
+
+    @property
+    def proposal_key(self) -> ProposalKey:
+        """The proposal's name, for one."""
+        return ProposalKey(self.key.sender, self.key.id)
+
+    @property
+    def names(self) -> tuple[Name, Name | None]:
+        """A request by its envelope id, and by its JSON-RPC id where it has one (PROTOCOL 4.8)."""
+        rpc_id = None if self.call is None else self.call.rpc_id
+        by_rpc_id = None if rpc_id is None else (self.key.sender, str(rpc_id))
+        return (self.key.sender, self.key.id), by_rpc_id
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A request that has ended: what it was, and the id of its answer, if it got one."""
+
+    content: int
+    answer_id: str | None
+
+
+class Requests:
+    """Requests that are open or have lately been, by the names that their senders use."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[Name, Handling] = {}
+        self._by_rpc_id: dict[Name, Handling] = {}
+        self._settled: Memory[Name, Settled] = Memory(count=SETTLED_COUNT, seconds=SETTLED_SECONDS)
+        self._settled_rpc_ids: Memory[Name, bool] = Memory(
+            count=SETTLED_COUNT, seconds=SETTLED_SECONDS
+        )
+
+    def add(self, handling: Handling) -> None:
+        """A request is taken up."""
+        name, by_rpc_id = handling.names
+        self._by_id[name] = handling
+        if by_rpc_id is not None:
+            self._by_rpc_id[by_rpc_id] = handling
+
+    def settle(self, handling: Handling, now: float) -> None:
+        """A request has ended, or was never taken up."""
+        if handling.superseded:
+            return
+        self.forget(handling)
+        name, by_rpc_id = handling.names
+        content = content_of(handling.work.envelope)
+        self._settled.put(name, Settled(content, handling.answer_id), now)
+        if by_rpc_id is not None:
+            self._settled_rpc_ids.put(by_rpc_id, True, now)
+
+    def forget(self, handling: Handling) -> None:
+        """Nobody can mean this request any more."""
+        name, by_rpc_id = handling.names
+        if self._by_id.get(name) is handling:
+            del self._by_id[name]
+        if by_rpc_id is not None and self._by_rpc_id.get(by_rpc_id) is handling:
+            del self._by_rpc_id[by_rpc_id]
+
+    def opened(self, name: Name) -> Handling | None:
+        """What is open under an envelope id."""
+        return self._by_id.get(name)
+
+    def settled(self, name: Name, now: float) -> Settled | None:
+        """What is remembered under an envelope id."""
+        return self._settled.get(name, now)
+
+    def meant(self, name: Name) -> Handling | None:
+        """What a ``requestId`` names: the JSON-RPC id, or else the envelope id (PROTOCOL 4.8)."""
+        return self._by_rpc_id.get(name) or self._by_id.get(name)
+
+    def has_ended(self, name: Name, now: float) -> bool:
+        """Whether a ``requestId`` names one that has ended."""
+        return (
+            self._settled_rpc_ids.get(name, now) is not None
+            or self._settled.get(name, now) is not None
+        )
+
+    def others(self, name: Name) -> bool:
+        """Whether somebody else has a request open under this envelope id."""
+        sender, envelope_id = name
+        return any(id == envelope_id and by != sender for by, id in self._by_id)

@@ -1,0 +1,145 @@
+"""One request or proposal of our own, and how it can end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.effects import Key
+from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord
+from meup_agent.protocol.exchange.roster import Roster
+from meup_agent.protocol.lifecycle import OutgoingState, ProposalState
+from meup_agent.protocol.outcomes import Ending, Expired, Rejected, Unknown, Withdrawn
+from meup_agent.protocol.reasons import Cause, Reason
+
+
+class Wait(StrEnum):
+    """Which rejection ends the wait for a proposal (PROTOCOL 4.5)."""
+
+    ADDRESSED = "addressed"
+    """One from a participant that it was addressed to; of a broadcast one, all who could."""
+    FIRST = "first"
+    """Anybody's."""
+    DEADLINE = "deadline"
+    """Nobody's: only the deadline."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request or proposal of our own.
+
+    Attributes:
+        key: Its name.
+        draft: The envelope that began it.
+        deadline: When the wait ends by itself.
+        parent: The handler that it is part of.
+        wait: Which rejection ends the wait.
+        idempotent: It may be sent again after a reconnect.
+        fulfills: The proposal that this request carries out.
+        record: The proposal that it is, or carries out, as the ledger has it.
+        state: Where it stands.
+        ending: How it ended, for the one who waits.
+        lost: A connection was lost since it was sent, so an answer may have been missed.
+        echoed: The gateway has ordered it.
+        progress: The last value reported.
+        late: A result came after its end.
+    """
+
+    key: Key
+    draft: Envelope
+    deadline: float | None
+    parent: Key | None
+    wait: Wait
+    idempotent: bool
+    fulfills: ProposalKey | None
+    record: ProposalRecord | None = None
+    state: OutgoingState = OutgoingState.UNSENT
+    ending: Ending | None = None
+    lost: bool = False
+    echoed: bool = False
+    progress: float = float("-inf")
+    late: bool = False
+
+    @property
+    def is_proposal(self) -> bool:
+        """Whether it is a proposal; otherwise it is a request."""
+        return self.draft.kind == kinds.MCP_PROPOSAL
+
+    @property
+    def proposal(self) -> ProposalRecord | None:
+        """Our proposal, where it is one."""
+        return self.record if self.is_proposal else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody waits for it."""
+        return self.state in (OutgoingState.UNSENT, OutgoingState.WAITING)
+
+    @property
+    def call(self) -> payloads.Call:
+        """The call that is requested or proposed."""
+        return payloads.read_call(self.draft.payload)
+
+    def expiry(self) -> Ending:
+        """How it ends at its deadline."""
+        if self.lost:
+            return Unknown(
+                "the connection was lost while it was open, and nothing came until its deadline"
+            )
+        return Expired(self.key.id, sent=self.state is not OutgoingState.UNSENT)
+
+    def answerable_by(self, envelope: Envelope, me: str) -> bool:
+        """Whether a response or progress for this request is meant for it (PROTOCOL 5).
+
+        Another requester may have used the same id with the same executor.
+        """
+        return envelope.concerns(me) and (not self.draft.to or envelope.sender in self.draft.to)
+
+
+def verdict(exchange: Exchange, record: ProposalRecord, roster: Roster) -> Rejected | None:
+    """The rejection that ends the wait for a proposal of ours, if there is one (PROTOCOL 4.5).
+
+    While somebody's fulfilling request is out, rejections are only recorded (PROTOCOL 4.4).
+    """
+    if record.state is not ProposalState.PENDING or exchange.wait is Wait.DEADLINE:
+        return None
+    said = list(record.rejections.values())
+    if exchange.wait is Wait.ADDRESSED and exchange.draft.to:
+        said = [rejection for rejection in said if rejection.by in exchange.draft.to]
+    elif exchange.wait is Wait.ADDRESSED:
+        fulfilling = payloads.request(record.call.method, record.call.params, "")
+        able = {
+            participant.id
+            for participant in roster.participants()
+            if participant.id != roster.me
+            and roster.may(participant.id, kinds.MCP_REQUEST, fulfilling)
+        }
+        said = [rejection for rejection in said if rejection.by in able]
+        if len(said) < len(able):
+            return None
+    return said[-1] if said else None
+
+
+def cause_of(ending: Ending | None) -> Cause:
+    """Why we end an exchange, where nobody chose a reason (PROTOCOL 4.12)."""
+    match ending:
+        case Withdrawn():
+            return ending.cause
+        case Expired() | Unknown():
+            return Cause(Reason.TIMEOUT)
+        case _:
+            return Cause(Reason.NO_LONGER_NEEDED)
+
+
+def read_response(payload: object) -> tuple[Any, dict[str, Any] | None]:
+    """Result and error of a response, also of bare results and string codes (PROTOCOL 1)."""
+    body = payloads.as_object(payload)
+    error = body.get("error")
+    if error is None:
+        return body.get("result", payload), None
+    if isinstance(error, dict):
+        return None, cast("dict[str, Any]", error)
+    return None, {"code": "error", "message": str(error)}
