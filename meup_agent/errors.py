@@ -102,7 +102,7 @@ class AlreadyDecided(UsageError):
     """The proposal is not pending any more, so the decision was not sent.
 
     Attributes:
-        state: What the proposal is instead: ``fulfilled``, ``rejected``, ``withdrawn``, ``expired``.
+        state: What it is instead: ``fulfilled``, ``rejected``, ``withdrawn`` or ``expired``.
     """
 
     def __init__(self, proposal_id: str, state: str) -> None:

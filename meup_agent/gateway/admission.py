@@ -9,13 +9,16 @@ import msgspec
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.gateway.auth import Identity, Tokens
-from meup_agent.protocol.dialects import DEFAULT_DIALECT, DIALECTS
+from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.limits import check_frame
 
 BAD_REQUEST: Final = 400
 TOKEN_REFUSED: Final = 401
 NO_SUCH_SPACE: Final = 404
 OVERLOADED: Final = 503
+
+SPOKEN: Final = (DEFAULT_DIALECT,)
+"""The dialects that a member of this gateway can speak."""
 
 MAX_JOIN_BYTES: Final = 16 * 1024
 """Bytes of a join frame: what the headers of a handshake may have, for the same content."""
@@ -70,10 +73,8 @@ def dialect_named(name: str | None) -> str:
     """
     if name is None:
         return DEFAULT_DIALECT
-    if name not in DIALECTS:
-        raise NotAdmitted(
-            BAD_REQUEST, f"this gateway speaks {', '.join(DIALECTS)}; name one of these"
-        )
+    if name not in SPOKEN:
+        raise NotAdmitted(BAD_REQUEST, f"this gateway speaks {', '.join(SPOKEN)}; speak that")
     return name
 
 

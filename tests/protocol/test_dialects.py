@@ -67,7 +67,7 @@ def envelopes(draw: st.DrawFn) -> Envelope:
     )
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", sorted(DIALECTS.keys() - {"mcpx/v0.1"}))
 @given(envelope=envelopes())
 def test_what_is_written_is_read_again(dialect: str, envelope: Envelope) -> None:
     written = encode(envelope, dialect)
@@ -339,7 +339,7 @@ def test_what_is_no_object_is_refused(raw: bytes) -> None:
         ({"id": 5}, None),
         ({"id": 5, "kind": 5}, None),
         ({"to": 5}, "e1"),
-        ({"to": ["b", None]}, "e1"),
+        ({"to": ["b", 5]}, "e1"),
         ({"correlationId": 5}, "e1"),
         ({"correlationId": ["p", 5]}, "e1"),
         ({"correlation_id": {"p": 1}}, "e1"),

@@ -10,15 +10,21 @@ from __future__ import annotations
 from typing import Final
 
 from meup_agent.errors import InvalidEnvelope, UsageError
-from meup_agent.protocol.dialects import meup_v01
+from meup_agent.protocol.dialects import mcpx_v01, meup_v01, slashes
 from meup_agent.protocol.dialects.base import Dialect, read_header
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.limits import check_frame
 
 __all__ = ["DEFAULT_DIALECT", "DIALECTS", "Dialect", "decode", "encode"]
 
-DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (meup_v01.DIALECT,)}
+DIALECTS: Final[dict[str, Dialect]] = {
+    dialect.name: dialect
+    for dialect in (mcpx_v01.DIALECT, meup_v01.DIALECT, slashes.MEUP_V02, slashes.MEW_V04)
+}
 """Every dialect that can be read and written, by its name on the wire."""
+
+ALSO_READ: Final = {"mew/v0.3": "mew/v0.4"}
+"""Names on the wire that are read as another dialect's."""
 
 DEFAULT_DIALECT: Final = meup_v01.DIALECT.name
 
@@ -42,8 +48,9 @@ def decode(frame: bytes | str, dialect: str | None = None) -> Envelope:
             raise InvalidEnvelope("invalid_utf8", "the frame holds a lone surrogate") from None
     check_frame(frame)
     header = read_header(frame)
-    expected = header.protocol if dialect is None else _named(dialect).name
-    if header.protocol and header.protocol != expected:
+    said = ALSO_READ.get(header.protocol, header.protocol) if header.protocol else None
+    expected = said if dialect is None else _named(dialect).name
+    if said and said != expected:
         raise InvalidEnvelope(
             "invalid_envelope",
             f"the envelope says protocol {header.protocol!r}, not {expected!r}",

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from meup_agent.errors import InvalidEnvelope
+from meup_agent.errors import InvalidEnvelope, NotExpressible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import EMPTY_PAYLOAD, Envelope, encode_json
 
@@ -36,6 +36,10 @@ class Dialect(Protocol):
         ...
 
 
+Ids = list[str | None] | str | None
+"""Names or ids as they are met: one, a list, a list with holes (PROTOCOL 1)."""
+
+
 class Header(msgspec.Struct, frozen=True):
     """The header fields of every dialect, as leniently as they may be written."""
 
@@ -44,9 +48,9 @@ class Header(msgspec.Struct, frozen=True):
     id: str | None = None
     sender: str | None = msgspec.field(name="from", default=None)
     protocol: str | None = None
-    to: list[str] | str | None = None
-    camel_correlation: list[str] | str | None = msgspec.field(name="correlationId", default=None)
-    snake_correlation: list[str] | str | None = msgspec.field(name="correlation_id", default=None)
+    to: Ids = None
+    camel_correlation: Ids = msgspec.field(name="correlationId", default=None)
+    snake_correlation: Ids = msgspec.field(name="correlation_id", default=None)
     ts: str | None = None
     context: str | None = None
 
@@ -99,13 +103,27 @@ def read_plain(header: Header, frame: bytes) -> Envelope:
     )
 
 
-def join_fields(known: dict[str, Any], envelope: Envelope) -> bytes:
+def join_fields(known: dict[str, Any], envelope: Envelope, payload: bytes) -> bytes:
     """A frame of the known fields that have a value, then the unknown ones, then the payload."""
     fields = {name: value for name, value in known.items() if value is not None}
     for name, raw in envelope.extra:
         fields.setdefault(name, msgspec.Raw(raw))
-    fields["payload"] = msgspec.Raw(envelope.raw_payload)
+    fields["payload"] = msgspec.Raw(payload)
     return encode_json(fields)
+
+
+def one_correlation(envelope: Envelope, dialect: str) -> str | None:
+    """The correlation id for a dialect that has room for one; ``None`` if there is none.
+
+    Raises:
+        NotExpressible: There are several.
+    """
+    if len(envelope.correlation) > 1:
+        raise NotExpressible(
+            f"{dialect} has one correlation id, and envelope {envelope.id} of kind "
+            f"{envelope.kind!r} has {len(envelope.correlation)}"
+        )
+    return envelope.correlation[0] if envelope.correlation else None
 
 
 def _correlation(header: Header) -> tuple[str, ...]:
@@ -115,10 +133,10 @@ def _correlation(header: Header) -> tuple[str, ...]:
     return tuple(dict.fromkeys(camel + snake))
 
 
-def _ids(value: list[str] | str | None) -> tuple[str, ...]:
+def _ids(value: Ids) -> tuple[str, ...]:
     if not value:
         return ()
-    return (value,) if isinstance(value, str) else tuple(value)
+    return (value,) if isinstance(value, str) else tuple(each for each in value if each)
 
 
 def _id_of(frame: bytes) -> str | None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects.base import Dialect, Header, join_fields, read_plain
+from meup_agent.protocol.dialects.base import (
+    Dialect,
+    Header,
+    join_fields,
+    one_correlation,
+    read_plain,
+)
+from meup_agent.protocol.dialects.translate import with_message
 from meup_agent.protocol.envelope import Envelope
 
 
@@ -17,11 +23,6 @@ class _MeupV01:
         return read_plain(header, frame)
 
     def write(self, envelope: Envelope) -> bytes:
-        if len(envelope.correlation) > 1:
-            raise NotExpressible(
-                f"{self.name} has one correlation id, and envelope {envelope.id} of kind "
-                f"{envelope.kind!r} has {len(envelope.correlation)}"
-            )
         return join_fields(
             {
                 "protocol": self.name,
@@ -30,10 +31,11 @@ class _MeupV01:
                 "from": envelope.sender,
                 "to": envelope.to or None,
                 "kind": kinds.dotted(envelope.kind),
-                "correlationId": envelope.correlation[0] if envelope.correlation else None,
+                "correlationId": one_correlation(envelope, self.name),
                 "context": envelope.context,
             },
             envelope,
+            with_message(envelope, self.name),
         )
 
 

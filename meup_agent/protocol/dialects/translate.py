@@ -1,0 +1,105 @@
+"""What changes in a payload between dialects: chat, the proposal's wrapper, ``proposalId``.
+
+Everything else stays byte for byte (PROTOCOL 1, *forward unchanged*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from meup_agent.errors import NotExpressible
+from meup_agent.protocol import kinds
+from meup_agent.protocol.envelope import Envelope, encode_json
+
+DECISIONS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
+"""Kinds that name their proposal in the payload where a dialect has no correlation field."""
+
+Members = dict[str, Any]
+
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_PLAIN: Final = encode_json("plain")
+
+
+def with_message(envelope: Envelope, dialect: str) -> bytes:
+    """The payload for a dialect whose chat has ``message``."""
+    return _translated(envelope, dialect, _text_to_message)
+
+
+def with_text(envelope: Envelope, dialect: str) -> bytes:
+    """The payload for a dialect whose chat has ``text`` and ``format``."""
+    return _translated(envelope, dialect, _message_to_text)
+
+
+def with_proposal_id(envelope: Envelope, dialect: str, proposal_id: str) -> bytes:
+    """The payload of a decision for a dialect that names the proposal in it.
+
+    Raises:
+        NotExpressible: The payload is no object.
+    """
+    members = _members(envelope)
+    if members is None:
+        raise NotExpressible(
+            f"{dialect} names the proposal in the payload, and that of {envelope.kind!r} "
+            f"{envelope.id} is no object"
+        )
+    return encode_json({"proposalId": proposal_id} | _without_proposal_id(members))
+
+
+def _translated(envelope: Envelope, dialect: str, chat: Callable[[Members], Members]) -> bytes:
+    if envelope.protocol == dialect:
+        return envelope.raw_payload
+    change = _CHANGES.get(envelope.kind, chat if envelope.kind == kinds.CHAT else None)
+    members = None if change is None else _members(envelope)
+    if change is None or members is None:
+        return envelope.raw_payload
+    changed = change(members)
+    return envelope.raw_payload if changed is members else encode_json(changed)
+
+
+def _members(envelope: Envelope) -> Members | None:
+    """The members of a payload as raw JSON; ``None`` if it is no object."""
+    try:
+        return _decode_members(envelope.raw_payload)
+    except msgspec.DecodeError:
+        return None
+
+
+def _text_to_message(members: Members) -> Members:
+    if "text" not in members or "message" in members:
+        return members
+    plain = bytes(members.get("format", _PLAIN)) == _PLAIN
+    left_out = {"text", "format"} if plain else {"text"}
+    rest = {name: raw for name, raw in members.items() if name not in left_out}
+    return {"message": members["text"]} | rest
+
+
+def _message_to_text(members: Members) -> Members:
+    if "message" not in members or "text" in members:
+        return members
+    rest = {name: raw for name, raw in members.items() if name != "message"}
+    return {"text": members["message"], "format": msgspec.Raw(_PLAIN)} | rest
+
+
+def _unwrapped(members: Members) -> Members:
+    if members.keys() != {"proposal"}:
+        return members
+    try:
+        return _decode_members(members["proposal"])
+    except msgspec.DecodeError:
+        return members
+
+
+def _without_proposal_id(members: Members) -> Members:
+    if "proposalId" not in members:
+        return members
+    return {name: raw for name, raw in members.items() if name != "proposalId"}
+
+
+_CHANGES: Final[dict[str, Callable[[Members], Members]]] = {
+    kinds.MCP_PROPOSAL: _unwrapped,
+    kinds.MCP_WITHDRAW: _without_proposal_id,
+    kinds.MCP_REJECT: _without_proposal_id,
+}

@@ -1,0 +1,252 @@
+"""The other dialects: real traffic of the reference, and translation from each to each."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meup_agent.errors import InvalidEnvelope, NotExpressible
+from meup_agent.protocol import kinds
+from meup_agent.protocol.dialects import DIALECTS, decode, encode
+from meup_agent.protocol.envelope import Envelope, draft
+
+CAPTURES = Path(__file__).parent.parent / "vectors" / "captures"
+V01, V02, V04, MCPX = "meup/v0.1", "meup/v0.2", "mew/v0.4", "mcpx/v0.1"
+FILES = {
+    "probe-meup02.jsonl": V02,
+    "probe-mew04.jsonl": V04,
+    "ts-participants-meup02.jsonl": V02,
+    "ts-participants-mew04.jsonl": V04,
+}
+
+
+def captured(name: str) -> Iterator[Any]:
+    for line in (CAPTURES / name).read_text().splitlines():
+        record = json.loads(line)
+        if "env" in record:
+            yield record["env"]
+
+
+def is_envelope(value: Any) -> bool:
+    """Whether a captured message has what every envelope has; errors may lack id and sender."""
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+        return False
+    if value["kind"] == "system/error":
+        return True
+    return bool(value.get("id")) and bool(value.get("from"))
+
+
+def content(envelope: Envelope) -> tuple[Any, ...]:
+    """An envelope without its wire form."""
+    return (
+        envelope.id,
+        envelope.sender,
+        envelope.kind,
+        envelope.to,
+        envelope.correlation,
+        envelope.payload,
+        envelope.ts,
+        envelope.context,
+        {name: json.loads(raw) for name, raw in envelope.extra},
+    )
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_captured_envelopes_survive_in_their_own_dialect(name: str) -> None:
+    dialect = FILES[name]
+    seen = 0
+    for value in captured(name):
+        protocol = value.get("protocol", dialect) if isinstance(value, dict) else dialect
+        if not is_envelope(value) or protocol not in (dialect, "mew/v0.3"):
+            continue
+        frame = json.dumps(value).encode()
+        envelope = decode(frame, dialect)
+        assert encode(envelope, envelope.protocol or dialect) == frame
+        again = decode(encode(envelope.replace(), dialect), dialect)
+        assert content(again) == content(envelope)
+        seen += 1
+    assert seen > 100
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_captured_messages_that_are_no_envelopes_are_refused(name: str) -> None:
+    refused = 0
+    for value in captured(name):
+        if is_envelope(value):
+            continue
+        with pytest.raises(InvalidEnvelope, match=r"envelope|frame"):
+            decode(json.dumps(value).encode(), FILES[name])
+        refused += 1
+    assert refused > 0
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_captured_envelopes_pass_through_every_dialect_that_can_say_them(name: str) -> None:
+    dialect = FILES[name]
+    for value in captured(name):
+        if not is_envelope(value) or value.get("protocol") != dialect:
+            continue
+        envelope = decode(json.dumps(value).encode())
+        for other in DIALECTS:
+            try:
+                there = decode(encode(envelope, other), other)
+            except NotExpressible:
+                continue
+            back = decode(encode(there, dialect), dialect)
+            assert comparable(back) == comparable(envelope)
+
+
+def test_the_older_name_of_a_dialect_is_read_and_kept() -> None:
+    frame = b'{"protocol":"mew/v0.3","id":"1","from":"a","kind":"chat","payload":{"text":"hi"}}'
+    assert decode(frame, V04).kind == "chat"
+    assert decode(frame).protocol == "mew/v0.3"
+
+
+# --- the forms of one thing -------------------------------------------------------------------
+
+TALK = [
+    (V01, {"message": "hi"}),
+    (MCPX, {"message": "hi"}),
+    (V02, {"text": "hi", "format": "plain"}),
+    (V04, {"text": "hi", "format": "plain"}),
+]
+
+
+@pytest.mark.parametrize(("dialect", "payload"), TALK)
+@pytest.mark.parametrize(("from_dialect", "said"), TALK)
+def test_chat(dialect: str, payload: Any, from_dialect: str, said: Any) -> None:
+    envelope = draft("chat", said, id="1", sender="a").replace(protocol=from_dialect)
+    assert json.loads(encode(envelope, dialect))["payload"] == payload
+
+
+def test_chat_keeps_what_is_not_plain() -> None:
+    envelope = draft("chat", {"text": "*hi*", "format": "markdown", "x": 1}, id="1", sender="a")
+    said = json.loads(encode(envelope, V01))["payload"]
+    assert said == {"message": "*hi*", "format": "markdown", "x": 1}
+
+
+def test_a_wrapped_proposal_is_unwrapped() -> None:
+    call = {"method": "tools/call", "params": {"name": "add"}}
+    envelope = draft("mcp/proposal", {"proposal": call}, id="1", sender="a")
+    for dialect in DIALECTS:
+        assert json.loads(encode(envelope, dialect))["payload"] == call
+
+
+@pytest.mark.parametrize(
+    ("kind", "wire"), [("mcp/withdraw", "proposal/withdraw"), ("mcp/reject", "proposal/reject")]
+)
+def test_a_decision_names_its_proposal_in_the_payload(kind: str, wire: str) -> None:
+    envelope = draft(kind, {"reason": "busy"}, id="1", sender="a", correlation=("p",))
+    said = json.loads(encode(envelope, MCPX))
+    assert said["kind"] == wire
+    assert said["payload"] == {"proposalId": "p", "reason": "busy"}
+    assert "correlationId" not in said
+    read = decode(encode(envelope, MCPX))
+    assert (read.kind, read.correlation) == (kind, ("p",))
+    assert json.loads(encode(read, V02))["payload"] == {"reason": "busy"}
+    assert json.loads(encode(read, V02))["correlation_id"] == ["p"]
+
+
+def test_one_kind_for_all_of_mcp() -> None:
+    request = {"jsonrpc": "2.0", "id": "r", "method": "tools/list"}
+    response = {"jsonrpc": "2.0", "id": "r", "result": {}}
+    cancel = {"method": "notifications/cancelled", "params": {"requestId": "r"}}
+    said = [
+        draft("mcp/request", request, id="r", sender="a", correlation=("p",)),
+        draft("mcp/response", response, id="2", sender="b", correlation=("r",)),
+        draft("mcp/request", cancel, id="3", sender="a", correlation=("r",)),
+    ]
+    wire = [json.loads(encode(envelope, MCPX)) for envelope in said]
+    assert [each["kind"] for each in wire] == ["mcp"] * 3
+    assert [each.get("correlationId") for each in wire] == ["p", None, "r"]
+    for envelope in said:
+        assert content(decode(encode(envelope, MCPX))) == content(envelope)
+
+
+def test_a_response_whose_json_rpc_id_is_another_says_its_correlation_beside_it() -> None:
+    envelope = draft("mcp/response", {"id": 7, "result": 1}, id="2", sender="b", correlation=("r",))
+    assert json.loads(encode(envelope, MCPX))["correlationId"] == "r"
+    assert decode(encode(envelope, MCPX)).correlation == ("r",)
+
+
+@pytest.mark.parametrize("dialect", [MCPX, V01])
+def test_several_correlations_are_refused_by_name(dialect: str) -> None:
+    envelope = draft("mcp/response", {"result": 1}, id="1", sender="a", correlation=("p", "r"))
+    with pytest.raises(NotExpressible, match=dialect):
+        encode(envelope, dialect)
+    for other in (V02, V04):
+        assert json.loads(encode(envelope, other))["correlation_id"] == ["p", "r"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("proposal", {}),
+        ("mcp", {}),
+        ("mcp/request", {"result": 1}),
+        ("mcp/withdraw", ["no object"]),
+        ("mcp/response", {"method": "ping"}),
+    ],
+)
+def test_what_it_has_no_words_for_is_refused(kind: str, payload: Any) -> None:
+    with pytest.raises(NotExpressible, match=MCPX):
+        encode(draft(kind, payload, id="1", sender="a", correlation=("p",)), MCPX)
+
+
+# --- from each to each ------------------------------------------------------------------------
+
+names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | names,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(names, json_values, max_size=4)
+envelopes = st.builds(
+    draft,
+    st.sampled_from(sorted(kinds.KINDS)) | names,
+    objects
+    | st.builds(lambda text: {"message": text}, names)
+    | st.builds(lambda call: {"proposal": call}, objects)
+    | st.builds(lambda rpc, rest: {"id": rpc, **rest}, names | st.integers(), objects)
+    | st.builds(lambda name, rest: {"method": name, **rest}, names, objects),
+    id=names,
+    sender=names,
+    to=st.lists(names, max_size=2).map(tuple),
+    correlation=st.lists(names, max_size=2, unique=True).map(tuple),
+    context=st.none() | names,
+)
+
+
+def comparable(envelope: Envelope) -> tuple[Any, ...]:
+    """What must be the same after a translation: the forms of one thing count as one."""
+    envelope = decode(encode(envelope.replace(), V02))
+    payload = envelope.payload
+    correlation = envelope.correlation
+    if isinstance(payload, dict) and envelope.kind == "chat":
+        payload = {"format": "plain", **payload}
+    if envelope.kind == "mcp/proposal" and isinstance(payload, dict) and [*payload] == ["proposal"]:
+        payload = payload["proposal"] if isinstance(payload["proposal"], dict) else payload
+    rpc_id = payload.get("id") if isinstance(payload, dict) else None
+    if envelope.kind == kinds.MCP_RESPONSE and not correlation and isinstance(rpc_id, str | int):
+        # A response refers to its request by the JSON-RPC id, said beside it or not.
+        correlation = (str(rpc_id),)
+    return (envelope.id, envelope.sender, envelope.kind, envelope.to, correlation, payload)
+
+
+@given(envelope=envelopes, path=st.lists(st.sampled_from(sorted(DIALECTS)), min_size=1, max_size=4))
+def test_an_envelope_passes_through_any_dialects_or_is_refused(
+    envelope: Envelope, path: list[str]
+) -> None:
+    travelling = envelope
+    for dialect in path:
+        try:
+            frame = encode(travelling, dialect)
+        except NotExpressible:
+            return  # that it is refused by name is tested above, case by case
+        travelling = decode(frame, dialect)
+    assert comparable(travelling) == comparable(envelope)
