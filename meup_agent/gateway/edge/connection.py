@@ -116,9 +116,11 @@ class Connection(WSListener):
         """Leave the space."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._ended_by is None:
+            self._ended_by = self._closed_by_picows(transport)
         self._leave()
         self._port.lost(self)
-        log.info("%s: connection ended (code %s)", self._name(), self._ended_by or LOST)
+        log.info("%s: connection ended (code %d)", self._name(), self._ended_by)
 
     def pause_writing(self) -> None:
         """Hold frames back until the socket takes more."""
@@ -259,6 +261,15 @@ class Connection(WSListener):
         if member is not None:
             member.closed = True
             self._port.hub.spaces[self._space].leave(member)
+
+    def _closed_by_picows(self, transport: WSTransport) -> int:
+        """The code with which picows closed, for broken rules or a missing pong; 1006 if none."""
+        sent = transport.close_handshake.sent if transport.is_close_frame_sent else None
+        if sent is None:
+            return LOST
+        code = cast("int", sent.code)
+        self._port.hub.counters.closed[code] += 1
+        return code
 
     def _on_member_closed(self, member: GatewayMember, code: int) -> None:
         self._port.hub.counters.closed[code] += 1

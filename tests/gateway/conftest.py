@@ -1,0 +1,109 @@
+"""A gateway to dial, in memory and on a real socket, and words to speak with it."""
+
+import json
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Protocol
+
+import anyio
+import pytest
+
+from meup_agent.gateway.config import Limits
+from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.protocol.space.counters import Counters
+from meup_agent.testing.memory import MemorySpace
+from meup_agent.transport.base import Connector, Transport
+from meup_agent.transport.websocket import websocket_connector
+
+DIALECT = "meup/v0.1"
+
+PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
+    "alice": [{"kind": "chat"}, {"kind": "mcp/proposal"}],
+    "bob": [{"kind": "mcp/*"}, {"kind": "chat"}],
+    "carol": [],
+}
+
+LIMITS = Limits(max_queued_frames=64, max_message_bytes=100_000)
+
+
+class Place(Protocol):
+    """What a gateway in memory and one in a thread have in common."""
+
+    @property
+    def counters(self) -> Counters: ...
+    def token(self, participant: str) -> str: ...
+    def kill(self) -> None: ...
+    def restart(self) -> None: ...
+    def drop(self, participant: str) -> None: ...
+
+
+class Site:
+    """A gateway, and how to dial it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def connector(self, space: str) -> Connector:
+        if isinstance(self.place, MemorySpace):
+            return self.place.connector(space=space)
+        assert isinstance(self.place, ThreadedGateway)
+        return websocket_connector(self.place.url, space=space)
+
+    @asynccontextmanager
+    async def dial(
+        self,
+        participant: str = "",
+        *,
+        space: str = "demo",
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[Transport]:
+        sent = dict(headers or {})
+        if participant:
+            sent["Authorization"] = f"Bearer {self.place.token(participant)}"
+        async with self.connector(space)(sent) as transport:
+            yield transport
+
+    @asynccontextmanager
+    async def join(self, *names: str) -> AsyncGenerator[list[Transport]]:
+        """Connections in that order; everything said until all are there has been read."""
+        async with AsyncExitStack() as stack:
+            joined: list[Transport] = []
+            for name in names:
+                joined.append(await stack.enter_async_context(self.dial(name)))
+                await hear(joined[-1], "system.welcome")
+                for transport in joined:
+                    await hear(transport, "system.presence")
+            yield joined
+
+
+@pytest.fixture(params=["memory", "socket"])
+def site(request: pytest.FixtureRequest) -> Generator[Site]:
+    if request.param == "memory":
+        yield Site(MemorySpace(participants=PARTICIPANTS, limits=LIMITS))
+    else:
+        with Gateway(participants=PARTICIPANTS, limits=LIMITS).in_thread() as gateway:
+            yield Site(gateway)
+
+
+def envelope(sender: str, kind: str = "chat", payload: object = None, **header: object) -> bytes:
+    fields = {"protocol": DIALECT, "id": "e1", "from": sender, "kind": kind, **header}
+    return json.dumps({**fields, "payload": payload or {}}).encode()
+
+
+async def hear(transport: Transport, kind: str) -> dict[str, Any]:
+    """The next frame, which must be of that kind."""
+    with anyio.fail_after(10):
+        frame = await anext(transport, None)
+    assert frame is not None, f"closed with {transport.closed}"
+    said: dict[str, Any] = json.loads(frame)
+    assert said["kind"] == kind, said
+    return said
+
+
+async def hear_end(transport: Transport) -> int:
+    """The close code; nothing else may come before."""
+    with anyio.fail_after(10):
+        async for frame in transport:
+            raise AssertionError(frame)
+    assert transport.closed is not None
+    return transport.closed.code

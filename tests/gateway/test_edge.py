@@ -1,0 +1,591 @@
+"""The message port, driven by another WebSocket implementation and by hand."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Frame, Opcode
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.config import Limits
+from meup_agent.gateway.embedded import Gateway
+from tests.gateway.conftest import DIALECT, PARTICIPANTS, envelope
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
+        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
+    ],
+)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """The gateway's loops, since here it runs in the test's own."""
+    return request.param
+
+
+@pytest.fixture
+async def gateway() -> AsyncGenerator[Gateway]:
+    async with Gateway(participants=PARTICIPANTS, limits=Limits(max_message_bytes=50_000)) as it:
+        yield it
+
+
+@asynccontextmanager
+async def dial(
+    gateway: Gateway, who: str = "", path: str = "/ws?space=demo", **options: Any
+) -> Any:
+    headers = {"Authorization": f"Bearer {gateway.token(who)}"} if who else {}
+    options.setdefault("compression", None)
+    # A client that does not read all it gets must still see the answer to its close frame.
+    options.setdefault("max_queue", None)
+    headers |= options.pop("headers", {})
+    async with connect(gateway.url + path, additional_headers=headers, **options) as client:
+        yield client
+
+
+@asynccontextmanager
+async def pair(gateway: Gateway) -> AsyncGenerator[tuple[ClientConnection, ClientConnection]]:
+    """Alice and Bob, who have read each other's arrival."""
+    async with dial(gateway, "alice") as alice, dial(gateway, "bob") as bob:
+        await read(alice, 3)
+        await read(bob, 2)
+        yield alice, bob
+
+
+async def read(client: ClientConnection, number: int = 1) -> list[dict[str, Any]]:
+    with anyio.fail_after(10):
+        return [json.loads(await client.recv()) for _ in range(number)]
+
+
+async def close_code(client: ClientConnection) -> int | None:
+    with anyio.fail_after(10):
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await client.recv()
+        await client.wait_closed()
+    return client.close_code
+
+
+async def undisturbed(member: ClientConnection, name: str = "bob") -> None:
+    """Another member still speaks and hears."""
+    await member.send(envelope(name, id="still-here"))
+    with anyio.fail_after(10):
+        while json.loads(await member.recv())["id"] != "still-here":
+            pass
+
+
+def join_frame(gateway: Gateway, who: str = "alice", /, **changes: object) -> str:
+    fields = {"type": "join", "participantId": who, "space": "demo", "token": gateway.token(who)}
+    return json.dumps({k: v for k, v in {**fields, **changes}.items() if v is not None})
+
+
+# --- joining ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/ws?space=demo", "/?space=demo", "/any/where?x=1&space=demo"])
+async def test_any_path_is_taken(gateway: Gateway, path: str) -> None:
+    async with dial(gateway, "alice", path) as alice:
+        assert (await read(alice))[0]["kind"] == "system.welcome"
+
+
+@pytest.mark.parametrize("path", ["/", "/ws?space=demo"])
+@pytest.mark.parametrize("changes", [{}, {"participantId": None}, {"protocol": DIALECT}])
+async def test_join_frame(gateway: Gateway, path: str, changes: dict[str, object]) -> None:
+    async with dial(gateway, path=path) as alice:
+        await alice.send(join_frame(gateway, **changes))
+        assert (await read(alice))[0]["payload"]["you"]["id"] == "alice"
+
+
+async def test_join_frame_may_leave_to_the_address_which_space(gateway: Gateway) -> None:
+    async with dial(gateway) as alice:
+        await alice.send(join_frame(gateway, space=None))
+        assert (await read(alice))[0]["kind"] == "system.welcome"
+
+
+async def test_join_frame_may_leave_to_the_header_who_one_is(gateway: Gateway) -> None:
+    async with dial(gateway, "alice", "/ws") as alice:
+        await alice.send(json.dumps({"type": "join", "space": "demo"}))
+        assert (await read(alice))[0]["payload"]["you"]["id"] == "alice"
+
+
+async def test_join_frame_as_a_binary_message(gateway: Gateway) -> None:
+    async with dial(gateway, path="/") as alice:
+        await alice.send(join_frame(gateway).encode())
+        assert (await read(alice))[0]["kind"] == "system.welcome"
+
+
+async def test_nothing_comes_before_the_join_frame(gateway: Gateway) -> None:
+    async with dial(gateway, path="/") as stranger, pair(gateway):
+        await stranger.send(join_frame(gateway, "carol"))
+        assert (await read(stranger))[0]["kind"] == "system.welcome"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"token": "wrong"}, 4401),
+        ({"token": None}, 4401),
+        ({"participantId": "bob"}, 4401),
+        ({"space": "nowhere"}, 4404),
+        ({"space": 5}, 4400),
+        ({"token": 5}, 4400),
+        ({"protocol": "meup/v9"}, 4400),
+        ({"type": "hello"}, 4400),
+        ({"type": None}, 4400),
+    ],
+)
+async def test_join_frame_is_refused(
+    gateway: Gateway, changes: dict[str, object], code: int
+) -> None:
+    async with pair(gateway) as (_, bob), dial(gateway, path="/ws") as stranger:
+        await stranger.send(join_frame(gateway, **changes))
+        assert await close_code(stranger) == code
+        assert gateway.counters.not_admitted == {code: 1}
+        await undisturbed(bob)
+
+
+@pytest.mark.parametrize(
+    "first", ["", "{", "[]", "5", envelope("alice").decode(), "x" * 40_000, b"\xff", "[" * 9_000]
+)
+async def test_something_else_than_a_join_frame_is_refused(
+    gateway: Gateway, first: str | bytes
+) -> None:
+    async with dial(gateway, path="/ws") as stranger:
+        await stranger.send(first)
+        assert await close_code(stranger) == 4400
+
+
+async def test_join_frame_for_another_space_than_the_tokens(gateway: Gateway) -> None:
+    async with dial(gateway, "alice", "/ws") as alice:
+        await alice.send(json.dumps({"type": "join", "space": "nowhere"}))
+        assert await close_code(alice) == 4404
+
+
+async def test_join_frame_with_anothers_token_than_the_header(gateway: Gateway) -> None:
+    async with dial(gateway, "alice", "/ws") as alice:
+        await alice.send(join_frame(gateway, "bob"))
+        assert await close_code(alice) == 4401
+
+
+async def test_who_says_nothing_is_closed() -> None:
+    async with Gateway(participants=PARTICIPANTS, limits=Limits(join_timeout=0.01)) as gateway:
+        async with dial(gateway, path="/ws") as stranger:
+            assert await close_code(stranger) == 4400
+            assert "no join frame" in (stranger.close_reason or "")
+
+
+async def test_join_frame_after_a_header_is_ignored(gateway: Gateway) -> None:
+    async with dial(gateway, "alice") as alice:
+        await read(alice, 2)
+        await alice.send(join_frame(gateway))
+        await alice.send(envelope("alice"))
+        assert (await read(alice))[0]["kind"] == "chat"
+
+
+@pytest.mark.parametrize("changes", [{"participantId": "bob"}, {"space": "nowhere"}])
+async def test_join_frame_of_another_identity_is_not(
+    gateway: Gateway, changes: dict[str, object]
+) -> None:
+    async with dial(gateway, "alice") as alice:
+        await read(alice, 2)
+        await alice.send(join_frame(gateway, **changes))
+        assert (await read(alice))[0]["payload"]["error"] == "invalid_envelope"
+
+
+async def test_too_many_connections() -> None:
+    limits = Limits(max_connections=1)
+    async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+        async with dial(gateway, "alice"):
+            with pytest.raises(InvalidStatus) as refused:
+                async with dial(gateway, "bob"):
+                    pass
+            assert refused.value.response.status_code == 503
+            assert refused.value.response.headers["Retry-After"] == "5"
+        assert gateway.counters.not_admitted == {503: 1}
+
+
+async def test_browsers_way_to_ask_for_an_upgrade(gateway: Gateway) -> None:
+    request = (
+        "GET /ws?space=demo HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\n"
+        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        f"Authorization: Bearer {gateway.token('alice')}\r\n\r\n"
+    )
+    async with raw(gateway) as (reader, writer):
+        writer.write(request.encode())
+        assert (await reader.readline()).split()[1] == b"101"
+
+
+@pytest.mark.parametrize("head", ["GET / HTTP/1.1\r\nHost: x", "POST / HTTP/1.1\r\nHost: x", "x"])
+async def test_no_handshake_gets_400(gateway: Gateway, head: str) -> None:
+    async with raw(gateway) as (reader, writer):
+        writer.write(head.encode() + b"\r\n\r\n")
+        with anyio.fail_after(10):
+            assert (await reader.readline()).split()[1] == b"400"
+            await reader.read()
+
+
+async def test_compression_is_never_agreed_on(gateway: Gateway) -> None:
+    async with dial(gateway, "alice", compression="deflate") as alice:
+        assert "Sec-WebSocket-Extensions" not in alice.response.headers
+
+
+# --- frames ----------------------------------------------------------------------------------
+
+
+async def test_fragments_and_binary_messages_are_joined(gateway: Gateway) -> None:
+    async with pair(gateway) as (alice, bob):
+        sent = envelope("alice", payload={"message": "ä" * 50}).decode()
+        await alice.send([sent[:10], sent[10:20], "", sent[20:]])
+        await alice.ping()
+        await alice.send(sent.encode())
+        await alice.send([sent.encode()[:155], sent.encode()[155:]])
+        for member in (alice, bob):
+            for _ in range(3):
+                with anyio.fail_after(10):
+                    assert await member.recv() == sent
+
+
+async def test_fragments_together_too_large(gateway: Gateway) -> None:
+    async with pair(gateway) as (alice, bob):
+        with contextlib.suppress(ConnectionClosed):
+            await alice.send(["x" * 20_000] * 4)
+        with anyio.fail_after(10):
+            error = json.loads(await alice.recv())
+        assert error["payload"]["error"] == "too_large"
+        assert await close_code(alice) == 1009
+        await undisturbed(bob)
+
+
+async def test_much_too_large_a_frame_is_not_even_read(gateway: Gateway) -> None:
+    async with pair(gateway) as (_, bob), shaken(gateway) as (reader, writer):
+        writer.write(b"\x81\xff" + struct.pack("!Q", 1 << 40) + b"mask")
+        assert await said_close(reader) == 1009
+        await undisturbed(bob)
+
+
+def masked(first: int, payload: bytes = b"") -> bytes:
+    return bytes((first, 0x80 | len(payload))) + bytes(4) + payload
+
+
+# What picows finds, and what it leaves to us.
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        pytest.param(b"\x81\x02{}", id="not masked"),
+        pytest.param(masked(0x83), id="unknown opcode"),
+        pytest.param(masked(0xC1, b"{}"), id="as if compressed"),
+        pytest.param(masked(0x80, b"{}"), id="continues nothing"),
+        pytest.param(masked(0x01, b"{") + masked(0x81, b"}"), id="message within a message"),
+        pytest.param(masked(0x09), id="fragmented ping"),
+        pytest.param(b"\x00" * 200, id="zeros"),
+        pytest.param(b"\xff" * 200, id="ones"),
+    ],
+)
+async def test_garbage_closes_its_connection_only(gateway: Gateway, garbage: bytes) -> None:
+    async with pair(gateway) as (_, bob), shaken(gateway) as (reader, writer):
+        writer.write(garbage)
+        assert await said_close(reader) == 1002
+        await undisturbed(bob)
+        while gateway.counters.left == 0:
+            await read(bob)
+        assert gateway.counters.closed == {1002: 1}
+
+
+async def test_random_bytes_disturb_nobody(gateway: Gateway) -> None:
+    async with pair(gateway) as (_, bob):
+        for _ in range(20):
+            async with shaken(gateway) as (_, writer):
+                writer.write(os.urandom(500))
+        await undisturbed(bob)
+
+
+async def test_two_members_sockets_are_told_apart_by_a_bad_byte(gateway: Gateway) -> None:
+    async with pair(gateway) as (alice, bob):
+        await alice.send(b'{"kind": "\xff"}', text=True)
+        assert (await read(alice))[0]["payload"]["error"] == "invalid_utf8"
+        await undisturbed(alice, "alice")
+        await undisturbed(bob)
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 3000, 4999])
+async def test_close_is_answered(gateway: Gateway, code: int) -> None:
+    async with dial(gateway, "alice") as alice:
+        await alice.close(code, "done")
+        assert alice.close_code == code
+
+
+async def test_close_without_a_code_is_answered(gateway: Gateway) -> None:
+    async with shaken(gateway) as (reader, writer):
+        writer.write(masked(0x88))
+        assert await said_close(reader) == 1000
+
+
+async def test_vanished_client_leaves(gateway: Gateway) -> None:
+    async with pair(gateway) as (alice, bob):
+        alice.transport.abort()
+        left = (await read(bob))[0]
+        assert left["payload"] == {"event": "leave", "participant": {"id": "alice"}}
+
+
+async def test_silent_client_is_pinged_and_lost() -> None:
+    limits = Limits(ping_interval=0.01, ping_deadline=0.01)
+    async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+        async with dial(gateway, "bob") as bob, shaken(gateway) as (reader, _):
+            await read(bob, 3)
+            # This end never answers a ping; the other, a real client, does and stays.
+            assert await said_close(reader) == 1001
+            assert (await read(bob))[0]["payload"]["event"] == "leave"
+            await undisturbed(bob)
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+async def test_thousand_frames_in_one_turn(gateway: Gateway) -> None:
+    async with pair(gateway) as (alice, bob):
+        async with anyio.create_task_group() as tasks:
+
+            async def listen(member: ClientConnection) -> None:
+                heard = await read(member, 1_000)
+                assert [each["id"] for each in heard] == [str(n) for n in range(1_000)]
+
+            tasks.start_soon(listen, alice)
+            tasks.start_soon(listen, bob)
+            # One write of the client's: the gateway reads many frames in a turn.
+            frames = [Frame(Opcode.TEXT, envelope("alice", id=str(n))) for n in range(1_000)]
+            data = b"".join(frame.serialize(mask=True) for frame in frames)
+            alice.transport.write(data)
+
+
+async def test_lively_turn_is_no_slow_reader() -> None:
+    limits = Limits(max_queued_frames=8)
+    async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+        async with pair(gateway) as (alice, bob):
+            frames = [Frame(Opcode.TEXT, envelope("alice", id=str(n))) for n in range(100)]
+            alice.transport.write(b"".join(frame.serialize(mask=True) for frame in frames))
+            for member in (alice, bob):
+                assert [each["id"] for each in await read(member, 100)] == [
+                    str(n) for n in range(100)
+                ]
+
+
+async def test_slow_reader_is_closed_and_the_others_are_not() -> None:
+    limits = Limits(max_queued_bytes=200_000)
+    async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+        async with (
+            pair(gateway) as (alice, bob),
+            shaken(gateway, "carol", small=True) as (
+                reader,
+                _,
+            ),
+        ):
+            text = "x" * 20_000
+            number = 0
+            while not gateway.counters.closed:
+                await alice.send(envelope("alice", id=str(number), payload={"message": text}))
+                for member in (alice, bob):
+                    heard = await read(member)
+                    while heard[0]["kind"] == "system.presence":
+                        heard = await read(member)
+                    assert heard[0]["id"] == str(number)
+                number += 1
+            assert gateway.counters.closed == {1013: 1}
+            await undisturbed(bob)
+            # What had reached the socket can still be read, and then why it ended.
+            assert await said_close(reader) == 1013
+
+
+async def test_slow_reader_that_never_reads_is_dropped() -> None:
+    limits = Limits(max_queued_bytes=200_000, close_timeout=0.05)
+    async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+        async with pair(gateway) as (alice, bob), shaken(gateway, "carol", small=True):
+            while not gateway.counters.closed:
+                await alice.send(envelope("alice", payload={"message": "x" * 20_000}))
+                await alice.recv()
+                await bob.recv()
+            with anyio.fail_after(10):
+                while gateway.counters.left == 0:
+                    await read(bob)
+            await undisturbed(bob)
+
+
+# --- stopping --------------------------------------------------------------------------------
+
+
+async def test_graceful_stop_closes_with_1012() -> None:
+    codes: list[int | None] = []
+
+    async def watch(client: ClientConnection) -> None:
+        codes.append(await close_code(client))
+
+    async with contextlib.AsyncExitStack() as stack:
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        async with Gateway(participants=PARTICIPANTS) as gateway:
+            for who, path in [("alice", "/ws?space=demo"), ("bob", "/ws?space=demo"), ("", "/")]:
+                tasks.start_soon(watch, await stack.enter_async_context(dial(gateway, who, path)))
+    assert codes == [1012] * 3
+
+
+async def test_stop_does_not_wait_for_who_does_not_answer() -> None:
+    limits = Limits(stop_timeout=0.05)
+    async with contextlib.AsyncExitStack() as stack:
+        async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+            reader, _ = await stack.enter_async_context(shaken(gateway))
+        assert await said_close(reader) == 1012
+
+
+async def test_cancelled_program_stops_its_gateway_in_order() -> None:
+    running: list[Gateway] = []
+    begun = anyio.Event()
+
+    async def program(scope: anyio.CancelScope) -> None:
+        with scope:
+            async with Gateway(participants=PARTICIPANTS) as gateway:
+                running.append(gateway)
+                begun.set()
+                await anyio.sleep_forever()
+
+    scope = anyio.CancelScope()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(program, scope)
+        await begun.wait()
+        url = running[0].url
+        async with dial(running[0], "alice") as alice:
+            scope.cancel()
+            assert await close_code(alice) == 1012
+    with pytest.raises(OSError, match=r"refused|Connect call failed"):
+        await connect(url)
+
+
+async def test_kill_drops_sockets_and_restart_takes_the_port_at_once(gateway: Gateway) -> None:
+    port = gateway.port
+    for _ in range(5):
+        async with pair(gateway) as (alice, bob), dial(gateway, path="/") as stranger:
+            gateway.kill()
+            await gateway.restart()
+            assert gateway.port == port
+            for client in (alice, bob, stranger):
+                assert await close_code(client) == 1006
+    async with pair(gateway) as (_, bob):
+        await undisturbed(bob)
+
+
+async def test_killed_gateway_refuses_connections(gateway: Gateway) -> None:
+    gateway.kill()
+    with pytest.raises(OSError, match=r"refused|Connect call failed"):
+        await connect(gateway.url)
+
+
+async def test_port_in_use_is_told_in_a_sentence(gateway: Gateway) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot listen at 127.0.0.1:{gateway.port}: "):
+        async with Gateway(port=gateway.port):
+            pass
+
+
+# --- log -------------------------------------------------------------------------------------
+
+
+async def test_log_has_a_line_an_event_and_no_token(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(1, logger="meup_agent")
+    caplog.set_level(1, logger="picows")
+    caplog.handler.setLevel(1)
+    stranger = "made-up-token"
+    async with dial(gateway, "alice"):
+        pass
+    async with dial(gateway, path="/?token=" + gateway.token("bob")) as bob:
+        await bob.send(join_frame(gateway, "bob"))
+        await read(bob)
+    with pytest.raises(InvalidStatus):
+        async with dial(gateway, headers={"Authorization": f"Bearer {stranger}"}):
+            pass
+    async with dial(gateway, path="/") as client:
+        await client.send(join_frame(gateway, token=stranger, participantId="\x1b[2J"))
+        await close_code(client)
+    async with shaken(gateway, "carol") as (reader, writer):
+        writer.write(b"\xff" * 10)
+        await said_close(reader)
+    lines = [record for record in caplog.records if record.name.startswith("meup_agent.gateway")]
+    text = "\n".join(record.getMessage() for record in caplog.records)
+    assert [line for line in lines if "'alice' in 'demo': joined" in line.getMessage()]
+    assert [line for line in lines if "'bob' in 'demo': joined" in line.getMessage()]
+    assert [line for line in lines if "refused with 401" in line.getMessage()]
+    assert {line.levelno for line in lines} == {logging.INFO}
+    for secret in (stranger, *(gateway.token(name) for name in PARTICIPANTS)):
+        assert secret not in text
+    assert "\x1b" not in text
+    assert not [record for record in caplog.records if record.name.startswith("picows")]
+
+
+# --- by hand ---------------------------------------------------------------------------------
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def raw(gateway: Gateway, *, small: bool = False) -> AsyncGenerator[Streams]:
+    sock = socket.socket()
+    if small:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", gateway.port))
+    reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@asynccontextmanager
+async def shaken(
+    gateway: Gateway, who: str = "carol", *, small: bool = False
+) -> AsyncGenerator[Streams]:
+    """A socket after its handshake, which answers nothing by itself."""
+    async with raw(gateway, small=small) as (reader, writer):
+        writer.write(
+            b"GET /ws?space=demo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
+            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+            b"Authorization: Bearer " + gateway.token(who).encode() + b"\r\n\r\n"
+        )
+        with anyio.fail_after(10):
+            head = await reader.readuntil(b"\r\n\r\n")
+        assert b" 101 " in head
+        yield reader, writer
+
+
+async def frames(reader: asyncio.StreamReader) -> AsyncGenerator[tuple[int, bytes]]:
+    """Opcode and payload of each frame that the gateway sends."""
+    while True:
+        first, size = await reader.readexactly(2)
+        if size == 126:
+            (size,) = struct.unpack("!H", await reader.readexactly(2))
+        elif size == 127:
+            (size,) = struct.unpack("!Q", await reader.readexactly(8))
+        yield first & 0x0F, await reader.readexactly(size)
+
+
+async def said_close(reader: asyncio.StreamReader) -> int:
+    """The code of the close frame, after whatever else comes."""
+    with anyio.fail_after(10):
+        async for opcode, payload in frames(reader):
+            if opcode == Opcode.CLOSE:
+                return int.from_bytes(payload[:2])
+    raise AssertionError
