@@ -1,0 +1,54 @@
+"""A tool's result as it can be sent: text that is text, and no larger than a frame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from meup_agent.agent.content import text_content
+from meup_agent.protocol.envelope import encode_json
+from meup_agent.protocol.limits import MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.payloads import JsonObject
+
+MAX_RESULT_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
+"""Leaves room for the envelope around the result: ids and names are a stranger's, but short."""
+
+
+def wire_result(result: JsonObject) -> msgspec.Raw:
+    """The JSON of a ``CallToolResult``, or of one that says why this one cannot be sent."""
+    try:
+        raw = encode_json(result)
+    except UnicodeEncodeError:
+        # Names of files, for example, may hold bytes that are no text (PEP 383).
+        raw = encode_json(_sendable(result))
+    if len(raw) > MAX_RESULT_BYTES:
+        raw = encode_json(
+            {
+                "content": [
+                    text_content(
+                        f"the result has {len(raw)} bytes; at most {MAX_RESULT_BYTES} can be sent"
+                    )
+                ],
+                "isError": True,
+            }
+        )
+    return msgspec.Raw(raw)
+
+
+def sendable_text(text: str) -> str:
+    """The text with ``?`` for what UTF-8 has no bytes for."""
+    return text.encode(errors="replace").decode()
+
+
+def _sendable(value: Any) -> Any:
+    if isinstance(value, str):
+        return sendable_text(value)
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {sendable_text(name): _sendable(inner) for name, inner in items}
+    if isinstance(value, list):
+        return [_sendable(inner) for inner in value]
+    return value
