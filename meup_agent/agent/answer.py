@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -43,12 +43,12 @@ def sendable_text(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _sendable(value: Any) -> Any:
+def _sendable(value: object) -> object:
     if isinstance(value, str):
         return sendable_text(value)
     if isinstance(value, dict):
-        items = cast("dict[str, Any]", value).items()
-        return {sendable_text(name): _sendable(inner) for name, inner in items}
+        fields = cast("dict[str, object]", value)
+        return {sendable_text(name): _sendable(inner) for name, inner in fields.items()}
     if isinstance(value, list):
-        return [_sendable(inner) for inner in value]
+        return [_sendable(inner) for inner in cast("list[object]", value)]
     return value

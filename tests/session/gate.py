@@ -1,0 +1,215 @@
+"""A gateway that does exactly what a test says, at the other end of a memory connection."""
+
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from meup_agent.errors import HandshakeRefused, TransportError
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import decode, encode
+from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.exchange import Key, Role, Work
+from meup_agent.protocol.reasons import Cause
+from meup_agent.session import Session, Settings
+from meup_agent.transport.base import Connector
+from meup_agent.transport.memory import MemoryTransport, memory_connector
+
+PATIENCE = 20.0
+ME = "alice"
+EVERYTHING = [{"kind": "*"}]
+
+_numbers = itertools.count(1)
+
+
+class End:
+    """The gateway's end of one connection."""
+
+    def __init__(self, transport: MemoryTransport, headers: Mapping[str, str]) -> None:
+        self.transport = transport
+        self.headers = headers
+        self.heard: list[Envelope] = []
+
+    async def welcome(self, *present: str) -> None:
+        await self.say(
+            kinds.SYSTEM_WELCOME,
+            {
+                "you": {"id": ME, "capabilities": EVERYTHING},
+                "participants": [{"id": name, "capabilities": EVERYTHING} for name in present],
+            },
+            sender=kinds.GATEWAY,
+            to=(ME,),
+        )
+
+    async def presence(self, event: str, name: str) -> None:
+        payload = {"event": event, "participant": {"id": name, "capabilities": EVERYTHING}}
+        await self.say(kinds.SYSTEM_PRESENCE, payload, sender=kinds.GATEWAY)
+
+    async def say(
+        self,
+        kind: str,
+        payload: Any,
+        *,
+        sender: str,
+        id: str = "",
+        to: tuple[str, ...] = (),
+        correlation: tuple[str, ...] = (),
+    ) -> str:
+        id = id or f"{sender}-{next(_numbers)}"
+        await self.raw(
+            encode(
+                draft(kind, payload, id=id, sender=sender, to=to, correlation=correlation),
+                "meup/v0.1",
+            )
+        )
+        return id
+
+    async def request(self, method: str, *, sender: str, id: str = "", **params: Any) -> str:
+        id = id or f"{sender}-{next(_numbers)}"
+        payload = payloads.request(method, params, id)
+        return await self.say(kinds.MCP_REQUEST, payload, sender=sender, id=id, to=(ME,))
+
+    async def respond(self, request: Envelope, result: Any, *, sender: str) -> None:
+        await self.say(
+            kinds.MCP_RESPONSE,
+            payloads.result(request.id, result),
+            sender=sender,
+            to=(request.sender,),
+            correlation=(request.id,),
+        )
+
+    async def raw(self, frame: bytes) -> None:
+        await self.transport.send(frame)
+
+    async def echo(self, envelope: Envelope) -> None:
+        """The gateway accepts an envelope: its sender gets it back like everybody."""
+        await self.raw(encode(envelope, "meup/v0.1"))
+
+    async def hear(self, *wanted: str) -> Envelope:
+        """The next envelope, which must be of one of these kinds."""
+        envelope = decode(await anext(self.transport))
+        self.heard.append(envelope)
+        assert not wanted or envelope.kind in wanted, (envelope.kind, envelope.payload)
+        return envelope
+
+    async def rest(self) -> list[Envelope]:
+        """What comes until the connection ends."""
+        return [decode(frame) async for frame in self.transport]
+
+    async def probe(self, session: Session) -> list[Envelope]:
+        """What comes before a message that the session is made to say now."""
+        marker = session.say("chat", {"message": "probe"}).id
+        found: list[Envelope] = []
+        while True:
+            envelope = await self.hear()
+            if envelope.id == marker:
+                return found
+            found.append(envelope)
+
+    async def close(self, code: int, reason: str = "") -> None:
+        await self.transport.aclose(code, reason)
+
+    def drop(self) -> None:
+        self.transport.drop()
+
+
+class Gate:
+    """Takes connections, or refuses them as told.
+
+    Attributes:
+        attempts: When each attempt to connect came, and its headers.
+    """
+
+    def __init__(self) -> None:
+        self.attempts: list[tuple[float, Mapping[str, str]]] = []
+        self.refusals: deque[TransportError | None] = deque()
+        """What becomes of the next attempts; ``None`` and any further one is accepted."""
+        self.always: TransportError | None = None
+        self._ends: deque[End] = deque()
+        self._came = anyio.Event()
+
+    def refuse(self, *statuses: int, retry_after: float | None = None) -> None:
+        self.refusals.extend(HandshakeRefused(status, retry_after) for status in statuses)
+
+    @property
+    def times(self) -> list[float]:
+        return [at for at, _ in self.attempts]
+
+    def connector(self) -> Connector:
+        async def accept(end: MemoryTransport, headers: Mapping[str, str]) -> None:
+            self.attempts.append((anyio.current_time(), dict(headers)))
+            refusal = self.refusals.popleft() if self.refusals else self.always
+            if refusal is not None:
+                raise refusal
+            self._ends.append(End(end, headers))
+            self._came.set()
+
+        return memory_connector(accept, capacity=1024)
+
+    async def accept(self) -> End:
+        """The next connection."""
+        while not self._ends:
+            self._came = anyio.Event()
+            await self._came.wait()
+        return self._ends.popleft()
+
+    async def welcomed(self, *present: str) -> End:
+        """The next connection, welcomed."""
+        end = await self.accept()
+        await end.welcome(*present)
+        return end
+
+
+def everything_but_kinds(role: Role, envelope: Envelope) -> bool:
+    return role is not Role.KIND
+
+
+class Recorder:
+    """Handlers that only note what they are asked to do."""
+
+    def __init__(self, wants: Callable[[Role, Envelope], bool] = everything_but_kinds):
+        self.wants = wants
+        self.started: list[tuple[Key, Work]] = []
+        self.cancelled: list[tuple[Key, Cause]] = []
+        self._changed = anyio.Event()
+
+    def start(self, key: Key, work: Work) -> None:
+        self.started.append((key, work))
+        self._changed.set()
+
+    def cancel(self, key: Key, cause: Cause) -> None:
+        self.cancelled.append((key, cause))
+        self._changed.set()
+
+    async def has(self, *, started: int = 0, cancelled: int = 0) -> None:
+        """Wait until so many were started and cancelled."""
+        while len(self.started) < started or len(self.cancelled) < cancelled:
+            self._changed = anyio.Event()
+            await self._changed.wait()
+
+
+@asynccontextmanager
+async def present(
+    gate: Gate,
+    handlers: Recorder | None = None,
+    *others: str,
+    settings: Settings | None = None,
+) -> AsyncGenerator[tuple[Session, End]]:
+    """A session that has been welcomed, and the gateway's end of its connection."""
+    session = Session(
+        gate.connector(), token="secret", handlers=handlers or Recorder(), settings=settings
+    )
+    end: End | None = None
+
+    async def welcome() -> None:
+        nonlocal end
+        end = await gate.welcomed(*others)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(welcome)
+        async with session:
+            assert end is not None
+            yield session, end

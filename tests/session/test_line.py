@@ -1,0 +1,72 @@
+"""One connection, frame by frame."""
+
+import anyio
+import pytest
+
+from meup_agent.errors import TransportClosed
+from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.exchange import Priority
+from meup_agent.session.line import Line
+from meup_agent.session.outbox import Outbox
+from meup_agent.transport.base import CloseInfo
+from tests.session.gate import ME, PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+WELCOME = b'{"kind":"system.welcome","id":"1","from":"system:gateway","payload":{}}'
+
+
+class CutOff:
+    """A connection that welcomes us, and breaks when the first envelope is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.closed: CloseInfo | None = None
+        self._welcome = [WELCOME]
+        self._broken = anyio.Event()
+
+    async def send(self, frame: bytes) -> None:
+        self.sent.append(frame)
+        self.closed = CloseInfo(1006)
+        self._broken.set()
+        raise TransportClosed(1006)
+
+    def __aiter__(self) -> "CutOff":
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._welcome:
+            return self._welcome.pop()
+        await self._broken.wait()
+        raise StopAsyncIteration
+
+    async def aclose(self, code: int = 1000, reason: str = "") -> None:
+        pytest.fail("nobody asked for that")
+
+    async def abort(self) -> None:
+        pytest.fail("nobody asked for that")
+
+
+async def test_what_is_sent_twice_is_the_same_twice() -> None:
+    """A reader tells a repetition from a new envelope of the same id by what is in it."""
+    outbox, lost = Outbox(), []
+    line = Line(
+        outbox,
+        dialect="meup/v0.1",
+        heard=lambda envelope: envelope.kind == "system/welcome",
+        left=lambda id: None,
+        lost=lambda: lost.append(1),
+        invalid=lambda error: None,
+    )
+    outbox.put(
+        draft("chat", {"message": "hi"}, id="1", sender=ME), Priority.TALK, anyio.current_time()
+    )
+    first, second = CutOff(), CutOff()
+    with anyio.fail_after(PATIENCE):
+        assert await line.use(first) is not None
+        assert await line.use(second) is not None
+    assert first.sent == second.sent
+    assert decode(first.sent[0]).ts is not None
+    assert len(lost) == 2
+    assert len(outbox) == 1

@@ -1,0 +1,329 @@
+"""When to dial again, when to stop: an hour of it, on a clock that jumps (PROTOCOL 3)."""
+
+import random
+from collections.abc import Generator
+
+import anyio
+import pytest
+
+from meup_agent.errors import (
+    CannotConnect,
+    HandshakeRefused,
+    Kicked,
+    NoSuchSpace,
+    SessionEnded,
+    TakenOver,
+    TokenRefused,
+    TransportClosed,
+)
+from meup_agent.session import Backoff, Session, Settings
+from meup_agent.session.line import WELCOME_SECONDS
+from meup_agent.session.link import Token
+from tests.session.gate import Gate, Recorder, present
+
+pytestmark = pytest.mark.anyio
+
+PATIENT = Settings(first_welcome=None)
+DOWN = CannotConnect("nobody is there")
+
+
+@pytest.fixture
+def anyio_backend(virtual_time: object) -> object:
+    return virtual_time
+
+
+@pytest.fixture(autouse=True)
+def same_jitter() -> Generator[None]:
+    state = random.getstate()
+    random.seed(7)
+    yield
+    random.setstate(state)
+
+
+def session_at(gate: Gate, token: Token = "secret", settings: Settings = PATIENT) -> Session:
+    return Session(
+        gate.connector(), token=token, handlers=Recorder(), settings=settings, where="ws://gate"
+    )
+
+
+async def dial_for(gate: Gate, seconds: float) -> list[float]:
+    """The pauses before each attempt but the first, of a session that nobody welcomes."""
+    with anyio.move_on_after(seconds):
+        async with session_at(gate):
+            pytest.fail("nobody has welcomed us")
+    return pauses(gate)
+
+
+def pauses(gate: Gate) -> list[float]:
+    return [after - before for before, after in zip(gate.times, gate.times[1:], strict=False)]
+
+
+def limit(attempt: int, backoff: Backoff = Backoff()) -> float:  # noqa: B008 - frozen
+    return min(backoff.longest, backoff.first * 2.0 ** (attempt - 1))
+
+
+async def test_pauses_grow_to_a_limit_with_full_jitter_from_the_first_on(gate: Gate) -> None:
+    gate.always = DOWN
+    waits = await dial_for(gate, 3600)
+    assert len(waits) > 200
+    assert all(0 <= wait <= limit(attempt) for attempt, wait in enumerate(waits, 1))
+    late = waits[8:]
+    assert min(late) < 3, "full jitter: any pause down to none"
+    assert max(late) > 27, "and up to the limit"
+
+
+async def test_first_pause_is_jittered_as_well(gate: Gate) -> None:
+    firsts = []
+    for _ in range(40):
+        gate.always = DOWN
+        gate.attempts.clear()
+        firsts.append((await dial_for(gate, 5))[0])
+    assert max(firsts) <= 0.25
+    assert max(firsts) - min(firsts) > 0.2
+
+
+async def test_backoff_is_what_the_settings_say(gate: Gate) -> None:
+    gate.always = DOWN
+    backoff = Backoff(first=2.0, longest=5.0)
+    with anyio.move_on_after(600):
+        async with session_at(gate, settings=Settings(backoff=backoff, first_welcome=None)):
+            pytest.fail("nobody has welcomed us")
+    waits = pauses(gate)
+    assert all(wait <= limit(attempt, backoff) for attempt, wait in enumerate(waits, 1))
+    assert max(waits) > 4
+
+
+@pytest.mark.parametrize(("stable", "resets"), [(29.0, False), (31.0, True)])
+async def test_only_a_stable_welcome_begins_the_pauses_anew(
+    gate: Gate, stable: float, resets: bool
+) -> None:
+    gate.refusals.extend([DOWN] * 12)
+    waits = []
+    async with present(gate, settings=PATIENT) as (_, end):
+        for _ in range(25):
+            await anyio.sleep(stable)
+            end.drop()
+            lost_at = anyio.current_time()
+            end = await gate.welcomed()
+            waits.append(anyio.current_time() - lost_at)
+    assert (max(waits) <= 0.25) is resets
+
+
+async def test_a_gateway_that_accepts_and_closes_at_once_is_not_dialled_ever_faster(
+    gate: Gate,
+) -> None:
+    async with present(gate, settings=PATIENT) as (_, end):
+        started = anyio.current_time()
+        for _ in range(60):
+            await end.close(1012)
+            end = await gate.welcomed()
+        assert anyio.current_time() - started > 300
+
+
+async def test_a_long_outage_after_a_stable_connection_is_backed_off_from(gate: Gate) -> None:
+    async with present(gate, settings=PATIENT) as (_, end):
+        await anyio.sleep(3600)
+        gate.always = DOWN
+        gate.attempts.clear()
+        end.drop()
+        await anyio.sleep(3600)
+    assert len(gate.attempts) < 400, "the old connection does not count as stable again and again"
+    assert max(pauses(gate)) > 25
+
+
+async def test_retry_after_is_waited_for(gate: Gate) -> None:
+    gate.refuse(503, retry_after=120.0)
+    gate.refuse(429, retry_after=7.0)
+    async with present(gate, settings=PATIENT):
+        first, second = pauses(gate)
+    assert 120 <= first < 121
+    assert 7 <= second < 8
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+async def test_statuses_of_a_moment_are_tried_again(gate: Gate, status: int) -> None:
+    gate.refuse(status, status)
+    async with present(gate, settings=PATIENT):
+        assert len(gate.attempts) == 3
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 1007, 1009, 1011, 1012, 1013, 4000])
+async def test_close_codes_of_a_moment_are_dialled_again(gate: Gate, code: int) -> None:
+    async with present(gate) as (session, end):
+        await end.close(code)
+        await gate.welcomed()
+        await anyio.wait_all_tasks_blocked()
+        assert session.table.connected
+
+
+ENDS = [(400, SessionEnded), (404, NoSuchSpace), (401, TokenRefused), (403, TokenRefused)]
+
+
+@pytest.mark.parametrize(("status", "error"), ENDS)
+async def test_statuses_that_end_it_before_the_first_welcome(
+    gate: Gate, status: int, error: type[SessionEnded]
+) -> None:
+    gate.always = HandshakeRefused(status, None, "the gateway's words")
+    with pytest.raises(error, match=r"ws://gate.*the gateway's words"):
+        async with session_at(gate):
+            pytest.fail("nobody has welcomed us")
+    assert len(gate.attempts) == 1
+
+
+@pytest.mark.parametrize(("status", "error"), ENDS)
+async def test_statuses_that_end_it_after_a_welcome(
+    gate: Gate, status: int, error: type[SessionEnded]
+) -> None:
+    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
+        async with present(gate) as (_, end):
+            gate.always = HandshakeRefused(status)
+            end.drop()
+            await anyio.sleep_forever()
+    assert caught.group_contains(error, depth=1)
+    assert len(gate.attempts) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (4400, SessionEnded),
+        (4401, TokenRefused),
+        (4403, Kicked),
+        (4404, NoSuchSpace),
+        (4409, TakenOver),
+    ],
+)
+async def test_close_codes_that_end_it(gate: Gate, code: int, error: type[SessionEnded]) -> None:
+    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
+        async with present(gate) as (_, end):
+            await end.close(code, "because")
+            await anyio.sleep_forever()
+    assert caught.group_contains(error, match="because", depth=1)
+    assert len(gate.attempts) == 1
+
+
+async def sync_or_async(token: str, *, as_async: bool, asked: list[str]) -> Token:
+    def give() -> str:
+        asked.append(token)
+        return f"{token} {len(asked)}"
+
+    async def give_later() -> str:
+        await anyio.sleep(1)
+        return give()
+
+    return give_later if as_async else give
+
+
+@pytest.mark.parametrize("as_async", [False, True])
+async def test_a_token_callable_is_asked_once_for_each_attempt(gate: Gate, as_async: bool) -> None:
+    asked: list[str] = []
+    gate.refuse(503, 503)
+    token = await sync_or_async("token", as_async=as_async, asked=asked)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(gate.welcomed)
+        async with session_at(gate, token):
+            pass
+    sent = [headers["Authorization"] for _, headers in gate.attempts]
+    assert sent == ["Bearer token 1", "Bearer token 2", "Bearer token 3"]
+    assert len(asked) == 3
+
+
+async def test_a_refused_token_is_asked_for_once_more(gate: Gate) -> None:
+    asked: list[str] = []
+    gate.refuse(401)
+    token = await sync_or_async("token", as_async=False, asked=asked)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(gate.welcomed)
+        async with session_at(gate, token):
+            assert len(asked) == 2
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_token_that_is_refused_twice_ends_it(gate: Gate, status: int) -> None:
+    asked: list[str] = []
+    gate.always = HandshakeRefused(status)
+    token = await sync_or_async("token", as_async=False, asked=asked)
+    with pytest.raises(TokenRefused):
+        async with session_at(gate, token):
+            pytest.fail("nobody has welcomed us")
+    assert len(asked) == 2
+
+
+async def test_a_token_that_is_refused_twice_ends_it_after_a_welcome_too(gate: Gate) -> None:
+    """What was welcomed once says nothing about the token that is refused now."""
+    asked: list[str] = []
+    token = await sync_or_async("token", as_async=False, asked=asked)
+    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
+        async with anyio.create_task_group() as tasks:
+
+            async def welcome_and_drop() -> None:
+                end = await gate.welcomed()
+                await anyio.sleep(100)
+                gate.always = HandshakeRefused(401)
+                end.drop()
+
+            tasks.start_soon(welcome_and_drop)
+            async with session_at(gate, token):
+                await anyio.sleep_forever()
+    assert caught.group_contains(TokenRefused, depth=1)
+    assert len(asked) == 3
+
+
+async def test_the_second_question_is_open_again_after_a_welcome(gate: Gate) -> None:
+    asked: list[str] = []
+    token = await sync_or_async("token", as_async=False, asked=asked)
+    gate.refuse(401)
+    async with anyio.create_task_group() as tasks:
+
+        async def welcome_twice() -> None:
+            end = await gate.welcomed()
+            await anyio.sleep(1)
+            gate.refuse(401)
+            end.drop()
+            await gate.welcomed()
+            done.set()
+
+        done = anyio.Event()
+        tasks.start_soon(welcome_twice)
+        async with session_at(gate, token):
+            await done.wait()
+    assert len(asked) == 4
+
+
+async def test_what_a_token_callable_raises_comes_out_as_itself(gate: Gate) -> None:
+    def lost() -> str:
+        raise LookupError("no token in the vault")
+
+    with pytest.raises(LookupError, match="vault"):
+        async with session_at(gate, lost):
+            pytest.fail("nobody has welcomed us")
+
+
+async def test_a_gateway_that_accepts_and_says_nothing_is_dialled_again(gate: Gate) -> None:
+    async def ignore_then_welcome() -> None:
+        end = await gate.accept()
+        assert await end.rest() == []
+        assert end.transport.closed is not None
+        assert "no welcome" in end.transport.closed.reason
+        await gate.welcomed()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ignore_then_welcome)
+        async with session_at(gate):
+            assert anyio.current_time() - gate.times[0] >= WELCOME_SECONDS
+    assert len(gate.attempts) == 2
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [DOWN, HandshakeRefused(503, None, "starting up"), TransportClosed(1011, "no database")],
+)
+async def test_the_first_welcome_is_waited_for_so_long(gate: Gate, failure: CannotConnect) -> None:
+    gate.always = failure
+    began = anyio.current_time()
+    with pytest.raises(CannotConnect, match=r"no welcome came from ws://gate in 10 s: ") as caught:
+        async with session_at(gate, settings=Settings()):
+            pytest.fail("nobody has welcomed us")
+    assert anyio.current_time() - began == pytest.approx(10.0)
+    assert str(failure) in str(caught.value)
+    assert caught.value.__cause__ is failure

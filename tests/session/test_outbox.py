@@ -1,0 +1,174 @@
+"""The outbox: what stops work first, the rest in order, bounded, and nothing said twice."""
+
+import anyio
+import pytest
+
+from meup_agent.protocol import kinds
+from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.exchange import Priority
+from meup_agent.session.outbox import MAX_BYTES, MAX_ENVELOPES, SECONDS_TO_LIVE, Outbox
+from tests.session.gate import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+
+def said(id: str, payload: object = None) -> Envelope:
+    return draft(kinds.CHAT, payload or {}, id=id, sender="alice")
+
+
+def taken(outbox: Outbox, now: float = 0.0) -> list[str]:
+    """Everything in the outbox, in the order in which it leaves."""
+    ids = []
+    while (waiting := outbox.take(now)) is not None:
+        ids.append(waiting.draft.id)
+        outbox.gone()
+    return ids
+
+
+def test_what_stops_work_overtakes_everything_and_the_rest_keeps_its_order() -> None:
+    outbox = Outbox()
+    for id, priority in [
+        ("progress", Priority.TALK),
+        ("request", Priority.OPEN),
+        ("response", Priority.ANSWER),
+        ("withdraw", Priority.END),
+        ("chat", Priority.TALK),
+        ("reject", Priority.END),
+    ]:
+        outbox.put(said(id), priority, 0.0)
+    expected = ["withdraw", "reject", "progress", "request", "response", "chat"]
+    assert taken(outbox) == expected
+
+
+def test_the_same_envelope_twice_is_once() -> None:
+    outbox = Outbox()
+    outbox.put(said("a"), Priority.END, 0.0)
+    outbox.put(said("a"), Priority.END, 0.0)
+    assert len(outbox) == 1
+    waiting = outbox.take(0.0)
+    assert waiting is not None
+    # It is on its way: saying it again changes nothing, whether the sending succeeds or not.
+    outbox.put(said("a"), Priority.END, 0.0)
+    assert len(outbox) == 0
+    outbox.put_back(waiting)
+    assert taken(outbox) == ["a"]
+
+
+def test_what_could_not_be_sent_is_the_next_one_again() -> None:
+    outbox = Outbox()
+    for id in "abc":
+        outbox.put(said(id), Priority.ANSWER, 0.0)
+    waiting = outbox.take(0.0)
+    assert waiting is not None
+    outbox.put_back(waiting)
+    assert taken(outbox) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("priority", [Priority.END, Priority.ANSWER, Priority.TALK])
+def test_what_is_too_old_is_left_out_and_counted(priority: Priority) -> None:
+    outbox = Outbox()
+    outbox.put(said("old"), priority, 0.0)
+    outbox.put(said("new"), priority, 1.0)
+    assert taken(outbox, SECONDS_TO_LIVE[priority]) == ["new"]
+    assert outbox.dropped == 1
+
+
+def test_requests_and_proposals_do_not_grow_old_here() -> None:
+    outbox = Outbox()
+    outbox.put(said("a"), Priority.OPEN, 0.0)
+    assert taken(outbox, 1e9) == ["a"]
+
+
+def test_when_full_the_oldest_talk_is_left_out() -> None:
+    outbox = Outbox()
+    outbox.put(said("answer"), Priority.ANSWER, 0.0)
+    for number in range(MAX_ENVELOPES + 9):
+        outbox.put(said(f"chat {number}"), Priority.TALK, 0.0)
+    assert outbox.dropped == 10
+    ids = taken(outbox)
+    assert ids[:2] == ["answer", "chat 10"]
+    assert len(ids) == MAX_ENVELOPES
+
+
+def test_when_full_of_answers_talk_is_left_out_and_answers_are_not() -> None:
+    outbox = Outbox()
+    for number in range(MAX_ENVELOPES + 1):
+        outbox.put(said(f"answer {number}"), Priority.ANSWER, 0.0)
+    outbox.put(said("chat"), Priority.TALK, 0.0)
+    outbox.put(said("withdraw"), Priority.END, 0.0)
+    assert outbox.dropped == 1
+    ids = taken(outbox)
+    assert ids[0] == "withdraw"
+    assert len(ids) == MAX_ENVELOPES + 2
+
+
+def test_bytes_count_as_envelopes_do() -> None:
+    outbox = Outbox()
+    half = {"message": "x" * (MAX_BYTES // 2)}
+    full = [outbox.is_full]
+    for id in "aba":
+        outbox.put(said(id, half), Priority.ANSWER, 0.0)
+        full.append(outbox.is_full)
+    waiting = outbox.take(0.0)
+    assert waiting is not None
+    outbox.put_back(waiting)
+    full.append(outbox.is_full)
+    for id in "ab":
+        outbox.remove(id)
+        full.append(outbox.is_full)
+    assert full == [False, False, True, True, True, False, False]
+    assert taken(outbox) == []
+
+
+async def test_a_new_exchange_waits_for_room() -> None:
+    outbox = Outbox()
+    for number in range(MAX_ENVELOPES):
+        outbox.put(said(str(number)), Priority.ANSWER, 0.0)
+    entered: list[str] = []
+
+    async def enter() -> None:
+        await outbox.room()
+        entered.append("in")
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(enter)
+            await anyio.wait_all_tasks_blocked()
+            assert entered == []
+            outbox.remove("7")
+    assert entered == ["in"]
+
+
+async def test_it_is_emptied_when_everything_has_been_sent_and_not_before() -> None:
+    outbox = Outbox()
+    emptied: list[str] = []
+
+    async def wait() -> None:
+        await outbox.wait_emptied()
+        emptied.append("yes")
+
+    outbox.put(said("a"), Priority.END, 0.0)
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            waiting = outbox.take(0.0)
+            await anyio.wait_all_tasks_blocked()
+            assert waiting is not None
+            assert emptied == [], "what is taken is on its way, and may be put back"
+            outbox.put_back(waiting)
+            assert outbox.take(0.0) is not None
+            outbox.gone()
+    assert emptied == ["yes"]
+
+
+async def test_a_writer_wakes_for_what_is_put_back() -> None:
+    outbox = Outbox()
+    outbox.put(said("a"), Priority.END, 0.0)
+    waiting = outbox.take(0.0)
+    assert waiting is not None
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(outbox.wait_filled)
+            await anyio.wait_all_tasks_blocked()
+            outbox.put_back(waiting)
