@@ -1,0 +1,103 @@
+"""The options that say where a space is and who one is in it, the same for every command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from meup_agent.errors import ConfigurationError
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="URL", help="The gateway, for example ws://localhost:8420; else MEUP_URL."
+    ),
+]
+Space = Annotated[
+    str | None, typer.Option("--space", metavar="NAME", help="The space; else MEUP_SPACE.")
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="TOKEN",
+        help="The participant's token; else MEUP_TOKEN. Others on this machine can read it in the"
+        " list of processes: prefer the variable, or --token-file.",
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="PATH",
+        help="A file that holds the token; it is read anew for each connection.",
+    ),
+]
+
+
+class Address(NamedTuple):
+    """Where a space is, and who we are in it.
+
+    Attributes:
+        url: The gateway's address.
+        space: The space's name.
+        token: The token, or what reads it.
+    """
+
+    url: str
+    space: str
+    token: str | Callable[[], str]
+
+
+def address(
+    url: str | None, space: str | None, token: str | None, token_file: Path | None
+) -> Address:
+    """The address from options and environment.
+
+    Raises:
+        ConfigurationError: Something is missing, said twice, or cannot be read.
+    """
+    url = url or os.environ.get("MEUP_URL")
+    space = space or os.environ.get("MEUP_SPACE")
+    for value, name in ((url, "url"), (space, "space")):
+        if not value:
+            raise ConfigurationError(
+                f"the {name} is missing; give --{name} or set MEUP_{name.upper()}"
+            )
+    assert url
+    assert space
+    return Address(url, space, _token(token, token_file))
+
+
+def _token(token: str | None, token_file: Path | None) -> str | Callable[[], str]:
+    if token and token_file is not None:
+        raise ConfigurationError("the token is given twice; give --token or --token-file, not both")
+    if token_file is not None:
+        read_token(token_file)  # a wrong path is better known now than at the first connection
+        return lambda: read_token(token_file)
+    found = token or os.environ.get("MEUP_TOKEN")
+    if not found:
+        raise ConfigurationError(
+            "the token is missing; set MEUP_TOKEN, or give --token-file or --token"
+        )
+    return found
+
+
+def read_token(path: Path) -> str:
+    """The token in a file.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or holds none.
+    """
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else "no text"
+        raise ConfigurationError(f"the token file {path} cannot be read: {why}") from None
+    if not token or not token.isprintable():
+        raise ConfigurationError(f"the token file {path} must hold one token, and nothing else")
+    return token

@@ -1,0 +1,52 @@
+"""A proposal is withdrawn while it is carried out: everything that works on it stops."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from meup_agent import Progress, Reason
+from meup_agent.cli.demo.arrivals import Arrivals
+from meup_agent.cli.demo.checks import Check
+from meup_agent.cli.demo.files import BATCHES, PARTIAL
+from meup_agent.cli.demo.stage import Stage
+from meup_agent.cli.demo.telling import kinds_of, outcome_in_words, size_on_disk
+
+STORY: Final = "In the middle of a slow re-index the proposer changes its mind. Everybody stops."
+
+MIDDLE: Final = BATCHES // 2 - 1
+
+
+async def play(stage: Stage) -> list[Check]:
+    """Withdraw a re-index when it is half done, and see what is left of it."""
+    progress: Arrivals[Progress] = Arrivals()
+    async with stage.proposer.propose(
+        "files", "reindex", to="reviewer", on_progress=progress.add
+    ) as proposal:
+        await progress.first(lambda told: told.done >= MIDDLE)
+        half_written = size_on_disk(stage.workspace, PARTIAL)
+        await stage.note("disk", "half done", f"{PARTIAL} has {half_written} bytes")
+        await proposal.withdraw(Reason.NO_LONGER_NEEDED)
+        outcome = await proposal.outcome()
+
+    for agent in ("reviewer", "files"):
+        await stage.stopped(agent)
+    told = await stage.withdrawals.first(lambda each: each.proposal_id == proposal.id)
+    left = size_on_disk(stage.workspace, PARTIAL)
+    await stage.note("disk", "clean", f"{PARTIAL} is {'gone' if left is None else 'still there'}")
+    return [
+        Check("outcome", "withdrawn: no_longer_needed", outcome_in_words(outcome)),
+        Check("half-written file, before", "there", "there" if half_written else "not there"),
+        Check(
+            "handlers that stopped",
+            "files: reindex: no_longer_needed ← reviewer ← proposer; "
+            "reviewer: review_reading: no_longer_needed ← proposer",
+            "; ".join(sorted(f"{stop.agent}: {stop}" for stop in stage.stops.all)),
+        ),
+        Check(
+            "the reviewer was told",
+            "withdrawn by proposer",
+            f"withdrawn by {told.by}" if told else "nothing",
+        ),
+        Check("half-written file, after", "gone", "gone" if left is None else f"{left} bytes"),
+        Check("the space saw", "proposal, request, withdraw, cancel", kinds_of(stage, proposal.id)),
+    ]

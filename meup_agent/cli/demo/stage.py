@@ -1,0 +1,207 @@
+"""Everything that the scenes play with: the gateway, the four agents in it, and the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any, Final
+
+import anyio
+from rich.console import RenderableType
+
+from meup_agent import Agent, Backoff, Chat, Envelope, Rejection, Settings, Space, Withdrawal
+from meup_agent.cli.demo.arrivals import Arrivals
+from meup_agent.cli.demo.auditor import auditor_agent, listen
+from meup_agent.cli.demo.files import files_agent
+from meup_agent.cli.demo.proposer import proposer_agent
+from meup_agent.cli.demo.reviewer import reviewer_agent
+from meup_agent.cli.demo.stops import Stop, Stops
+from meup_agent.cli.demo.workspace import Workspace
+from meup_agent.cli.dialing import ConnectionEvent, Ended, Made, in_words, telling
+from meup_agent.cli.output import Output
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.protocol import kinds, payloads
+from meup_agent.session.groups import background_tasks
+from meup_agent.transport.base import CloseInfo
+from meup_agent.transport.websocket import websocket_connector
+
+SPACE: Final = "demo"
+
+MAY: Final[dict[str, tuple[dict[str, Any], ...]]] = {
+    # Everybody may answer a request that was addressed to them, but a gateway that was started
+    # again does not remember the requests: so it is said.
+    "files": ({"kind": "mcp/response"},),
+    "reviewer": ({"kind": "mcp/request"}, {"kind": "mcp/reject"}, {"kind": "chat"}),
+    "proposer": ({"kind": "mcp/proposal"},),
+    "auditor": (),
+}
+"""Who is in the space, and what each may do there."""
+
+SETTINGS: Final = Settings(backoff=Backoff(first=0.2, longest=1.0))
+"""Short waits between attempts to connect, since here the gateway is never away for long."""
+
+READING_SECONDS: Final = 0.5
+"""A rest between scenes, for a person who reads along."""
+
+
+class Stage:
+    """The demo, set up and running; made by :func:`set_up`.
+
+    Attributes:
+        workspace: The folder.
+        gateway: The gateway.
+        proposer: The space as the proposer sees it; the scenes speak with its voice.
+        auditor: The space as the auditor sees it.
+        seen: Every envelope that the auditor has seen, and that the timeline has shown.
+        stops: The handlers that were stopped, as they say it themselves.
+        stops_shown: Those of them that the timeline has shown.
+        rejections: What the proposer heard of rejections.
+        explanations: What the proposer was told by chat.
+        withdrawals: What the reviewer heard of withdrawals.
+        losses: Who lost a connection, and how.
+    """
+
+    proposer: Space
+    auditor: Space
+
+    def __init__(self, workspace: Workspace, gateway: Gateway, output: Output) -> None:
+        self.workspace = workspace
+        self.gateway = gateway
+        self.seen: Arrivals[Envelope] = Arrivals()
+        self.stops = Stops()
+        self.stops_shown: Arrivals[Stop] = Arrivals()
+        self.rejections: Arrivals[Rejection] = Arrivals()
+        self.explanations: Arrivals[Chat] = Arrivals()
+        self.withdrawals: Arrivals[Withdrawal] = Arrivals()
+        self.losses: Arrivals[tuple[str, CloseInfo]] = Arrivals()
+        self._output = output
+        self._timeline = output.timeline()
+        self._printing = anyio.Lock()
+
+    # --- what scenes ask ---
+
+    def exchange(self, proposal_id: str) -> list[Envelope]:
+        """Everything that the auditor has seen of a proposal, progress left out.
+
+        What was said again after a reconnect, under the same id, counts once.
+        """
+        found: dict[str, Envelope] = {}
+        for envelope in self.seen.all:
+            concerned = envelope.id == proposal_id or any(
+                name in found or name == proposal_id for name in envelope.correlation
+            )
+            if concerned and method_of(envelope) != kinds.PROGRESS:
+                found.setdefault(envelope.id, envelope)
+        return list(found.values())
+
+    async def saw(self, proposal_id: str, wanted: str) -> Envelope | None:
+        """The first envelope of a kind or method about a proposal, once it is on the timeline."""
+        return await self.seen.first(
+            lambda envelope: (
+                wanted in (envelope.kind, method_of(envelope))
+                and envelope in self.exchange(proposal_id)
+            )
+        )
+
+    async def stopped(self, agent: str) -> None:
+        """Wait until a stop of one of an agent's handlers is on the timeline."""
+        await self.stops_shown.first(lambda stop: stop.agent == agent)
+
+    async def lost(self, agent: str) -> None:
+        """Wait until an agent has lost its connection."""
+        await self.losses.first(lambda loss: loss[0] == agent)
+
+    # --- what is shown ---
+
+    async def show(self, *lines: RenderableType) -> None:
+        """Show something; one at a time, in order."""
+        async with self._printing:
+            await self._output.show(*lines)
+
+    async def note(self, who: str, noun: str, said: str, *, style: str = "italic") -> None:
+        """A line about something that has happened and is no envelope."""
+        await self.show(self._timeline.note(who, noun, said, style=style))
+
+    async def rest(self) -> None:
+        """Let a person catch up with reading."""
+        if self._output.is_terminal:
+            await anyio.sleep(READING_SECONDS)
+
+    async def _show_envelope(self, envelope: Envelope) -> None:
+        await self.show(self._timeline.envelope(envelope, anyio.current_time()))
+
+    async def _show_stops(self) -> None:
+        """Show each stop behind the envelope that brought it about."""
+        shown = 0
+        while True:
+            stop = await self.stops.next(shown)
+            shown += 1
+            await self.seen.first(partial(_brought_about, stop))
+            await self.note(stop.agent, "stopped", str(stop), style="bold yellow")
+            self.stops_shown.add(stop)
+
+    async def _connection(self, name: str, event: ConnectionEvent) -> None:
+        """Show what becomes of an agent's connection, from the first loss on."""
+        match event:
+            case Ended(info):
+                self.losses.add((name, info))
+                await self.note(name, "lost", f"connection {in_words(info)}", style="bold red")
+            case Made() if any(name == who for who, _ in self.losses.all):
+                await self.note(name, "back", "connected again", style="bold green")
+            case _:
+                pass
+
+    # --- setting up ---
+
+    @asynccontextmanager
+    async def _joined(self) -> AsyncGenerator[None]:
+        """All four agents in the space, the auditor first and last."""
+        files = files_agent(self.workspace, self.stops)
+        reviewer = reviewer_agent(self.stops, self.withdrawals)
+        proposer = proposer_agent(self.explanations, self.rejections)
+        async with self._join("auditor", auditor_agent()) as self.auditor:
+            async with background_tasks() as tasks:
+                tasks.start_soon(listen, self.auditor, self.seen, self._show_envelope)
+                tasks.start_soon(self._show_stops)
+                async with self._join("files", files), self._join("reviewer", reviewer):
+                    async with self._join("proposer", proposer) as self.proposer:
+                        await self._everybody_shown()
+                        yield
+
+    async def _everybody_shown(self) -> None:
+        """Wait until the timeline has shown the last one's coming."""
+        await self.seen.first(
+            lambda each: each.kind == kinds.SYSTEM_PRESENCE and "proposer" in str(each.payload)
+        )
+
+    def _join(self, name: str, agent: Agent) -> AbstractAsyncContextManager[Space]:
+        """Join as ``agent.join(gateway.url, space=…, token=…)`` does, and be told of losses."""
+        dial = websocket_connector(self.gateway.url, space=SPACE)
+        return agent.join(
+            telling(dial, partial(self._connection, name)),
+            token=self.gateway.token(name),
+            settings=SETTINGS,
+        )
+
+
+@asynccontextmanager
+async def set_up(workspace: Workspace, output: Output) -> AsyncGenerator[Stage]:
+    """The gateway on a free port and the four agents in it, for the length of a block."""
+    async with Gateway(SPACE, MAY) as gateway:
+        stage = Stage(workspace, gateway, output)
+        async with stage._joined():
+            yield stage
+
+
+def method_of(envelope: Envelope) -> str:
+    """The MCP method of a request; empty for anything else."""
+    if envelope.kind != kinds.MCP_REQUEST:
+        return ""
+    return payloads.read_call(envelope.payload).method
+
+
+def _brought_about(stop: Stop, envelope: Envelope) -> bool:
+    """Whether an envelope is the withdraw or cancel that stopped a handler."""
+    is_end = envelope.kind == kinds.MCP_WITHDRAW or method_of(envelope) == kinds.CANCELLED
+    return is_end and stop.cause.id in envelope.correlation

@@ -1,0 +1,139 @@
+"""The folder that the demo's tools work in, and the guard at its border."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+MAX_FILES: Final = 200
+"""Files that the tools look at: a demo on somebody's home folder must not take all day."""
+
+MAX_FOLDERS: Final = 2_000
+"""Folders that are looked into, for the same reason."""
+
+MAX_BYTES: Final = 256 * 1024
+"""Bytes of a file that are read or written."""
+
+
+class NotAllowed(Exception):
+    """A tool was asked for something outside of its folder, or that it does not do."""
+
+
+class Workspace:
+    """A folder, and nothing outside of it.
+
+    Args:
+        root: The folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self._made: list[Path] = []
+
+    def inside(self, path: str) -> Path:
+        """The file that a path names, with every symbolic link on the way followed.
+
+        What counts is where the path really leads: ``..``, an absolute path or a link may lead
+        out of the folder.
+
+        Raises:
+            NotAllowed: It leads out of the folder, or nowhere.
+        """
+        try:
+            real = (self.root / path).resolve()
+        except (OSError, RuntimeError, ValueError):  # a loop of links, a name that cannot be one
+            raise NotAllowed(f"{path!r} is no path") from None
+        if not real.is_relative_to(self.root):
+            raise NotAllowed(f"{path!r} leads out of the folder")
+        return real
+
+    def files(self) -> list[str]:
+        """The paths of the files, hidden ones and links left out, in order."""
+        found: list[str] = []
+        for visited, (folder, folders, names) in enumerate(os.walk(self.root)):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            here = Path(folder)
+            for name in sorted(names):
+                file = here / name
+                if not name.startswith(".") and file.is_file() and not file.is_symlink():
+                    found.append(file.relative_to(self.root).as_posix())
+            if len(found) >= MAX_FILES or visited >= MAX_FOLDERS:
+                break
+        return sorted(found[:MAX_FILES])
+
+    def read(self, path: str) -> str:
+        """The text of a file; of a large one, its beginning.
+
+        Raises:
+            NotAllowed: It is outside of the folder, or no plain file.
+            OSError: It cannot be read.
+        """
+        file = self.inside(path)
+        if not file.is_file():  # a pipe or a device would be waited for
+            raise NotAllowed(f"{path!r} is no file")
+        with file.open("rb") as opened:
+            return opened.read(MAX_BYTES).decode(errors="replace")
+
+    def create(self, path: str, text: str) -> int:
+        """Write a new file; the number of its bytes.
+
+        Raises:
+            NotAllowed: It is outside of the folder, exists, or would be too large.
+            OSError: It cannot be written.
+        """
+        data = text.encode()
+        if len(data) > MAX_BYTES:
+            raise NotAllowed(f"{path!r} would have more than {MAX_BYTES} bytes")
+        file = self.inside(path)
+        try:
+            # "x" creates the file or fails: it never overwrites, and follows no link.
+            with file.open("xb") as opened:
+                self._made.append(file)
+                opened.write(data)
+        except FileExistsError:
+            raise NotAllowed(f"{path!r} exists; nothing is overwritten here") from None
+        return len(data)
+
+    def append(self, path: str, text: str) -> None:
+        """Add to a file that :meth:`create` has made.
+
+        Raises:
+            NotAllowed: Somebody else made it.
+        """
+        with self._own(path).open("ab") as opened:
+            opened.write(text.encode())
+
+    def rename(self, path: str, new: str) -> None:
+        """Give a file that :meth:`create` has made its final name.
+
+        Raises:
+            NotAllowed: Somebody else made it, or there is a file of the new name.
+        """
+        file, target = self._own(path), self.inside(new)
+        if os.path.lexists(target):
+            raise NotAllowed(f"{new!r} exists; nothing is overwritten here")
+        file.rename(target)
+        self._made.remove(file)
+        self._made.append(target)
+
+    def remove(self, path: str) -> None:
+        """Remove a file that :meth:`create` has made.
+
+        Raises:
+            NotAllowed: Somebody else made it.
+        """
+        file = self._own(path)
+        file.unlink(missing_ok=True)
+        self._made.remove(file)
+
+    def clean(self) -> None:
+        """Remove every file that :meth:`create` has made."""
+        while self._made:
+            self._made.pop().unlink(missing_ok=True)
+
+    def _own(self, path: str) -> Path:
+        file = self.inside(path)
+        if file not in self._made:
+            raise NotAllowed(f"{path!r} was not made here")
+        return file

@@ -1,0 +1,97 @@
+"""Text of strangers, made safe to print.
+
+A space is full of text that others wrote, and a terminal obeys what is printed to it: control
+characters move the cursor, ANSI sequences recolour or retitle it, bidirectional overrides and
+invisible characters make a line read as something else, and a line end forges a line of ours. So
+everything that a stranger wrote goes through :func:`visible` before it is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterator
+from typing import Any, Final
+
+MAX_COMBINING: Final = 4
+"""Characters without a width of their own in a row; more would paint over other lines."""
+
+ELLIPSIS: Final = "…"
+
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
+
+
+def visible(text: str, limit: int | None = None) -> str:
+    r"""The text on one line, with every character that does not print as itself escaped.
+
+    Args:
+        text: A stranger's text.
+        limit: Characters at the most; what is longer ends with an ellipsis.
+    """
+    shown = "".join(_visible(text if limit is None else text[: limit + 1]))
+    return shown if limit is None or len(shown) <= limit else shown[: limit - 1] + ELLIPSIS
+
+
+def compact(value: Any, limit: int) -> str:
+    """A JSON value on one line, safe to print; no more of it is formatted than is shown."""
+    return visible("".join(_up_to(limit, _pieces(value))), limit)
+
+
+def arguments(values: dict[str, Any], limit: int) -> str:
+    """Arguments of a call as they would stand in Python: ``path="a.txt", force=true``."""
+
+    def pieces() -> Iterator[str]:
+        for position, (name, value) in enumerate(values.items()):
+            yield f"{', ' if position else ''}{name}="
+            yield from _pieces(value)
+
+    return visible("".join(_up_to(limit, pieces())), limit)
+
+
+def _visible(text: str) -> Iterator[str]:
+    combining = 0
+    for character in text:
+        if character.isprintable():
+            combining = combining + 1 if _is_combining(character) else 0
+            if combining <= MAX_COMBINING:
+                yield character
+        elif character in _SHORT:
+            yield _SHORT[character]
+        else:
+            code = ord(character)
+            yield f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def _is_combining(character: str) -> bool:
+    return unicodedata.category(character) in ("Mn", "Me")
+
+
+def _up_to(limit: int, pieces: Iterator[str]) -> Iterator[str]:
+    """Pieces of text until there are more characters than are shown."""
+    room = limit
+    for piece in pieces:
+        yield piece
+        room -= len(piece)
+        if room < 0:
+            return
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            # Long enough to fill any line: a text may have megabytes.
+            yield json.dumps(value[:1000], ensure_ascii=False)
+        case dict():
+            yield "{"
+            for position, (name, item) in enumerate(value.items()):
+                yield f"{', ' if position else ''}{name}: "
+                yield from _pieces(item)
+            yield "}"
+        case list() | tuple():
+            yield "["
+            for position, item in enumerate(value):
+                yield ", " if position else ""
+                yield from _pieces(item)
+            yield "]"
+        case _:
+            yield json.dumps(value)

@@ -1,0 +1,53 @@
+"""From whatever went wrong to one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.escape import visible
+from meup_agent.errors import ConnectionFailed, MeupError, UsageError
+
+DEBUG_VARIABLE: Final = "MEUP_DEBUG"
+"""Set to anything but ``0``: failures come with their traceback. ``--debug`` sets it."""
+
+MAX_SENTENCE: Final = 2_000
+"""Characters of a failure that are shown; it may quote what a stranger sent."""
+
+
+class Failure(Exception):
+    """A command cannot go on.
+
+    Args:
+        sentence: What happened, to what, and what to do.
+        code: The exit code.
+        details: Lines that go before the sentence, for example a traceback of the user's own code.
+    """
+
+    def __init__(
+        self, sentence: str, code: int = exit_codes.FAILED, *, details: str | None = None
+    ) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.details = details
+
+
+def code_for(error: MeupError) -> int:
+    """The exit code for an exception of this package."""
+    if isinstance(error, UsageError):
+        return exit_codes.USAGE
+    if isinstance(error, ConnectionFailed):
+        return exit_codes.NO_CONNECTION
+    return exit_codes.FAILED
+
+
+def sentence_for(error: BaseException) -> str:
+    """An exception as one line that is safe to print."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    return f"meup: {visible(said, MAX_SENTENCE)}"
+
+
+def debugging() -> bool:
+    """Whether the user wants tracebacks."""
+    return os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")

@@ -1,0 +1,120 @@
+"""The program ``meup``: its commands, and what becomes of whatever they raise."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any, cast
+
+import typer
+from typer.main import get_command
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.demo.command import demo
+from meup_agent.cli.failures import (
+    DEBUG_VARIABLE,
+    Failure,
+    code_for,
+    debugging,
+    sentence_for,
+)
+from meup_agent.cli.gateway import gateway
+from meup_agent.cli.run import run as run_agent
+from meup_agent.cli.tail import tail
+from meup_agent.errors import MeupError
+
+app = typer.Typer(
+    name="meup",
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("demo")(demo)
+app.command("gateway")(gateway)
+app.command("run")(run_agent)
+app.command("tail")(tail)
+
+# What is wrong with a command line. Typer keeps a copy of click, whose names are not public.
+_Complaint = cast("type[Exception]", typer.BadParameter.__mro__[2])
+
+
+@app.callback(invoke_without_command=True)
+def meup(
+    context: typer.Context,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks; also by MEUP_DEBUG=1.")
+    ] = False,
+) -> None:
+    """Agents that propose, fulfill, reject, withdraw and cancel, and the gateway they meet at.
+
+    Example: [b]meup demo[/b] shows four agents at work.
+    """
+    if debug:
+        os.environ[DEBUG_VARIABLE] = "1"
+    if show_version:
+        sys.stdout.write(f"meup-agent {_version()}\n")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _version() -> str:
+    try:
+        return version("meup-agent")
+    except PackageNotFoundError:
+        return "(not installed: run from its source)"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run ``meup`` with these arguments; the exit code.
+
+    Whatever goes wrong becomes one sentence on standard error.
+    """
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output has gone; what is left must not be flushed at the end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return exit_codes.OK
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        result = cast("Any", get_command(app)).main(
+            args=list(arguments), prog_name="meup", standalone_mode=False
+        )
+    except _Complaint as error:
+        said = cast("Any", error).format_message()
+        context = getattr(error, "ctx", None)
+        command = getattr(context, "command_path", "meup")
+        return _failed(error, f"meup: {said.rstrip('.')}; see {command} --help", exit_codes.USAGE)
+    except Failure as error:
+        if error.details:
+            sys.stderr.write(f"{error.details}\n")
+        return _failed(error, sentence_for(error), error.code)
+    except MeupError as error:
+        return _failed(error, sentence_for(error), code_for(error))
+    except BrokenPipeError:
+        raise
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
+    except Exception as error:
+        kind = type(error).__name__
+        return _failed(
+            error, f"{sentence_for(error)} ({kind}; --debug shows more)", exit_codes.FAILED
+        )
+    return result if isinstance(result, int) else exit_codes.OK
+
+
+def _failed(error: BaseException, sentence: str, code: int) -> int:
+    if debugging():
+        traceback.print_exception(error)
+    sys.stderr.write(f"{sentence}\n")
+    return code

@@ -1,0 +1,183 @@
+"""``meup tail``: a space as a live timeline."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import anyio
+import typer
+
+from meup_agent.agent.agent import Agent
+from meup_agent.cli import exit_codes
+from meup_agent.cli.connection import Address, Space, Token, TokenFile, Url, address
+from meup_agent.cli.dialing import (
+    ConnectionEvent,
+    Ended,
+    FirstAttemptFailed,
+    Made,
+    in_words,
+    telling,
+)
+from meup_agent.cli.escape import visible
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.logs import log_nothing
+from meup_agent.cli.output import Output, OutputClosed
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.session.groups import background_tasks
+from meup_agent.transport.websocket import websocket_connector
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+    from meup_agent.client import space as client
+
+UNPRINTED: Final = 64
+"""Lines that wait for a slow reader; beyond them envelopes wait in the watcher, which counts what
+it drops."""
+
+
+def tail(
+    url: Url = None,
+    space: Space = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Each envelope as one line of JSON, as it came.")
+    ] = False,
+    no_colour: Annotated[
+        bool, typer.Option("--no-color", help="No colour, as with NO_COLOR in the environment.")
+    ] = False,
+) -> None:
+    """Show a space as a live timeline, until Ctrl-C.
+
+    The ids on the left belong together: a proposal, the request that fulfills it and the response
+    begin with the same one. It needs a token of its own, for example the observer's; it takes no
+    part in the space.
+
+    Example: [b]MEUP_TOKEN=… meup tail --url ws://localhost:8420 --space demo[/b]
+    """
+    where = address(url, space, token, token_file)
+    output = Output(colour=not no_colour)
+    log_nothing()
+    code = anyio.run(_Tail(where, output, as_json=as_json).run)
+    if code:
+        raise typer.Exit(code)
+
+
+class _Note(str):
+    """A line about our connection."""
+
+
+class _Tail:
+    """One run of the command."""
+
+    def __init__(self, where: Address, output: Output, *, as_json: bool) -> None:
+        self._where = where
+        self._output = output
+        self._as_json = as_json
+        self._timeline = output.timeline()
+        self._me = ""
+        self._code = exit_codes.OK
+        send, receive = anyio.create_memory_object_stream[Envelope | _Note](UNPRINTED)
+        self._send: MemoryObjectSendStream[Envelope | _Note] = send
+        self._receive: MemoryObjectReceiveStream[Envelope | _Note] = receive
+
+    async def run(self) -> int:
+        """Follow the space; the exit code."""
+        try:
+            with self._send, self._receive:
+                async with background_tasks() as tasks:
+                    await tasks.start(self._until_signal, tasks.cancel_scope)
+                    tasks.start_soon(self._until_nobody_reads, tasks.cancel_scope)
+                    tasks.start_soon(self._print)
+                    await self._follow()
+        except OutputClosed:
+            self._output.abandon()
+        except FirstAttemptFailed as error:
+            raise Failure(str(error), exit_codes.NO_CONNECTION) from error
+        return self._code
+
+    async def _follow(self) -> None:
+        dial = telling(
+            websocket_connector(self._where.url, space=self._where.space),
+            self._tell,
+            patient=False,
+        )
+        async with Agent("meup tail").join(dial, token=self._where.token, grace=0.0) as space:
+            with space.watch() as envelopes:
+                await self._send.send(self._greeting(space))
+                missed = 0
+                async for envelope in envelopes:
+                    if envelopes.missed > missed:
+                        await self._send.send(
+                            _Note(f"missed {envelopes.missed - missed} envelopes, read too slowly")
+                        )
+                        missed = envelopes.missed
+                    await self._send.send(envelope)
+
+    def _greeting(self, space: client.Space) -> _Note:
+        self._me = visible(space.me, 64)
+        here = ", ".join(
+            visible(participant.id, 64)
+            for participant in space.participants
+            if participant.id != space.me
+        )
+        where = f"{self._where.space} at {self._where.url}"
+        return _Note(f"connected to {where}; here: {here or 'nobody else'}")
+
+    async def _tell(self, event: ConnectionEvent) -> None:
+        """A line for what becomes of the connection; the first welcome has one of its own."""
+        match event:
+            case Made() if self._me:
+                await self._send.send(_Note("connected again"))
+            case Ended(info):
+                await self._send.send(
+                    _Note(f"connection lost, {visible(in_words(info), 200)}; dialling again")
+                )
+            case _:
+                pass
+
+    # --- what is printed ---
+
+    async def _print(self) -> None:
+        async for item in self._receive:
+            match item:
+                case _Note() if self._as_json:
+                    sys.stderr.write(f"meup: {item}\n")
+                    sys.stderr.flush()
+                case _Note():
+                    await self._output.show(self._timeline.note(self._me, "tail", item))
+                case _ if self._as_json:
+                    await self._output.write(as_json_line(item))
+                case _:
+                    await self._output.show(self._timeline.envelope(item, anyio.current_time()))
+
+    # --- when it ends ---
+
+    async def _until_signal(
+        self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]
+    ) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                is_interrupt = number == signal.SIGINT
+                self._code = exit_codes.INTERRUPTED if is_interrupt else exit_codes.TERMINATED
+                scope.cancel()
+
+    async def _until_nobody_reads(self, scope: anyio.CancelScope) -> None:
+        await self._output.until_closed()
+        scope.cancel()
+
+
+def as_json_line(envelope: Envelope) -> str:
+    """An envelope as it came, on one line, in ASCII: safe for a terminal too."""
+    try:
+        value = json.loads(envelope.frame.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        # Not every gateway checks what it lets through.
+        value = {"id": envelope.id, "from": envelope.sender, "kind": envelope.kind}
+    return json.dumps(value).replace("\x7f", "\\u007f") + "\n"

@@ -1,0 +1,269 @@
+"""A space as a timeline: one line an envelope, for ``meup tail`` and ``meup demo`` alike.
+
+::
+
+    09:41:07  4f2a       proposer → reviewer  proposal  files.read_file(path="a.md")       pending
+    09:41:07  4f2a/9c01  reviewer → files     request   read_file(path="a.md")         in progress
+    09:41:07  4f2a/9c01  files → reviewer     response  "# Harbour…"                     fulfilled
+
+A proposal, its requests and their responses share the first id (of the proposal), and its colour;
+the second is the request's. Lines hold no markup and no control character of a stranger's; they
+say everything without colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from rich.cells import cell_len
+from rich.text import Text
+
+from meup_agent.cli.escape import visible
+from meup_agent.cli.onlooker import AGAIN, FOLLOWED_SECONDS, Onlooker, Sight
+from meup_agent.cli.wording import MAX_NAME, Progressed, Wording, in_words
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.memory import Memory
+
+WIDE: Final = 100
+"""Columns from which the time has milliseconds and everything more room."""
+
+LONGEST: Final = 200
+"""Characters of what is said where there is no terminal whose width would tell."""
+
+NARROWEST: Final = 12
+"""Columns that what is said gets at least; a narrower terminal wraps the line."""
+
+SHORT_ID: Final = 4
+"""Characters of an id that are shown, more where another one begins alike."""
+
+WHOLE_ID: Final = 9
+"""Ids up to this long are shown whole: people made them."""
+
+MAX_IDS: Final = 10_000
+"""Ids whose short form is remembered."""
+
+UNREADABLE: Final = "its payload cannot be read"
+
+BAR: Final = 10
+"""Columns of a progress bar."""
+
+_COLOURS: Final = ("cyan", "magenta", "blue", "green")
+"""Of ids, in turn: an exchange keeps its colour. Readable on dark and light backgrounds."""
+
+_STATES: Final = {
+    "pending": "dim",
+    "in progress": "blue",
+    "fulfilled": "bold green",
+    "rejected": "bold red",
+    "withdrawn": "bold yellow",
+    "cancelled": "yellow",
+}
+
+_NOUNS: Final = {
+    "proposal": "bold",
+    "reject": "red",
+    "withdraw": "yellow",
+    "cancel": "yellow",
+    "refused": "bold red",
+    "progress": "dim",
+    "join": "dim",
+    "leave": "dim",
+    "welcome": "dim",
+}
+
+
+class Glyphs:
+    """The few characters that not every output has.
+
+    Args:
+        encoding: The encoding of the output.
+    """
+
+    def __init__(self, encoding: str) -> None:
+        fancy = ("→", "…", "━", "╌", "✓", "✗")
+        try:
+            "".join(fancy).encode(encoding)
+        except (UnicodeEncodeError, LookupError):
+            self.arrow, self.ellipsis, self.done, self.left = "->", "...", "#", "-"
+            self.yes, self.no = "yes", "NO"
+        else:
+            self.arrow, self.ellipsis, self.done, self.left, self.yes, self.no = fancy
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How wide the columns are; ``said`` is ``None`` where there is no terminal to fit into."""
+
+    time: int
+    names: int
+    gap: int
+    said: int | None
+    ids: int
+    noun: int
+
+    @classmethod
+    def of(cls, width: int | None) -> Columns:
+        """The columns for a terminal of some width."""
+        ids, noun = 9, 8
+        if width is None:
+            return cls(12, 23, 2, None, ids, noun)
+        time, names, gap = (12, 23, 2) if width >= WIDE else (8, 19, 1)
+        said = width - (time + ids + names + noun + 4 * gap)
+        return cls(time, names, gap, max(said, NARROWEST), ids, noun)
+
+
+class Timeline:
+    """Makes the lines.
+
+    Args:
+        width: Tells the terminal's width in columns; ``None`` where there is no terminal.
+        glyphs: The characters that the output can show.
+        now: Tells the time of day, in the user's zone.
+    """
+
+    def __init__(
+        self,
+        width: Callable[[], int | None],
+        glyphs: Glyphs,
+        now: Callable[[], datetime] = lambda: datetime.now().astimezone(),
+    ) -> None:
+        self._width = width
+        self._glyphs = glyphs
+        self._now = now
+        self._onlooker = Onlooker()
+        self._short_ids = ShortIds()
+
+    def envelope(self, envelope: Envelope, at: float) -> Text:
+        """The line for an envelope.
+
+        Args:
+            envelope: The next envelope, in the gateway's order.
+            at: Seconds of a clock that only goes forward.
+        """
+        try:
+            sight, words = self._onlooker.see(envelope, at), in_words(envelope)
+        except (msgspec.MsgspecError, RecursionError, ValueError):
+            # Not every gateway checks what it lets through.
+            sight = Sight(envelope.id)
+            words = Wording(
+                visible(envelope.sender, MAX_NAME), "", visible(envelope.kind, MAX_NAME), UNREADABLE
+            )
+        columns = Columns.of(self._width())
+        names = f"{words.who} {self._glyphs.arrow} {words.whom}" if words.whom else words.who
+        line = self._head(columns, names, words.noun, _NOUNS.get(words.noun, ""), sight, at)
+        said = Text(words.said, style="red" if words.failed else "")
+        if sight.state == AGAIN:
+            said.stylize("dim")
+        if words.progress is not None:
+            said = Text.assemble(self._bar(words.progress), " ", said)
+        state = Text(sight.state, style=_STATES.get(sight.state, "dim"))
+        return self._with_state(line, said, state, columns)
+
+    def note(self, who: str, noun: str, said: str, *, style: str = "dim") -> Text:
+        """A line about something that is no envelope: a connection, a handler, a file.
+
+        Args:
+            who: Whom it is about.
+            noun: What it is, in one word.
+            said: What happened; escaped by the caller where a stranger wrote it.
+            style: How the word looks.
+        """
+        columns = Columns.of(self._width())
+        line = self._head(columns, who, noun, style, Sight(), 0.0)
+        return self._with_state(line, Text(said), Text(), columns)
+
+    def _head(
+        self, columns: Columns, names: str, noun: str, style: str, sight: Sight, at: float
+    ) -> Text:
+        """Time, ids, participants and noun: the columns on the left."""
+        gap = " " * columns.gap
+        ids, colour = self._short_ids.of(sight, at)
+        line = Text(no_wrap=True)
+        now = self._now()
+        milliseconds = f".{now.microsecond // 1000:03d}"
+        line.append(f"{now:%H:%M:%S}{milliseconds}"[: columns.time] + gap, style="dim")
+        for text, width, look in (
+            (ids, columns.ids, colour),
+            (names, columns.names, ""),
+            (noun, columns.noun, style),
+        ):
+            cell = Text(text, style=look)
+            if columns.said is None:
+                cell.align("left", max(width, cell.cell_len))
+            else:
+                self._crop(cell, width)
+            line.append_text(cell).append(gap)
+        return line
+
+    def _with_state(self, line: Text, said: Text, state: Text, columns: Columns) -> Text:
+        """Add what is said and, at the right edge, the state."""
+        if columns.said is None:
+            said.truncate(LONGEST)
+        else:
+            room = columns.said - (state.cell_len + 2 if state else 0)
+            self._crop(said, max(room, NARROWEST))
+        line.append_text(said)
+        if state:
+            line.append("  ").append_text(state)
+        line.rstrip()
+        return line
+
+    def _crop(self, text: Text, width: int) -> None:
+        """Make a text exactly so many columns wide."""
+        surplus = text.cell_len > width
+        text.truncate(width - (cell_len(self._glyphs.ellipsis) if surplus else 0), pad=not surplus)
+        if surplus:
+            text.append(self._glyphs.ellipsis)
+            text.align("left", width)
+
+    def _bar(self, progress: Progressed) -> Text:
+        """A progress as a bar and in figures."""
+        if progress.total is None or progress.total <= 0:
+            return Text(f"{progress.done:g}")
+        share = min(max(progress.done / progress.total, 0.0), 1.0)
+        done = round(share * BAR)
+        bar = Text(self._glyphs.done * done, style="green")
+        bar.append(self._glyphs.left * (BAR - done), style="dim")
+        return bar.append(f" {progress.done:g}/{progress.total:g}", style="")
+
+
+class ShortIds:
+    """Short forms of ids that differ where the ids do, and a colour for each exchange."""
+
+    def __init__(self) -> None:
+        self._shorts: Memory[str, str] = Memory(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
+        self._taken: Memory[str, str] = Memory(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
+        self._colours: Memory[str, str] = Memory(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
+        self._next = 0
+
+    def of(self, sight: Sight, at: float) -> tuple[str, str]:
+        """The ids of an exchange and of its request, shortened, and the exchange's colour."""
+        if not sight.exchange:
+            return "", ""
+        ids = "/".join(self._short(name, at) for name in (sight.exchange, sight.part) if name)
+        return ids, self._colour(sight.exchange, at)
+
+    def _short(self, name: str, at: float) -> str:
+        known = self._shorts.get(name, at)
+        if known is not None:
+            return known
+        shown = visible(name, MAX_NAME)
+        length = len(shown) if len(shown) <= WHOLE_ID else SHORT_ID
+        while length < len(shown) and self._taken.get(shown[:length], at) is not None:
+            length += 1
+        short = shown[:length]
+        self._shorts.put(name, short, at)
+        self._taken.put(short, name, at)
+        return short
+
+    def _colour(self, exchange: str, at: float) -> str:
+        colour = self._colours.get(exchange, at)
+        if colour is None:
+            colour = _COLOURS[self._next % len(_COLOURS)]
+            self._next += 1
+            self._colours.put(exchange, colour, at)
+        return colour
