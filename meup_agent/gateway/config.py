@@ -29,8 +29,9 @@ class Limits:
     """What a gateway takes and waits for; times are in seconds.
 
     Attributes:
-        max_connections: Connections at once, those that have not joined yet included. Each costs
-            some 100 KiB; more are refused with 503.
+        max_connections: Connections at once, those that have not joined yet included; more are
+            refused with 503. Each has a read buffer, which grows to twice the largest message that
+            it sent.
         max_message_bytes: Bytes of one message; at most 4 MiB, which every reader takes.
         max_queued_frames: Frames that wait for a member who does not keep up: some seconds of a
             lively space. One more closes it with 1013.

@@ -7,7 +7,13 @@ from typing import Final, Protocol, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
-from meup_agent.gateway.admission import NotAdmitted, dialect_named, join, read_join
+from meup_agent.gateway.admission import (
+    MAX_JOIN_BYTES,
+    NotAdmitted,
+    dialect_named,
+    join,
+    read_join,
+)
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.edge.framing import PROTOCOL_ERROR, TOO_BIG, Assembler, BadMessage
@@ -66,7 +72,8 @@ class Connection(WSListener):
     def __init__(self, port: Port, greeting: Greeting) -> None:
         self._port = port
         self._greeting = greeting
-        self._assembler = Assembler(port.limits.max_message_bytes)
+        # Strangers get room for a join frame, members for their messages.
+        self._assembler = Assembler(MAX_JOIN_BYTES)
         self._member: GatewayMember | None = None
         self._identity: Identity | None = None
         self._ended_by: int | None = None
@@ -145,13 +152,9 @@ class Connection(WSListener):
         if self._ended_by is not None:
             return
         self._ended_by = code
-        if self._timer is not None:
-            self._timer.cancel()
         said = reason.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore")
         self._transport.send_close(cast("WSCloseCode", code), said)
-        self._timer = self._port.loop.call_later(
-            self._port.limits.close_timeout, self._transport.disconnect, False
-        )
+        self._drop_soon()
 
     def shut(self, code: int, reason: str) -> None:
         """Close the connection, joined or not."""
@@ -213,6 +216,7 @@ class Connection(WSListener):
         port = self._port
         self._space = identity.space
         self._identity = identity
+        self._assembler = Assembler(port.limits.max_message_bytes)
         self._member = GatewayMember(
             identity.participant,
             dialect_named(dialect),
@@ -253,8 +257,17 @@ class Connection(WSListener):
             self._ended_by = int(code) or NORMAL
             if not self._transport.is_close_frame_sent:
                 self._transport.send_close(cast("WSCloseCode", self._ended_by))
+            self._drop_soon()
         self._leave()
         self._transport.disconnect()
+
+    def _drop_soon(self) -> None:
+        """Drop the socket when the other end has had its time to read and to close."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._port.loop.call_later(
+            self._port.limits.close_timeout, self._transport.disconnect, False
+        )
 
     def _leave(self) -> None:
         member = self._member

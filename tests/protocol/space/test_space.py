@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.arrival import MAX_ID_CHARS, MAX_NAMED
@@ -300,6 +302,41 @@ def test_error_is_short_whatever_it_quotes() -> None:
     sent = frame("alice", "chat", protocol="m" * 100_000)
     decision = space_of("alice").receive("alice", sent, DIALECT)
     assert len(refuse(decision, "invalid_envelope")["message"]) <= MAX_ERROR_CHARS
+
+
+def test_escaped_key_is_the_same_key() -> None:
+    sent = (
+        rb'{"protocol":"meup/v0.1","id":"1","from":"alice","fr\u006fm":"bob","kind":"chat",'
+        rb'"payload":{}}'
+    )
+    refuse(space_of("alice").receive("alice", sent, DIALECT), "identity_mismatch")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=12,
+)
+
+
+@given(
+    header=st.dictionaries(
+        st.sampled_from([*GOOD, "to", "correlationId", "correlation_id", "ts", "context"]), JSON
+    ),
+    kind=st.sampled_from(["mcp/request", "mcp.response", "mcp.withdraw", "mcp.proposal", "chat"]),
+)
+def test_whatever_comes_is_decided(header: dict[str, object], kind: str) -> None:
+    space = space_of("alice", "bob")
+    sent = json.dumps({**GOOD, "kind": kind, **header}).encode()
+    decision = space.receive("alice", sent, DIALECT)
+    if isinstance(decision, Accepted):
+        assert decision.envelope.sender == "alice"
+        assert isinstance(decision.envelope.payload, dict)
+
+
+@given(st.binary(max_size=200))
+def test_whatever_bytes_come_are_refused(sent: bytes) -> None:
+    assert isinstance(space_of("alice").receive("alice", sent, DIALECT), Refused)
 
 
 def test_last_of_two_equal_keys_counts() -> None:
