@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -43,6 +42,9 @@ def answer(registry: Registry, agent_name: str, call: Call) -> JsonObject:
 
 
 def _version() -> str:
+    # Loaded when it is asked for: it takes a twelfth of the whole package's import.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("meup-agent")
     except PackageNotFoundError:
