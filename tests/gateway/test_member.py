@@ -1,0 +1,152 @@
+"""A member's queue, turn by turn."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from meup_agent.gateway.config import Limits
+from meup_agent.gateway.member import GatewayMember, Turn
+
+
+class Loop:
+    """What a turn needs of a loop; a turn is over when told."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.due.append(callback)
+
+    def end_turn(self) -> None:
+        due, self.due = self.due, []
+        for callback in due:
+            callback()
+
+
+class Socket:
+    """Takes writes; may be full after each."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.closed: tuple[int, str] | None = None
+        self.after_write: Callable[[], None] = lambda: None
+
+    def write(self, packed: bytes) -> None:
+        self.writes.append(packed)
+        self.after_write()
+
+    def close(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)
+
+
+class Setting:
+    def __init__(self, **limits: Any) -> None:
+        self.loop = Loop()
+        self.turn = Turn(cast("asyncio.AbstractEventLoop", self.loop))
+        self.limits = Limits(**limits)
+        self.codes: list[int] = []
+        self.member, self.socket = self.seat()
+
+    def seat(self) -> tuple[GatewayMember, Socket]:
+        socket = Socket()
+        member = GatewayMember(
+            "alice",
+            "meup/v0.1",
+            socket,
+            self.turn,
+            self.limits,
+            lambda _, code: self.codes.append(code),
+        )
+        return member, socket
+
+
+def test_frames_of_one_turn_leave_in_one_write() -> None:
+    setting = Setting()
+    other, others_socket = setting.seat()
+    for frame in (b"a", b"b", b"c"):
+        setting.member.deliver(frame)
+        other.deliver(frame)
+    assert setting.socket.writes == []
+    assert len(setting.loop.due) == 1
+    setting.loop.end_turn()
+    assert setting.socket.writes == others_socket.writes == [b"abc"]
+    setting.member.deliver(b"d")
+    setting.loop.end_turn()
+    assert setting.socket.writes == [b"abc", b"d"]
+
+
+def test_single_frame_is_not_copied() -> None:
+    setting = Setting()
+    frame = b"x" * 1_000
+    setting.member.deliver(frame)
+    setting.loop.end_turn()
+    assert setting.socket.writes[0] is frame
+
+
+def test_full_socket_holds_frames_back() -> None:
+    setting = Setting()
+    setting.member.pause()
+    setting.member.deliver(b"a")
+    setting.loop.end_turn()
+    assert setting.socket.writes == []
+    setting.member.resume()
+    assert setting.socket.writes == [b"a"]
+
+
+def test_socket_that_fills_within_the_turn_holds_the_rest_back() -> None:
+    setting = Setting()
+    setting.member.deliver(b"a")
+    setting.member.pause()
+    setting.loop.end_turn()
+    assert setting.socket.writes == []
+    setting.member.resume()
+    assert setting.socket.writes == [b"a"]
+
+
+@pytest.mark.parametrize("limits", [{"max_queued_frames": 3}, {"max_queued_bytes": 3}])
+def test_one_frame_too_many_closes_who_does_not_read(limits: dict[str, int]) -> None:
+    setting = Setting(**limits)
+    setting.member.pause()
+    for _ in range(3):
+        setting.member.deliver(b"x")
+    assert setting.socket.closed is None
+    setting.member.deliver(b"x")
+    assert setting.socket.closed is not None
+    assert setting.socket.closed[0] == 1013
+    assert setting.codes == [1013]
+    setting.member.deliver(b"x")
+    setting.member.resume()
+    assert setting.socket.writes == []
+
+
+def test_one_frame_too_many_in_a_turn_is_one_more_write() -> None:
+    setting = Setting(max_queued_frames=3)
+    for number in range(10):
+        setting.member.deliver(b"%d" % number)
+    setting.loop.end_turn()
+    assert setting.socket.closed is None
+    assert setting.socket.writes == [b"0123", b"4567", b"89"]
+
+
+def test_socket_that_is_full_after_that_write_counts_anew() -> None:
+    setting = Setting(max_queued_frames=3)
+    setting.socket.after_write = setting.member.pause
+    for _ in range(7):
+        setting.member.deliver(b"x")
+    assert setting.socket.closed is None
+    setting.member.deliver(b"x")
+    assert setting.codes == [1013]
+
+
+def test_closing_comes_after_what_was_queued_and_once() -> None:
+    setting = Setting()
+    setting.member.deliver(b"a")
+    setting.member.close(4409, "taken over")
+    setting.member.close(1012, "stops")
+    assert setting.socket.writes == [b"a"]
+    assert setting.socket.closed == (4409, "taken over")
+    assert setting.codes == [4409]
+    setting.loop.end_turn()
+    assert setting.socket.writes == [b"a"]
