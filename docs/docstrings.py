@@ -1,0 +1,36 @@
+"""Makes the package's docstrings readable as Markdown, for the reference; run by mkdocstrings."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import griffe
+
+import meup_agent
+
+_ROLE = re.compile(r":(?:class|meth|func|attr|exc|data|mod):`~?([\w.]+)`")
+_LITERAL_BLOCK = re.compile(r"::$", re.MULTILINE)
+
+
+class Docstrings(griffe.Extension):
+    """Turns roles such as ``:meth:`` into links where they name something public."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Rewrite the docstring of each object that was read."""
+        if obj.docstring is not None:
+            around = obj if obj.is_class else obj.parent
+            scope = around.name if around is not None and around.is_class else ""
+            text = _ROLE.sub(lambda role: _link(role[1], scope), obj.docstring.value)
+            obj.docstring.value = _LITERAL_BLOCK.sub(":", text)
+
+
+def _link(target: str, scope: str) -> str:
+    """A link to a public name, or the name alone."""
+    name = target.removeprefix("meup_agent.").removeprefix("errors.")
+    for path in (name, f"{scope}.{name}"):
+        owner, _, member = path.partition(".")
+        found = getattr(meup_agent, owner, None)
+        if owner in meup_agent.__all__ and (not member or hasattr(found, member)):
+            return f"[`{name}`][meup_agent.{path}]"
+    return f"`{name}`"

@@ -1,0 +1,47 @@
+"""A proposer: it may not call tools, so it proposes calls."""
+
+from typing import Any
+
+import anyio
+
+from meup_agent import Agent, Chat, Fulfilled, Rejected, Space
+
+agent = Agent("proposer")
+
+
+@agent.on_chat
+async def listen(chat: Chat) -> None:
+    # The words for a rejection follow it as a chat: nobody has to wait for them.
+    print(f"{chat.sender}: {chat.text}")
+
+
+async def propose_division(space: Space, **arguments: Any) -> None:
+    # "tools" should carry it out, and "fulfiller" should decide. Leaving the block
+    # with nothing decided, whatever the way out, withdraws the proposal.
+    async with space.propose(
+        "tools", "divide", arguments, to="fulfiller", ttl=30
+    ) as proposal:
+        match await proposal.outcome():
+            case Fulfilled(by=by, changes=changes):
+                print(f"fulfilled by {by}: {await proposal.result()}")
+                for change in changes:
+                    print(f"  {change.path}: {change.fulfilled}")
+                    print(f"    instead of {change.proposed}")
+            case Rejected(by=by, reason=reason):
+                print(f"rejected by {by}: {reason}")
+            case other:  # Expired, Gone or Withdrawn
+                print(f"nobody decided: {other}")
+
+
+async def main() -> None:
+    async with agent.join() as space:  # MEUP_URL, MEUP_SPACE and MEUP_TOKEN
+        await propose_division(space, dividend=22, divisor=7)
+        await propose_division(space, dividend=1, divisor=0)
+        await propose_division(space, dividend=2, divisor=3, digits=12)
+        # In one line: a request where our capabilities allow it, otherwise a
+        # proposal. What is no result is raised: ProposalRejected, ToolError …
+        print(await space.call("tools", "add", {"a": 1, "b": 2}, to="fulfiller"))
+
+
+if __name__ == "__main__":
+    anyio.run(main)

@@ -1,0 +1,92 @@
+"""The tutorial, run in its order: what it shows is what happens."""
+
+import re
+import shlex
+from collections.abc import Generator
+from contextlib import AbstractContextManager, ExitStack
+
+import pytest
+
+from tests.programs import ROOT, Program, program
+
+TUTORIAL = ROOT / "docs" / "tutorial"
+MEUP = ("-m", "meup_agent.cli")
+
+Shells = dict[str, dict[str, str]]
+"""The environment of each participant's terminal."""
+
+
+def shown(name: str) -> list[str]:
+    """The lines of an output that the tutorial shows."""
+    return (TUTORIAL / name).read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture(scope="module")
+def shells() -> Generator[Shells]:
+    with program([*MEUP, "gateway", "--dev", "--port", "0"]) as gateway:
+        gateway.wait_for("export ", count=4)
+        names = [line[2:].partition(":")[0] for line in gateway.stdout[1:] if line[0] == "#"]
+        pasted = [line for line in gateway.stdout if line.startswith("export ")]
+        yield {
+            name: dict(pair.split("=", 1) for pair in shlex.split(line)[1:])
+            for name, line in zip(names, pasted, strict=True)
+        }
+        assert anonymous(gateway.stdout) == anonymous(shown("dev.txt"))
+
+
+def anonymous(lines: list[str]) -> list[str]:
+    """What a gateway prints, without what differs each time."""
+    return [
+        re.sub(r"MEUP_TOKEN=\S+", "MEUP_TOKEN=…", re.sub(r":\d+", ":…", line)) for line in lines
+    ]
+
+
+def in_terminal(shells: Shells, participant: str, file: str) -> AbstractContextManager[Program]:
+    return program([f"examples/tutorial/{file}"], shells[participant])
+
+
+def test_programs_do_what_the_tutorial_shows(shells: Shells) -> None:
+    with ExitStack() as terminals:
+        tail = terminals.enter_context(program([*MEUP, "tail", "--no-color"], shells["observer"]))
+        tail.wait_for("connected to")
+        printer = terminals.enter_context(in_terminal(shells, "tools", "printer.py"))
+        reviewer = terminals.enter_context(in_terminal(shells, "fulfiller", "reviewer.py"))
+        tail.wait_for(" join", count=2)
+
+        with in_terminal(shells, "proposer", "proposer.py") as proposer:
+            assert proposer.wait() == 0, str(proposer)
+        assert proposer.stdout == shown("proposer.txt")
+        reviewer.wait_for(shown("reviewer.txt")[-1])
+        assert reviewer.stdout == shown("reviewer.txt")
+
+        with in_terminal(shells, "proposer", "without_asking.py") as impatient:
+            assert impatient.wait() == 0, str(impatient)
+        assert impatient.stdout == shown("without_asking.txt")
+
+        printed_before = len(printer.stdout)
+        with in_terminal(shells, "proposer", "change_of_mind.py") as fickle:
+            assert fickle.wait() == 0, str(fickle)
+        printer.wait_for("the printer is free", count=2)
+        reviewer.wait_for("proposer wants 100 pages")
+        reviewer.wait_for("has stopped")
+        tail.wait_for(" cancel ")
+
+        # A slow machine prints another page before the news arrives.
+        assert in_order(shown("change_of_mind.txt"), fickle.stdout)
+        assert in_order(shown("printer.txt"), printer.stdout[printed_before:])
+        assert reviewer.stdout[len(shown("reviewer.txt")) :] == ["proposer wants 100 pages"]
+        assert in_order(timeless(shown("tail_proposal.txt")), timeless(tail.stdout))
+        assert in_order(timeless(shown("tail_withdraw.txt")), timeless(tail.stdout))
+        for program_, code in ((printer, 0), (reviewer, 0), (tail, 130)):
+            assert program_.stop() == code, str(program_)
+
+
+def timeless(lines: list[str]) -> list[str]:
+    """A timeline, without its times and ids."""
+    return [re.sub(r"[0-9a-f]{4}\b", "id", line[12:]) for line in lines]
+
+
+def in_order(expected: list[str], lines: list[str]) -> bool:
+    """Whether all expected lines are there, in this order."""
+    rest = iter(lines)
+    return all(line in rest for line in expected)

@@ -1,0 +1,225 @@
+"""The examples, run as programs at a gateway made of `examples/space.yaml`."""
+
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Chat, Progress, RequestError, Space, ToolError
+from meup_agent.gateway.dev import dev_config
+from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.files import load_config
+from tests.programs import PATIENCE, ROOT, Program, program
+
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Generator[ThreadedGateway]:
+    with Gateway(config=load_config(EXAMPLES / "space.yaml")).in_thread() as running:
+        yield running
+
+
+def run_example(
+    gateway: ThreadedGateway, name: str, participant: str, cwd: Path = ROOT
+) -> AbstractContextManager[Program]:
+    environment = {
+        "MEUP_URL": gateway.url,
+        "MEUP_SPACE": "demo",
+        "MEUP_TOKEN": gateway.token(participant),
+    }
+    return program([EXAMPLES / name], environment, cwd=cwd)
+
+
+def in_space(
+    gateway: ThreadedGateway,
+    participant: str,
+    do: Callable[[Space], Awaitable[None]],
+    agent: Agent | None = None,
+) -> None:
+    """Be a participant, and do something."""
+
+    async def join() -> None:
+        joining = (agent or Agent("test")).join(
+            gateway.url, space="demo", token=gateway.token(participant)
+        )
+        with anyio.fail_after(PATIENCE):
+            async with joining as space:
+                await do(space)
+
+    anyio.run(join)
+
+
+def test_echo_bot_has_ten_lines() -> None:
+    lines = (EXAMPLES / "echo_bot.py").read_text(encoding="utf-8").splitlines()
+    code = [line for line in lines[1:] if line.strip()]  # the first line is the docstring
+    assert len(code) <= 10
+
+
+def test_echo_bot_says_again_what_others_say(gateway: ThreadedGateway) -> None:
+    agent = Agent("test")
+    heard: list[Chat] = []
+    answered = anyio.Event()
+
+    @agent.on_chat
+    async def listen(chat: Chat) -> None:
+        heard.append(chat)
+        answered.set()
+
+    async def talk(space: Space) -> None:
+        # An answer, which it must leave alone, and then something new.
+        about = await space.chat("I agree", about="something")
+        said = await space.chat("Good morning")
+        await answered.wait()
+        assert [(chat.sender, chat.text, chat.about) for chat in heard] == [
+            ("tools", "Good morning", said)
+        ]
+        assert about != said
+
+    with run_example(gateway, "echo_bot.py", "tools") as bot:
+        bot.wait_for("connected to")
+        in_space(gateway, "proposer", talk, agent)
+        assert bot.stop() == 0
+
+
+def test_calculator_answers(gateway: ThreadedGateway) -> None:
+    async def calculate(space: Space) -> None:
+        names = [tool["name"] for tool in await space.tools("tools")]
+        assert names == ["add", "divide", "summarize"]
+        assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+        assert await space.call("tools", "divide", {"dividend": 22, "divisor": 7}) == 3.143
+        assert await space.call("tools", "summarize", {"numbers": [1, 2, 6]}) == {
+            "count": 3,
+            "smallest": 1,
+            "largest": 6,
+            "mean": 3,
+        }
+        with pytest.raises(ToolError, match="division by zero"):
+            await space.call("tools", "divide", {"dividend": 1, "divisor": 0})
+        with pytest.raises(RequestError, match="numbers"):
+            await space.call("tools", "summarize", {"numbers": []})
+
+    with run_example(gateway, "calculator.py", "tools") as calculator:
+        calculator.wait_for("connected to")
+        in_space(gateway, "fulfiller", calculate)
+        assert calculator.stop() == 0
+
+
+def test_proposer_gets_what_the_fulfiller_decides(gateway: ThreadedGateway) -> None:
+    with (
+        run_example(gateway, "calculator.py", "tools") as calculator,
+        run_example(gateway, "fulfiller.py", "fulfiller") as fulfiller,
+    ):
+        calculator.wait_for("connected to")
+        fulfiller.wait_for("connected to")
+        with run_example(gateway, "proposer.py", "proposer") as proposer:
+            assert proposer.wait() == 0
+        assert proposer.stderr == []
+        assert proposer.stdout == [
+            "fulfilled by fulfiller: 3.143",
+            "rejected by fulfiller: invalid",
+            "fulfiller: nobody can divide by zero",
+            "fulfilled by fulfiller: 0.666667",
+            "  arguments.digits: 6",
+            "    instead of 12",
+            "3.0",
+        ]
+
+
+def test_fulfiller_notes_a_withdrawal(gateway: ThreadedGateway) -> None:
+    started = anyio.Event()
+    tools = Agent("slow tools")
+
+    @tools.tool
+    async def wait() -> None:
+        started.set()
+        await anyio.sleep_forever()
+
+    async def propose_and_withdraw(space: Space) -> None:
+        joining = tools.join(gateway.url, space="demo", token=gateway.token("tools"))
+        async with joining, space.propose("tools", "wait", to="fulfiller"):
+            await started.wait()
+
+    with run_example(gateway, "fulfiller.py", "fulfiller") as fulfiller:
+        fulfiller.wait_for("connected to")
+        in_space(gateway, "proposer", propose_and_withdraw)
+        fulfiller.wait_for("'proposer' took a proposal back: no_longer_needed")
+
+
+@pytest.mark.parametrize("tool", ["export", "export_in_a_thread"])
+def test_long_job_leaves_a_whole_file_or_none(
+    gateway: ThreadedGateway, tmp_path: Path, tool: str
+) -> None:
+    async def export(space: Space) -> None:
+        name = await space.call("tools", tool, {"rows": 3})
+        assert (tmp_path / name).read_text(encoding="utf-8") == "0,0\n1,1\n2,4\n"
+
+        begun = anyio.Event()
+
+        def note(_: Progress) -> None:
+            begun.set()
+
+        async def wait_for_it() -> None:
+            await space.call("tools", tool, {"rows": 10**9}, timeout=None, on_progress=note)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait_for_it)
+            await begun.wait()
+            assert [path async for path in anyio.Path(tmp_path).glob("*.part")]
+            tasks.cancel_scope.cancel()
+
+    with run_example(gateway, "long_job.py", "tools", tmp_path) as job:
+        job.wait_for("connected to")
+        in_space(gateway, "fulfiller", export)
+        job.wait_for("has stopped")
+        assert [path.suffix for path in tmp_path.iterdir()] == [".csv"]
+        assert job.stop() == 0
+
+
+@pytest.mark.parametrize("tool", ["export", "export_in_a_thread"])
+def test_long_job_cleans_up_when_its_agent_is_stopped(
+    gateway: ThreadedGateway, tmp_path: Path, tool: str
+) -> None:
+    async def begin_and_stop(space: Space) -> None:
+        begun = anyio.Event()
+
+        def note(_: Progress) -> None:
+            begun.set()
+
+        async def wait_for_it() -> None:
+            with pytest.raises(RequestError, match="cancelled"):
+                await space.call("tools", tool, {"rows": 10**9}, timeout=None, on_progress=note)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait_for_it)
+            await begun.wait()
+            job.interrupt()
+            await anyio.to_thread.run_sync(job.wait_for, "Ctrl-C again")
+            job.interrupt()
+
+    with run_example(gateway, "long_job.py", "tools", tmp_path) as job:
+        job.wait_for("connected to")
+        in_space(gateway, "fulfiller", begin_and_stop)
+        assert job.wait() == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_agents_are_tested_without_a_network() -> None:
+    test = EXAMPLES / "test_without_network.py"
+    with program(["-m", "pytest", "-q", "-p", "no:cacheprovider", test]) as tests:
+        assert tests.wait() == 0, str(tests)
+    assert "5 passed" in tests.stdout[-1]
+
+
+def test_space_file_has_the_participants_of_the_dev_gateway() -> None:
+    (written,) = load_config(EXAMPLES / "space.yaml").spaces
+    (dev,) = dev_config()[0].spaces
+    assert written.id == dev.id
+    assert {name: each.capabilities.patterns for name, each in written.participants.items()} == {
+        name: each.capabilities.patterns for name, each in dev.participants.items()
+    }
+    tokens = [each.tokens for each in written.participants.values()]
+    assert all(len(each) == 1 for each in tokens)
+    assert len(set(tokens)) == len(tokens)

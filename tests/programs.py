@@ -1,0 +1,120 @@
+"""Programs run as a reader of the docs runs them: as processes, told apart by their output."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).parent.parent
+PATIENCE = 30.0
+"""Seconds to wait for a process: far more than it takes, so that a hang fails and nothing else."""
+
+
+class Program:
+    """A process whose output is read as it comes."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.stdout: list[str] = []
+        self.stderr: list[str] = []
+        self._process = process
+        self._told = threading.Condition()
+        self._readers = [
+            threading.Thread(target=self._read, args=(process.stdout, self.stdout)),
+            threading.Thread(target=self._read, args=(process.stderr, self.stderr)),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def wait_for(self, text: str, count: int = 1) -> list[str]:
+        """The first lines, of both streams, that contain a text, once there are so many."""
+
+        def found() -> list[str]:
+            return [line for line in [*self.stdout, *self.stderr] if text in line][:count]
+
+        with self._told:
+            self._told.wait_for(lambda: len(found()) == count or not self._is_read, PATIENCE)
+            lines = found()
+        assert len(lines) == count, f"{text!r} is not in the output {count} times:\n{self}"
+        return lines
+
+    def wait(self) -> int:
+        """The exit code, once the program has ended by itself."""
+        code = self._process.wait(PATIENCE)
+        for reader in self._readers:
+            reader.join(PATIENCE)
+        return code
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+
+    def stop(self) -> int:
+        """Press Ctrl-C; the exit code."""
+        self.interrupt()
+        try:
+            return self.wait()
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise AssertionError(f"it does not end:\n{self}") from None
+
+    @property
+    def _is_read(self) -> bool:
+        return any(reader.is_alive() for reader in self._readers)
+
+    def _read(self, stream: IO[str], lines: list[str]) -> None:
+        with stream:
+            for line in stream:
+                with self._told:
+                    lines.append(line.rstrip("\n"))
+                    self._told.notify_all()
+        with self._told:
+            self._told.notify_all()
+
+    def __str__(self) -> str:
+        return "\n".join([*self.stdout, *self.stderr])
+
+
+@contextmanager
+def program(
+    arguments: Sequence[str | Path],
+    environment: Mapping[str, str] | None = None,
+    *,
+    cwd: Path = ROOT,
+) -> Generator[Program]:
+    """A Python program for the length of a block; what still runs at its end is stopped.
+
+    Args:
+        arguments: What follows `python` on the command line.
+        environment: What is set beyond this process's own environment.
+        cwd: The folder that it runs in.
+    """
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MEUP_")}
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        env={
+            **own,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONWARNINGS": "error",
+            **(environment or {}),
+        },
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+    running = Program(process)
+    try:
+        yield running
+    finally:
+        running.stop()
