@@ -11,6 +11,11 @@ settings.register_profile("meup", deadline=None)
 settings.load_profile("meup")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marker that says which rules a test proves; tests/requirements.py lists them."""
+    config.addinivalue_line("markers", "rule(*ids): the rules of PROTOCOL.md that the test proves")
+
+
 @pytest.fixture(
     scope="module",
     params=[

@@ -7,6 +7,7 @@ content to a person's code uses ``mcp_types``.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -153,11 +154,11 @@ def progress(token: int | str, done: float, total: float | None, message: str | 
 
 
 def number(value: object) -> float | None:
-    """The value if it is a JSON number that a float can hold."""
+    """The value if it is a number that a float can hold, and not infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        return float(value)
+        return float(value) if math.isfinite(value) else None
     except OverflowError:
         return None
 

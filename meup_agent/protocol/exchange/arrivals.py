@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Role
@@ -63,36 +61,17 @@ class Arrivals:
             return
         if len(envelope.correlation) > MAX_NAMED:
             envelope = envelope.replace(correlation=envelope.correlation[:MAX_NAMED])
-        try:
-            # The header's decoder does not look at what it skips, numbers out of range for example.
-            payload = envelope.payload if self._is_read(envelope, now) else None
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            self._situation.drop("unreadable_payload", envelope)
-            return
         if envelope.kind.startswith("system/"):
-            self._system(envelope, payloads.as_object(payload), now)
+            self._system(envelope, now)
         elif envelope.sender == self._situation.me:
-            self._own(envelope, payload, now)
+            self._own(envelope, now)
         else:
-            self._others(envelope, payload, now)
+            self._others(envelope, now)
 
-    def _is_read(self, envelope: Envelope, now: float) -> bool:
-        """Whether the payload matters here; others' results and talk may be large."""
-        match envelope.kind:
-            case kinds.MCP_RESPONSE:
-                return (
-                    self._outgoing.knows(envelope.correlation)
-                    or self._situation.ledger.responded(envelope, now) is not None
-                )
-            case kind if kind in _EXCHANGES or kind.startswith("system/"):
-                return True
-            case _:
-                return envelope.concerns(self._situation.me)
-
-    def _others(self, envelope: Envelope, payload: Any, now: float) -> None:
+    def _others(self, envelope: Envelope, now: float) -> None:
         is_new = self._is_new(envelope, now)
         if envelope.kind in _EXCHANGES:
-            self._exchange(envelope, payload, now)
+            self._exchange(envelope, now)
         elif not is_new:
             self._situation.drop("duplicate", envelope, expected=True)
         elif envelope.kind == kinds.CHAT and envelope.concerns(self._situation.me):
@@ -108,7 +87,7 @@ class Arrivals:
         self._seen.put(mark, True, now)
         return True
 
-    def _own(self, envelope: Envelope, payload: Any, now: float) -> None:
+    def _own(self, envelope: Envelope, now: float) -> None:
         """An echo: the gateway has ordered what we said (PROTOCOL 4.11).
 
         It reaches no handler of ours, except a request that names us, with its cancel and response.
@@ -118,23 +97,22 @@ class Arrivals:
             return
         fulfills = self._outgoing.echoed(envelope.id)
         if envelope.kind in _EXCHANGES:
-            self._exchange(envelope, payload, now, fulfills=fulfills)
+            self._exchange(envelope, now, fulfills=fulfills)
 
     def _exchange(
-        self, envelope: Envelope, payload: Any, now: float, *, fulfills: ProposalKey | None = None
+        self, envelope: Envelope, now: float, *, fulfills: ProposalKey | None = None
     ) -> None:
-        body = payloads.as_object(payload)
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
                 self._proposal(envelope, now)
             case kinds.MCP_WITHDRAW:
-                self._withdraw(envelope, read_reason(body.get("reason")), now)
+                self._withdraw(envelope, now)
             case kinds.MCP_REJECT:
-                self._reject(envelope, read_reason(body.get("reason")), now)
+                self._reject(envelope, now)
             case kinds.MCP_RESPONSE:
-                self._response(envelope, payload, now)
+                self._response(envelope, now)
             case _:
-                call = payloads.read_call(body)
+                call = payloads.read_call(envelope.payload)
                 if call.method == kinds.CANCELLED:
                     self._cancel(envelope, call, now)
                 elif call.method == kinds.PROGRESS:
@@ -164,8 +142,9 @@ class Arrivals:
         elif envelope.concerns(self._situation.me):
             self._incoming.proposal(record, envelope, now)
 
-    def _withdraw(self, envelope: Envelope, reason: str, now: float) -> None:
+    def _withdraw(self, envelope: Envelope, now: float) -> None:
         """Only the proposer withdraws, and only what is pending (PROTOCOL 4.1, 4.2)."""
+        reason = read_reason(envelope.payload_object.get("reason"))
         if not envelope.correlation:
             self._situation.drop("malformed_withdraw", envelope)
         for proposal_id in envelope.correlation:
@@ -182,7 +161,7 @@ class Arrivals:
             self._situation.ledger.withdrawn(key, reason, now)
             self._incoming.withdrawn(key, record, reason, now)
 
-    def _reject(self, envelope: Envelope, reason: str, now: float) -> None:
+    def _reject(self, envelope: Envelope, now: float) -> None:
         record = self._situation.ledger.named(envelope.correlation, now, to=envelope.to)
         if record is None:
             self._situation.drop("unknown_reject", envelope, expected=True)
@@ -190,7 +169,7 @@ class Arrivals:
         if envelope.sender == record.key.proposer:
             self._situation.drop("reject_of_own_proposal", envelope)
             return
-        rejected = record.rejected(envelope, reason)
+        rejected = record.rejected(envelope, read_reason(envelope.payload_object.get("reason")))
         if rejected is None:
             self._situation.drop("duplicate_reject", envelope, expected=True)
             return
@@ -229,7 +208,8 @@ class Arrivals:
             return f"proposal {record.key.id} was withdrawn"
         for fulfillment in record.fulfillments:
             ours = self._situation.me in fulfillment.envelope.to
-            if ours and (fulfillment.live or record.state is ProposalState.FULFILLED):
+            done = fulfillment.carried_out or record.state is ProposalState.FULFILLED
+            if ours and (fulfillment.live or done):
                 return f"proposal {record.key.id} is fulfilled by {fulfillment.by!r}"
         return None
 
@@ -255,8 +235,8 @@ class Arrivals:
 
     # --- responses ---
 
-    def _response(self, envelope: Envelope, payload: Any, now: float) -> None:
-        found = self._complete(envelope, payload, now)
+    def _response(self, envelope: Envelope, now: float) -> None:
+        found = self._complete(envelope, now)
         if found is not None and found[0].key.proposer == self._situation.me:
             conflict = self._outgoing.fulfilled(*found, envelope, now)
             if conflict is not None:
@@ -266,13 +246,14 @@ class Arrivals:
             self._situation.drop("unknown_response", envelope, expected=expected)
 
     def _complete(
-        self, envelope: Envelope, payload: Any, now: float
+        self, envelope: Envelope, now: float
     ) -> tuple[ProposalRecord, Fulfillment] | None:
         """What a response means for a proposal: its end, unless it was not carried out."""
         found = self._situation.ledger.responded(envelope, now)
         if found is None:
             return None
         record, fulfillment = found
+        payload = envelope.payload
         if payloads.is_refusal(payload):
             self._situation.ledger.not_carried_out(record, fulfillment)
             self._outgoing.no_longer_in_progress(record, now)
@@ -285,10 +266,11 @@ class Arrivals:
 
     # --- the gateway's own words ---
 
-    def _system(self, envelope: Envelope, payload: dict[str, Any], now: float) -> None:
+    def _system(self, envelope: Envelope, now: float) -> None:
         if envelope.sender not in kinds.GATEWAY_NAMES:
             self._situation.drop("forged_system", envelope)
             return
+        payload = envelope.payload_object
         match envelope.kind:
             case kinds.SYSTEM_WELCOME:
                 self._welcome(envelope, payload, now)

@@ -327,6 +327,7 @@ class Incoming:
         self._apply(handling, IncomingEvent.RETURNED, now)
         if answer is not None:
             self._answers.result(handling, answer, now)
+            self._situation.ledger.carried_out(handling.key.sender, handling.key.id, now)
         self._close(handling, now)
 
     def raised(self, key: Key, code: int, message: str, data: object, now: float) -> None:
@@ -337,6 +338,7 @@ class Incoming:
         if self._apply(handling, IncomingEvent.RAISED, now) is IncomingAction.RESPOND_ERROR:
             if handling.is_request:
                 self._answers.failure(handling, code, message, data, now)
+                self._situation.ledger.carried_out(handling.key.sender, handling.key.id, now)
             elif handling.is_proposal and not self._fulfillment_sent(handling, now):
                 self._answers.rejection(handling, Reason.OTHER, now)
         self._close(handling, now)

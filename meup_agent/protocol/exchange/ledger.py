@@ -59,10 +59,12 @@ class Fulfillment:
     Attributes:
         envelope: The request.
         live: Neither answered nor cancelled yet.
+        carried_out: We, as the executor, have answered it.
     """
 
     envelope: Envelope
     live: bool = True
+    carried_out: bool = False
 
     @property
     def by(self) -> str:
@@ -249,6 +251,14 @@ class Ledger:
                     self.not_carried_out(record, item)
                     return record
         return None
+
+    def carried_out(self, sender: str, request_id: str, now: float) -> None:
+        """We have answered a request; if it fulfilled a proposal, that is done."""
+        for key in self._by_request.get(request_id, now) or ():
+            record = self._records.get(key, now)
+            item = None if record is None else record.fulfillment(sender, request_id)
+            if item is not None:
+                item.carried_out = True
 
     def not_carried_out(self, record: ProposalRecord, fulfillment: Fulfillment) -> None:
         """A fulfilling request ended without being carried out: cancelled, or refused.

@@ -77,10 +77,6 @@ class Outgoing:
         """An exchange that is open."""
         return self._open.get(key.id)
 
-    def knows(self, ids: tuple[str, ...]) -> bool:
-        """Whether one of these names an exchange of ours, open or ended lately."""
-        return any(name in self._open or self._ended.peek(name) is not None for name in ids)
-
     def fulfilling(self, proposal: ProposalKey) -> list[Exchange]:
         """Our open requests that fulfill a proposal."""
         return [exchange for exchange in self._open.values() if exchange.fulfills == proposal]

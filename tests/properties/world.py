@@ -1,0 +1,483 @@
+"""A space in miniature: a few exchange tables, a gateway that interleaves as it is told, no clock.
+
+Frames are in flight on both ways of each connection and are lost with it. The world checks, at each
+step, what must hold at each step; :meth:`World.settle` brings everybody back, lets everything end,
+and checks what must hold then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import decode, encode
+from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.exchange import (
+    Cancel,
+    Drop,
+    Effect,
+    ExchangeTable,
+    Key,
+    Limits,
+    Priority,
+    Progressed,
+    ProposalKey,
+    ProposalRecord,
+    Role,
+    Send,
+    Start,
+    Unsend,
+    Wait,
+    Wake,
+    Work,
+)
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.outcomes import Ending
+from meup_agent.protocol.reasons import Cause, Reason
+
+DIALECT = "meup/v0.1"
+CAPABILITIES = [{"kind": "mcp/request"}, {"kind": "mcp/proposal"}]
+LONG = 400.0
+"""Seconds beyond every deadline, grace and memory of the table."""
+
+
+@dataclass(slots=True)
+class Handler:
+    """A handler that runs.
+
+    Attributes:
+        work: What it was started with.
+        cancelled: Its scope was cancelled; it may swallow that.
+        awaited: The exchanges that it awaits.
+    """
+
+    work: Work
+    cancelled: bool = False
+    awaited: set[Key] = field(default_factory=set[Key])
+
+
+class Participant:
+    """A table with an outbox, handlers that do as they are told, and waiters."""
+
+    def __init__(self, world: World, name: str, limits: Limits) -> None:
+        self.world = world
+        self.name = name
+        self.table = ExchangeTable(new_id=self._new_id, wants=self._wants, limits=limits)
+        self.handlers: dict[Key, Handler] = {}
+        self.endings: dict[Key, Ending | None] = {}
+        self.fulfills: dict[str, ProposalKey] = {}
+        self.silenced: set[tuple[str, str]] = set()
+        self.urgent: deque[Send] = deque()
+        self.ordered: deque[Send] = deque()
+        self.uplink: deque[bytes] = deque()
+        self.downlink: deque[bytes] = deque()
+        self.online = False
+        self.shut_down = False
+        self._ids = 0
+
+    def _new_id(self) -> str:
+        self._ids += 1
+        return f"{self.name}-{self._ids}"
+
+    def _wants(self, role: Role, envelope: Envelope) -> bool:
+        return role not in (Role.KIND, Role.CHAT, Role.JOIN, Role.LEAVE)
+
+    # --- the session in miniature ---
+
+    def apply(self, effects: Iterable[Effect]) -> None:
+        """Carry out what the table decided."""
+        for effect in effects:
+            match effect:
+                case Send():
+                    self._check_said(effect)
+                    lane = self.urgent if effect.priority is Priority.END else self.ordered
+                    if all(waiting.draft.id != effect.draft.id for waiting in lane):
+                        lane.append(effect)
+                case Unsend():
+                    self.ordered = deque(
+                        waiting for waiting in self.ordered if waiting.draft.id != effect.id
+                    )
+                case Start():
+                    assert effect.key not in self.handlers, "a handler was started twice"
+                    self.handlers[effect.key] = Handler(effect.work)
+                case Cancel():
+                    self._cancel(effect)
+                case Wake():
+                    assert effect.key in self.endings, "somebody was woken who does not wait"
+                    assert self.endings[effect.key] is None, "a waiter was woken twice"
+                    self.endings[effect.key] = effect.ending
+                    self._resume(effect.key)
+                case Progressed() | Drop():
+                    pass
+
+    def _check_said(self, send: Send) -> None:
+        said = send.draft
+        if said.kind == kinds.MCP_RESPONSE and not send.again:
+            name = (said.to[0], said.correlation[0])
+            assert name not in self.silenced, "an answer came after the cancel took effect"
+        if said.kind == kinds.MCP_REQUEST:
+            call = payloads.read_call(said.payload)
+            own = any(key.id == said.id for key in self.endings)
+            assert call.is_notification or own, "the table made a request that nobody decided"
+
+    def _cancel(self, cancel: Cancel) -> None:
+        handler = self.handlers[cancel.key]
+        assert not handler.cancelled, "a handler was cancelled twice"
+        handler.cancelled = True
+        if handler.work.role is Role.REQUEST:
+            envelope = handler.work.envelope
+            self.silenced.add((envelope.sender, envelope.id))
+
+    def _resume(self, key: Key) -> None:
+        for handler_key, handler in list(self.handlers.items()):
+            if key in handler.awaited:
+                handler.awaited.discard(key)
+                self.apply(self.table.awaits(handler_key, -1, self.world.now))
+
+    def transmit(self) -> bool:
+        """Hand one envelope to the connection."""
+        if not self.online or not self.table.connected or not (self.urgent or self.ordered):
+            return False
+        send = self.urgent.popleft() if self.urgent else self.ordered.popleft()
+        if send.priority is Priority.OPEN:
+            fulfills = self.fulfills.get(send.draft.id)
+            if fulfills is not None:
+                record = self.table.ledger.get(fulfills, self.world.now)
+                assert record is None or record.state is not ProposalState.WITHDRAWN, (
+                    "a fulfillment was sent after its withdraw had been seen"
+                )
+            self.apply(self.table.sent(send.draft.id, self.world.now))
+        self.uplink.append(encode(send.draft, DIALECT))
+        return True
+
+    def deliver(self, *, twice: bool = False) -> bool:
+        """Take one frame from the connection; a fault may deliver it twice."""
+        if not self.downlink:
+            return False
+        frame = self.downlink.popleft()
+        for _ in range(2 if twice else 1):
+            self.apply(self.table.receive(decode(frame), self.world.now))
+        return True
+
+    # --- what a program does ---
+
+    def open(
+        self,
+        envelope: Envelope,
+        *,
+        seconds: float,
+        parent: Key | None,
+        wait: Wait = Wait.ADDRESSED,
+        idempotent: bool = False,
+        fulfills: ProposalKey | None = None,
+    ) -> None:
+        """Begin an exchange; a handler awaits what it begins."""
+        if parent is not None and parent not in self.handlers:
+            parent = None
+        try:
+            key, effects = self.table.open(
+                envelope,
+                now=self.world.now,
+                deadline=self.world.now + seconds,
+                parent=parent,
+                wait=wait,
+                idempotent=idempotent,
+                fulfills=fulfills,
+            )
+        except (AlreadyInProgress, AlreadyDecided):
+            return
+        self.endings[key] = None
+        if fulfills is not None:
+            self.fulfills[envelope.id] = fulfills
+        self.apply(effects)
+        if parent is not None:
+            self.handlers[parent].awaited.add(key)
+            self.apply(self.table.awaits(parent, +1, self.world.now))
+
+    def request(
+        self,
+        to: tuple[str, ...],
+        *,
+        seconds: float,
+        parent: Key | None = None,
+        idempotent: bool = False,
+        fulfills: ProposalKey | None = None,
+        params: dict[str, Any] | None = None,
+    ) -> None:
+        """Make a request."""
+        request_id = self._new_id()
+        body = payloads.request("tools/call", params or {"name": "work"}, request_id)
+        envelope = draft(
+            kinds.MCP_REQUEST,
+            body,
+            id=request_id,
+            sender=self.name,
+            to=to,
+            correlation=() if fulfills is None else (fulfills.id,),
+        )
+        self.open(
+            envelope, seconds=seconds, parent=parent, idempotent=idempotent, fulfills=fulfills
+        )
+
+    def propose(
+        self,
+        to: tuple[str, ...],
+        *,
+        seconds: float,
+        wait: Wait,
+        parent: Key | None = None,
+        idempotent: bool = False,
+    ) -> None:
+        """Make a proposal."""
+        body = payloads.proposal("tools/call", {"name": "work", "arguments": {"n": 1}})
+        envelope = draft(kinds.MCP_PROPOSAL, body, id=self._new_id(), sender=self.name, to=to)
+        self.open(envelope, seconds=seconds, parent=parent, wait=wait, idempotent=idempotent)
+
+    def fulfill(
+        self, record: ProposalRecord, executor: str, *, edited: bool, parent: Key | None = None
+    ) -> None:
+        """Decide for a proposal; sometimes with other arguments."""
+        params = {"name": "work", "arguments": {"n": 2 if edited else 1}}
+        self.request((executor,), seconds=60, parent=parent, fulfills=record.key, params=params)
+
+    def reject(self, proposal: ProposalKey) -> None:
+        """Decide against a proposal."""
+        _, effects = self.table.reject(proposal, Reason.UNSAFE, self.world.now)
+        self.apply(effects)
+
+    def give_up(self, key: Key) -> None:
+        """Stop waiting."""
+        cause = Cause(Reason.POLICY, self.name)
+        self.apply(self.table.give_up(key, cause, self.world.now))
+
+    def end(self, key: Key, *, raises: bool = False) -> None:
+        """End a handler; one that was cancelled and returns has swallowed it."""
+        del self.handlers[key]
+        if raises:
+            effects = self.table.raised(key, -32603, "failed", None, self.world.now)
+        else:
+            effects = self.table.returned(key, {"content": []}, self.world.now)
+        self.apply(effects)
+        assert not self.table.is_open(key)
+
+    def waiting(self) -> list[Key]:
+        """What nobody has been told the end of."""
+        return [key for key, ending in self.endings.items() if ending is None]
+
+
+class World:
+    """Participants around one gateway."""
+
+    def __init__(self, count: int, *, handlers: int = 64) -> None:
+        self.now = 1000.0
+        limits = Limits(handlers=handlers, queued=8)
+        self.names = [f"p{number}" for number in range(count)]
+        self.participants = {name: Participant(self, name, limits) for name in self.names}
+        self.log: list[Envelope] = []
+        self.present: list[str] = []
+        self.lossless = True
+        self._ids = 0
+        for name in self.names:
+            self.connect(name)
+        self.drain()
+
+    # --- the gateway ---
+
+    def _gateway_says(self, kind: str, payload: Any, readers: Iterable[str], **header: Any) -> None:
+        self._ids += 1
+        envelope = draft(kind, payload, id=f"g-{self._ids}", sender=kinds.GATEWAY, **header)
+        for name in readers:
+            if self.participants[name].online:
+                self.participants[name].downlink.append(encode(envelope, DIALECT))
+
+    def connect(self, name: str) -> None:
+        """A new connection: a welcome, and a join for all."""
+        participant = self.participants[name]
+        if participant.online:
+            return
+        participant.online = True
+        if name not in self.present:
+            self.present.append(name)
+        described = {other: {"id": other, "capabilities": CAPABILITIES} for other in self.present}
+        others = [described[other] for other in self.present if other != name]
+        welcome = {"you": described[name], "participants": others}
+        self._gateway_says(kinds.SYSTEM_WELCOME, welcome, [name], to=(name,))
+        joined = {"event": "join", "participant": described[name]}
+        self._gateway_says(kinds.SYSTEM_PRESENCE, joined, self.names)
+
+    def drop(self, name: str, *, arrived: int, noticed: bool) -> None:
+        """A connection breaks: what is in flight is lost, but for what had arrived already."""
+        participant = self.participants[name]
+        if not participant.online:
+            return
+        for _ in range(arrived):
+            self.route(name)
+        self.lossless = False
+        welcomed = participant.table.connected
+        participant.online = False
+        participant.uplink.clear()
+        participant.downlink.clear()
+        if welcomed:
+            participant.apply(participant.table.connection_lost(self.now))
+        if noticed and name in self.present:
+            self.present.remove(name)
+            left = {"event": "leave", "participant": {"id": name}}
+            self._gateway_says(kinds.SYSTEM_PRESENCE, left, self.names)
+
+    def restart(self) -> None:
+        """The gateway is killed and started again: every connection breaks."""
+        for name in self.names:
+            self.drop(name, arrived=0, noticed=False)
+        self.present.clear()
+
+    def route(self, name: str) -> bool:
+        """Order one envelope of a participant, and put it on everybody's way."""
+        uplink = self.participants[name].uplink
+        if not uplink:
+            return False
+        frame = uplink.popleft()
+        self.log.append(decode(frame))
+        for participant in self.participants.values():
+            if participant.online:
+                participant.downlink.append(frame)
+        return True
+
+    def refuse(self, name: str) -> bool:
+        """Refuse the next envelope of a participant, if it begins something."""
+        uplink = self.participants[name].uplink
+        if not uplink:
+            return False
+        envelope = decode(uplink[0])
+        if envelope.id not in {key.id for key in self.participants[name].endings}:
+            return False
+        uplink.popleft()
+        error = {"error": "capability_violation", "message": "no"}
+        self._gateway_says(
+            kinds.SYSTEM_ERROR, error, [name], to=(name,), correlation=(envelope.id,)
+        )
+        return True
+
+    # --- time, and the end ---
+
+    def pass_time(self, seconds: float) -> None:
+        """Time passes for all."""
+        self.now += seconds
+        for participant in self.participants.values():
+            participant.apply(participant.table.tick(self.now))
+
+    def drain(self) -> None:
+        """Let everything that is in flight arrive."""
+        moved = True
+        while moved:
+            moved = False
+            for name, participant in self.participants.items():
+                while participant.transmit() or self.route(name) or participant.deliver():
+                    moved = True
+
+    def settle(self) -> None:
+        """Bring everybody back and let everything end; then check what must hold."""
+        for name in self.names:
+            self.connect(name)
+        self.drain()
+        for _ in range(3):
+            while any(participant.handlers for participant in self.participants.values()):
+                for participant in self.participants.values():
+                    for key in list(participant.handlers):
+                        participant.end(key)
+                self.drain()
+            self.pass_time(LONG)
+            self.drain()
+        self._check_the_end()
+
+    def _check_the_end(self) -> None:
+        for participant in self.participants.values():
+            assert participant.waiting() == [], "somebody waits for ever"
+            assert participant.table.waiting == 0
+            assert participant.handlers == {}, "a handler was left running"
+            assert (participant.table.running, participant.table.queued) == (0, 0)
+            assert participant.table.next_deadline() is None, "a timer was left"
+        self._check_answers()
+        if self.lossless:
+            self._check_ledgers()
+
+    def _check_answers(self) -> None:
+        answers: dict[tuple[str, str], set[str]] = {}
+        ran: dict[tuple[str, str], set[str]] = {}
+        proposal_of = {
+            envelope.id: envelope.correlation[0]
+            for envelope in self.log
+            if envelope.kind == kinds.MCP_REQUEST
+            and envelope.correlation
+            and not payloads.read_call(envelope.payload).is_notification
+        }
+        for envelope in self.log:
+            if envelope.kind == kinds.MCP_RESPONSE:
+                request = envelope.correlation[0]
+                answers.setdefault((envelope.sender, request), set()).add(envelope.id)
+                data = payloads.as_object(envelope.payload_object.get("error")).get("data")
+                if request in proposal_of and data is None:
+                    proposal = proposal_of[request]
+                    ran.setdefault((envelope.sender, proposal), set()).add(envelope.id)
+        assert all(len(ids) == 1 for ids in answers.values()), "a request was answered twice"
+        assert all(len(ids) == 1 for ids in ran.values()), "a proposal was carried out twice"
+
+    def _check_ledgers(self) -> None:
+        """With nothing lost, each ledger says what the gateway ordered."""
+        expected = states(self.log)
+        for participant in self.participants.values():
+            for record in participant.table.ledger.records(self.now):
+                state = expected.get(record.key)
+                if record.key.proposer != participant.name:
+                    assert record.state == state, (participant.name, record.key)
+                elif state is not None and record.state not in ("rejected", "expired"):
+                    # Its own record says why a wait ended where others see a withdrawal.
+                    assert record.state == state, (participant.name, record.key)
+
+
+def states(log: list[Envelope]) -> dict[ProposalKey, str]:
+    """What becomes of each proposal, read from the gateway's order alone (PROTOCOL 4.2)."""
+    found: dict[ProposalKey, str] = {}
+    by_id: dict[str, ProposalKey] = {}
+    requests: dict[str, tuple[ProposalKey, Envelope]] = {}
+    live: dict[ProposalKey, set[str]] = {}
+    for envelope in log:
+        named = envelope.correlation[0] if envelope.correlation else ""
+        if envelope.kind == kinds.MCP_PROPOSAL:
+            key = by_id[envelope.id] = ProposalKey(envelope.sender, envelope.id)
+            found.setdefault(key, "pending")
+        elif envelope.kind == kinds.MCP_WITHDRAW:
+            key = ProposalKey(envelope.sender, named)
+            if found.get(key) in ("pending", "in_progress"):
+                found[key] = "withdrawn"
+        elif envelope.kind == kinds.MCP_REQUEST:
+            call = payloads.read_call(envelope.payload)
+            if call.method == kinds.CANCELLED and named in requests:
+                key, _ = requests[named]
+                live[key].discard(named)
+                if found[key] == "in_progress" and not live[key]:
+                    found[key] = "pending"
+            elif not call.is_notification and named in by_id and envelope.id not in requests:
+                key = by_id[named]
+                if envelope.sender != key.proposer:
+                    requests[envelope.id] = key, envelope
+                    live.setdefault(key, set()).add(envelope.id)
+                    if found[key] == "pending":
+                        found[key] = "in_progress"
+        elif envelope.kind == kinds.MCP_RESPONSE and named in requests:
+            key, request = requests[named]
+            if envelope.sender not in request.to:
+                continue
+            error = envelope.payload_object.get("error")
+            refused = payloads.as_object(payloads.as_object(error).get("data")).get("reason")
+            was_live = named in live[key]
+            live[key].discard(named)
+            if refused == "refused" or (error is not None and not was_live):
+                if found[key] == "in_progress" and not live[key]:
+                    found[key] = "pending"
+            elif found[key] in ("pending", "in_progress"):
+                found[key] = "fulfilled"
+    return found

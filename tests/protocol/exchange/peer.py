@@ -1,0 +1,438 @@
+"""A driver for one exchange table: says what arrives, and keeps what the table asks for.
+
+Everything that arrives goes through the wire dialect, so payloads are what a decoder makes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import decode, encode
+from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.exchange import (
+    Cancel,
+    Drop,
+    Effect,
+    ExchangeTable,
+    Key,
+    Limits,
+    ProposalKey,
+    ProposalRecord,
+    Role,
+    Send,
+    Start,
+    Unsend,
+    Wait,
+    Wake,
+)
+from meup_agent.protocol.outcomes import Ending
+from meup_agent.protocol.reasons import Cause, Reason
+
+T = TypeVar("T")
+
+DIALECT = "meup/v0.1"
+ME = "me"
+EXCHANGES = frozenset({Role.REQUEST, Role.PROPOSAL})
+MAY_CALL: tuple[dict[str, Any], ...] = ({"kind": "mcp/request"},)
+MAY_PROPOSE: tuple[dict[str, Any], ...] = ({"kind": "mcp/proposal"},)
+
+
+def over_the_wire(envelope: Envelope) -> Envelope:
+    """The envelope as its readers get it."""
+    return decode(encode(envelope, DIALECT))
+
+
+class Peer:
+    """One participant without an agent: its table, and all that the table has asked for.
+
+    Args:
+        name: The participant's name.
+        roles: What it has handlers for.
+        wants: Tells more closely which envelopes a handler takes.
+        limits: How much is handled at once.
+    """
+
+    def __init__(
+        self,
+        name: str = ME,
+        *,
+        roles: Iterable[Role] = EXCHANGES,
+        wants: Callable[[Role, Envelope], bool] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.name = name
+        self.now = 1000.0
+        self.effects: list[Effect] = []
+        self._ids = 0
+        roles = frozenset(roles)
+        self.table = ExchangeTable(
+            new_id=self._new_id, wants=wants or (lambda role, _: role in roles), limits=limits
+        )
+
+    def _new_id(self) -> str:
+        self._ids += 1
+        return f"{self.name}-{self._ids}"
+
+    def did(self, effects: list[Effect]) -> list[Effect]:
+        """Keep the effects of one event, and hand them back."""
+        self.effects += effects
+        return effects
+
+    # --- the gateway's words ---
+
+    def welcomed(
+        self, *others: str, capabilities: Iterable[dict[str, Any]] = MAY_CALL
+    ) -> list[Effect]:
+        """A welcome that lists these participants."""
+        listed = list(capabilities)
+        return self.system(
+            kinds.SYSTEM_WELCOME,
+            {
+                "you": {"id": self.name, "capabilities": []},
+                "participants": [{"id": other, "capabilities": listed} for other in others],
+            },
+            to=(self.name,),
+        )
+
+    def joined(self, who: str, capabilities: Iterable[dict[str, Any]] = MAY_CALL) -> list[Effect]:
+        """A participant joins."""
+        participant = {"id": who, "capabilities": list(capabilities)}
+        return self.system(kinds.SYSTEM_PRESENCE, {"event": "join", "participant": participant})
+
+    def left(self, who: str) -> list[Effect]:
+        """A participant leaves."""
+        return self.system(kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": who}})
+
+    def refused(self, envelope_id: str, error: str = "capability_violation") -> list[Effect]:
+        """The gateway refuses an envelope of ours."""
+        return self.system(
+            kinds.SYSTEM_ERROR,
+            {"error": error, "message": "none of your capabilities allows this"},
+            to=(self.name,),
+            correlation=(envelope_id,),
+        )
+
+    def system(self, kind: str, payload: Any, **header: Any) -> list[Effect]:
+        """The gateway says something."""
+        sender = header.pop("sender", kinds.GATEWAY)
+        return self.hears(kind, payload, sender=sender, id=self._new_id(), **header)
+
+    # --- what others say ---
+
+    def hears(
+        self,
+        kind: str,
+        payload: Any,
+        *,
+        sender: str,
+        id: str,
+        to: tuple[str, ...] = (),
+        correlation: tuple[str, ...] = (),
+        ts: str | None = None,
+    ) -> list[Effect]:
+        """An envelope arrives."""
+        envelope = draft(kind, payload, id=id, sender=sender, to=to, correlation=correlation, ts=ts)
+        return self.receives(envelope)
+
+    def receives(self, envelope: Envelope) -> list[Effect]:
+        """An envelope arrives, by the wire."""
+        return self.did(self.table.receive(over_the_wire(envelope), self.now))
+
+    def echo(self, envelope: Envelope) -> list[Effect]:
+        """The gateway has ordered an envelope of ours: it comes back."""
+        return self.receives(envelope)
+
+    def request(
+        self,
+        sender: str,
+        id: str,
+        *,
+        method: str = "tools/call",
+        params: dict[str, Any] | None = None,
+        rpc_id: Any = None,
+        to: tuple[str, ...] | None = None,
+        fulfills: str | None = None,
+        ts: str | None = None,
+    ) -> list[Effect]:
+        """Somebody's request arrives; addressed to us unless told otherwise."""
+        body: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params or CALL}
+        body["id"] = id if rpc_id is None else rpc_id
+        return self.hears(
+            kinds.MCP_REQUEST,
+            body,
+            sender=sender,
+            id=id,
+            to=(self.name,) if to is None else to,
+            correlation=() if fulfills is None else (fulfills,),
+            ts=ts,
+        )
+
+    def cancel(
+        self,
+        sender: str,
+        request_id: Any,
+        *,
+        id: str | None = None,
+        to: tuple[str, ...] | None = None,
+        **params: Any,
+    ) -> list[Effect]:
+        """Somebody's ``notifications/cancelled`` arrives."""
+        return self.hears(
+            kinds.MCP_REQUEST,
+            payloads.notification(kinds.CANCELLED, {"requestId": request_id, **params}),
+            sender=sender,
+            id=id or self._new_id(),
+            to=(self.name,) if to is None else to,
+        )
+
+    def progress(
+        self,
+        sender: str,
+        token: Any,
+        done: Any,
+        *,
+        to: tuple[str, ...] | None = None,
+        correlation: tuple[str, ...] = (),
+    ) -> list[Effect]:
+        """Somebody's ``notifications/progress`` arrives."""
+        return self.hears(
+            kinds.MCP_REQUEST,
+            payloads.notification(
+                kinds.PROGRESS, {"progressToken": token, "progress": done, "total": 10}
+            ),
+            sender=sender,
+            id=self._new_id(),
+            to=(self.name,) if to is None else to,
+            correlation=correlation,
+        )
+
+    def proposal(
+        self,
+        sender: str,
+        id: str,
+        *,
+        to: tuple[str, ...] = (),
+        params: dict[str, Any] | None = None,
+        method: str = "tools/call",
+        ts: str | None = None,
+    ) -> list[Effect]:
+        """Somebody's proposal arrives; broadcast unless told otherwise."""
+        body = payloads.proposal(method, params or CALL)
+        return self.hears(kinds.MCP_PROPOSAL, body, sender=sender, id=id, to=to, ts=ts)
+
+    def withdraw(
+        self, sender: str, proposal: str, reason: Any = "no_longer_needed", *, id: str | None = None
+    ) -> list[Effect]:
+        """Somebody's withdraw arrives."""
+        return self.hears(
+            kinds.MCP_WITHDRAW,
+            {"reason": reason},
+            sender=sender,
+            id=id or self._new_id(),
+            correlation=(proposal,),
+        )
+
+    def reject(
+        self, sender: str, proposal: str, reason: Any = "unsafe", *, id: str | None = None
+    ) -> list[Effect]:
+        """Somebody's reject arrives."""
+        return self.hears(
+            kinds.MCP_REJECT,
+            {"reason": reason},
+            sender=sender,
+            id=id or self._new_id(),
+            correlation=(proposal,),
+        )
+
+    def response(
+        self,
+        sender: str,
+        request: str,
+        *,
+        to: tuple[str, ...] | None = None,
+        result: Any = None,
+        error: Any = None,
+        id: str | None = None,
+    ) -> list[Effect]:
+        """Somebody's response arrives; addressed to us unless told otherwise."""
+        body: dict[str, Any] = {"jsonrpc": "2.0", "id": request}
+        if error is None:
+            body["result"] = {"content": []} if result is None else result
+        else:
+            body["error"] = error
+        return self.hears(
+            kinds.MCP_RESPONSE,
+            body,
+            sender=sender,
+            id=id or self._new_id(),
+            to=(self.name,) if to is None else to,
+            correlation=(request,),
+        )
+
+    # --- what we do ---
+
+    def begins_request(
+        self,
+        to: tuple[str, ...] = ("tool",),
+        *,
+        method: str = "tools/call",
+        deadline: float | None = 60.0,
+        sent: bool = True,
+        **options: Any,
+    ) -> Key:
+        """We make a request; ``deadline`` counts from now."""
+        request_id = self._new_id()
+        fulfills: ProposalKey | None = options.get("fulfills")
+        return self._begins(
+            draft(
+                kinds.MCP_REQUEST,
+                payloads.request(method, CALL, request_id),
+                id=request_id,
+                sender=self.name,
+                to=to,
+                correlation=() if fulfills is None else (fulfills.id,),
+            ),
+            deadline=deadline,
+            sent=sent,
+            **options,
+        )
+
+    def begins_proposal(
+        self,
+        to: tuple[str, ...] = (),
+        *,
+        params: dict[str, Any] | None = None,
+        deadline: float | None = 60.0,
+        sent: bool = True,
+        wait: Wait = Wait.ADDRESSED,
+        **options: Any,
+    ) -> Key:
+        """We propose something; ``deadline`` counts from now."""
+        return self._begins(
+            draft(
+                kinds.MCP_PROPOSAL,
+                payloads.proposal("tools/call", params or CALL),
+                id=self._new_id(),
+                sender=self.name,
+                to=to,
+            ),
+            deadline=deadline,
+            sent=sent,
+            wait=wait,
+            **options,
+        )
+
+    def _begins(
+        self, envelope: Envelope, *, deadline: float | None, sent: bool, **options: Any
+    ) -> Key:
+        at = None if deadline is None else self.now + deadline
+        key, effects = self.table.open(envelope, now=self.now, deadline=at, **options)
+        self.did(effects)
+        if sent:
+            self.did(self.table.sent(key.id, self.now))
+            self.echo(envelope)
+        return key
+
+    def gives_up(self, key: Key, reason: str = Reason.NO_LONGER_NEEDED) -> list[Effect]:
+        """Our caller stops waiting."""
+        return self.did(self.table.give_up(key, Cause(reason, self.name), self.now))
+
+    def rejects(self, proposer: str, proposal: str, reason: str = "unsafe") -> Envelope:
+        """We reject somebody's proposal."""
+        envelope, effects = self.table.reject(ProposalKey(proposer, proposal), reason, self.now)
+        self.did(effects)
+        return envelope
+
+    def returns(self, key: Key, result: Any = None) -> list[Effect]:
+        """A handler returns."""
+        value = {"content": []} if result is None else result
+        return self.did(self.table.returned(key, value, self.now))
+
+    def raises(self, key: Key, code: int = -32603, data: Any = None) -> list[Effect]:
+        """A handler raises."""
+        return self.did(self.table.raised(key, code, "the handler failed", data, self.now))
+
+    def loses_connection(self) -> list[Effect]:
+        """The connection ends."""
+        return self.did(self.table.connection_lost(self.now))
+
+    def shuts_down(self) -> list[Effect]:
+        """We begin to end: nothing new."""
+        return self.did(self.table.shutdown(self.now))
+
+    def ends_grace(self) -> list[Effect]:
+        """Our grace is over."""
+        return self.did(self.table.shutdown_over(self.now))
+
+    def passes(self, seconds: float) -> list[Effect]:
+        """Time passes."""
+        self.now += seconds
+        return self.did(self.table.tick(self.now))
+
+    # --- what can be seen ---
+
+    def record(self, proposer: str, proposal: str) -> ProposalRecord:
+        """A proposal in the ledger."""
+        record = self.table.ledger.get(ProposalKey(proposer, proposal), self.now)
+        assert record is not None
+        return record
+
+    def own(self, key: Key) -> ProposalRecord:
+        """A proposal of ours in the ledger."""
+        return self.record(self.name, key.id)
+
+    def ending(self, key: Key) -> Ending:
+        """How an exchange of ours ended; it fails if nobody, or twice, was told."""
+        (wake,) = [wake for wake in of(self.effects, Wake) if wake.key == key]
+        return wake.ending
+
+    def is_waiting(self, key: Key) -> bool:
+        """Whether nobody was told of an end yet."""
+        return not any(wake.key == key for wake in of(self.effects, Wake))
+
+
+CALL: dict[str, Any] = {"name": "write", "arguments": {"path": "a.txt"}}
+"""The parameters of the tool call that most tests are about."""
+
+
+def of(effects: Iterable[Effect], kind: type[T]) -> list[T]:
+    """The effects of one kind, in order."""
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def said(effects: Iterable[Effect], kind: str | None = None) -> list[Envelope]:
+    """The envelopes that are to be sent."""
+    return [send.draft for send in of(effects, Send) if kind in (None, send.draft.kind)]
+
+
+def cancels_said(effects: Iterable[Effect]) -> list[Envelope]:
+    """The ``notifications/cancelled`` among them."""
+    requests = said(effects, kinds.MCP_REQUEST)
+    return [envelope for envelope in requests if envelope.payload["method"] == kinds.CANCELLED]
+
+
+def started(effects: Iterable[Effect], role: Role | None = None) -> list[Key]:
+    """The handlers that are to be started."""
+    return [start.key for start in of(effects, Start) if role in (None, start.work.role)]
+
+
+def cancelled(effects: Iterable[Effect]) -> dict[Key, Cause]:
+    """The handlers that are to be cancelled, with the cause."""
+    return {cancel.key: cancel.cause for cancel in of(effects, Cancel)}
+
+
+def woken(effects: Iterable[Effect]) -> dict[Key, Ending]:
+    """Who is told of which end."""
+    return {wake.key: wake.ending for wake in of(effects, Wake)}
+
+
+def dropped(effects: Iterable[Effect]) -> list[str]:
+    """Why things were left out."""
+    return [drop.why for drop in of(effects, Drop)]
+
+
+def unsent(effects: Iterable[Effect]) -> list[str]:
+    """The ids that are taken out of the outbox."""
+    return [unsend.id for unsend in of(effects, Unsend)]

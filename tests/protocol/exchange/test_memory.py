@@ -1,0 +1,161 @@
+"""What is remembered, for how long, and that what is open is never forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from meup_agent.protocol.exchange import Key, Participant, ProposalKey, Role
+from meup_agent.protocol.exchange.ledger import MAX_FULFILLMENTS, MAX_PROPOSALS
+from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.outcomes import Fulfilled
+from tests.protocol.exchange.peer import Peer, cancelled, cancels_said, dropped, said, started
+
+P1 = Key("in", "alice", "p1")
+
+
+def test_a_memory_forgets_the_oldest_by_count_by_age_and_by_size() -> None:
+    memory: Memory[str, int] = Memory(count=3, seconds=10.0, size=100)
+    for number, name in enumerate("abcd"):
+        memory.put(name, number, float(number), size=10)
+    assert [memory.get(name, 3.0) for name in "abcd"] == [None, 1, 2, 3]
+    assert memory.get("b", 10.9) == 1
+    assert memory.get("b", 11.0) is None
+    memory.put("e", 4, 11.5, size=85)
+    assert list(memory.values(11.5)) == [3, 4]
+    memory.grow("d", 10, 11.5)
+    assert list(memory.values(11.5)) == [4]
+    memory.grow("gone", 1000, 11.5)
+    assert memory.pop("e") == 4
+    assert memory.pop("e") is None
+    memory.put("f", 5, 11.5, size=101)
+    assert len(memory) == 0
+
+
+def test_a_memory_keeps_what_is_needed() -> None:
+    needed = {1}
+    memory: Memory[str, int] = Memory(count=1, seconds=10.0, needed=needed.__contains__)
+    memory.put("a", 1, 0.0)
+    memory.put("b", 2, 1.0)
+    assert (memory.get("a", 100.0), memory.get("b", 100.0)) == (1, None)
+    needed.clear()
+    assert memory.get("a", 200.0) is None
+
+
+@pytest.mark.rule("5.memory.open_is_kept")
+def test_a_withdraw_reaches_a_handler_however_long_it_runs(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.passes(7200)
+    assert list(cancelled(me.withdraw("alice", "p1"))) == [P1]
+
+
+@pytest.mark.rule("5.memory.open_is_kept")
+def test_a_flood_of_proposals_pushes_nothing_out_that_is_open(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    own = me.begins_proposal(deadline=None)
+    for number in range(MAX_PROPOSALS + 10):
+        me.proposal("bob", f"b{number}", to=("tool",))
+    assert len(me.table.ledger.records(me.now)) == MAX_PROPOSALS
+    assert list(cancelled(me.withdraw("alice", "p1"))) == [P1]
+    me.request("bob", "r1", to=("tool",), fulfills=own.id)
+    me.response("tool", "r1", to=("bob",))
+    assert isinstance(me.ending(own), Fulfilled)
+
+
+@pytest.mark.rule("5.memory.open_is_kept")
+def test_our_own_proposal_may_wait_for_hours(me: Peer) -> None:
+    key = me.begins_proposal(deadline=None)
+    me.passes(10_000)
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    me.passes(10_000)
+    me.response("tool", "b1", to=("bob",))
+    assert isinstance(me.ending(key), Fulfilled)
+
+
+@pytest.mark.rule("5.memory.open_is_kept")
+def test_a_withdraw_reaches_a_fulfillment_of_what_the_ledger_has_forgotten(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.returns(P1)
+    me.passes(3601)
+    assert me.table.ledger.get(ProposalKey("alice", "p1"), me.now) is None
+    key = me.begins_request(fulfills=ProposalKey("alice", "p1"))
+    (cancel,) = cancels_said(me.withdraw("alice", "p1"))
+    assert cancel.correlation == (key.id,)
+
+
+@pytest.mark.rule("5.memory.bounded")
+def test_old_proposals_that_nothing_of_ours_is_about_are_forgotten(me: Peer) -> None:
+    me.proposal("alice", "p1", to=("bob",))
+    me.passes(3600)
+    assert me.table.ledger.records(me.now) == []
+
+
+@pytest.mark.rule("5.memory.bounded")
+def test_large_proposals_and_their_fulfillments_are_bounded_in_bytes(me: Peer) -> None:
+    large = {"text": "x" * (1024 * 1024)}
+    for number in range(80):
+        me.proposal("alice", f"p{number}", to=("bob",), params=large)
+    records = me.table.ledger.records(me.now)
+    assert len(records) == 63
+    for number in range(10):
+        me.request("bob", f"b{number}", to=("tool",), params=large, fulfills="p79")
+    assert len(me.table.ledger.records(me.now)) == 53
+
+
+@pytest.mark.rule("5.memory.bounded")
+def test_fulfillments_of_one_proposal_are_bounded(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    for number in range(MAX_FULFILLMENTS + 10):
+        me.request("bob", f"b{number}", to=("tool",), fulfills="p1")
+    assert len(me.record("alice", "p1").fulfillments) == MAX_FULFILLMENTS
+
+
+@pytest.mark.rule("5.memory.bounded")
+def test_names_that_nobody_uses_are_not_remembered(me: Peer) -> None:
+    assert dropped(me.request("alice", "a" * 257)) == ["name_too_long"]
+    assert dropped(me.request("a" * 257, "a1")) == ["name_too_long"]
+
+
+@pytest.mark.rule("5.memory.once")
+def test_what_is_delivered_twice_counts_once() -> None:
+    me = Peer(roles=set(Role))
+    me.welcomed("alice")
+    for ts, expected in [("t1", 2), ("t1", 0), ("t2", 2)]:
+        effects = me.hears("chat", {"message": "hi"}, sender="alice", id="c1", ts=ts)
+        assert len(started(effects)) == expected
+
+
+def test_a_welcome_that_does_not_say_who_we_are_is_no_welcome() -> None:
+    me = Peer()
+    assert dropped(me.system("system/welcome", {"participants": []})) == ["malformed_welcome"]
+    assert not me.table.connected
+    me.welcomed("alice")
+    foreign = me.system("system/welcome", {"you": {"id": "bob"}}, to=("bob",))
+    assert dropped(foreign) == ["foreign_welcome"]
+    assert me.table.me == "me"
+
+
+def test_our_own_leave_is_an_older_connections(me: Peer) -> None:
+    assert me.left("me") == []
+    assert "me" in me.table.roster
+
+
+def test_participants_are_those_of_the_last_welcome_and_what_changed_since(me: Peer) -> None:
+    me.left("alice")
+    me.joined("carol", [{"kind": "chat"}])
+    names = {participant.id for participant in me.table.roster.participants()}
+    assert names == {"me", "bob", "tool", "carol"}
+    assert Participant("carol", ({"kind": "chat"},)) in me.table.roster.participants()
+    assert me.table.roster.may("carol", "chat", {})
+    assert not me.table.roster.may("carol", "mcp/request", {})
+    assert not me.table.roster.may("alice", "mcp/request", {})
+
+
+def test_the_table_tells_what_is_open(me: Peer) -> None:
+    me.request("alice", "a1")
+    key = me.begins_request(deadline=5.0)
+    assert me.table.is_open(key)
+    assert me.table.is_open(Key("in", "alice", "a1"))
+    assert me.table.next_deadline() == me.now + 5
+    assert (me.table.running, me.table.waiting, me.table.connected) == (1, 1, True)
+    assert said(me.gives_up(key)) != []
+    assert not me.table.is_open(key)

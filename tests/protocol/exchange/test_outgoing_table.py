@@ -1,0 +1,365 @@
+"""Our own requests and proposals: each cell of the third table of PROTOCOL 5."""
+
+from __future__ import annotations
+
+import pytest
+
+from meup_agent.protocol.exchange import Conflict, Key, Role, Start
+from meup_agent.protocol.outcomes import (
+    Expired,
+    Fulfilled,
+    GatewayRefused,
+    Gone,
+    Rejected,
+    Responded,
+    Unknown,
+    Unsent,
+    Withdrawn,
+)
+from meup_agent.protocol.reasons import Cause
+from tests.protocol.exchange.peer import (
+    EXCHANGES,
+    Peer,
+    cancels_said,
+    dropped,
+    of,
+    said,
+    started,
+    unsent,
+    woken,
+)
+
+
+def rejected_by_bob(me: Peer) -> Key:
+    """A proposal to bob and alice that bob has rejected, so that nobody waits for it any more."""
+    key = me.begins_proposal(to=("bob", "alice"))
+    me.reject("bob", key.id)
+    return key
+
+
+# --- not sent yet ---
+
+
+@pytest.mark.rule("5.own.unsent.deadline")
+@pytest.mark.parametrize("begins", ["begins_request", "begins_proposal"])
+def test_unsent_deadline_drops_it(me: Peer, begins: str) -> None:
+    key: Key = getattr(me, begins)(deadline=5.0, sent=False)
+    effects = me.passes(5)
+    assert unsent(effects) == [key.id]
+    assert woken(effects) == {key: Expired(key.id, sent=False)}
+    assert said(effects) == []
+
+
+@pytest.mark.rule("5.own.unsent.gives_up")
+@pytest.mark.parametrize("begins", ["begins_request", "begins_proposal"])
+def test_unsent_caller_gives_up_drops_it(me: Peer, begins: str) -> None:
+    key: Key = getattr(me, begins)(sent=False)
+    effects = me.gives_up(key)
+    assert unsent(effects) == [key.id]
+    assert isinstance(me.ending(key), Withdrawn)
+    assert said(effects) == []
+
+
+@pytest.mark.rule("5.own.unsent.gives_up")
+def test_unsent_proposal_that_was_given_up_is_withdrawn_at_once(me: Peer) -> None:
+    key = me.begins_proposal(sent=False)
+    me.gives_up(key, "busy")
+    assert (me.own(key).state, me.own(key).reason) == ("withdrawn", "busy")
+
+
+@pytest.mark.rule("5.own.unsent.connection_lost")
+def test_unsent_connection_lost_stays_in_the_outbox(me: Peer) -> None:
+    key = me.begins_request(sent=False)
+    assert me.loses_connection() == []
+    assert said(me.welcomed("tool")) == []
+    assert me.is_waiting(key)
+
+
+@pytest.mark.rule("5.own.unsent.connection_lost")
+def test_unsent_connection_lost_does_not_make_its_outcome_unknown(me: Peer) -> None:
+    key = me.begins_request(sent=False, deadline=60.0)
+    me.loses_connection()
+    me.welcomed("tool")
+    me.did(me.table.sent(key.id, me.now))
+    me.passes(60)
+    assert me.ending(key) == Expired(key.id, sent=True)
+
+
+def test_unsent_nothing_else_can_end_it(me: Peer) -> None:
+    key = me.begins_request(to=("nobody",), sent=False, deadline=None)
+    me.passes(1000)
+    assert me.is_waiting(key)
+
+
+def test_unsent_no_further_connection_ends_it_as_not_sent(me: Peer) -> None:
+    key = me.begins_request(sent=False)
+    effects = me.did(me.table.stopped("kicked", me.now))
+    assert woken(effects) == {key: Unsent("kicked")}
+    assert unsent(effects) == [key.id]
+
+
+# --- waiting ---
+
+
+@pytest.mark.rule("5.own.waiting.response")
+def test_waiting_valid_response_is_the_result(me: Peer) -> None:
+    key = me.begins_request()
+    effects = me.response("tool", key.id, result={"content": [1]})
+    assert woken(effects) == {key: Responded("tool", {"content": [1]})}
+    assert said(effects) == []
+
+
+@pytest.mark.rule("5.own.waiting.response")
+@pytest.mark.parametrize(
+    ("said_so", "read"),
+    [
+        ({"code": -32000, "message": "busy"}, {"code": -32000, "message": "busy"}),
+        ("no_such_thing", {"code": "error", "message": "no_such_thing"}),
+    ],
+)
+def test_waiting_error_response_is_the_error(me: Peer, said_so: object, read: object) -> None:
+    key = me.begins_request()
+    me.response("tool", key.id, error=said_so)
+    assert me.ending(key) == Responded("tool", None, read)  # type: ignore[arg-type]
+
+
+@pytest.mark.rule("5.own.waiting.response")
+def test_waiting_a_bare_result_is_read(me: Peer) -> None:
+    key = me.begins_request()
+    me.hears("mcp/response", 5, sender="tool", id="t1", to=("me",), correlation=(key.id,))
+    assert me.ending(key) == Responded("tool", 5)
+
+
+@pytest.mark.rule("5.own.waiting.response", "4.4.follow")
+def test_waiting_proposal_is_fulfilled_by_the_response_to_its_request(me: Peer) -> None:
+    key = me.begins_proposal()
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    assert me.is_waiting(key)
+    me.response("tool", "b1", to=("bob",), result={"content": [2]})
+    assert me.ending(key) == Fulfilled(key.id, "bob", "tool", {"content": [2]})
+
+
+@pytest.mark.rule("5.own.waiting.rejection")
+def test_waiting_rejection_that_counts_ends_it_with_a_withdraw(me: Peer) -> None:
+    key = me.begins_proposal(to=("bob",))
+    effects = me.reject("bob", key.id, "unsafe", id="r1")
+    assert woken(effects) == {key: Rejected(key.id, "unsafe", "bob", "r1")}
+    (withdraw,) = said(effects)
+    assert (withdraw.kind, withdraw.correlation) == ("mcp/withdraw", (key.id,))
+    assert withdraw.payload == {"reason": "no_longer_needed"}
+
+
+@pytest.mark.rule("5.own.waiting.refused")
+@pytest.mark.parametrize("begins", ["begins_request", "begins_proposal"])
+def test_waiting_gateway_refuses_it_with_what_is_missing(me: Peer, begins: str) -> None:
+    key: Key = getattr(me, begins)()
+    effects = me.refused(key.id, "capability_violation")
+    ending = woken(effects)[key]
+    assert isinstance(ending, GatewayRefused)
+    assert ending.error == "capability_violation"
+    assert ending.details["message"] == "none of your capabilities allows this"
+    assert said(effects) == []
+
+
+@pytest.mark.rule("5.own.waiting.refused")
+def test_a_refusal_that_is_for_somebody_else_is_not_ours(me: Peer) -> None:
+    key = me.begins_request()
+    me.system("system/error", {"error": "x"}, to=("bob",), correlation=(key.id,))
+    assert me.is_waiting(key)
+
+
+@pytest.mark.rule("5.own.waiting.gone")
+def test_waiting_addressees_gone_ends_a_request_with_a_cancel(me: Peer) -> None:
+    key = me.begins_request(to=("tool",))
+    me.left("tool")
+    effects = me.passes(30)
+    assert woken(effects) == {key: Gone(key.id, ("tool",))}
+    assert [cancel.correlation for cancel in cancels_said(effects)] == [(key.id,)]
+
+
+@pytest.mark.rule("5.own.waiting.gone")
+def test_waiting_addressees_gone_ends_a_proposal_with_a_withdraw(me: Peer) -> None:
+    key = me.begins_proposal(to=("bob",))
+    me.left("bob")
+    effects = me.passes(30)
+    assert woken(effects) == {key: Gone(key.id, ("bob",))}
+    assert [withdraw.correlation for withdraw in said(effects)] == [(key.id,)]
+
+
+@pytest.mark.rule("5.own.waiting.deadline")
+def test_waiting_deadline_expires_a_proposal_with_a_withdraw(me: Peer) -> None:
+    key = me.begins_proposal(deadline=5.0)
+    assert me.passes(4.5) == []
+    effects = me.passes(0.5)
+    assert woken(effects) == {key: Expired(key.id)}
+    (withdraw,) = said(effects)
+    assert withdraw.payload == {"reason": "timeout"}
+
+
+@pytest.mark.rule("5.own.waiting.deadline")
+def test_waiting_deadline_ends_a_request_with_a_cancel(me: Peer) -> None:
+    key = me.begins_request(deadline=5.0)
+    effects = me.passes(5)
+    assert woken(effects) == {key: Expired(key.id)}
+    (cancel,) = cancels_said(effects)
+    assert cancel.payload["params"]["reason"] == "timeout"
+
+
+@pytest.mark.rule("5.own.waiting.deadline")
+@pytest.mark.parametrize("begins", ["begins_request", "begins_proposal"])
+def test_waiting_deadline_after_a_lost_connection_is_an_unknown_outcome(
+    me: Peer, begins: str
+) -> None:
+    key: Key = getattr(me, begins)(deadline=50.0)
+    me.loses_connection()
+    me.welcomed("alice", "bob", "tool")
+    effects = me.passes(50)
+    assert isinstance(woken(effects)[key], Unknown)
+    assert len(said(effects)) == 1
+
+
+@pytest.mark.rule("5.own.waiting.gives_up")
+def test_waiting_caller_gives_up_withdraws_a_proposal(me: Peer) -> None:
+    key = me.begins_proposal(to=("bob",))
+    effects = me.gives_up(key, "policy")
+    (withdraw,) = said(effects)
+    assert (withdraw.kind, withdraw.to, withdraw.correlation) == (
+        "mcp/withdraw",
+        ("bob",),
+        (key.id,),
+    )
+    assert withdraw.payload == {"reason": "policy"}
+
+
+@pytest.mark.rule("5.own.waiting.gives_up")
+def test_waiting_caller_gives_up_cancels_a_request(me: Peer) -> None:
+    key = me.begins_request()
+    (cancel,) = cancels_said(me.gives_up(key, "policy"))
+    assert cancel.payload["params"]["requestId"] == key.id
+    assert cancel.payload["params"]["reason"] == "policy"
+
+
+@pytest.mark.rule("5.own.waiting.connection_lost")
+def test_waiting_connection_lost_waits_on(me: Peer) -> None:
+    key = me.begins_request()
+    assert me.loses_connection() == []
+    assert said(me.welcomed("alice", "tool")) == []
+    me.response("tool", key.id)
+    assert isinstance(me.ending(key), Responded)
+
+
+@pytest.mark.rule("5.own.waiting.connection_lost")
+def test_waiting_idempotent_ones_are_sent_again_under_the_same_id(me: Peer) -> None:
+    key = me.begins_request(idempotent=True)
+    other = me.begins_request()
+    me.loses_connection()
+    (again,) = said(me.welcomed("alice", "tool"))
+    assert again.id == key.id
+    assert me.is_waiting(other)
+
+
+@pytest.mark.rule("5.own.waiting.connection_lost")
+def test_waiting_what_was_sent_again_has_no_unknown_outcome(me: Peer) -> None:
+    key = me.begins_request(idempotent=True, deadline=50.0)
+    me.loses_connection()
+    me.welcomed("alice", "tool")
+    me.did(me.table.sent(key.id, me.now))
+    me.passes(50)
+    assert me.ending(key) == Expired(key.id)
+
+
+def test_waiting_no_further_connection_leaves_the_outcome_unknown(me: Peer) -> None:
+    key = me.begins_proposal()
+    assert woken(me.did(me.table.stopped("kicked", me.now))) == {key: Unknown("kicked")}
+    assert me.own(key).state == "pending"
+
+
+# --- given up ---
+
+
+@pytest.mark.rule("5.own.given_up.response")
+def test_given_up_late_response_to_a_request_is_counted(me: Peer) -> None:
+    key = me.begins_request()
+    me.gives_up(key)
+    effects = me.response("tool", key.id)
+    assert dropped(effects) == ["late_response"]
+    assert isinstance(me.ending(key), Withdrawn)
+
+
+@pytest.mark.rule("5.own.given_up.response", "4.13.loser_is_reported")
+@pytest.mark.parametrize("ends", ["withdrawn", "rejected", "expired"])
+def test_given_up_late_response_to_a_proposal_is_a_conflict(ends: str) -> None:
+    me = Peer(roles=EXCHANGES | {Role.CONFLICT})
+    me.welcomed("alice", "bob", "tool")
+    key = me.begins_proposal(to=("bob",), deadline=10.0)
+    if ends == "withdrawn":
+        me.gives_up(key)
+    elif ends == "rejected":
+        me.reject("bob", key.id)
+    else:
+        me.passes(10)
+    after = me.ending(key)
+    me.request("alice", "a1", to=("tool",), fulfills=key.id)
+    effects = me.response("tool", "a1", to=("alice",), result={"content": [3]})
+    assert dropped(effects) == ["late_response"]
+    (start,) = of(effects, Start)
+    assert start.work.subject == Conflict(
+        key.id, Fulfilled(key.id, "alice", "tool", {"content": [3]}), after
+    )
+    again = me.response("tool", "a1", to=("alice",), result={"content": [3]})
+    assert started(again) == []
+
+
+@pytest.mark.rule("5.own.given_up.rejection")
+def test_given_up_rejection_is_ignored() -> None:
+    me = Peer(roles=EXCHANGES | {Role.REJECT})
+    me.welcomed("alice", "bob")
+    key = rejected_by_bob(me)
+    effects = me.reject("alice", key.id, "policy")
+    assert effects == []
+    assert set(me.own(key).rejections) == {"bob", "alice"}
+
+
+@pytest.mark.rule("5.own.given_up.other")
+def test_given_up_nothing_else_matters(me: Peer) -> None:
+    key = rejected_by_bob(me)
+    me.did(me.table.sent(key.id, me.now))
+    assert me.refused(key.id) == []
+    assert me.gives_up(key) == []
+    me.left("alice")
+    me.left("bob")
+    assert me.passes(1000) == []
+    assert isinstance(me.ending(key), Rejected)
+
+
+@pytest.mark.rule("5.own.given_up.connection_lost", "4.14.on_join")
+def test_given_up_connection_lost_the_end_is_said_again(me: Peer) -> None:
+    key = me.begins_proposal(to=("bob",))
+    (withdraw,) = said(me.gives_up(key))
+    me.loses_connection()
+    assert said(me.welcomed("bob")) == [withdraw]
+
+
+# --- every wait ends once ---
+
+
+@pytest.mark.rule("5.own.once")
+def test_each_waiter_is_woken_once(me: Peer) -> None:
+    key = me.begins_request()
+    me.response("tool", key.id)
+    me.response("tool", key.id)
+    me.gives_up(key)
+    me.refused(key.id)
+    me.passes(1000)
+    assert isinstance(me.ending(key), Responded)
+    assert me.table.waiting == 0
+
+
+@pytest.mark.rule("5.own.once")
+def test_closing_gives_up_everything_of_our_own(me: Peer) -> None:
+    request, proposal = me.begins_request(), me.begins_proposal()
+    unsent_key = me.begins_request(sent=False)
+    effects = me.did(me.table.close(Cause("no_longer_needed", "me"), me.now))
+    assert set(woken(effects)) == {request, proposal, unsent_key}
+    assert unsent(effects) == [unsent_key.id]
+    assert len(said(effects)) == 2

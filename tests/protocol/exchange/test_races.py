@@ -1,0 +1,314 @@
+"""The races that the protocol names: each is a sequence of calls on one table."""
+
+from __future__ import annotations
+
+import pytest
+
+from meup_agent.protocol.exchange import Key, ProposalKey, Role
+from meup_agent.protocol.outcomes import Fulfilled, Gone, LostRace, Rejected, Responded, Withdrawn
+from tests.protocol.exchange.peer import (
+    EXCHANGES,
+    Peer,
+    cancelled,
+    cancels_said,
+    dropped,
+    said,
+    started,
+    unsent,
+    woken,
+)
+
+P1 = Key("in", "alice", "p1")
+A1 = Key("in", "alice", "a1")
+PROPOSAL = ProposalKey("alice", "p1")
+
+
+# --- a reject that crosses a fulfillment ---
+
+
+@pytest.mark.rule("race.reject_crosses_fulfillment")
+@pytest.mark.parametrize("first", ["reject", "request"])
+def test_a_reject_that_crosses_a_fulfillment(first: str) -> None:
+    me = Peer(roles=EXCHANGES | {Role.CONFLICT})
+    me.welcomed("alice", "bob", "tool")
+    key = me.begins_proposal(to=("bob", "alice"))
+    if first == "reject":
+        (withdraw,) = said(me.reject("bob", key.id))
+        me.request("alice", "a1", to=("tool",), fulfills=key.id)
+        effects = me.response("tool", "a1", to=("alice",))
+        me.echo(withdraw)
+        assert isinstance(me.ending(key), Rejected)
+        assert [start.side for start in started(effects, Role.CONFLICT)] == ["job"]
+        assert me.own(key).state == "rejected"
+    else:
+        me.request("alice", "a1", to=("tool",), fulfills=key.id)
+        assert said(me.reject("bob", key.id)) == []
+        me.response("tool", "a1", to=("alice",))
+        assert isinstance(me.ending(key), Fulfilled)
+
+
+# --- two fulfillers that race ---
+
+
+@pytest.mark.rule("race.two_fulfillers")
+def test_the_fulfiller_whose_request_is_ordered_second_cancels_it(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    key = me.begins_request(fulfills=PROPOSAL, sent=False)
+    me.did(me.table.sent(key.id, me.now))
+    effects = me.request("bob", "b1", to=("tool",), fulfills="p1")
+    assert woken(effects) == {key: LostRace("bob")}
+    (cancel,) = cancels_said(effects)
+    assert cancel.correlation == (key.id,)
+    assert cancel.payload["params"]["reason"] == "duplicate"
+
+
+@pytest.mark.rule("race.two_fulfillers")
+def test_the_fulfiller_whose_request_is_ordered_first_goes_on(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    key = me.begins_request(fulfills=PROPOSAL)
+    assert cancels_said(me.request("bob", "b1", to=("tool",), fulfills="p1")) == []
+    assert me.is_waiting(key)
+    assert me.record("alice", "p1").in_progress_by == "me"
+
+
+@pytest.mark.rule("race.two_fulfillers")
+def test_a_fulfillment_that_has_not_left_is_taken_back(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    key = me.begins_request(fulfills=PROPOSAL, sent=False)
+    effects = me.request("bob", "b1", to=("tool",), fulfills="p1")
+    assert unsent(effects) == [key.id]
+    assert said(effects) == []
+
+
+@pytest.mark.rule("race.two_fulfillers")
+def test_the_loser_of_a_race_does_not_reject(me: Peer) -> None:
+    me.proposal("alice", "p1", to=("me",))
+    key = me.begins_request(parent=P1, fulfills=PROPOSAL, sent=False)
+    me.did(me.table.sent(key.id, me.now))
+    me.request("bob", "b1", to=("tool",), fulfills="p1")
+    assert said(me.raises(P1), "mcp/reject") == []
+
+
+@pytest.mark.rule("race.two_fulfillers")
+def test_the_proposer_takes_the_first_response(me: Peer) -> None:
+    key = me.begins_proposal()
+    me.request("bob", "1", to=("tool",), fulfills=key.id)
+    me.request("alice", "1", to=("tool",), fulfills=key.id)
+    refusal = {"code": -32000, "message": "refused", "data": {"reason": "refused"}}
+    me.response("tool", "1", to=("alice",), error=refusal)
+    assert me.is_waiting(key)
+    assert me.own(key).in_progress_by == "bob"
+    me.response("tool", "1", to=("bob",))
+    ending = me.ending(key)
+    assert isinstance(ending, Fulfilled)
+    assert ending.by == "bob"
+
+
+@pytest.mark.rule("race.two_fulfillers")
+def test_an_executor_that_has_answered_does_not_run_it_again(me: Peer) -> None:
+    me.proposal("alice", "p1", to=("bob",))
+    me.request("bob", "b1", fulfills="p1")
+    me.returns(Key("in", "bob", "b1"))
+    me.cancel("bob", "b1")
+    assert started(me.request("tool", "t1", fulfills="p1")) == []
+
+
+# --- two requesters, and two proposers, that use the same id ---
+
+
+@pytest.mark.rule("race.same_id", "4.8.key_by_sender")
+def test_two_proposers_that_use_the_same_id(me: Peer) -> None:
+    me.proposal("alice", "1", to=("me",))
+    me.proposal("bob", "1", to=("me",))
+    effects = me.withdraw("bob", "1")
+    assert list(cancelled(effects)) == [Key("in", "bob", "1")]
+    assert me.record("alice", "1").state == "pending"
+    key = me.begins_request(fulfills=ProposalKey("alice", "1"))
+    assert me.record("alice", "1").in_progress_by == "me"
+    me.response("tool", key.id)
+    assert me.record("alice", "1").state == "fulfilled"
+    assert me.record("bob", "1").state == "withdrawn"
+
+
+@pytest.mark.rule("race.same_id")
+def test_a_withdraw_of_ones_own_proposal_that_is_still_to_come(me: Peer) -> None:
+    me.proposal("alice", "1")
+    me.withdraw("bob", "1")
+    assert me.record("alice", "1").state == "pending"
+    assert started(me.proposal("bob", "1")) == []
+
+
+@pytest.mark.rule("race.same_id")
+def test_a_rejection_says_whose_proposal_it_means(me: Peer) -> None:
+    me.proposal("alice", "1")
+    me.proposal("bob", "1")
+    me.hears(
+        "mcp/reject", {"reason": "busy"}, sender="tool", id="r", to=("bob",), correlation=("1",)
+    )
+    assert set(me.record("bob", "1").rejections) == {"tool"}
+    assert me.record("alice", "1").rejections == {}
+
+
+@pytest.mark.rule("race.same_id")
+def test_nobody_takes_over_a_proposal_by_using_its_id(me: Peer) -> None:
+    key = me.begins_proposal()
+    me.proposal("mallory", key.id)
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    me.response("tool", "b1", to=("bob",))
+    assert isinstance(me.ending(key), Fulfilled)
+
+
+# --- a peer that restarts and counts its ids from one again ---
+
+
+@pytest.mark.rule("race.restarted_peer")
+def test_another_request_under_a_settled_id_is_not_answered_from_memory(me: Peer) -> None:
+    me.request("alice", "a1", params={"name": "one"})
+    me.returns(A1, {"content": [1]})
+    effects = me.request("alice", "a1", params={"name": "two"})
+    assert started(effects) == [A1]
+    assert said(effects) == []
+    (response,) = said(me.returns(A1, {"content": [2]}))
+    assert response.payload["result"] == {"content": [2]}
+
+
+@pytest.mark.rule("race.restarted_peer")
+def test_the_same_request_at_another_time_is_another_one(me: Peer) -> None:
+    me.request("alice", "a1", ts="2026-01-01T00:00:00.000Z")
+    me.returns(A1)
+    assert started(me.request("alice", "a1", ts="2026-01-01T00:01:00.000Z")) == [A1]
+
+
+@pytest.mark.rule("race.restarted_peer")
+def test_the_same_request_again_is_answered_from_memory(me: Peer) -> None:
+    me.request("alice", "a1")
+    assert dropped(me.request("alice", "a1")) == ["duplicate_request"]
+    (response,) = said(me.returns(A1))
+    effects = me.request("alice", "a1")
+    assert said(effects) == [response]
+    assert started(effects) == []
+
+
+@pytest.mark.rule("race.restarted_peer")
+def test_another_request_under_the_id_of_one_that_runs_ends_the_first(me: Peer) -> None:
+    me.request("alice", "a1", params={"name": "one"}, rpc_id=1)
+    effects = me.request("alice", "a1", params={"name": "two"}, rpc_id=2)
+    second = A1._replace(again=1)
+    assert list(cancelled(effects)) == [A1]
+    assert started(effects) == [second]
+    assert said(me.returns(A1)) == []
+    assert list(cancelled(me.cancel("alice", 1))) == []
+    (response,) = said(me.returns(second, {"content": [2]}))
+    assert response.payload == {"jsonrpc": "2.0", "id": 2, "result": {"content": [2]}}
+    assert dropped(me.cancel("alice", "a1")) == ["late_cancel"]
+
+
+@pytest.mark.rule("race.restarted_peer")
+def test_a_cancel_names_the_newer_of_two_requests(me: Peer) -> None:
+    me.request("alice", "a1", params={"name": "one"})
+    me.request("alice", "a1", params={"name": "two"})
+    assert list(cancelled(me.cancel("alice", "a1"))) == [A1._replace(again=1)]
+
+
+@pytest.mark.rule("race.restarted_peer")
+@pytest.mark.parametrize("decided", [True, False])
+def test_another_proposal_under_the_same_id_is_a_new_one(me: Peer, decided: bool) -> None:
+    me.proposal("alice", "p1", params={"name": "one"})
+    if decided:
+        me.withdraw("alice", "p1")
+    effects = me.proposal("alice", "p1", params={"name": "two"})
+    second = P1._replace(again=1)
+    assert started(effects) == [second]
+    assert list(cancelled(effects)) == ([] if decided else [P1])
+    assert me.record("alice", "p1").state == "pending"
+    me.raises(P1)
+    assert list(cancelled(me.withdraw("alice", "p1"))) == [second]
+
+
+@pytest.mark.rule("race.restarted_peer")
+def test_the_same_proposal_again_changes_nothing(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    assert dropped(me.proposal("alice", "p1")) == ["duplicate_proposal"]
+    me.withdraw("alice", "p1")
+    assert started(me.proposal("alice", "p1")) == []
+    assert me.record("alice", "p1").state == "withdrawn"
+
+
+# --- a proposer that dies ---
+
+
+@pytest.mark.rule("race.proposer_dies")
+def test_a_proposer_that_dies(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    key = me.begins_request(parent=P1, fulfills=PROPOSAL)
+    me.left("alice")
+    effects = me.passes(30)
+    cause = cancelled(effects)[P1]
+    assert (cause.code, cause.by) == ("no_longer_needed", "alice")
+    assert isinstance(me.ending(key), Withdrawn)
+    (cancel,) = cancels_said(effects)
+    assert cancel.correlation == (key.id,)
+
+
+@pytest.mark.rule("race.proposer_dies")
+def test_an_executor_that_dies(me: Peer) -> None:
+    key = me.begins_request(to=("tool",))
+    me.left("tool")
+    me.passes(30)
+    assert me.ending(key) == Gone(key.id, ("tool",))
+
+
+# --- a response after the cancel ---
+
+
+@pytest.mark.rule("race.response_after_cancel")
+def test_a_response_after_the_cancel(me: Peer) -> None:
+    key = me.begins_request()
+    (cancel,) = said(me.gives_up(key))
+    effects = me.response("tool", key.id)
+    assert dropped(effects) == ["late_response"]
+    me.echo(cancel)
+    assert isinstance(me.ending(key), Withdrawn)
+
+
+@pytest.mark.rule("race.response_after_cancel")
+def test_a_result_that_the_handler_has_when_the_cancel_comes_is_not_said(me: Peer) -> None:
+    me.request("alice", "a1")
+    me.cancel("alice", "a1")
+    assert said(me.returns(A1, {"content": [1]})) == []
+    assert said(me.joined("alice")) == []
+
+
+# --- many cancels for nothing ---
+
+
+@pytest.mark.rule("race.many_unknown_cancels")
+def test_ten_thousand_cancels_for_unknown_ids_disturb_no_work(me: Peer) -> None:
+    me.request("alice", "a1")
+    key = me.begins_request()
+    me.effects.clear()
+    for number in range(10_000):
+        effects = me.cancel("alice", f"unknown-{number}", id="always-the-same")
+        assert said(effects) == []
+        assert cancelled(effects) == {}
+    assert len(dropped(me.effects)) == 10_000
+    assert len(said(me.returns(A1))) == 1
+    me.response("tool", key.id)
+    assert isinstance(me.ending(key), Responded)
+
+
+# --- an answer that comes for what we believe unsent ---
+
+
+@pytest.mark.rule("race.answer_before_sent")
+def test_an_answer_for_what_we_believe_unsent(me: Peer) -> None:
+    key = me.begins_request(sent=False)
+    me.response("tool", key.id)
+    assert isinstance(me.ending(key), Responded)
+    proposal = me.begins_proposal(to=("bob",), sent=False)
+    effects = me.reject("bob", proposal.id)
+    assert isinstance(me.ending(proposal), Rejected)
+    assert len(said(effects, "mcp/withdraw")) == 1
+    refused = me.begins_request(sent=False)
+    me.refused(refused.id)
+    assert not me.is_waiting(refused)

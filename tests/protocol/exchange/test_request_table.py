@@ -1,0 +1,389 @@
+"""An incoming request: each cell of the first table of PROTOCOL 5."""
+
+from __future__ import annotations
+
+import pytest
+
+from meup_agent.errors import IllegalStep, NotExpressible
+from meup_agent.protocol.exchange import Key, Limits
+from tests.protocol.exchange.peer import (
+    Peer,
+    cancelled,
+    cancels_said,
+    dropped,
+    said,
+    started,
+)
+
+A1 = Key("in", "alice", "a1")
+A2 = Key("in", "alice", "a2")
+
+
+def busy_peer() -> Peer:
+    """A participant whose only place is taken by ``a1``, so that ``a2`` waits for it."""
+    peer = Peer(limits=Limits(handlers=1, queued=4))
+    peer.welcomed("alice", "bob", "tool")
+    peer.request("alice", "a1")
+    assert started(peer.effects) == [A1]
+    assert started(peer.request("alice", "a2")) == []
+    assert peer.table.queued == 1
+    peer.effects.clear()
+    return peer
+
+
+def running(me: Peer) -> Key:
+    """``a1`` runs."""
+    assert started(me.request("alice", "a1")) == [A1]
+    return A1
+
+
+def cancelling(me: Peer) -> Key:
+    """``a1`` was cancelled, and its handler has not ended yet."""
+    running(me)
+    me.cancel("alice", "a1")
+    return A1
+
+
+# --- queued ---
+
+
+def test_queued_begins_when_there_is_a_place() -> None:
+    me = busy_peer()
+    assert started(me.returns(A1)) == [A2]
+    assert me.table.queued == 0
+
+
+@pytest.mark.rule("5.request.queued.cancel")
+def test_queued_valid_cancel_drops_it_without_a_response() -> None:
+    me = busy_peer()
+    effects = me.cancel("alice", "a2")
+    assert said(effects) == []
+    assert dropped(effects) == ["cancelled_in_queue"]
+    assert not me.table.is_open(A2)
+    assert started(me.returns(A1)) == []
+
+
+@pytest.mark.rule("5.request.queued.sender_leaves")
+def test_queued_sender_leaves_keeps_it() -> None:
+    me = busy_peer()
+    assert me.left("alice") == []
+    assert me.table.is_open(A2)
+    assert started(me.returns(A1)) == [A2]
+
+
+@pytest.mark.rule("5.request.queued.sender_leaves")
+def test_queued_sender_left_counts_its_grace_from_when_it_left() -> None:
+    me = busy_peer()
+    me.left("alice")
+    me.passes(20)
+    assert started(me.returns(A1)) == [A2]
+    assert cancelled(me.passes(9)) == {}
+    assert list(cancelled(me.passes(1))) == [A2]
+
+
+@pytest.mark.rule("5.request.queued.connection_lost")
+def test_queued_connection_lost_keeps_it() -> None:
+    me = busy_peer()
+    assert me.loses_connection() == []
+    assert started(me.returns(A1)) == [A2]
+
+
+@pytest.mark.rule("5.request.queued.shutdown")
+def test_queued_shutdown_answers_busy() -> None:
+    me = busy_peer()
+    (response,) = said(me.shuts_down())
+    assert response.correlation == ("a2",)
+    assert response.to == ("alice",)
+    assert response.payload["error"]["code"] == -32000
+    assert response.payload["error"]["data"] == {"reason": "busy"}
+    assert not me.table.is_open(A2)
+    assert me.table.is_open(A1)
+
+
+# --- running ---
+
+
+@pytest.mark.rule("5.request.running.returns")
+def test_running_returns_responds(me: Peer) -> None:
+    (response,) = said(me.returns(running(me), {"content": [1]}))
+    assert (response.kind, response.to, response.correlation) == (
+        "mcp/response",
+        ("alice",),
+        ("a1",),
+    )
+    assert response.payload == {"jsonrpc": "2.0", "id": "a1", "result": {"content": [1]}}
+    assert not me.table.is_open(A1)
+    assert me.table.running == 0
+
+
+@pytest.mark.rule("5.request.running.raises")
+def test_running_raises_responds_with_the_error(me: Peer) -> None:
+    (response,) = said(me.raises(running(me), -32602, {"argument": "path"}))
+    assert response.payload["error"] == {
+        "code": -32602,
+        "message": "the handler failed",
+        "data": {"argument": "path"},
+    }
+    assert response.correlation == ("a1",)
+
+
+@pytest.mark.rule("5.request.running.cancel")
+def test_running_valid_cancel_ends_the_scope_without_a_response(me: Peer) -> None:
+    key = running(me)
+    effects = me.cancel("alice", "a1", reason="policy: not today")
+    cause = cancelled(effects)[key]
+    assert (cause.code, cause.text, cause.by, cause.id) == ("policy", "not today", "alice", "a1")
+    assert said(effects) == []
+    assert me.table.is_open(key)
+
+
+@pytest.mark.rule("5.request.running.sender_leaves")
+def test_running_sender_leaves_keeps_it_for_the_grace_then_cancels(me: Peer) -> None:
+    key = running(me)
+    assert cancelled(me.left("alice")) == {}
+    assert cancelled(me.passes(29.5)) == {}
+    effects = me.passes(0.5)
+    assert cancelled(effects)[key].by == "alice"
+    assert said(effects) == []
+    assert said(me.returns(key)) == []
+
+
+@pytest.mark.rule("5.request.running.sender_leaves")
+def test_running_sender_who_comes_back_in_time_loses_nothing(me: Peer) -> None:
+    key = running(me)
+    me.left("alice")
+    me.passes(29)
+    me.joined("alice")
+    assert cancelled(me.passes(100)) == {}
+    assert len(said(me.returns(key), "mcp/response")) == 1
+
+
+@pytest.mark.rule("5.request.running.sender_leaves")
+def test_running_a_second_leave_does_not_prolong_the_grace(me: Peer) -> None:
+    key = running(me)
+    me.left("alice")
+    me.passes(20)
+    me.left("alice")
+    assert list(cancelled(me.passes(10))) == [key]
+
+
+@pytest.mark.rule("5.request.running.connection_lost")
+def test_running_connection_lost_keeps_it_and_the_result_is_said(me: Peer) -> None:
+    key = running(me)
+    assert me.loses_connection() == []
+    assert cancelled(me.passes(1000)) == {}
+    assert len(said(me.returns(key), "mcp/response")) == 1
+
+
+@pytest.mark.rule("5.request.running.connection_lost")
+def test_after_the_welcome_a_sender_who_is_not_there_has_left(me: Peer) -> None:
+    key = running(me)
+    me.loses_connection()
+    me.passes(500)
+    me.welcomed("bob")
+    assert cancelled(me.passes(29)) == {}
+    assert list(cancelled(me.passes(1))) == [key]
+
+
+@pytest.mark.rule("5.request.running.connection_lost")
+def test_after_the_welcome_a_sender_who_is_there_goes_on(me: Peer) -> None:
+    key = running(me)
+    me.left("alice")
+    me.passes(10)
+    me.loses_connection()
+    me.welcomed("alice")
+    assert cancelled(me.passes(1000)) == {}
+    assert me.table.is_open(key)
+
+
+@pytest.mark.rule("5.request.running.shutdown")
+def test_running_shutdown_waits_for_the_grace_then_cancels_and_answers(me: Peer) -> None:
+    key = running(me)
+    assert me.shuts_down() == []
+    effects = me.ends_grace()
+    (response,) = said(effects)
+    assert response.payload["error"]["data"] == {"reason": "cancelled"}
+    assert response.payload["error"]["code"] == -32000
+    assert cancelled(effects)[key].text == "the agent shuts down"
+    assert said(me.returns(key)) == []
+
+
+@pytest.mark.rule("5.request.running.shutdown")
+def test_running_a_handler_that_ends_in_the_grace_is_answered(me: Peer) -> None:
+    key = running(me)
+    me.shuts_down()
+    (response,) = said(me.returns(key, {"content": [7]}))
+    assert response.payload["result"] == {"content": [7]}
+    assert me.ends_grace() == []
+
+
+# --- cancelling ---
+
+
+@pytest.mark.rule("5.request.cancelling.returns")
+def test_cancelling_returns_discards_the_result(me: Peer) -> None:
+    key = cancelling(me)
+    assert said(me.returns(key, {"content": [1]})) == []
+    assert not me.table.is_open(key)
+    assert me.table.running == 0
+
+
+@pytest.mark.rule("5.request.cancelling.raises")
+def test_cancelling_raises_says_nothing(me: Peer) -> None:
+    key = cancelling(me)
+    assert said(me.raises(key)) == []
+    assert not me.table.is_open(key)
+
+
+@pytest.mark.rule("5.request.cancelling.cancel")
+def test_cancelling_a_second_cancel_is_ignored(me: Peer) -> None:
+    cancelling(me)
+    effects = me.cancel("alice", "a1")
+    assert cancelled(effects) == {}
+    assert said(effects) == []
+
+
+@pytest.mark.rule("5.request.cancelling.sender_leaves")
+def test_cancelling_sender_leaves_is_ignored(me: Peer) -> None:
+    cancelling(me)
+    me.left("alice")
+    effects = me.passes(100)
+    assert cancelled(effects) == {}
+    assert said(effects) == []
+
+
+@pytest.mark.rule("5.request.cancelling.shutdown")
+def test_cancelling_shutdown_is_ignored_and_not_answered(me: Peer) -> None:
+    cancelling(me)
+    assert me.shuts_down() == []
+    assert me.ends_grace() == []
+
+
+def test_cancelling_connection_lost_changes_nothing(me: Peer) -> None:
+    key = cancelling(me)
+    assert me.loses_connection() == []
+    assert me.table.is_open(key)
+
+
+# --- settled ---
+
+
+@pytest.mark.rule("5.request.settled.cancel")
+def test_settled_cancel_is_counted_as_late(me: Peer) -> None:
+    me.returns(running(me))
+    effects = me.cancel("alice", "a1")
+    assert dropped(effects) == ["late_cancel"]
+    assert cancelled(effects) == {}
+    assert said(effects) == []
+
+
+@pytest.mark.rule("5.request.settled.cancel")
+def test_a_late_cancel_leaves_no_tombstone(me: Peer) -> None:
+    me.request("alice", "a1", rpc_id=5)
+    me.returns(A1)
+    assert dropped(me.cancel("alice", 5)) == ["late_cancel"]
+    assert started(me.request("alice", "a2", rpc_id=5)) == [A2]
+
+
+@pytest.mark.rule("5.request.settled.connection_lost")
+def test_settled_connection_lost_does_not_take_the_response_back(me: Peer) -> None:
+    me.returns(running(me))
+    me.effects.clear()
+    me.loses_connection()
+    assert me.effects == []
+    again = said(me.welcomed("alice"))
+    assert [envelope.correlation for envelope in again] == [("a1",)]
+
+
+# --- one writer, one answer ---
+
+
+@pytest.mark.rule("5.request.first_event_wins")
+def test_a_handler_that_ended_cannot_end_again(me: Peer) -> None:
+    key = running(me)
+    assert len(said(me.returns(key))) == 1
+    assert me.returns(key) == []
+    assert me.raises(key) == []
+
+
+@pytest.mark.rule("5.request.first_event_wins")
+def test_a_result_that_json_cannot_say_changes_nothing(me: Peer) -> None:
+    key = running(me)
+    with pytest.raises(NotExpressible):
+        me.returns(key, object())
+    assert me.table.is_open(key)
+    (response,) = said(me.raises(key))
+    assert response.payload["error"]["code"] == -32603
+
+
+@pytest.mark.rule("5.request.first_event_wins")
+def test_error_data_that_json_cannot_say_is_left_out(me: Peer) -> None:
+    (response,) = said(me.raises(running(me), data=object()))
+    assert response.payload["error"] == {"code": -32603, "message": "the handler failed"}
+
+
+def test_a_handler_that_never_began_cannot_end() -> None:
+    me = busy_peer()
+    with pytest.raises(IllegalStep):
+        me.returns(A2)
+    assert me.table.is_open(A2)
+
+
+# --- codes ---
+
+
+@pytest.mark.rule("5.codes")
+def test_an_unknown_method_is_answered_with_its_code() -> None:
+    me = Peer(wants=lambda role, envelope: False)
+    me.welcomed("alice")
+    (response,) = said(me.request("alice", "a1", method="no/such"))
+    assert response.payload["error"]["code"] == -32601
+    assert "no/such" in response.payload["error"]["message"]
+
+
+@pytest.mark.rule("5.codes")
+def test_a_request_without_a_method_is_invalid(me: Peer) -> None:
+    (response,) = said(me.hears("mcp/request", {"id": "a1"}, sender="alice", id="a1", to=("me",)))
+    assert response.payload["error"]["code"] == -32600
+
+
+@pytest.mark.rule("5.codes")
+def test_a_broadcast_request_for_somebody_else_is_not_answered() -> None:
+    me = Peer(wants=lambda role, envelope: False)
+    me.welcomed("alice")
+    assert said(me.request("alice", "a1", method="no/such", to=())) == []
+
+
+@pytest.mark.rule("5.codes")
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_notification_is_never_answered(wanted: bool) -> None:
+    me = Peer(wants=lambda role, envelope: wanted)
+    me.welcomed("alice")
+    effects = me.request("alice", "a1", method="notifications/roots/list_changed")
+    assert said(effects) == []
+    assert not me.table.is_open(A1)
+
+
+# --- children ---
+
+
+@pytest.mark.rule("5.children")
+def test_what_a_handler_has_open_ends_with_it(me: Peer) -> None:
+    key = running(me)
+    request = me.begins_request(parent=key)
+    proposal = me.begins_proposal(parent=key)
+    other = me.begins_request()
+    effects = me.returns(key)
+    assert [cancel.correlation for cancel in cancels_said(effects)] == [(request.id,)]
+    (withdraw,) = said(effects, "mcp/withdraw")
+    assert withdraw.correlation == (proposal.id,)
+    assert me.is_waiting(other)
+
+
+@pytest.mark.rule("5.children")
+def test_a_handler_that_has_ended_begins_nothing_more(me: Peer) -> None:
+    key = running(me)
+    me.returns(key)
+    with pytest.raises(IllegalStep, match="has ended"):
+        me.begins_request(parent=key)
+    assert me.table.waiting == 0

@@ -1,0 +1,158 @@
+"""Every cell of the lifecycle tables, and every pair that they do not have (PROTOCOL 4.2, 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from itertools import product
+from typing import Any
+
+import pytest
+
+from meup_agent.errors import IllegalStep
+from meup_agent.protocol.lifecycle import (
+    INCOMING,
+    OUTGOING,
+    PROPOSAL,
+    IncomingEvent,
+    IncomingState,
+    OutgoingEvent,
+    OutgoingState,
+    ProposalEvent,
+    ProposalState,
+    incoming_step,
+    outgoing_step,
+    proposal_step,
+)
+
+# What the tables must say, written down a second time, one line a cell.
+PROPOSAL_CELLS = """
+    pending      request            -> in_progress
+    pending      response           -> fulfilled
+    pending      rejection          -> rejected
+    pending      withdrawal         -> withdrawn
+    pending      expiry             -> expired
+    in_progress  request            -> in_progress
+    in_progress  request_cancelled  -> pending
+    in_progress  response           -> fulfilled
+    in_progress  withdrawal         -> withdrawn
+    in_progress  expiry             -> expired
+"""
+
+INCOMING_CELLS = """
+    queued      start            -> running     start
+    queued      cancel           -> settled     drop
+    queued      sender_left      -> queued      keep
+    queued      sender_absent    -> queued      keep
+    queued      connection_lost  -> queued      keep
+    queued      shutdown         -> settled     answer_busy
+    running     returned         -> settled     respond
+    running     raised           -> settled     respond_error
+    running     cancel           -> cancelling  cancel_scope
+    running     sender_left      -> running     begin_grace
+    running     sender_absent    -> cancelling  cancel_scope
+    running     connection_lost  -> running     keep
+    running     shutdown         -> running     keep
+    running     shutdown_over    -> cancelling  cancel_scope_and_answer
+    cancelling  returned         -> settled     discard
+    cancelling  raised           -> settled     log
+    cancelling  cancel           -> cancelling  ignore
+    cancelling  sender_left      -> cancelling  ignore
+    cancelling  sender_absent    -> cancelling  ignore
+    cancelling  connection_lost  -> cancelling  ignore
+    cancelling  shutdown         -> cancelling  ignore
+    cancelling  shutdown_over    -> cancelling  ignore
+    settled     cancel           -> settled     count_late
+    settled     connection_lost  -> settled     keep
+"""
+
+OUTGOING_CELLS = """
+    unsent    sent             -> waiting   note_sent
+    unsent    deadline         -> done      drop_timeout
+    unsent    give_up          -> done      drop
+    unsent    connection_lost  -> unsent    keep
+    unsent    welcome          -> unsent    keep
+    unsent    stopped          -> done      not_sent
+    waiting   sent             -> waiting   note_sent
+    waiting   response         -> done      result
+    waiting   rejection        -> given_up  rejected_and_end
+    waiting   refusal          -> done      refused
+    waiting   gone             -> given_up  gone_and_end
+    waiting   deadline         -> given_up  expired_and_end
+    waiting   give_up          -> given_up  end
+    waiting   connection_lost  -> waiting   note_lost
+    waiting   welcome          -> waiting   send_again
+    waiting   stopped          -> done      unknown
+    given_up  sent             -> given_up  ignore
+    given_up  response         -> given_up  late
+    given_up  rejection        -> given_up  ignore
+    given_up  refusal          -> given_up  ignore
+    given_up  connection_lost  -> given_up  ignore
+    given_up  welcome          -> given_up  ignore
+    given_up  stopped          -> given_up  ignore
+"""
+
+TABLES: list[Any] = [
+    (PROPOSAL, PROPOSAL_CELLS, ProposalState, ProposalEvent, proposal_step),
+    (INCOMING, INCOMING_CELLS, IncomingState, IncomingEvent, incoming_step),
+    (OUTGOING, OUTGOING_CELLS, OutgoingState, OutgoingEvent, outgoing_step),
+]
+NAMES = ["proposal", "incoming", "outgoing"]
+
+
+def cells(text: str) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The cells of a table: state and event -> next state, and action where there is one."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for line in text.strip().splitlines():
+        before, _, after = line.partition("->")
+        state, event = before.split()
+        found[state, event] = tuple(after.split())
+    return found
+
+
+@pytest.mark.rule("4.2.one_way")
+@pytest.mark.parametrize(("table", "text", "states", "events", "step"), TABLES, ids=NAMES)
+def test_each_cell_says_what_it_should(
+    table: Mapping[tuple[StrEnum, StrEnum], Any],
+    text: str,
+    states: type[StrEnum],
+    events: type[StrEnum],
+    step: Callable[[Any, Any], Any],
+) -> None:
+    expected = cells(text)
+    for (state, event), cell in expected.items():
+        result = step(states(state), events(event))
+        assert (result if isinstance(result, tuple) else (result,)) == cell, (state, event)
+    assert set(table) == set(expected)
+
+
+@pytest.mark.rule("4.2.one_way")
+@pytest.mark.parametrize(("table", "text", "states", "events", "step"), TABLES, ids=NAMES)
+def test_any_other_pair_raises_and_changes_nothing(
+    table: Mapping[tuple[StrEnum, StrEnum], Any],
+    text: str,
+    states: type[StrEnum],
+    events: type[StrEnum],
+    step: Callable[[Any, Any], Any],
+) -> None:
+    before = dict(table)
+    expected = cells(text)
+    others = [pair for pair in product(states, events) if pair not in expected]
+    assert len(others) == len(states) * len(events) - len(expected) > 0
+    for state, event in others:
+        with pytest.raises(IllegalStep, match=f"{state} has no step for {event}"):
+            step(state, event)
+    assert dict(table) == before
+
+
+@pytest.mark.rule("4.2.one_way")
+def test_a_decided_proposal_stays_decided() -> None:
+    decided = [state for state in ProposalState if not state.is_pending]
+    assert decided == ["fulfilled", "rejected", "withdrawn", "expired"]
+    assert not any(state in decided for state, _ in PROPOSAL)
+
+
+def test_each_state_can_be_reached() -> None:
+    assert {"pending", *PROPOSAL.values()} == set(ProposalState)
+    assert {"queued", *(step.state for step in INCOMING.values())} == set(IncomingState)
+    assert {"unsent", *(step.state for step in OUTGOING.values())} == set(OutgoingState)

@@ -1,0 +1,172 @@
+"""Every rule of the protocol that this package keeps, by an id, and what it says in short.
+
+A test names the rules that it proves: ``@pytest.mark.rule("4.1.only_the_proposer")``. The numbers
+are the sections and rules of PROTOCOL.md; `race` are the races that cross several of them.
+``test_requirements.py`` fails if a rule has no test or a test names no rule. To add a rule, write
+its line here and its test anywhere under ``tests/``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LIFECYCLE: Final = {
+    "4.1.only_the_proposer": "only the original proposer withdraws",
+    "4.1.no_answer": "withdraw and reject are not confirmed; late and unknown ones are no error",
+    "4.2.one_way": "steps go one way; any other step raises and changes nothing",
+    "4.2.in_progress": "from its request on a proposal is in progress, until that is cancelled",
+    "4.2.fulfilled_by_response": "a proposal is fulfilled by the response, result or error",
+    "4.2.withdrawal_wins_until_response": "a withdrawal wins until the response is there",
+    "4.2.withdrawn_stays_visible": "history is kept; a withdrawn proposal stays visible",
+    "4.2.gateway_order": "where two events cross, the gateway's order decides",
+    "4.2.refusal_completes_nothing": "what an executor refuses was not carried out",
+    "4.2.cancel_crosses_response": "a result that crossed its request's cancel still fulfills",
+    "4.3.unknown_survive": "unknown reasons survive unchanged",
+    "4.4.handlers_see": "handlers see a proposal that is broadcast or addressed to them",
+    "4.4.incapable": "one addressed to us that no handler matches is rejected as incapable",
+    "4.4.already_in_progress": "fulfill raises after somebody's request, or a decision",
+    "4.4.recorded_in_progress": "while a request is out, rejections are only recorded",
+    "4.4.follow": "the proposer follows proposal, request, response, and learns what changed",
+    "4.4.all_correlation_ids": "all correlation ids are looked at",
+    "4.4.sender_at_each_step": "the sender is checked at each step",
+    "4.5.addressed": "a rejection from one that it was addressed to ends the wait",
+    "4.5.broadcast": "of a broadcast, all who are present and could must reject it",
+    "4.5.choice": "the caller can choose the first rejection, or the deadline",
+    "4.5.withdraw_follows": "a wait that ends so sends a withdraw; our record says why",
+    "4.5.told": "each rejection of what waits is told, with whether it counts",
+    "4.6.gone": "the wait ends when all who were asked have been absent for 30 s",
+    "4.6.from_our_welcome": "absence is counted anew from our own welcome",
+    "4.7.same_sender": "a cancel names a request issued by the same sender",
+    "4.7.optional_reason": "a cancel's reason is optional, and free text",
+    "4.7.ignored": "unknown, finished and malformed cancels are ignored and counted",
+    "4.7.initialize": "initialize is never cancelled",
+    "4.7.no_response": "a cancelled request gets no response; one that comes is ignored",
+    "4.8.request_id": "requestId is the sender's JSON-RPC id as a string, or the envelope id",
+    "4.8.key_by_sender": "two participants may use one id: key by sender and id",
+    "4.8.our_cancel": "our cancel goes to the request's to and correlates to the request",
+    "4.9.token": "progress carries the request's token",
+    "4.9.increases": "progress values increase",
+    "4.9.none_after_completion": "there is no progress after completion",
+    "4.10.only_the_gateway": "system/* comes only from the gateway",
+    "4.10.any_context": "messages to a participant are handled whatever their context",
+    "4.11.echo": "our own envelopes reach no handler of ours",
+    "4.11.self_request": "requests to ourselves do, with their cancels and responses",
+    "4.12.unchosen": "reasons nobody chose: timeout at a deadline, else no_longer_needed",
+    "4.12.cascade": "a cascade keeps the code it began with",
+    "4.13.returns_at_once": "a caller that gives up returns at once",
+    "4.13.without_echoes": "without echoes, what we saw first decides",
+    "4.13.loser_is_reported": "a result that loses is reported, not returned",
+    "4.14.on_join": "endings are said again, same id, when one they concern joins",
+    "4.14.limits": "for 5 minutes, at most 1,000, at most 16 MiB",
+    "4.14.no_harm_twice": "endings do no harm twice",
+}
+
+WHO_MAY: Final = {
+    "5.who.withdraw": "the proposer, while the proposal is pending",
+    "5.who.cancel": "the requester",
+    "5.who.response": "who was asked, or the fulfiller; the first wins, the rest are duplicates",
+    "5.who.progress": "who was asked, or the fulfiller",
+    "5.who.reject": "anyone; it is recorded",
+    "5.who.system": "the gateway",
+    "5.who.me": "in our name, but not ours: logged",
+    "5.tombstone": "an end that comes before what it names keeps that from starting",
+    "5.tombstone.before_fulfillment": "it is consulted again before a fulfillment is sent",
+    "5.tombstone.limits": "5 minutes, at most 1,000 a sender",
+    "5.hostile": "whatever decodes is taken without an exception",
+    "5.memory.open_is_kept": "what is open is never forgotten",
+    "5.memory.bounded": "everything else is bounded",
+    "5.memory.once": "what is delivered twice counts once",
+}
+
+REQUEST_TABLE: Final = {
+    "5.request.queued.cancel": "drop; no response",
+    "5.request.queued.sender_leaves": "keep",
+    "5.request.queued.connection_lost": "keep",
+    "5.request.queued.shutdown": "answer busy",
+    "5.request.running.returns": "respond",
+    "5.request.running.raises": "error response",
+    "5.request.running.cancel": "cancel the scope; no response",
+    "5.request.running.sender_leaves": "keep for the grace period, then cancel",
+    "5.request.running.connection_lost": "keep; after the welcome, who is not there has left",
+    "5.request.running.shutdown": "wait for the grace, then cancel and answer cancelled",
+    "5.request.cancelling.returns": "discard the result",
+    "5.request.cancelling.raises": "log",
+    "5.request.cancelling.cancel": "ignore",
+    "5.request.cancelling.sender_leaves": "ignore",
+    "5.request.cancelling.shutdown": "ignore",
+    "5.request.settled.cancel": "ignore; count as late",
+    "5.request.settled.connection_lost": "the response waits in the outbox",
+    "5.request.first_event_wins": "one writer of the state; the first event wins",
+    "5.codes": "−32601 for unknown methods, never to a notification",
+    "5.children": "what a handler began ends with it",
+}
+
+PROPOSAL_TABLE: Final = {
+    "5.proposal.queued.withdraw": "drop",
+    "5.proposal.queued.sender_leaves": "keep",
+    "5.proposal.queued.connection_lost": "keep",
+    "5.proposal.queued.shutdown": "reject as busy, if addressed to us",
+    "5.proposal.running.returns": "undecided: say nothing",
+    "5.proposal.running.raises": "reject with other, if addressed to us and not yet fulfilled",
+    "5.proposal.running.withdraw": "cancel the scope",
+    "5.proposal.running.sender_leaves": "keep for the grace period, then cancel",
+    "5.proposal.running.connection_lost": "keep; after the welcome, who is not there has left",
+    "5.proposal.running.shutdown": "wait for the grace, then cancel, and reject as busy",
+    "5.proposal.cancelling.returns": "say nothing",
+    "5.proposal.cancelling.raises": "say nothing",
+    "5.proposal.cancelling.withdraw": "ignore",
+    "5.proposal.cancelling.sender_leaves": "ignore",
+    "5.proposal.cancelling.shutdown": "ignore",
+    "5.proposal.settled.withdraw": "it is withdrawn, and no handler is cancelled",
+    "5.proposal.fulfillment_out": "a withdraw cancels our fulfilling request",
+    "5.proposal.overflow": "reject as busy, only if addressed to us",
+    "5.proposal.told_of_withdraw": "whoever handled it is told after the handler's end",
+}
+
+OWN_TABLE: Final = {
+    "5.own.unsent.deadline": "drop it; timeout",
+    "5.own.unsent.gives_up": "drop it",
+    "5.own.unsent.connection_lost": "stays in the outbox",
+    "5.own.waiting.response": "result or error",
+    "5.own.waiting.rejection": "rejected, and a withdraw",
+    "5.own.waiting.refused": "refused, with what is missing",
+    "5.own.waiting.gone": "gone, and a withdraw or cancel",
+    "5.own.waiting.deadline": "expired or timeout; unknown if a connection was lost meanwhile",
+    "5.own.waiting.gives_up": "withdraw or cancel",
+    "5.own.waiting.connection_lost": "wait on; after the welcome idempotent ones are sent again",
+    "5.own.given_up.response": "late: count; on_conflict if a proposal",
+    "5.own.given_up.rejection": "ignore",
+    "5.own.given_up.other": "nothing else matters any more",
+    "5.own.given_up.connection_lost": "rule 4.14",
+    "5.own.once": "each waiter is woken once",
+}
+
+OVERFLOW: Final = {
+    "5.overflow.limits": "at most 64 handlers and 256 more queued",
+    "5.overflow.waiting_does_not_count": "one that awaits an exchange does not count meanwhile",
+    "5.overflow.busy": "requests beyond get busy",
+    "5.overflow.talk_is_dropped": "chat and presence are dropped oldest first, and counted",
+    "5.overflow.ends_are_not_dropped": "withdraw, cancel, reject and responses never are",
+    "5.shutdown.nothing_new": "nothing new is taken; after the grace nothing begins",
+}
+
+RACES: Final = {
+    "race.reject_crosses_fulfillment": "a reject that crosses a fulfillment",
+    "race.two_fulfillers": "two fulfillers that race",
+    "race.same_id": "two senders that use the same id",
+    "race.restarted_peer": "a peer that restarts and counts its ids from one again",
+    "race.proposer_dies": "a proposer, or an executor, that dies",
+    "race.response_after_cancel": "a response after the cancel",
+    "race.many_unknown_cancels": "10,000 cancels for unknown ids",
+    "race.answer_before_sent": "an answer for what we believe unsent",
+    "race.any_order": "whatever order senders, losses and ends come in, the invariants hold",
+}
+
+CAUSES: Final = {
+    "6.cause": "a cancel tells the chain that led to it, newest first, at most 8 links",
+}
+
+REQUIREMENTS: Final = (
+    LIFECYCLE | WHO_MAY | REQUEST_TABLE | PROPOSAL_TABLE | OWN_TABLE | OVERFLOW | RACES | CAUSES
+)
+"""Rule id -> what it says. Further parts of the protocol add their own tables here."""
