@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.transport.handshake import handshake_url
 
 Url = Annotated[
     str | None,
@@ -70,6 +71,7 @@ def address(
             )
     assert url
     assert space
+    handshake_url(url, space)  # a wrong address is better known before anything begins
     return Address(url, space, _token(token, token_file))
 
 

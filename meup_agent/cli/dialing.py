@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from meup_agent.errors import CannotConnect, TransportError
-from meup_agent.transport.base import ABNORMAL, CloseInfo, Connector, Transport
+from meup_agent.errors import CannotConnect
+from meup_agent.transport.base import ABNORMAL, CloseInfo, Transport
+from meup_agent.transport.websocket import websocket_connector
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +23,7 @@ class Ended:
     info: CloseInfo
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A connection could not be made; the next attempt follows."""
-
-    error: TransportError
-
-
-ConnectionEvent = Made | Ended | Failed
+ConnectionEvent = Made | Ended
 
 Tell = Callable[[ConnectionEvent], Awaitable[None]]
 """Told of each event; the connection waits until it returns."""
@@ -38,39 +32,47 @@ Tell = Callable[[ConnectionEvent], Awaitable[None]]
 class FirstAttemptFailed(Exception):
     """The very first attempt to connect failed, and nobody wants to wait for another."""
 
-    def __init__(self, error: TransportError) -> None:
-        super().__init__(str(error))
 
-
-def telling(connector: Connector, tell: Tell, *, patient: bool = True) -> Connector:
-    """A connector that tells what becomes of its connections.
+class TellingConnector:
+    """A connector over WebSockets that tells what becomes of its connections.
 
     Args:
-        connector: Makes the connections.
+        url: The gateway's address.
+        space: The space to join.
         tell: Told of each event.
-        patient: ``False``: where the first attempt fails, do not go on trying.
+        patient: ``False``: where the first attempt finds no gateway, do not go on trying.
+
+    Attributes:
+        where: The gateway's address, for errors and the log.
     """
-    made = patient
+
+    def __init__(self, url: str, space: str, tell: Tell, *, patient: bool = True) -> None:
+        self.where = url
+        self._connector = websocket_connector(url, space=space)
+        self._tell = tell
+        self._patient = patient
 
     @asynccontextmanager
-    async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
-        nonlocal made
-        async with AsyncExitStack() as stack:
-            try:
-                transport = await stack.enter_async_context(connector(headers))
-            except CannotConnect as error:
-                if not made:
-                    raise FirstAttemptFailed(error) from error
-                await tell(Failed(error))
-                raise
-            made = True
-            await tell(Made())
-            yield transport
-            info = transport.closed
-            if info is not None and not info.local:
-                await tell(Ended(info))
+    async def __call__(self, headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
+        """Open a connection; leaving the block closes it.
 
-    return dial
+        Raises:
+            FirstAttemptFailed: There is no gateway at the address.
+            TransportError: As :class:`~meup_agent.transport.base.Connector` says.
+        """
+        connected = False
+        try:
+            async with self._connector(headers) as transport:
+                connected = self._patient = True
+                await self._tell(Made())
+                yield transport
+                info = transport.closed
+        except CannotConnect as error:
+            if connected or self._patient:
+                raise
+            raise FirstAttemptFailed(str(error)) from error
+        if info is not None and not info.local:
+            await self._tell(Ended(info))
 
 
 def in_words(info: CloseInfo) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 MAX_COMBINING: Final = 4
 """Characters without a width of their own in a row; more would paint over other lines."""
@@ -83,13 +83,15 @@ def _pieces(value: Any) -> Iterator[str]:
             yield json.dumps(value[:1000], ensure_ascii=False)
         case dict():
             yield "{"
-            for position, (name, item) in enumerate(value.items()):
+            members = cast("dict[str, object]", value)
+            for position, (name, item) in enumerate(members.items()):
                 yield f"{', ' if position else ''}{name}: "
                 yield from _pieces(item)
             yield "}"
-        case list() | tuple():
+        case list():
             yield "["
-            for position, item in enumerate(value):
+            items = cast("list[object]", value)
+            for position, item in enumerate(items):
                 yield ", " if position else ""
                 yield from _pieces(item)
             yield "]"

@@ -63,9 +63,9 @@ def gateway(
 
     Members are told to dial again (close code 1012), and it exits with 0.
 
-    Example: [b]meup gateway --dev[/b]
+    Example: `meup gateway --dev`
 
-    Example: [b]meup gateway --config space.yaml --host 127.0.0.1 --port 8420[/b]
+    Example: `meup gateway --config space.yaml --host 127.0.0.1 --port 8420`
     """
     require_extra()
     if (config is None) is not dev:

@@ -25,9 +25,11 @@ FOLLOWED_SECONDS: Final = 3600.0
 AGAIN: Final = "again"
 """The state of an envelope that was seen before."""
 
+TOO_LATE: Final = "too late"
+
 _REMARKS: Final = {
     "duplicate": AGAIN,
-    "late_withdraw": "too late",
+    "late_withdraw": TOO_LATE,
     "withdraw_by_another": "not theirs",
     "reject_of_own_proposal": "own proposal",
     "forged_system": "forged",
@@ -121,19 +123,27 @@ class Onlooker:
             case kinds.MCP_REQUEST if _is_notification(envelope):
                 if payloads.read_call(envelope.payload).method != kinds.CANCELLED:
                     return ""
-                return "cancelled" if self._open.pop(key) else "too late"
+                return self._ends(key, "cancelled", now)
             case kinds.MCP_REQUEST:
                 self._open.put(key, True, now)
                 return self._state_of(exchange, now)
             case kinds.MCP_RESPONSE:
-                was_open = [self._open.pop((name, part)) for name in envelope.to]
-                return self._state_of(exchange, now) or ("" if any(was_open) else "too late")
+                ends = [self._ends((name, part), "", now) for name in envelope.to]
+                return self._state_of(exchange, now) or (ends[0] if ends else "")
             case kinds.MCP_REJECT:
                 return _STATES[ProposalState.REJECTED]
             case kinds.MCP_PROPOSAL | kinds.MCP_WITHDRAW:
                 return self._state_of(exchange, now)
             case _:
                 return ""
+
+    def _ends(self, request: tuple[str, str], how: str, now: float) -> str:
+        """A request ends; the word for it, empty for a request that was never seen."""
+        was_open = self._open.get(request, now)
+        if was_open is None:
+            return ""
+        self._open.put(request, False, now)
+        return how if was_open else TOO_LATE
 
     def _state_of(self, exchange: str, now: float) -> str:
         record = self._table.ledger.named((exchange,), now)

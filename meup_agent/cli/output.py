@@ -57,7 +57,7 @@ class Output:
         """
         with self.console.capture() as capture:
             for line in lines:
-                self.console.print(line, soft_wrap=isinstance(line, str | Text))
+                self.console.print(line, soft_wrap=isinstance(line, Text) and bool(line.no_wrap))
         await self.write(capture.get())
 
     async def write(self, text: str) -> None:

@@ -29,7 +29,7 @@ from meup_agent.errors import MeupError
 app = typer.Typer(
     name="meup",
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo)
@@ -53,7 +53,7 @@ def meup(
 ) -> None:
     """Agents that propose, fulfill, reject, withdraw and cancel, and the gateway they meet at.
 
-    Example: [b]meup demo[/b] shows four agents at work.
+    Example: `meup demo` shows four agents at work.
     """
     if debug:
         os.environ[DEBUG_VARIABLE] = "1"
@@ -108,7 +108,7 @@ def _run(arguments: Sequence[str]) -> int:
     except Exception as error:
         kind = type(error).__name__
         return _failed(
-            error, f"{sentence_for(error)} ({kind}; --debug shows more)", exit_codes.FAILED
+            error, f"{sentence_for(error)} ({kind}; meup --debug shows more)", exit_codes.FAILED
         )
     return result if isinstance(result, int) else exit_codes.OK
 

@@ -36,8 +36,8 @@ def run(
         str,
         typer.Argument(
             metavar="MODULE:AGENT",
-            help="The agent: [b]package.module:agent[/b] or [b]path/to/file.py:agent[/b]; without"
-            " [b]:agent[/b], the only one there.",
+            help="The agent: `package.module:agent` or `path/to/file.py:agent`; without"
+            " `:agent`, the only one there.",
             show_default=False,
         ),
     ],
@@ -53,7 +53,7 @@ def run(
     A gateway that is not there yet is waited for. The first Ctrl-C begins nothing new and lets
     running handlers finish for a while; the second cancels them at once.
 
-    Example: [b]MEUP_TOKEN=… meup run bots/echo.py:agent --url ws://localhost:8420 --space demo[/b]
+    Example: `MEUP_TOKEN=… meup run bots/echo.py:agent --url ws://localhost:8420 --space demo`
     """
     agent = load_agent(target)
     where = address(url, space, token, token_file)

@@ -18,8 +18,8 @@ from meup_agent.cli.dialing import (
     Ended,
     FirstAttemptFailed,
     Made,
+    TellingConnector,
     in_words,
-    telling,
 )
 from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
@@ -27,7 +27,6 @@ from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.output import Output, OutputClosed
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.session.groups import background_tasks
-from meup_agent.transport.websocket import websocket_connector
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
@@ -58,7 +57,7 @@ def tail(
     begin with the same one. It needs a token of its own, for example the observer's; it takes no
     part in the space.
 
-    Example: [b]MEUP_TOKEN=… meup tail --url ws://localhost:8420 --space demo[/b]
+    Example: `MEUP_TOKEN=… meup tail --url ws://localhost:8420 --space demo`
     """
     where = address(url, space, token, token_file)
     output = Output(colour=not no_colour)
@@ -102,11 +101,7 @@ class _Tail:
         return self._code
 
     async def _follow(self) -> None:
-        dial = telling(
-            websocket_connector(self._where.url, space=self._where.space),
-            self._tell,
-            patient=False,
-        )
+        dial = TellingConnector(self._where.url, self._where.space, self._tell, patient=False)
         async with Agent("meup tail").join(dial, token=self._where.token, grace=0.0) as space:
             with space.watch() as envelopes:
                 await self._send.send(self._greeting(space))

@@ -13,8 +13,9 @@ say everything without colour.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -51,12 +52,12 @@ UNREADABLE: Final = "its payload cannot be read"
 BAR: Final = 10
 """Columns of a progress bar."""
 
-_COLOURS: Final = ("cyan", "magenta", "blue", "green")
+_COLOURS: Final = ("cyan", "magenta", "bright_blue", "green")
 """Of ids, in turn: an exchange keeps its colour. Readable on dark and light backgrounds."""
 
 _STATES: Final = {
     "pending": "dim",
-    "in progress": "blue",
+    "in progress": "bright_blue",
     "fulfilled": "bold green",
     "rejected": "bold red",
     "withdrawn": "bold yellow",
@@ -105,6 +106,11 @@ class Columns:
     ids: int
     noun: int
 
+    @property
+    def before_said(self) -> int:
+        """Where what is said begins."""
+        return self.time + self.ids + self.names + self.noun + 4 * self.gap
+
     @classmethod
     def of(cls, width: int | None) -> Columns:
         """The columns for a terminal of some width."""
@@ -112,8 +118,8 @@ class Columns:
         if width is None:
             return cls(12, 23, 2, None, ids, noun)
         time, names, gap = (12, 23, 2) if width >= WIDE else (8, 19, 1)
-        said = width - (time + ids + names + noun + 4 * gap)
-        return cls(time, names, gap, max(said, NARROWEST), ids, noun)
+        columns = cls(time, names, gap, None, ids, noun)
+        return replace(columns, said=max(width - columns.before_said, NARROWEST))
 
 
 class Timeline:
@@ -164,7 +170,7 @@ class Timeline:
         return self._with_state(line, said, state, columns)
 
     def note(self, who: str, noun: str, said: str, *, style: str = "dim") -> Text:
-        """A line about something that is no envelope: a connection, a handler, a file.
+        """A line, or more, about what is no envelope: a connection, a handler, a file.
 
         Args:
             who: Whom it is about.
@@ -174,7 +180,13 @@ class Timeline:
         """
         columns = Columns.of(self._width())
         line = self._head(columns, who, noun, style, Sight(), 0.0)
-        return self._with_state(line, Text(said), Text(), columns)
+        if columns.said is None:
+            return line.append(said)
+        first, *more = textwrap.wrap(said, columns.said) or [""]
+        line.append(first)
+        for each in more:
+            line.append("\n" + " " * columns.before_said + each)
+        return line
 
     def _head(
         self, columns: Columns, names: str, noun: str, style: str, sight: Sight, at: float

@@ -38,7 +38,7 @@ def demo(
     A proposal is fulfilled, one is edited, one rejected, one withdrawn while it runs, and the
     gateway is killed under a running tool. The exit code says whether all went as expected.
 
-    Example: [b]meup demo --dir ~/notes[/b]
+    Example: `meup demo --dir ~/notes`
     """
     require_extra()
     log_nothing()

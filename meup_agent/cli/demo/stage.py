@@ -18,13 +18,12 @@ from meup_agent.cli.demo.proposer import proposer_agent
 from meup_agent.cli.demo.reviewer import reviewer_agent
 from meup_agent.cli.demo.stops import Stop, Stops
 from meup_agent.cli.demo.workspace import Workspace
-from meup_agent.cli.dialing import ConnectionEvent, Ended, Made, in_words, telling
+from meup_agent.cli.dialing import ConnectionEvent, Ended, Made, TellingConnector, in_words
 from meup_agent.cli.output import Output
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.protocol import kinds, payloads
 from meup_agent.session.groups import background_tasks
 from meup_agent.transport.base import CloseInfo
-from meup_agent.transport.websocket import websocket_connector
 
 SPACE: Final = "demo"
 
@@ -146,7 +145,7 @@ class Stage:
         match event:
             case Ended(info):
                 self.losses.add((name, info))
-                await self.note(name, "lost", f"connection {in_words(info)}", style="bold red")
+                await self.note(name, "lost", in_words(info), style="bold red")
             case Made() if any(name == who for who, _ in self.losses.all):
                 await self.note(name, "back", "connected again", style="bold green")
             case _:
@@ -155,7 +154,7 @@ class Stage:
     # --- setting up ---
 
     @asynccontextmanager
-    async def _joined(self) -> AsyncGenerator[None]:
+    async def joined(self) -> AsyncGenerator[None]:
         """All four agents in the space, the auditor first and last."""
         files = files_agent(self.workspace, self.stops)
         reviewer = reviewer_agent(self.stops, self.withdrawals)
@@ -177,12 +176,8 @@ class Stage:
 
     def _join(self, name: str, agent: Agent) -> AbstractAsyncContextManager[Space]:
         """Join as ``agent.join(gateway.url, space=…, token=…)`` does, and be told of losses."""
-        dial = websocket_connector(self.gateway.url, space=SPACE)
-        return agent.join(
-            telling(dial, partial(self._connection, name)),
-            token=self.gateway.token(name),
-            settings=SETTINGS,
-        )
+        dial = TellingConnector(self.gateway.url, SPACE, partial(self._connection, name))
+        return agent.join(dial, token=self.gateway.token(name), settings=SETTINGS)
 
 
 @asynccontextmanager
@@ -190,7 +185,7 @@ async def set_up(workspace: Workspace, output: Output) -> AsyncGenerator[Stage]:
     """The gateway on a free port and the four agents in it, for the length of a block."""
     async with Gateway(SPACE, MAY) as gateway:
         stage = Stage(workspace, gateway, output)
-        async with stage._joined():
+        async with stage.joined():
             yield stage
 
 

@@ -56,12 +56,15 @@ def text_on_disk(workspace: Workspace, path: str) -> str | None:
         return None
 
 
-def size_on_disk(workspace: Workspace, path: str) -> int | None:
-    """The size of a file in bytes; ``None`` if there is none."""
+async def look_at(stage: Stage, path: str) -> int | None:
+    """Look whether there is a file, and show it; its size in bytes, ``None`` if there is none."""
     try:
-        return (workspace.root / path).stat().st_size
+        size = (stage.workspace.root / path).lstat().st_size
     except OSError:
+        await stage.note("disk", "has no", path)
         return None
+    await stage.note("disk", "has", f"{path}, {size} bytes")
+    return size
 
 
 def record_checks(stage: Stage) -> list[Check]:
@@ -81,7 +84,7 @@ def record_checks(stage: Stage) -> list[Check]:
     # Everything that was sent before the last scene's result has been seen by now.
     return [
         Check(
-            "what became of what was proposed",
+            "the five proposals",
             "fulfilled; fulfilled; rejected: unsafe; withdrawn: no_longer_needed; fulfilled",
             "; ".join(states),
         ),

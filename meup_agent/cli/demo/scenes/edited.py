@@ -8,15 +8,15 @@ from meup_agent import Fulfilled
 from meup_agent.cli.demo.checks import Check
 from meup_agent.cli.demo.names import SETTINGS_FILE
 from meup_agent.cli.demo.stage import Stage
-from meup_agent.cli.demo.telling import outcome_in_words, text_on_disk
+from meup_agent.cli.demo.telling import look_at, outcome_in_words, text_on_disk
 from meup_agent.protocol import kinds
 
 STORY: Final = (
     "The proposer would write a password down. The reviewer masks it, and the proposer is told."
 )
 
-PROPOSED: Final = "station = pier\npassword = mussels-like-it\n"
-MASKED: Final = "station = pier\npassword = [masked]\n"
+PROPOSED: Final = "password = mussels\n"
+MASKED: Final = "password = [masked]\n"
 
 
 async def play(stage: Stage) -> list[Check]:
@@ -31,6 +31,7 @@ async def play(stage: Stage) -> list[Check]:
     for change in changes:
         await stage.note("proposer", "proposed", f"{change.path}: {change.proposed!r}")
         await stage.note("proposer", "learns", f"{change.path}: {change.fulfilled!r}")
+    await look_at(stage, SETTINGS_FILE)
     on_disk = text_on_disk(stage.workspace, SETTINGS_FILE)
     read_back = await stage.proposer.call(
         "files", "read_file", {"path": SETTINGS_FILE}, to="reviewer"
@@ -43,6 +44,6 @@ async def play(stage: Stage) -> list[Check]:
             "; ".join(f"{each.path}: {each.proposed!r} → {each.fulfilled!r}" for each in changes)
             or "none",
         ),
-        Check("the file on disk", repr(MASKED), repr(on_disk)),
-        Check("the file, read through the space", repr(MASKED), repr(read_back)),
+        Check("on disk", repr(MASKED), repr(on_disk)),
+        Check("read through the space", repr(MASKED), repr(read_back)),
     ]

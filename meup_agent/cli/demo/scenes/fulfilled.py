@@ -8,7 +8,7 @@ from meup_agent import Fulfilled
 from meup_agent.cli.demo.checks import Check
 from meup_agent.cli.demo.names import NOTE
 from meup_agent.cli.demo.stage import Stage
-from meup_agent.cli.demo.telling import kinds_of, outcome_in_words, text_on_disk
+from meup_agent.cli.demo.telling import kinds_of, look_at, outcome_in_words, text_on_disk
 from meup_agent.protocol import kinds
 
 STORY: Final = "The proposer may not write files. It proposes a note; the reviewer carries it out."
@@ -25,8 +25,8 @@ async def play(stage: Stage) -> list[Check]:
         outcome = await proposal.outcome()
 
     await stage.saw(proposal.id, kinds.MCP_RESPONSE)
+    await look_at(stage, NOTE)
     on_disk = text_on_disk(stage.workspace, NOTE)
-    await stage.note("disk", "written", f"{NOTE}: {on_disk!r}")
     return [
         Check("outcome", "fulfilled by reviewer, run by files", outcome_in_words(outcome)),
         Check(
@@ -34,6 +34,6 @@ async def play(stage: Stage) -> list[Check]:
             "as proposed",
             "as proposed" if isinstance(outcome, Fulfilled) and not outcome.edited else "changed",
         ),
-        Check("the note on disk", repr(note), repr(on_disk)),
+        Check("on disk", repr(note), repr(on_disk)),
         Check("the space saw", "proposal, request, response", kinds_of(stage, proposal.id)),
     ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from meup_agent import Rejected
 from meup_agent.cli.demo.checks import Check
 from meup_agent.cli.demo.names import OUTSIDE
 from meup_agent.cli.demo.stage import Stage
-from meup_agent.cli.demo.telling import outcome_in_words, size_on_disk, sorted_kinds_of
+from meup_agent.cli.demo.telling import look_at, outcome_in_words, sorted_kinds_of
 from meup_agent.protocol import kinds
 
 STORY: Final = "The proposer would write outside of the folder. The reviewer says no, and why."
@@ -22,19 +23,19 @@ async def play(stage: Stage) -> list[Check]:
     ) as proposal:
         outcome = await proposal.outcome()
 
-    rejection = await stage.rejections.first(lambda each: each.proposal_id == proposal.id)
-    explained = await stage.explanations.first(
-        lambda chat: rejection is not None and chat.about == rejection.id
-    )
-    await stage.saw(proposal.id, kinds.MCP_WITHDRAW)
-    outside = "nothing there" if size_on_disk(stage.workspace, OUTSIDE) is None else "there"
-    await stage.note("disk", "checked", f"{OUTSIDE}: {outside}")
+    heard = explained = None
+    if isinstance(outcome, Rejected):
+        heard = await stage.rejections.first(lambda each: each.proposal_id == proposal.id)
+        explained = await stage.explanations.first(lambda chat: chat.about == outcome.rejection_id)
+        await stage.saw(proposal.id, kinds.MCP_WITHDRAW)
+    outside = await look_at(stage, OUTSIDE)
     return [
         Check("outcome", "rejected by reviewer: unsafe", outcome_in_words(outcome)),
+        Check("the proposer's handler", "unsafe", heard.reason if heard else "not called"),
         Check("explanation", EXPLANATION, explained.text if explained else "none"),
         # The proposer takes it back too, so that nobody else fulfills what it believes dead.
         Check(
             "the space saw", "chat, proposal, reject, withdraw", sorted_kinds_of(stage, proposal.id)
         ),
-        Check(OUTSIDE, "nothing there", outside),
+        Check("outside the folder", "nothing", "nothing" if outside is None else "a file"),
     ]

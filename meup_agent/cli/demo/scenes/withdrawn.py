@@ -9,7 +9,7 @@ from meup_agent.cli.demo.arrivals import Arrivals
 from meup_agent.cli.demo.checks import Check
 from meup_agent.cli.demo.files import BATCHES, PARTIAL
 from meup_agent.cli.demo.stage import Stage
-from meup_agent.cli.demo.telling import kinds_of, outcome_in_words, size_on_disk
+from meup_agent.cli.demo.telling import kinds_of, look_at, outcome_in_words
 
 STORY: Final = "In the middle of a slow re-index the proposer changes its mind. Everybody stops."
 
@@ -23,30 +23,33 @@ async def play(stage: Stage) -> list[Check]:
         "files", "reindex", to="reviewer", on_progress=progress.add
     ) as proposal:
         await progress.first(lambda told: told.done >= MIDDLE)
-        half_written = size_on_disk(stage.workspace, PARTIAL)
-        await stage.note("disk", "half done", f"{PARTIAL} has {half_written} bytes")
+        half_written = await look_at(stage, PARTIAL)
         await proposal.withdraw(Reason.NO_LONGER_NEEDED)
         outcome = await proposal.outcome()
 
     for agent in ("reviewer", "files"):
         await stage.stopped(agent)
     told = await stage.withdrawals.first(lambda each: each.proposal_id == proposal.id)
-    left = size_on_disk(stage.workspace, PARTIAL)
-    await stage.note("disk", "clean", f"{PARTIAL} is {'gone' if left is None else 'still there'}")
+    left = await look_at(stage, PARTIAL)
     return [
         Check("outcome", "withdrawn: no_longer_needed", outcome_in_words(outcome)),
-        Check("half-written file, before", "there", "there" if half_written else "not there"),
+        Check("half-written file", "there", "there" if half_written else "not there"),
         Check(
-            "handlers that stopped",
-            "files: reindex: no_longer_needed ← reviewer ← proposer; "
-            "reviewer: review_reading: no_longer_needed ← proposer",
-            "; ".join(sorted(f"{stop.agent}: {stop}" for stop in stage.stops.all)),
+            "the reviewer's handler",
+            "review_reading: no_longer_needed ← proposer",
+            _stops_of(stage, "reviewer"),
         ),
         Check(
-            "the reviewer was told",
-            "withdrawn by proposer",
-            f"withdrawn by {told.by}" if told else "nothing",
+            "the tool's handler",
+            "reindex: no_longer_needed ← reviewer ← proposer",
+            _stops_of(stage, "files"),
         ),
+        Check("told afterwards", "by proposer", f"by {told.by}" if told else "nobody"),
         Check("half-written file, after", "gone", "gone" if left is None else f"{left} bytes"),
         Check("the space saw", "proposal, request, withdraw, cancel", kinds_of(stage, proposal.id)),
     ]
+
+
+def _stops_of(stage: Stage, agent: str) -> str:
+    """The handlers of an agent that were stopped, and the way that their end came."""
+    return "; ".join(str(stop) for stop in stage.stops.all if stop.agent == agent) or "not stopped"

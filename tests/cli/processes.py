@@ -1,0 +1,124 @@
+"""`meup` as a user runs it: real processes, real signals, real pipes."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+
+COMMAND = (sys.executable, "-W", "error", "-m", "meup_agent.cli")
+
+PATIENCE = 20.0
+"""Seconds that a process may take for anything; only a hang takes so long."""
+
+
+def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """These variables in an environment without the developer's own settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MEUP_")}
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
+        kept.pop(name, None)
+    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **(variables or {})}
+
+
+def meup(
+    *arguments: str,
+    command: Iterable[str] = COMMAND,
+    cwd: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> "subprocess.CompletedProcess[str]":
+    """Run `meup` to its end."""
+    return subprocess.run(
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+        cwd=cwd,
+        env=environment(variables),
+    )
+
+
+class Running:
+    """A process that runs, with its output so far."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.process = process
+        self.out = ""
+        self.err = ""
+
+    def until(self, wanted: str, *, stream: str = "out") -> str:
+        """Read until the output holds a text; all of that stream so far."""
+        deadline = time.monotonic() + PATIENCE
+        while wanted not in getattr(self, stream):
+            if not self._read(deadline):
+                raise AssertionError(f"{wanted!r} did not come; {self}")
+        return str(getattr(self, stream))
+
+    def end(self, *signals: int) -> int:
+        """Send signals, and wait for the end; the exit code."""
+        for number in signals:
+            self.process.send_signal(number)
+        deadline = time.monotonic() + PATIENCE
+        while self._read(deadline):
+            pass
+        return self.process.wait(max(0.1, deadline - time.monotonic()))
+
+    def _read(self, deadline: float) -> bool:
+        """Read what there is; `False` at the end of both streams."""
+        streams = [each for each in (self.process.stdout, self.process.stderr) if each is not None]
+        open_streams = [each for each in streams if not each.closed]
+        if not open_streams:
+            return False
+        ready, _, _ = select.select(open_streams, [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise AssertionError(f"nothing came for {PATIENCE:g} s; {self}")
+        for each in ready:
+            data = os.read(each.fileno(), 65536)
+            if not data:
+                each.close()
+            elif each is self.process.stdout:
+                self.out += data.decode()
+            else:
+                self.err += data.decode()
+        return True
+
+    def __str__(self) -> str:
+        return f"output: {self.out!r}, errors: {self.err!r}, code: {self.process.poll()}"
+
+
+@contextmanager
+def running(
+    *arguments: str,
+    command: Iterable[str] = COMMAND,
+    cwd: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Generator[Running]:
+    """Run `meup` for the length of a block; what is left of it is killed at the end."""
+    process: subprocess.Popen[Any] = subprocess.Popen(
+        [*command, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=cwd,
+        env=environment(variables),
+    )
+    try:
+        yield Running(process)
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+INTERRUPT = signal.SIGINT
+TERMINATE = signal.SIGTERM

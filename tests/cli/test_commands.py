@@ -1,0 +1,96 @@
+"""The program as a whole: help, version, usage, and how it fails."""
+
+import sys
+
+import pytest
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.program import run
+from tests.cli.processes import meup
+
+COMMANDS = ("demo", "gateway", "run", "tail")
+
+
+def test_without_arguments_it_shows_its_help() -> None:
+    done = meup()
+    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    assert all(command in done.stdout for command in COMMANDS)
+
+
+def test_it_tells_its_version() -> None:
+    done = meup("--version")
+    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    assert done.stdout.startswith("meup-agent ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_an_example_in_its_help(command: str) -> None:
+    done = meup(command, "--help")
+    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    assert "Example: " in done.stdout
+    assert f"meup {command}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("dance",), "meup: No such command 'dance'; see meup --help"),
+        (("tail", "--nope"), "meup: No such option: --nope"),
+        (("run",), "meup: Missing argument 'MODULE:AGENT'; see meup run --help"),
+        (("gateway", "--port", "70000"), "meup: Invalid value for '--port'"),
+        (("gateway",), "meup: a gateway needs either --config FILE or --dev"),
+        (("tail",), "meup: the url is missing; give --url or set MEUP_URL"),
+        (
+            ("tail", "--url", "ws://x", "--space", "s"),
+            "meup: the token is missing; set MEUP_TOKEN, or give --token-file or --token",
+        ),
+        (
+            ("tail", "--url", "ws://x", "--space", "s", "--token-file", "/nonexistent"),
+            "meup: the token file /nonexistent cannot be read: no such file or directory",
+        ),
+        (
+            ("tail", "--url", "http://x", "--space", "s", "--token", "t"),
+            "meup: the address 'http://x' cannot be used",
+        ),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    arguments: tuple[str, ...],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("MEUP_URL", "MEUP_SPACE", "MEUP_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    code = run(arguments)
+    done = capsys.readouterr()
+    assert (code, done.out) == (exit_codes.USAGE, "")
+    assert done.err.startswith(sentence)
+    assert done.err.count("\n") == 1
+
+
+def test_wrong_usage_gives_its_exit_code_to_the_shell() -> None:
+    done = meup("dance")
+    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
+    assert done.stderr == "meup: No such command 'dance'; see meup --help\n"
+
+
+BROKEN = """
+import sys
+import meup_agent.cli.tail as module
+def fail(*_): raise RuntimeError("a defect\\nof ours \\x1b[31m")
+module.address = fail
+from meup_agent.cli import main
+main()
+"""
+
+
+def test_a_defect_is_a_sentence_and_a_traceback_only_on_demand() -> None:
+    command = (sys.executable, "-c", BROKEN)
+    done = meup("tail", command=command)
+    assert done.returncode == exit_codes.FAILED
+    assert done.stderr == (
+        "meup: a defect of ours \\e[31m (RuntimeError; meup --debug shows more)\n"
+    )
+    assert "Traceback" in meup("--debug", "tail", command=command).stderr
+    assert "Traceback" in meup("tail", command=command, variables={"MEUP_DEBUG": "1"}).stderr

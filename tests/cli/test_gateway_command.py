@@ -1,0 +1,146 @@
+"""`meup gateway`: starts, says where, ends when told, and says in a sentence why it cannot."""
+
+import re
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from meup_agent import Agent
+from meup_agent.cli import exit_codes
+from meup_agent.cli.dialing import ConnectionEvent, Ended, TellingConnector
+from meup_agent.cli.program import run
+from meup_agent.gateway.embedded import ThreadedGateway
+from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
+
+SPACE_YAML = """
+space: {id: harbour}
+participants:
+  ann: {tokens: [ann-token], capabilities: [{kind: chat}]}
+"""
+
+
+def exports(gateway: Running) -> list[dict[str, str]]:
+    lines = [line for line in gateway.out.splitlines() if line.startswith("export ")]
+    return [dict(re.findall(r"(MEUP_\w+)=(\S+)", line)) for line in lines]
+
+
+@pytest.mark.parametrize("number", [INTERRUPT, TERMINATE])
+def test_dev_prints_lines_to_paste_and_ends_gracefully(number: int) -> None:
+    with running("gateway", "--dev", "--port", "0") as gateway:
+        gateway.until("# observer")
+        gateway.until("\n", stream="err")
+        gateway.until("listening at ws://127.0.0.1:", stream="err")
+        while len(exports(gateway)) < 4:
+            gateway.until(gateway.out + "export ")
+        observer = exports(gateway)[3]
+        closes: list[ConnectionEvent] = []
+
+        async def be_told_to_dial_again() -> None:
+            ended = anyio.Event()
+
+            async def tell(event: ConnectionEvent) -> None:
+                closes.append(event)
+                if isinstance(event, Ended):
+                    ended.set()
+
+            connector = TellingConnector(observer["MEUP_URL"], observer["MEUP_SPACE"], tell)
+            async with Agent("x").join(connector, token=observer["MEUP_TOKEN"]) as space:
+                assert space.me == "observer"
+                gateway.process.send_signal(number)
+                with anyio.fail_after(10):
+                    await ended.wait()
+
+        anyio.run(be_told_to_dial_again)
+        assert isinstance(closes[-1], Ended)
+        assert closes[-1].info.code == 1012
+        assert gateway.end() == exit_codes.OK
+    assert len({each["MEUP_TOKEN"] for each in exports(gateway)}) == 4
+    assert "Traceback" not in gateway.err
+
+
+def test_a_file_is_served_and_a_host_without_tls_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(SPACE_YAML)
+    arguments = ("gateway", "--config", "space.yaml", "--host", "0.0.0.0", "--port", "0")
+    with running(*arguments, cwd=tmp_path) as gateway:
+        gateway.until("put a proxy with TLS in front\n", stream="err")
+        port = re.search(r"listening at ws://127.0.0.1:(\d+)", gateway.err)
+        assert port
+
+        async def join() -> None:
+            url = f"ws://127.0.0.1:{port[1]}"
+            async with Agent("x").join(url, space="harbour", token="ann-token") as space:
+                assert space.me == "ann"
+
+        anyio.run(join)
+        assert gateway.end(TERMINATE) == exit_codes.OK
+    assert "meup: warning: listening at 0.0.0.0 without TLS" in gateway.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("space: {id: harbour\n", r"space\.yaml, line \d+: expected YAML"),
+        ("participants: {}\n", r"space\.yaml: space: is missing"),
+        (
+            "space: {id: x}\nparticipants:\n  a: {tokens: [t], capabilites: []}\n",
+            r"space\.yaml: participants\.a\.capabilites: unknown key",
+        ),
+        (
+            "space: {id: x}\nparticipants:\n  a: {tokens: [t], capabilities: [{kind: '/(/'}]}\n",
+            r"space\.yaml: participants\.a\.capabilities",
+        ),
+        (None, r"space\.yaml: cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_key(
+    tmp_path: Path,
+    text: str | None,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if text is not None:
+        (tmp_path / "space.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    code = run(["gateway", "--config", "space.yaml"])
+    done = capsys.readouterr()
+    assert (code, done.out) == (exit_codes.USAGE, "")
+    assert re.search(f"^meup: {said}", done.err)
+    assert done.err.count("\n") == 1
+
+
+def test_a_broken_file_gives_its_exit_code_to_the_shell(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text("space: [")
+    done = meup("gateway", "--config", "space.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
+    assert done.stderr.startswith("meup: space.yaml, line 1: expected YAML")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_is_said(gateway: ThreadedGateway) -> None:
+    done = meup("gateway", "--dev", "--port", str(gateway.port))
+    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
+    assert done.stderr == (
+        f"meup: cannot listen at 127.0.0.1:{gateway.port}: address already in use;"
+        " choose another host or port\n"
+    )
+
+
+WITHOUT_EXTRA = """
+import sys
+sys.modules["picows"] = sys.modules["yaml"] = None
+from meup_agent.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("arguments", [("gateway", "--dev"), ("demo",)])
+def test_without_the_extra_it_is_said_how_to_get_it(arguments: tuple[str, ...]) -> None:
+    done = meup(*arguments, command=(sys.executable, "-c", WITHOUT_EXTRA))
+    assert (done.returncode, done.stdout) == (exit_codes.FAILED, "")
+    assert done.stderr == (
+        "meup: a gateway needs picows, yaml, not installed here;"
+        " run: pip install 'meup-agent[gateway]'\n"
+    )

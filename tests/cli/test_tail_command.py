@@ -1,0 +1,213 @@
+"""`meup tail`: everything that is said, one harmless line each, until the reader or we go."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Proposal, Space
+from meup_agent.cli import exit_codes
+from meup_agent.gateway.embedded import ThreadedGateway
+from tests.cli.processes import (
+    COMMAND,
+    INTERRUPT,
+    PATIENCE,
+    TERMINATE,
+    environment,
+    meup,
+    running,
+)
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\nalice → bob  forged line\r\x9b31m[red]\u200b"
+ESCAPED = "\\e[2J\\e]0;owned\\x07\\u202egnp.exe\\nalice → bob  forged line\\r\\x9b31m[red]\\u200b"
+
+
+FORCED = {"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": "120"}
+"""As if there was a terminal, without colour."""
+
+
+def as_alice(gateway: ThreadedGateway, act: Callable[[Space], Awaitable[object]]) -> None:
+    """Do something in the space, as alice."""
+
+    async def join() -> None:
+        token = gateway.token("alice")
+        async with Agent("alice").join(gateway.url, space="demo", token=token) as space:
+            with anyio.fail_after(10):
+                await act(space)
+
+    anyio.run(join)
+
+
+def test_an_exchange_is_shown_and_ctrl_c_ends_it(
+    gateway: ThreadedGateway, tail_settings: dict[str, str]
+) -> None:
+    bob = Agent("bob")
+
+    @bob.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @bob.on_proposal(name="add")
+    async def review(proposal: Proposal) -> None:
+        await proposal.fulfill({**proposal.arguments, "b": 2})
+
+    async def propose(space: Space) -> None:
+        token = gateway.token("bob")
+        async with bob.join(gateway.url, space="demo", token=token):
+            async with space.propose("bob", "add", {"a": 1, "b": 1}, to="bob") as proposal:
+                await proposal.outcome()
+
+    with running("tail", variables=tail_settings) as tail:
+        tail.until(f"connected to demo at {gateway.url}; here: nobody else")
+        as_alice(gateway, propose)
+        tail.until("alice                    leave")
+        assert tail.end(INTERRUPT) == exit_codes.INTERRUPTED
+    assert tail.err == ""
+    [proposed] = [line for line in tail.out.splitlines() if "proposal" in line]
+    [requested] = [line for line in tail.out.splitlines() if "request " in line]
+    [responded] = [line for line in tail.out.splitlines() if "response" in line]
+    exchange, request = requested.split()[1].split("/")
+    assert proposed.split()[1] == exchange
+    assert responded.split()[1] == f"{exchange}/{request}"
+    assert proposed.endswith("proposal  bob.add(a=1, b=1)  pending")
+    assert requested.endswith("request   add(a=1, b=2) (edited)  in progress")
+    assert responded.endswith("response  3  fulfilled")
+    assert "\x1b" not in tail.out
+
+
+def test_hostile_text_is_escaped(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
+    async def speak(space: Space) -> None:
+        await space.chat(HOSTILE)
+        await space.send("acme/event", {HOSTILE: [HOSTILE]})
+        await space.send("mcp/reject", {"reason": HOSTILE}, correlation="x")
+
+    with running("tail", variables={**tail_settings, **FORCED}) as tail:
+        tail.until("nobody else")
+        as_alice(gateway, speak)
+        tail.until("leave")
+        tail.end(INTERRUPT)
+    bare = "".join(part for part in tail.out.replace("\x1b[0m", "").split("\n"))
+    assert "\x1b]" not in bare
+    assert "\x1b[2J" not in bare
+    assert not any(character in bare for character in "\x07\r\x9b\u202e\u200b")
+
+    with running("tail", variables=tail_settings) as plain:
+        plain.until("nobody else")
+        as_alice(gateway, speak)
+        plain.until("leave")
+        plain.end(INTERRUPT)
+    assert all(line.isprintable() for line in plain.out.splitlines())
+    assert f"chat      {ESCAPED}" in plain.out
+    spoken = [line for line in plain.out.splitlines() if "forged line" in line]
+    assert len(spoken) == 3
+
+
+def test_json_is_one_line_an_envelope(
+    gateway: ThreadedGateway, tail_settings: dict[str, str]
+) -> None:
+    async def speak(space: Space) -> None:
+        await space.chat(HOSTILE, to="bob")
+
+    with running("tail", "--json", variables=tail_settings) as tail:
+        tail.until("nobody else", stream="err")
+        as_alice(gateway, speak)
+        tail.until('"leave"')
+        assert tail.end(TERMINATE) == exit_codes.TERMINATED
+    assert tail.out.isascii()
+    envelopes = [json.loads(line) for line in tail.out.splitlines()]
+    assert [each["kind"] for each in envelopes] == ["system.presence", "chat", "system.presence"]
+    assert envelopes[1]["payload"]["message"] == HOSTILE
+    assert (envelopes[1]["from"], envelopes[1]["to"]) == ("alice", ["bob"])
+
+
+def test_a_lost_connection_shows_and_is_made_again(
+    gateway: ThreadedGateway, tail_settings: dict[str, str]
+) -> None:
+    with running("tail", variables=tail_settings) as tail:
+        tail.until("nobody else")
+        gateway.restart()
+        tail.until("connection lost, dropped without a close frame; dialling again")
+        tail.until("connected again")
+        tail.until("tailer is in; here: nobody else")
+        assert tail.end(INTERRUPT) == exit_codes.INTERRUPTED
+    assert tail.err == ""
+
+
+def test_a_reader_that_has_enough_ends_it_at_once(tail_settings: dict[str, str]) -> None:
+    # Nothing more is said in the space: it must notice without having anything to print.
+    command = " ".join(COMMAND)
+    done = subprocess.run(
+        ["bash", "-c", f"{command} tail | head -1; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env=environment(tail_settings),
+    )
+    first, code = done.stdout.splitlines()
+    assert "connected to demo" in first
+    assert (code, done.stderr) == ("0", "")
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"MEUP_TOKEN": "wrong"}, "refused the token"),
+        ({"MEUP_SPACE": "nowhere"}, "has no such space"),
+        ({"MEUP_URL": "ws://127.0.0.1:1"}, "cannot connect to 127.0.0.1:1"),
+    ],
+)
+def test_without_a_way_in_it_says_why(
+    tail_settings: dict[str, str], changed: dict[str, str], sentence: str
+) -> None:
+    done = meup("tail", variables={**tail_settings, **changed})
+    assert (done.returncode, done.stdout) == (exit_codes.NO_CONNECTION, "")
+    assert sentence in done.stderr
+    assert done.stderr.startswith("meup: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_being_taken_over_ends_it(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
+    with running("tail", variables=tail_settings) as first:
+        first.until("nobody else")
+        with running("tail", variables=tail_settings) as second:
+            second.until("nobody else")
+            assert first.end() == exit_codes.NO_CONNECTION
+    assert "took over" in first.err
+    assert "Traceback" not in first.err
+
+
+STUCK = """
+import os, subprocess, sys
+reader, writer = os.pipe()
+os.set_blocking(writer, False)
+try:
+    while True:
+        os.write(writer, b"x" * 65536)
+except BlockingIOError:
+    pass
+os.set_blocking(writer, True)
+os.dup2(writer, 1)
+os.close(writer)
+from meup_agent.cli import main
+main()
+"""
+
+
+def test_a_reader_that_does_not_read_does_not_make_it_deaf(
+    gateway: ThreadedGateway, tail_settings: dict[str, str]
+) -> None:
+    with running("tail", command=(sys.executable, "-c", STUCK), variables=tail_settings) as tail:
+
+        async def until_it_is_in(space: Space) -> None:
+            with space.watch() as envelopes:
+                if not any(each.id == "tailer" for each in space.participants):
+                    async for envelope in envelopes:
+                        if "tailer" in str(envelope.payload):
+                            return
+
+        as_alice(gateway, until_it_is_in)
+        assert tail.end(TERMINATE) == exit_codes.TERMINATED
