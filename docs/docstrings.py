@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import griffe
@@ -11,10 +12,18 @@ import meup_agent
 
 _ROLE = re.compile(r":(?:class|meth|func|attr|exc|data|mod):`~?([\w.]+)`")
 _LITERAL_BLOCK = re.compile(r"::$", re.MULTILINE)
+_CITATION = re.compile(r"PROTOCOL (\d)(?:\.\d+)?")
+
+_HEADING = re.compile(r"^## (\d)\. (.+)$", re.MULTILINE)
+_PROTOCOL = Path(__file__).with_name("protocol.md").read_text(encoding="utf-8")
+_ANCHORS = {
+    number: f"{number}-{re.sub(r'[^a-z0-9 ]', '', title.lower()).replace(' ', '-')}"
+    for number, title in _HEADING.findall(_PROTOCOL)
+}
 
 
 class Docstrings(griffe.Extension):
-    """Turns roles such as ``:meth:`` into links where they name something public."""
+    """Turns roles such as ``:meth:``, and citations of the protocol, into links."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of each object that was read."""
@@ -22,6 +31,7 @@ class Docstrings(griffe.Extension):
             around = obj if obj.is_class else obj.parent
             scope = around.name if around is not None and around.is_class else ""
             text = _ROLE.sub(lambda role: _link(role[1], scope), obj.docstring.value)
+            text = _CITATION.sub(lambda said: f"[{said[0]}][{_ANCHORS[said[1]]}]", text)
             obj.docstring.value = _LITERAL_BLOCK.sub(":", text)
 
 

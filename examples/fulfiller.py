@@ -1,4 +1,4 @@
-"""A fulfiller: it decides what others propose, and carries out what it approves.
+"""A fulfiller: it decides what others propose, and carries out what it likes.
 
 Its capabilities let it call tools. Those of the proposer do not.
 """
@@ -12,22 +12,25 @@ MAX_DIGITS = 6
 
 @agent.on_proposal(name="divide")
 async def review_division(proposal: Proposal) -> None:
-    # Nobody has checked these arguments yet: the tool does, when it is called.
     arguments = proposal.arguments
-    digits = arguments.get("digits", 0)
-    if arguments.get("divisor") == 0:
-        await proposal.reject(Reason.INVALID, explain="nobody can divide by zero")
-    elif isinstance(digits, int) and digits > MAX_DIGITS:
-        # This is not quite what was proposed. The proposer is told the difference.
+    divisor, digits = arguments.get("divisor"), arguments.get("digits", 0)
+    # These are a stranger's words. Let through only what you understand: the
+    # tool takes "12" for a number, and a rule for numbers would not see it.
+    if not isinstance(divisor, int | float) or not isinstance(digits, int):
+        await proposal.reject(Reason.INVALID, explain="numbers, please")
+    elif divisor == 0:
+        await proposal.reject(Reason.INVALID, explain="nobody divides by zero")
+    elif digits > MAX_DIGITS:
+        # Not quite what was proposed. The proposer is told the difference.
         await proposal.fulfill({**arguments, "digits": MAX_DIGITS})
     else:
         await proposal.fulfill()
 
 
-# Of several handlers that match, the first is asked. This one gets what is left.
-@agent.on_proposal
-async def review(proposal: Proposal, ctx: Context) -> None:
-    # If the proposer withdraws meanwhile, the tool is cancelled, and so are we.
+# These do no harm. What no handler matches is rejected without our doing.
+@agent.on_proposal(name=["add", "summarize"])
+async def approve(proposal: Proposal, ctx: Context) -> None:
+    # If the proposer withdraws now, the tool is cancelled, and so are we.
     outcome = await proposal.fulfill()
     if outcome.is_error:
         ctx.log.warning("%s failed: %s", proposal.tool, outcome.result)
@@ -35,7 +38,7 @@ async def review(proposal: Proposal, ctx: Context) -> None:
 
 @agent.on_withdraw
 async def note(withdrawal: Withdrawal, ctx: Context) -> None:
-    # By now our handler of the proposal has ended, and its request is cancelled.
+    # By now our handler has ended, and its request is cancelled.
     ctx.log.info("%r took a proposal back: %s", withdrawal.by, withdrawal.cause)
 
 

@@ -1,8 +1,8 @@
-"""Long jobs that end cleanly when they are cancelled: one async, one in a thread.
+"""Long jobs that end cleanly when cancelled: one async, one in a thread.
 
 Both write a file row by row, and give it its name when it is complete. Whatever
-ends a job early, a withdrawn proposal, a cancelled request, Ctrl-C or an error, no
-half-written file stays.
+ends a job early, a withdrawn proposal, a cancelled request, Ctrl-C or an error,
+no half-written file stays.
 """
 
 import time
@@ -36,8 +36,8 @@ async def export(rows: int, ctx: Context) -> str:
     finally:
         if ctx.reason is not None:
             ctx.log.info("stopped by %r: %s", ctx.reason.by, ctx.reason)
-        # In a cancelled handler every further await fails, except in this block.
-        # The seconds are its deadline, so that a hanging clean-up ends as well.
+        # In a cancelled handler every further await fails, but not in here.
+        # The seconds are a deadline, so that a hanging clean-up ends as well.
         async with ctx.cleanup(5):
             await file.aclose()
             await part.unlink(missing_ok=True)
@@ -51,7 +51,7 @@ def export_in_a_thread(rows: int, ctx: Context) -> str:
     try:
         with part.open("w") as file:
             for row in range(rows):
-                # Nothing can interrupt a thread, so it has to look. This raises.
+                # Nothing can interrupt a thread: it has to look. This raises.
                 ctx.check_cancelled()
                 time.sleep(A_ROW_TAKES)
                 file.write(f"{row},{row * row}\n")

@@ -11,13 +11,13 @@ agent = Agent("proposer")
 
 @agent.on_chat
 async def listen(chat: Chat) -> None:
-    # The words for a rejection follow it as a chat: nobody has to wait for them.
+    # The words for a rejection follow it as a chat: nobody waits for them.
     print(f"{chat.sender}: {chat.text}")
 
 
 async def propose_division(space: Space, **arguments: Any) -> None:
-    # "tools" should carry it out, and "fulfiller" should decide. Leaving the block
-    # with nothing decided, whatever the way out, withdraws the proposal.
+    # "tools" should carry it out, and "fulfiller" should decide. Leaving the
+    # block with nothing decided, whatever the way out, withdraws the proposal.
     async with space.propose(
         "tools", "divide", arguments, to="fulfiller", ttl=30
     ) as proposal:
@@ -40,7 +40,9 @@ async def main() -> None:
         await propose_division(space, dividend=2, divisor=3, digits=12)
         # In one line: a request where our capabilities allow it, otherwise a
         # proposal. What is no result is raised: ProposalRejected, ToolError …
-        print(await space.call("tools", "add", {"a": 1, "b": 2}, to="fulfiller"))
+        print(
+            await space.call("tools", "add", {"a": 1, "b": 2}, to="fulfiller")
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Agents tested without a network: they meet in a space inside the test's process.
+"""Agents tested without a network: they meet in a space inside the test.
 
 Run it with ``python -m pytest examples/test_without_network.py``.
 """
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.anyio  # runs the async tests, on asyncio and on trio
 # Who is there and what each may send, as in a gateway's configuration.
 PARTICIPANTS = {
     "proposer": [{"kind": "mcp/proposal"}],
-    "fulfiller": [{"kind": kind} for kind in ("mcp/request", "mcp/reject", "chat")],
+    "fulfiller": [
+        {"kind": kind} for kind in ("mcp/request", "mcp/reject", "chat")
+    ],
     "tools": [],
 }
 
@@ -42,10 +44,10 @@ async def test_fulfiller_lets_no_division_by_zero_through() -> None:
 
 async def test_withdrawal_stops_the_tool() -> None:
     started, stopped = anyio.Event(), anyio.Event()
-    slow = Agent("slow tools")
+    slow = Agent("a slow calculator")
 
     @slow.tool
-    async def wait() -> None:
+    async def add() -> None:
         started.set()
         try:
             await anyio.sleep_forever()
@@ -59,7 +61,7 @@ async def test_withdrawal_stops_the_tool() -> None:
             fulfiller.agent.join(space.connector("fulfiller")),
             Agent("a proposer").join(space.connector("proposer")) as proposer,
         ):
-            async with proposer.propose("tools", "wait", to="fulfiller"):
+            async with proposer.propose("tools", "add", to="fulfiller"):
                 await started.wait()
-            # Leaving the block withdrew the proposal, since nothing was decided.
+            # Leaving the block with nothing decided withdrew the proposal.
             await stopped.wait()

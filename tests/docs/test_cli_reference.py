@@ -43,7 +43,7 @@ def block(name: str) -> str:
     command: Any = COMMANDS[name]
     table = [row(each) for each in command.params]
     head = [f"## meup {name}", "", markdown(command.help), ""]
-    return "\n".join([*head, "| | |", "|---|---|", *table])
+    return "\n".join([*head, "| option | what it does |", "|---|---|", *table])
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -9,7 +9,7 @@ from tests.programs import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
 
-UNITS = {"": 1, "s": 1, "characters": 1, "KiB": 2**10, "MiB": 2**20}
+UNITS = {"": 1, "s": 1, "KiB": 2**10, "MiB": 2**20}
 
 
 def number(text: str) -> float:
@@ -30,17 +30,16 @@ def rows(page: str) -> list[list[str]]:
 
 def test_named_limits_are_the_constants() -> None:
     constants = {
-        match[1]: cells[1]
+        (match[2], match[1]): cells[1]
         for cells in rows("settings.md")
-        if (match := re.fullmatch(r"`([\w.]+\.[A-Z_]+)`", cells[-1]))
+        if (match := re.fullmatch(r"`([A-Z_]+)` in `([\w.]+)`", cells[-1]))
     }
     assert len(constants) > 20
     wrong: dict[str, tuple[str, object]] = {}
-    for name, shown in constants.items():
-        module, _, constant = f"meup_agent.{name}".rpartition(".")
-        value = getattr(import_module(module), constant, None)
+    for (module, constant), shown in constants.items():
+        value = getattr(import_module(f"meup_agent.{module}"), constant, None)
         if value != number(shown):
-            wrong[name] = (shown, value)
+            wrong[constant] = (shown, value)
     assert wrong == {}
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from meup_agent import Agent, Chat, Progress, RequestError, Space, ToolError
+from examples import fulfiller
+from examples.tutorial import reviewer
+from meup_agent import Agent, Chat, Progress, Rejected, RequestError, Space, ToolError
 from meup_agent.gateway.dev import dev_config
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.files import load_config
@@ -110,17 +112,17 @@ def test_calculator_answers(gateway: ThreadedGateway) -> None:
 def test_proposer_gets_what_the_fulfiller_decides(gateway: ThreadedGateway) -> None:
     with (
         run_example(gateway, "calculator.py", "tools") as calculator,
-        run_example(gateway, "fulfiller.py", "fulfiller") as fulfiller,
+        run_example(gateway, "fulfiller.py", "fulfiller") as deciding,
     ):
         calculator.wait_for("connected to")
-        fulfiller.wait_for("connected to")
+        deciding.wait_for("connected to")
         with run_example(gateway, "proposer.py", "proposer") as proposer:
             assert proposer.wait() == 0
         assert proposer.stderr == []
         assert proposer.stdout == [
             "fulfilled by fulfiller: 3.143",
             "rejected by fulfiller: invalid",
-            "fulfiller: nobody can divide by zero",
+            "fulfiller: nobody divides by zero",
             "fulfilled by fulfiller: 0.666667",
             "  arguments.digits: 6",
             "    instead of 12",
@@ -128,24 +130,55 @@ def test_proposer_gets_what_the_fulfiller_decides(gateway: ThreadedGateway) -> N
         ]
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments", "reason"),
+    [
+        pytest.param("divide", {"dividend": 1, "divisor": "0"}, "invalid", id="divisor-in-quotes"),
+        pytest.param("divide", {"dividend": 1}, "invalid", id="no-divisor"),
+        pytest.param(
+            "divide",
+            {"dividend": 1, "divisor": 3, "digits": "12"},
+            "invalid",
+            id="digits-in-quotes",
+        ),
+        pytest.param("delete", {}, "incapable", id="unknown-tool"),
+        pytest.param("print_pages", {"pages": "9999"}, "other", id="pages-in-quotes"),
+        pytest.param("print_pages", {}, "other", id="no-pages"),
+    ],
+)
+def test_fulfillers_let_through_only_what_they_understand(
+    gateway: ThreadedGateway, tool: str, arguments: dict[str, object], reason: str
+) -> None:
+    agent = reviewer.agent if tool == "print_pages" else fulfiller.agent
+
+    async def propose(space: Space) -> None:
+        joining = agent.join(gateway.url, space="demo", token=gateway.token("fulfiller"))
+        async with joining, space.propose("tools", tool, arguments, to="fulfiller") as proposal:
+            outcome = await proposal.outcome()
+        assert isinstance(outcome, Rejected)
+        assert outcome.reason == reason
+
+    in_space(gateway, "proposer", propose)
+
+
 def test_fulfiller_notes_a_withdrawal(gateway: ThreadedGateway) -> None:
     started = anyio.Event()
     tools = Agent("slow tools")
 
     @tools.tool
-    async def wait() -> None:
+    async def add() -> None:
         started.set()
         await anyio.sleep_forever()
 
     async def propose_and_withdraw(space: Space) -> None:
         joining = tools.join(gateway.url, space="demo", token=gateway.token("tools"))
-        async with joining, space.propose("tools", "wait", to="fulfiller"):
+        async with joining, space.propose("tools", "add", to="fulfiller"):
             await started.wait()
 
-    with run_example(gateway, "fulfiller.py", "fulfiller") as fulfiller:
-        fulfiller.wait_for("connected to")
+    with run_example(gateway, "fulfiller.py", "fulfiller") as deciding:
+        deciding.wait_for("connected to")
         in_space(gateway, "proposer", propose_and_withdraw)
-        fulfiller.wait_for("'proposer' took a proposal back: no_longer_needed")
+        deciding.wait_for("'proposer' took a proposal back: no_longer_needed")
 
 
 @pytest.mark.parametrize("tool", ["export", "export_in_a_thread"])
