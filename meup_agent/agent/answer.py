@@ -1,8 +1,8 @@
-"""A tool's result as it can be sent: text that is text, and no larger than a frame."""
+"""Answers as they can be sent: no larger than a frame, and text that is text."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,11 +19,7 @@ MAX_RESULT_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
 
 def wire_result(result: JsonObject) -> msgspec.Raw:
     """The JSON of a ``CallToolResult``, or of one that says why this one cannot be sent."""
-    try:
-        raw = encode_json(result)
-    except UnicodeEncodeError:
-        # Names of files, for example, may hold bytes that are no text (PEP 383).
-        raw = encode_json(_sendable(result))
+    raw = encode_json(result)
     if len(raw) > MAX_RESULT_BYTES:
         raw = encode_json(
             {
@@ -39,16 +35,5 @@ def wire_result(result: JsonObject) -> msgspec.Raw:
 
 
 def sendable_text(text: str) -> str:
-    """The text with ``?`` for what UTF-8 has no bytes for."""
+    """The text with ``?`` for what UTF-8 has no bytes for, as names of files may hold (PEP 383)."""
     return text.encode(errors="replace").decode()
-
-
-def _sendable(value: object) -> object:
-    if isinstance(value, str):
-        return sendable_text(value)
-    if isinstance(value, dict):
-        fields = cast("dict[str, object]", value)
-        return {sendable_text(name): _sendable(inner) for name, inner in fields.items()}
-    if isinstance(value, list):
-        return [_sendable(inner) for inner in cast("list[object]", value)]
-    return value

@@ -87,16 +87,18 @@ class Scope:
         if is_async:
             return await fn(**arguments)
 
-        def unless_cancelled() -> Any:
+        def unless_cancelled() -> tuple[Any]:
             self.check_cancelled()
-            return fn(**arguments)
+            # Boxed: trio has a word of its own for a thread that returns a coroutine.
+            return (fn(**arguments),)
 
         with anyio.CancelScope(shield=True) as thread:
             self._threads.add(thread)
             try:
-                return await anyio.to_thread.run_sync(
+                (result,) = await anyio.to_thread.run_sync(
                     unless_cancelled, abandon_on_cancel=True, limiter=threads
                 )
+                return result
             finally:
                 self._threads.discard(thread)
 

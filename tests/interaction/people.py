@@ -1,0 +1,241 @@
+"""Who takes part in the interaction tests, and what a test sees of them."""
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol
+
+import anyio
+
+from meup_agent import Agent, Backoff, Envelope, ProposalState, Settings, Space
+from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import decode, encode
+from meup_agent.protocol.envelope import draft
+from meup_agent.session import Session
+from meup_agent.testing.memory import MemorySpace
+from meup_agent.transport.base import Connector, Transport
+from meup_agent.transport.websocket import websocket_connector
+
+PATIENCE = 20.0
+"""Seconds after which a test is stuck."""
+
+EVERYTHING = [{"kind": "*"}]
+PROPOSALS = [{"kind": "mcp/proposal"}, {"kind": "chat"}]
+PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
+    "proposer": PROPOSALS,
+    "reviewer": EVERYTHING,
+    "second": EVERYTHING,
+    "tools": EVERYTHING,
+    "deep": EVERYTHING,
+    "mallory": EVERYTHING,
+    "observer": [{"kind": "chat"}],
+}
+
+QUICK = Settings(backoff=Backoff(first=0.005, longest=0.02))
+"""Reconnects soon: nothing here is about the pauses."""
+
+
+class Meeting(Protocol):
+    """A gateway with everybody's tokens, in memory or behind real sockets."""
+
+    def connector(self, participant: str) -> Connector: ...
+    def token(self, participant: str) -> str: ...
+    def drop(self, participant: str) -> None: ...
+    def kill(self) -> None: ...
+    def restart(self) -> None: ...
+
+
+class InMemory:
+    def __init__(self) -> None:
+        self._space = MemorySpace(participants=PARTICIPANTS)
+        self.token = self._space.token
+        self.connector = self._space.connector
+        self.drop = self._space.drop
+        self.kill = self._space.kill
+        self.restart = self._space.restart
+
+
+class OverSockets:
+    def __init__(self, gateway: ThreadedGateway) -> None:
+        self.gateway = gateway
+        self.token = gateway.token
+        self.drop = gateway.drop
+        self.kill = gateway.kill
+        self.restart = gateway.restart
+
+    def connector(self, participant: str) -> Connector:
+        return websocket_connector(self.gateway.url, space="demo")
+
+
+def gateway_for_everybody() -> Gateway:
+    return Gateway(participants=PARTICIPANTS)
+
+
+def join(
+    meeting: Meeting, agent: Agent | str, name: str | None = None, **options: Any
+) -> AbstractAsyncContextManager[Space]:
+    """Let an agent, or a participant without handlers, join under its own name."""
+    agent = agent if isinstance(agent, Agent) else Agent(agent)
+    who = name or agent.name
+    options.setdefault("settings", QUICK)
+    return agent.join(meeting.connector(who), token=meeting.token(who), **options)
+
+
+def session_of(space: Space) -> Session:
+    return space._session
+
+
+def is_idle(space: Space) -> bool:
+    """Whether nothing runs, waits, or is still to be sent."""
+    session = session_of(space)
+    table = session.table
+    return not (table.running or table.queued or table.waiting or len(session.outbox))
+
+
+def state_of(space: Space, proposal_id: str) -> ProposalState | None:
+    """Where a proposal stands, as this participant has seen it."""
+    return next((r.state for r in space.proposals if r.key.id == proposal_id), None)
+
+
+def has_state(space: Space, proposal_id: str, state: ProposalState) -> bool:
+    return state_of(space, proposal_id) is state
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a state that no event tells of."""
+    while not condition():  # noqa: ASYNC110 - there is no event to wait for
+        await anyio.sleep(0.001)
+
+
+class Notes:
+    """What happened, in order, and events for it."""
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+        self._events: dict[Any, anyio.Event] = {}
+
+    def __call__(self, what: Any) -> None:
+        self.all.append(what)
+        self._event(what).set()
+
+    async def until(self, *what: Any) -> None:
+        for each in what:
+            await self._event(each).wait()
+
+    def from_thread(self, what: Any) -> None:
+        anyio.from_thread.run_sync(self, what)
+
+    def _event(self, what: Any) -> anyio.Event:
+        return self._events.setdefault(what, anyio.Event())
+
+
+class Tape:
+    """Every envelope that one participant has received, as it went by."""
+
+    def __init__(self) -> None:
+        self.envelopes: list[Envelope] = []
+        self._more = anyio.Event()
+
+    def put(self, envelope: Envelope) -> None:
+        self.envelopes.append(envelope)
+        self._more.set()
+
+    async def until(self, match: Callable[[Envelope], bool], count: int = 1) -> Envelope:
+        """Wait until so many have matched; the last one of them."""
+        while len(found := [e for e in self.envelopes if match(e)]) < count:
+            self._more = anyio.Event()
+            await self._more.wait()
+        return found[-1]
+
+    def of(self, kind: str, *, sender: str | None = None) -> list[Envelope]:
+        return [e for e in self.envelopes if e.kind == kind and sender in (None, e.sender)]
+
+    def calls(self, method: str) -> list[Envelope]:
+        return [e for e in self.of(kinds.MCP_REQUEST) if call_of(e).method == method]
+
+    async def all_said(self, *spaces: Space) -> None:
+        """Wait until everything that these participants have said so far has gone by."""
+        for space in spaces:
+            marker = await space.chat("so far")
+            await self.until(_is(marker))
+
+
+def _is(id: str) -> Callable[[Envelope], bool]:
+    return lambda envelope: envelope.id == id
+
+
+@asynccontextmanager
+async def taped(space: Space) -> AsyncGenerator[Tape]:
+    """What a participant receives from here on: at once, where `watch` needs a task to read it."""
+    tape, watchers = Tape(), session_of(space)._watchers
+    watchers.add(tape)  # type: ignore[arg-type]
+    yield tape
+    watchers.discard(tape)
+
+
+def call_of(envelope: Envelope) -> payloads.Call:
+    return payloads.read_call(envelope.payload)
+
+
+class Raw:
+    """A participant that says what no correct one would."""
+
+    def __init__(self, transport: Transport, name: str) -> None:
+        self.transport = transport
+        self.name = name
+
+    async def say(
+        self,
+        kind: str,
+        payload: Any,
+        *,
+        id: str,
+        to: tuple[str, ...] = (),
+        correlation: tuple[str, ...] = (),
+    ) -> None:
+        envelope = draft(kind, payload, id=id, sender=self.name, to=to, correlation=correlation)
+        await self.transport.send(encode(envelope, "meup/v0.1"))
+
+    async def request(
+        self, to: str, method: str, params: Any, *, id: str, rpc_id: int | str | None = None
+    ) -> None:
+        payload = {"jsonrpc": "2.0", "method": method, "params": params}
+        payload["id"] = id if rpc_id is None else rpc_id
+        await self.say(kinds.MCP_REQUEST, payload, id=id, to=(to,))
+
+    async def call(self, to: str, tool: str, *, id: str, rpc_id: int | str | None = None) -> None:
+        params = {"name": tool, "arguments": {}}
+        await self.request(to, "tools/call", params, id=id, rpc_id=rpc_id)
+
+    async def cancel(self, to: str, request_id: int | str, *, id: str, **more: Any) -> None:
+        params = {"requestId": request_id, **more}
+        await self.say(
+            kinds.MCP_REQUEST, payloads.notification(kinds.CANCELLED, params), id=id, to=(to,)
+        )
+
+    async def hear(self, match: Callable[[Envelope], bool]) -> Envelope:
+        """The next envelope that matches."""
+        async for frame in self.transport:
+            envelope = decode(frame)
+            if match(envelope):
+                return envelope
+        raise AssertionError("the connection has ended")
+
+    async def response(self, to: str) -> Envelope:
+        """The next response to one of this participant's envelopes."""
+        return await self.hear(lambda e: e.kind == kinds.MCP_RESPONSE and to in e.correlation)
+
+
+@asynccontextmanager
+async def raw(meeting: Meeting, name: str = "mallory") -> AsyncGenerator[Raw]:
+    """Join by hand."""
+    headers = {"Authorization": f"Bearer {meeting.token(name)}"}
+    async with meeting.connector(name)(headers) as transport:
+        welcome = decode(await anext(transport))
+        assert welcome.kind == kinds.SYSTEM_WELCOME
+        yield Raw(transport, name)
+
+
+def lines(caplog: Any, level: int = logging.INFO) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= level]

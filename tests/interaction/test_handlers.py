@@ -1,0 +1,532 @@
+"""Every kind of handler, sync and async, alone and together with others."""
+
+import contextvars
+import logging
+import threading
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import (
+    Agent,
+    Chat,
+    Context,
+    Envelope,
+    HandlerDefinitionError,
+    Limits,
+    Participant,
+    Proposal,
+    ProposalState,
+    Reason,
+    Rejected,
+    Rejection,
+    Settings,
+    Space,
+    ToolError,
+    UsageError,
+    handlers,
+)
+from tests.interaction.people import (
+    PATIENCE,
+    Meeting,
+    Notes,
+    is_idle,
+    join,
+    lines,
+    session_of,
+    state_of,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_handlers_get_what_they_ask_for(meeting: Meeting, notes: Notes) -> None:
+    agent = Agent("reviewer")
+
+    @agent.on_proposal
+    async def review(what: Proposal, ctx: Context, envelope: Envelope, space: Space) -> None:
+        notes(("proposal", what.id == envelope.id, ctx.sender, space.me, ctx.envelope is envelope))
+
+    @agent.on_chat
+    async def chat(chat: Chat, space: Space) -> None:
+        notes(("chat", chat.text, space is ctx_space))
+
+    @agent.on("x/custom", "reasoning.*")
+    async def custom(envelope: Envelope) -> None:
+        notes(("kind", envelope.kind, str(envelope.payload)))
+
+    @agent.on_join
+    async def joined(participant: Participant) -> None:
+        notes(("join", participant.id, len(participant.capabilities)))
+
+    @agent.on_leave
+    async def left(participant: Participant) -> None:
+        notes(("leave", participant.id))
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent) as ctx_space:
+            async with join(meeting, "second") as second:
+                async with second.propose("tools", "write"):
+                    await notes.until(("proposal", True, "second", "reviewer", True))
+                await second.chat("hi")
+                await second.send("x/custom", {"a": 1})
+                await second.send("reasoning.start", {"b": 2})
+                await second.send("x/other", {})
+                await notes.until(
+                    ("chat", "hi", True),
+                    ("kind", "x/custom", "{'a': 1}"),
+                    ("kind", "reasoning/start", "{'b': 2}"),
+                    ("join", "second", 1),
+                )
+            await notes.until(("leave", "second"))
+    assert not [note for note in notes.all if note[:2] == ("kind", "x/other")]
+
+
+async def test_unknown_kinds_are_ignored(
+    meeting: Meeting, caplog: pytest.LogCaptureFixture
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, Agent("tools")) as tools, join(meeting, "second") as second:
+            await second.send("who/knows", {"x": [1]}, to="tools")
+            assert await second.request("tools", "ping") == {}
+            assert is_idle(tools)
+    assert lines(caplog, logging.WARNING) == []
+
+
+async def test_plain_functions_run_in_threads_and_do_not_block_the_loop(
+    meeting: Meeting, notes: Notes
+) -> None:
+    agent = Agent("tools")
+    both = threading.Barrier(2, timeout=PATIENCE)
+    loop_thread = threading.get_ident()
+
+    @agent.tool
+    def meet(ctx: Context) -> str:
+        both.wait()
+        assert threading.get_ident() != loop_thread
+        return ctx.sender
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, agent),
+            join(meeting, "second") as second,
+            anyio.create_task_group() as tasks,
+        ):
+
+            async def call() -> None:
+                notes(await second.call("tools", "meet"))
+
+            tasks.start_soon(call)
+            tasks.start_soon(call)
+    assert notes.all == ["second", "second"]
+
+
+async def test_several_handlers_of_one_notice_fail_and_stop_each_for_itself(
+    meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent("tools")
+
+    @agent.on_chat
+    async def first(chat: Chat) -> None:
+        raise LookupError("the first fails")
+
+    @agent.on_chat
+    async def second(chat: Chat, ctx: Context) -> None:
+        notes("second runs")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert ctx.cancelled
+            notes("second stopped")
+
+    @agent.on_chat
+    def third(chat: Chat, ctx: Context) -> None:
+        notes.from_thread("third runs")
+        while True:
+            pause.wait(0.001)
+            if ctx.cancelled:
+                notes.from_thread("third stopped")
+            ctx.check_cancelled()
+
+    pause = threading.Event()
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "second") as speaker:
+            async with join(meeting, agent, grace=0):
+                await speaker.chat("hi")
+                await notes.until("second runs", "third runs")
+                await until(lambda: any("failed" in line for line in lines(caplog)))
+            assert {"second stopped", "third stopped"} <= set(notes.all)
+    (failed,) = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert failed.exc_info is not None
+    assert isinstance(failed.exc_info[1], LookupError)
+
+
+async def test_a_reviewer_that_fails_rejects_what_was_addressed_to_it(
+    meeting: Meeting, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent("reviewer")
+
+    @agent.on_proposal
+    async def review(proposal: Proposal) -> None:
+        raise LookupError("no rules")
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent) as reviewers, join(meeting, "proposer") as proposers:
+            async with proposers.propose("tools", "write", to="reviewer") as proposal:
+                outcome = await proposal.outcome()
+                assert isinstance(outcome, Rejected)
+                assert outcome.reason == Reason.OTHER
+            async with proposers.propose("tools", "write") as proposal:
+                await until(lambda: len(caplog.records) > 0 and is_idle(reviewers))
+                assert proposal.state is ProposalState.PENDING
+    assert "no rules" in caplog.text
+
+
+async def test_a_reviewer_that_fails_after_its_request_is_only_logged(
+    meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    reviewer, tools = Agent("reviewer"), Agent("tools")
+
+    @tools.tool
+    async def write() -> str:
+        return "written"
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        await proposal.fulfill()
+        raise LookupError("afterwards")
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, tools),
+            join(meeting, reviewer) as reviewers,
+            join(meeting, "proposer") as proposers,
+        ):
+            assert await proposers.call("tools", "write", to="reviewer") == "written"
+            await until(lambda: "afterwards" in caplog.text and is_idle(reviewers))
+            assert reviewers.proposals[0].state is ProposalState.FULFILLED
+            assert reviewers.proposals[0].rejections == {}
+
+
+async def test_a_handler_that_does_not_decide_says_nothing(meeting: Meeting, notes: Notes) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        notes("seen")
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, reviewer) as reviewers, join(meeting, "proposer") as proposers:
+            async with proposers.propose("tools", "write", to="reviewer") as proposal:
+                await notes.until("seen")
+                await until(lambda: is_idle(reviewers))
+                assert proposal.state is ProposalState.PENDING
+
+
+async def test_rejections_that_do_not_count_are_told_too(meeting: Meeting, notes: Notes) -> None:
+    proposer, reviewer = Agent("proposer"), Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def keep(proposal: Proposal) -> None: ...
+
+    @proposer.on_reject
+    async def rejected(rejection: Rejection) -> None:
+        notes((rejection.by, rejection.reason, rejection.counts))
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, reviewer),
+            join(meeting, "second") as seconds,
+            join(meeting, proposer) as proposers,
+            proposers.propose("tools", "write", to="reviewer") as proposal,
+        ):
+            await until(lambda: state_of(seconds, proposal.id) is not None)
+            await seconds.proposal(seconds.proposals[-1]).reject("my own reason")
+            await notes.until(("second", "my own reason", False))
+            assert proposal.state is ProposalState.PENDING
+
+
+async def test_a_proposal_goes_to_the_first_handler_that_matches(
+    meeting: Meeting, notes: Notes
+) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal(method="tools/call", name=["read_*", "list"])
+    async def read(proposal: Proposal) -> None:
+        notes(("read", proposal.tool))
+
+    @reviewer.on_proposal(method="resources/*")
+    async def resource(proposal: Proposal) -> None:
+        notes(("resource", proposal.method))
+
+    @reviewer.on_proposal
+    async def rest(proposal: Proposal) -> None:
+        notes(("rest", proposal.tool))
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, reviewer), join(meeting, "proposer") as proposers:
+            for tool, handler in [("read_file", "read"), ("list", "read"), ("write", "rest")]:
+                async with proposers.propose("tools", tool):
+                    await notes.until((handler, tool))
+            await proposers.send("mcp.proposal", {"method": "resources/read", "params": {}})
+            await notes.until(("resource", "resources/read"))
+
+
+async def test_context_variables_of_one_handler_are_none_of_another_s(meeting: Meeting) -> None:
+    agent = Agent("tools")
+    who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+
+    @agent.tool
+    async def mark() -> str:
+        before = who.get()
+        who.set("somebody")
+        return before
+
+    settings = Settings(limits=Limits(handlers=1))
+    found: list[str] = []
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, agent, settings=settings),
+            join(meeting, "second") as second,
+            anyio.create_task_group() as tasks,
+        ):
+
+            async def call() -> None:
+                found.append(await second.call("tools", "mark"))
+
+            # With one place, each begins when the one before it ends.
+            for _ in range(5):
+                tasks.start_soon(call)
+    assert found == ["nobody"] * 5
+
+
+async def test_a_future_that_somebody_cancelled_is_a_failure_of_its_handler(
+    meeting: Meeting, anyio_backend_name: str
+) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("only asyncio has futures")
+    import asyncio
+
+    agent = Agent("tools")
+
+    @agent.tool
+    async def broken() -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent), join(meeting, "second") as second:
+            with pytest.raises(Exception, match="interrupted"):
+                await second.call("tools", "broken")
+            assert await second.request("tools", "ping") == {}
+
+
+# --- include ---
+
+
+@handlers.tool
+async def shared(text: str) -> str:
+    return text.upper()
+
+
+class Files:
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    @handlers.tool
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    @handlers.on_proposal(name="path")
+    async def review(self, proposal: Proposal) -> None:
+        await proposal.reject(Reason.POLICY, explain=self.root)
+
+
+async def test_handlers_may_be_written_without_an_agent(meeting: Meeting) -> None:
+    agent = Agent("tools")
+    agent.include(shared)
+    agent.include(Files("/a"))
+    other = Agent("deep")
+    other.include(Files("/b"))
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, agent),
+            join(meeting, other),
+            join(meeting, "second") as second,
+            join(meeting, "proposer") as proposers,
+        ):
+            assert await second.call("tools", "shared", {"text": "x"}) == "X"
+            assert await second.call("tools", "path", {"name": "x"}) == "/a/x"
+            assert await second.call("deep", "path", {"name": "x"}) == "/b/x"
+            async with proposers.propose("deep", "path", to="deep") as proposal:
+                assert isinstance(await proposal.outcome(), Rejected)
+    assert await shared("still callable") == "STILL CALLABLE"
+
+
+async def test_an_agent_that_has_started_takes_no_more_handlers(meeting: Meeting) -> None:
+    agent = Agent("tools")
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent):
+            with pytest.raises(UsageError, match="too late"):
+                agent.tool(shared)
+
+
+def test_a_handler_that_cannot_work_fails_where_it_is_written() -> None:
+    agent = Agent("tools")
+    with pytest.raises(HandlerDefinitionError, match="broken"):
+
+        @agent.on_chat
+        async def broken(who_knows: int) -> None: ...
+
+
+async def test_one_agent_in_two_spaces(meeting: Meeting, notes: Notes) -> None:
+    """Each with its own connection; what a handler does in one ends with it in the other."""
+    agent = Agent("both")
+    places: dict[str, Space] = {}
+
+    @agent.tool
+    async def relay(ctx: Context) -> str:
+        other = places["deep" if ctx.space.me == "tools" else "tools"]
+        notes(("relays", ctx.space.me))
+        return str(await other.call("second" if other.me == "tools" else "reviewer", "answer"))
+
+    slow = Agent("second")
+
+    @slow.tool
+    async def answer(ctx: Context) -> str:
+        notes("runs")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert ctx.reason is not None
+            notes((ctx.reason.code, ctx.reason.by))
+        return "never"
+
+    quick = Agent("reviewer")
+
+    @quick.tool(name="answer")
+    async def answer_at_once() -> str:
+        return "answered"
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, agent, "tools") as first,
+            join(meeting, agent, "deep") as second,
+            join(meeting, slow),
+            join(meeting, quick),
+            join(meeting, "mallory") as caller,
+        ):
+            places.update(tools=first, deep=second)
+            assert await caller.call("tools", "relay") == "answered"
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(caller.call, "deep", "relay")
+                await notes.until("runs")
+                tasks.cancel_scope.cancel()
+            await notes.until(("no_longer_needed", "tools"))
+            for space in (first, second):
+                await until(partial(is_idle, space))
+
+
+async def test_what_a_tool_raises_in_a_task_group_is_said_without_the_group(
+    meeting: Meeting,
+) -> None:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def work() -> None:
+        async def fail() -> None:
+            raise LookupError("inside")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fail)
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent), join(meeting, "second") as second:
+            with pytest.raises(ToolError, match=r"^LookupError: inside$"):
+                await second.call("tools", "work")
+
+
+async def test_handlers_get_their_grace_when_an_agent_leaves(
+    meeting: Meeting, notes: Notes
+) -> None:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def quick() -> str:
+        notes("quick runs")
+        await notes.until("go on")
+        return "done"
+
+    @agent.tool
+    async def endless(ctx: Context) -> None:
+        notes("endless runs")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert ctx.reason is not None
+            notes((ctx.reason.by, ctx.reason.text))
+
+    answers: dict[str, Any] = {}
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "second") as caller, anyio.create_task_group() as tasks:
+
+            async def call(tool: str) -> None:
+                try:
+                    answers[tool] = await caller.call("tools", tool)
+                except Exception as error:
+                    answers[tool] = error
+
+            hurry = anyio.Event()
+            async with join(meeting, agent, hurry=hurry, grace=PATIENCE):
+                tasks.start_soon(call, "quick")
+                tasks.start_soon(call, "endless")
+                await notes.until("quick runs", "endless runs")
+
+                async def go_on_and_hurry() -> None:
+                    notes("go on")
+                    await until(lambda: "quick" in answers)
+                    # What comes while an agent leaves is not begun.
+                    await call("late")
+                    hurry.set()
+
+                tasks.start_soon(go_on_and_hurry)
+    assert answers["quick"] == "done"
+    assert answers["late"].data == {"reason": "busy"}
+    assert answers["endless"].data == {"reason": "cancelled"}
+    assert ("tools", "the agent shuts down") in notes.all
+
+
+async def test_a_cancelled_join_tells_its_handlers_why(meeting: Meeting, notes: Notes) -> None:
+    """Nothing but its own cause ends a handler, not even a cancellation around the agent."""
+    agent = Agent("tools")
+
+    @agent.tool
+    async def endless(ctx: Context) -> None:
+        notes("runs")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert ctx.reason is not None
+            notes(ctx.reason.text)
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "second") as caller, anyio.create_task_group() as tasks:
+
+            async def call() -> None:
+                with pytest.raises(Exception, match="cancelled"):
+                    await caller.call("tools", "endless")
+                notes("answered")
+
+            with anyio.CancelScope() as scope:
+                async with join(meeting, agent) as tools:
+                    tasks.start_soon(call)
+                    await notes.until("runs")
+                    scope.cancel()
+                    await anyio.sleep_forever()
+            assert notes.all[1] == "the agent shuts down"
+            await notes.until("answered")
+            assert not session_of(tools).table.running

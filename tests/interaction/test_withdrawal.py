@@ -1,0 +1,332 @@
+"""A proposer withdraws, and everything that the proposal set going stops, wherever it runs."""
+
+from functools import partial
+
+import anyio
+import pytest
+
+from meup_agent import (
+    Agent,
+    AlreadyDecided,
+    Context,
+    Fulfilled,
+    Proposal,
+    ProposalState,
+    Reason,
+    Withdrawal,
+    Withdrawn,
+)
+from meup_agent.protocol import kinds
+from tests.interaction.people import (
+    PATIENCE,
+    Meeting,
+    Notes,
+    is_idle,
+    join,
+    raw,
+    session_of,
+    state_of,
+    taped,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+def story(who: str, ctx: Context) -> tuple[str, str, tuple[str, ...]]:
+    """What a stopped handler saw: who it is, the reason code, and the chain it came along."""
+    assert ctx.cancelled
+    assert ctx.reason is not None
+    return who, ctx.reason.code, tuple(link.by for link in ctx.reason.chain)
+
+
+async def test_a_withdrawal_stops_everything_in_four_agents(meeting: Meeting, notes: Notes) -> None:
+    """The showpiece: proposer → reviewer → tool in a third agent → tool in a fourth."""
+    reviewer, tools, deep = Agent("reviewer"), Agent("tools"), Agent("deep")
+
+    @deep.tool
+    async def index(ctx: Context) -> str:
+        async def part() -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                notes("part of deep")
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(part)
+                notes("deep runs")
+        finally:
+            notes(story("deep", ctx))
+        return "never"
+
+    @tools.tool
+    async def reindex(ctx: Context) -> str:
+        try:
+            return str(await ctx.call("deep", "index"))
+        finally:
+            notes(story("tools", ctx))
+
+    @reviewer.on_proposal(name="*")
+    async def review(proposal: Proposal, ctx: Context) -> None:
+        try:
+            await proposal.fulfill()
+            notes("the reviewer went on")
+        finally:
+            notes(story("reviewer", ctx))
+
+    @reviewer.on_withdraw
+    async def withdrawn(withdrawal: Withdrawal) -> None:
+        notes(("on_withdraw", withdrawal.by, withdrawal.cause.code))
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, deep) as deeps,
+            join(meeting, tools) as toolss,
+            join(meeting, reviewer) as reviewers,
+            join(meeting, "observer") as observers,
+            join(meeting, "proposer") as proposers,
+            taped(observers) as tape,
+        ):
+            everybody = (deeps, toolss, reviewers, observers, proposers)
+            async with proposers.propose("tools", "reindex", to="reviewer") as proposal:
+                await notes.until("deep runs")
+                assert proposal.state is ProposalState.IN_PROGRESS
+                await proposal.withdraw(Reason.UNSAFE)
+                outcome = await proposal.outcome()
+            assert isinstance(outcome, Withdrawn)
+            assert outcome.reason == Reason.UNSAFE
+
+            await notes.until(
+                ("reviewer", "unsafe", ("proposer",)),
+                ("tools", "unsafe", ("reviewer", "proposer")),
+                ("deep", "unsafe", ("tools", "reviewer", "proposer")),
+                ("on_withdraw", "proposer", "unsafe"),
+            )
+            for space in everybody:
+                await until(partial(is_idle, space))
+            await tape.all_said(deeps, toolss, reviewers, proposers)
+
+            assert [e.sender for e in tape.of(kinds.MCP_RESPONSE)] == []
+            assert [e.sender for e in tape.of(kinds.MCP_WITHDRAW)] == ["proposer"]
+            cancels = tape.calls(kinds.CANCELLED)
+            assert [(e.sender, e.to) for e in cancels] == [
+                ("reviewer", ("tools",)),
+                ("tools", ("deep",)),
+            ]
+            for space in everybody:
+                assert state_of(space, proposal.id) is ProposalState.WITHDRAWN, space.me
+    assert "the reviewer went on" not in notes.all
+    within_deep = [note for note in notes.all if note == "part of deep" or note[0] == "deep"]
+    assert within_deep[0] == "part of deep", "innermost first"
+    within_reviewer = [note[0] for note in notes.all if note[0] in ("reviewer", "on_withdraw")]
+    assert within_reviewer == ["reviewer", "on_withdraw"], "told after its handler has ended"
+
+
+async def test_leaving_the_block_withdraws_too(meeting: Meeting, notes: Notes) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal, ctx: Context) -> None:
+        notes("reviewing")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            notes(story("reviewer", ctx))
+
+    class Changed(Exception):
+        pass
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, reviewer) as reviewers, join(meeting, "proposer") as proposers:
+            with pytest.raises(Changed):  # noqa: PT012
+                async with proposers.propose("tools", "write", to="reviewer") as proposal:
+                    await notes.until("reviewing")
+                    raise Changed
+            await notes.until(("reviewer", "no_longer_needed", ("proposer",)))
+            with anyio.CancelScope() as scope:
+                async with proposers.propose("tools", "write", to="reviewer") as second:
+                    await until(lambda: notes.all.count("reviewing") == 2)
+                    scope.cancel()
+                    await second.outcome()
+            await until(lambda: is_idle(reviewers))
+            for each in (proposal, second):
+                assert state_of(reviewers, each.id) is ProposalState.WITHDRAWN
+
+
+async def test_a_late_withdraw_changes_nothing(meeting: Meeting) -> None:
+    reviewer, tools = Agent("reviewer"), Agent("tools")
+
+    @tools.tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        await proposal.fulfill()
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, tools),
+            join(meeting, reviewer) as reviewers,
+            join(meeting, "proposer") as proposers,
+            taped(reviewers) as tape,
+        ):
+            async with proposers.propose("tools", "add", {"a": 1, "b": 2}) as proposal:
+                outcome = await proposal.outcome()
+                assert isinstance(outcome, Fulfilled)
+                await proposal.withdraw()
+                assert await proposal.outcome() == outcome
+            await tape.all_said(proposers)
+            assert tape.of(kinds.MCP_WITHDRAW) == [], "there was nothing to take back"
+            async with raw(meeting) as mallory:
+                late = {"reason": "other"}
+                await mallory.say(
+                    kinds.MCP_PROPOSAL, {"method": "tools/call", "params": {}}, id="p1"
+                )
+                await mallory.say(kinds.MCP_WITHDRAW, late, id="w1", correlation=("p1",))
+                await mallory.say(kinds.MCP_WITHDRAW, late, id="w2", correlation=("p1",))
+                await until(lambda: session_of(reviewers).counters["late_withdraw"] == 1)
+            assert proposal.state is ProposalState.FULFILLED
+            assert state_of(reviewers, proposal.id) is ProposalState.FULFILLED
+
+
+async def test_nobody_else_can_withdraw(meeting: Meeting, notes: Notes) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal, ctx: Context) -> None:
+        notes("reviewing")
+        await notes.until("go on")
+        assert not ctx.cancelled
+        await proposal.reject(Reason.POLICY)
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, reviewer) as reviewers,
+            join(meeting, "proposer") as proposers,
+            raw(meeting) as mallory,
+            proposers.propose("tools", "write", to="reviewer") as proposal,
+        ):
+            await notes.until("reviewing")
+            await mallory.say(
+                kinds.MCP_WITHDRAW, {"reason": "unsafe"}, id="w", correlation=(proposal.id,)
+            )
+            refused = await mallory.hear(lambda e: e.kind == kinds.SYSTEM_ERROR)
+            assert refused.correlation == ("w",)
+            assert state_of(reviewers, proposal.id) is ProposalState.PENDING
+            notes("go on")
+            outcome = await proposal.outcome()
+            assert outcome.reason == "policy"  # type: ignore[union-attr]
+
+
+async def test_what_was_withdrawn_before_it_was_seen_is_not_reviewed(
+    meeting: Meeting, notes: Notes
+) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        notes(proposal.id)
+
+    payload = {"method": "tools/call", "params": {"name": "write", "arguments": {}}}
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, reviewer) as reviewers, raw(meeting) as mallory:
+            await mallory.say(kinds.MCP_WITHDRAW, {"reason": "unsafe"}, id="w", correlation=("p",))
+            await mallory.say(kinds.MCP_PROPOSAL, payload, id="p", to=("reviewer",))
+            await mallory.say(kinds.MCP_PROPOSAL, payload, id="other", to=("reviewer",))
+            await notes.until("other")
+            assert notes.all == ["other"]
+            assert state_of(reviewers, "p") is ProposalState.WITHDRAWN
+
+
+async def test_what_was_withdrawn_cannot_be_fulfilled_or_rejected(
+    meeting: Meeting, notes: Notes
+) -> None:
+    reviewer, tools = Agent("reviewer"), Agent("tools")
+
+    @tools.tool
+    def write() -> str:
+        notes("written")
+        return "written"
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal, ctx: Context) -> None:
+        notes("reviewing")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            async with ctx.cleanup():
+                for decide in (proposal.fulfill(), proposal.reject(Reason.OTHER)):
+                    try:
+                        await decide
+                    except AlreadyDecided as error:
+                        notes(error.state)
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, tools),
+            join(meeting, reviewer) as reviewers,
+            join(meeting, "proposer") as proposers,
+            taped(proposers) as tape,
+        ):
+            async with proposers.propose("tools", "write", to="reviewer"):
+                await notes.until("reviewing")
+            await until(lambda: notes.all.count("withdrawn") == 2)
+            await tape.all_said(reviewers)
+            assert tape.of(kinds.MCP_REQUEST) == []
+            assert tape.of(kinds.MCP_REJECT) == []
+    assert "written" not in notes.all
+
+
+async def test_a_proposal_that_is_kept_for_later_is_told_of_its_withdrawal(
+    meeting: Meeting, notes: Notes
+) -> None:
+    """A handler may leave the decision to a person, and return."""
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def keep(proposal: Proposal) -> None:
+        notes("kept")
+
+    @reviewer.on_withdraw
+    async def forget(withdrawal: Withdrawal) -> None:
+        notes((withdrawal.proposal_id, withdrawal.cause.code))
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, reviewer) as reviewers, join(meeting, "proposer") as proposers:
+            async with proposers.propose("tools", "write") as proposal:
+                await notes.until("kept")
+                await until(lambda: is_idle(reviewers))
+                await proposal.withdraw(Reason.DUPLICATE)
+            await notes.until((proposal.id, "duplicate"))
+
+
+async def test_the_reject_of_ours_that_ended_a_proposal_is_no_news_to_us(
+    meeting: Meeting, notes: Notes
+) -> None:
+    """A proposer ends its wait with a withdraw (PROTOCOL 4.5): on_withdraw is not for that."""
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        await proposal.reject(Reason.POLICY)
+
+    @reviewer.on_withdraw
+    async def forget(withdrawal: Withdrawal) -> None:
+        notes("withdrawn")
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, reviewer) as reviewers,
+            join(meeting, "proposer") as proposers,
+            taped(reviewers) as tape,
+        ):
+            async with proposers.propose("tools", "write", to="reviewer") as proposal:
+                await proposal.outcome()
+            await tape.until(lambda e: e.kind == kinds.MCP_WITHDRAW)
+            await tape.all_said(proposers)
+            await until(lambda: is_idle(reviewers))
+            assert state_of(reviewers, proposal.id) is ProposalState.WITHDRAWN
+            assert state_of(proposers, proposal.id) is ProposalState.REJECTED
+    assert notes.all == []
