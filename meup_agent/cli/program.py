@@ -75,6 +75,8 @@ def run(arguments: Sequence[str]) -> int:
 
     Whatever goes wrong becomes one sentence on standard error.
     """
+    if None in (sys.stdout, sys.stderr):
+        _open_what_is_closed()
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -83,6 +85,15 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return exit_codes.OK
     return code
+
+
+def _open_what_is_closed() -> None:
+    """Write into nothing where a shell's ``>&-`` leaves nothing to write to."""
+    nothing = open(  # noqa: SIM115 - it is used to the end of the program
+        os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", closefd=False
+    )
+    sys.stdout = sys.stdout or nothing
+    sys.stderr = sys.stderr or nothing
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -160,7 +160,8 @@ class Timeline:
             )
         columns = Columns.of(self._width())
         names = f"{words.who} {self._glyphs.arrow} {words.whom}" if words.whom else words.who
-        line = self._head(columns, names, words.noun, _NOUNS.get(words.noun, ""), sight, at)
+        style = "dim" if sight.state == AGAIN else _NOUNS.get(words.noun, "")
+        line = self._head(columns, names, words.noun, style, sight, at)
         said = Text(words.said, style="red" if words.failed else "")
         if sight.state == AGAIN:
             said.stylize("dim")

@@ -6,7 +6,7 @@ import pytest
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.program import run
-from tests.cli.processes import meup
+from tests.cli.processes import COMMAND, meup
 
 COMMANDS = ("demo", "gateway", "run", "tail")
 
@@ -73,6 +73,11 @@ def test_wrong_usage_gives_its_exit_code_to_the_shell() -> None:
     done = meup("dance")
     assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
     assert done.stderr == "meup: No such command 'dance'; see meup --help\n"
+
+
+def test_a_closed_output_is_no_defect() -> None:
+    done = meup(command=("sh", "-c", f"{' '.join(COMMAND)} --version >&-"))
+    assert (done.returncode, done.stdout, done.stderr) == (exit_codes.OK, "", "")
 
 
 BROKEN = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,8 @@ from meup_agent.session.groups import background_tasks
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
+
+_HANGUP = (signal.SIGHUP,) if sys.platform != "win32" else ()
 
 
 def demo(
@@ -45,6 +48,10 @@ def demo(
     code = anyio.run(_Demo(Output(colour=not no_colour), folder).run)
     if code:
         raise typer.Exit(code)
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, *_HANGUP)
+"""The signals that end it; a terminal that is closed must not leave the sample behind."""
 
 
 class _Demo:
@@ -77,7 +84,7 @@ class _Demo:
     async def _until_signal(
         self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]
     ) -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with anyio.open_signal_receiver(*_ENDING) as signals:
             task_status.started()
             async for number in signals:
                 is_interrupt = number == signal.SIGINT
