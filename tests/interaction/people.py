@@ -1,13 +1,13 @@
 """Who takes part in the interaction tests, and what a test sees of them."""
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
 import anyio
 
-from meup_agent import Agent, Backoff, Envelope, ProposalState, Settings, Space
+from meup_agent import Agent, Backoff, CannotConnect, Envelope, ProposalState, Settings, Space
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode, encode
@@ -48,12 +48,12 @@ class Meeting(Protocol):
 
 class InMemory:
     def __init__(self) -> None:
-        self._space = MemorySpace(participants=PARTICIPANTS)
-        self.token = self._space.token
-        self.connector = self._space.connector
-        self.drop = self._space.drop
-        self.kill = self._space.kill
-        self.restart = self._space.restart
+        self.space = MemorySpace(participants=PARTICIPANTS)
+        self.token = self.space.token
+        self.connector = self.space.connector
+        self.drop = self.space.drop
+        self.kill = self.space.kill
+        self.restart = self.space.restart
 
 
 class OverSockets:
@@ -72,14 +72,39 @@ def gateway_for_everybody() -> Gateway:
     return Gateway(participants=PARTICIPANTS)
 
 
+class Latch:
+    """Keeps a participant from connecting, for as long as a test wants it away."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def __call__(self, connector: Connector) -> Connector:
+        @asynccontextmanager
+        async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
+            if self.closed:
+                raise CannotConnect("the test keeps it away")
+            async with connector(headers) as transport:
+                yield transport
+
+        return dial
+
+
 def join(
-    meeting: Meeting, agent: Agent | str, name: str | None = None, **options: Any
+    meeting: Meeting,
+    agent: Agent | str,
+    name: str | None = None,
+    *,
+    latch: Latch | None = None,
+    **options: Any,
 ) -> AbstractAsyncContextManager[Space]:
     """Let an agent, or a participant without handlers, join under its own name."""
     agent = agent if isinstance(agent, Agent) else Agent(agent)
     who = name or agent.name
+    connector = meeting.connector(who)
     options.setdefault("settings", QUICK)
-    return agent.join(meeting.connector(who), token=meeting.token(who), **options)
+    return agent.join(
+        connector if latch is None else latch(connector), token=meeting.token(who), **options
+    )
 
 
 def session_of(space: Space) -> Session:

@@ -1,0 +1,397 @@
+"""Connections that come and go while work goes on."""
+
+import logging
+from functools import partial
+
+import anyio
+import pytest
+
+from meup_agent import (
+    Agent,
+    Context,
+    Fulfilled,
+    Limits,
+    NoSuchSpace,
+    OutcomeUnknown,
+    Proposal,
+    ProposalState,
+    Settings,
+    TakenOver,
+    TokenRefused,
+    Withdrawn,
+)
+from meup_agent.protocol import kinds
+from tests.interaction.people import (
+    PATIENCE,
+    QUICK,
+    InMemory,
+    Latch,
+    Meeting,
+    Notes,
+    OverSockets,
+    has_state,
+    is_idle,
+    join,
+    lines,
+    raw,
+    session_of,
+    taped,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+def slow_agent(notes: Notes) -> Agent:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def work(ctx: Context) -> str:
+        notes("runs")
+        try:
+            await notes.until("go on")
+        finally:
+            if ctx.cancelled:
+                assert ctx.reason is not None
+                notes(("stopped", ctx.reason.code))
+        return "done"
+
+    return agent
+
+
+async def test_a_tool_runs_on_while_the_gateway_is_killed_and_its_result_arrives(
+    meeting: Meeting, notes: Notes
+) -> None:
+    results: list[str] = []
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, slow_agent(notes)) as tools,
+            join(meeting, "second") as caller,
+        ):
+            async with anyio.create_task_group() as tasks:
+
+                async def call() -> None:
+                    results.append(await caller.call("tools", "work"))
+
+                tasks.start_soon(call)
+                await notes.until("runs")
+                meeting.kill()
+                await until(lambda: not tools.connected and not caller.connected)
+                notes("go on")
+                meeting.restart()
+            await until(lambda: is_idle(tools))
+    assert results == ["done"]
+    assert notes.all.count("runs") == 1
+
+
+@pytest.mark.parametrize("who", ["tools", "second"])
+async def test_a_result_arrives_although_one_of_the_two_was_away(
+    meeting: Meeting, notes: Notes, who: str
+) -> None:
+    results: list[str] = []
+    latches = {"tools": Latch(), "second": Latch()}
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, slow_agent(notes), latch=latches["tools"]) as tools,
+            join(meeting, "second", latch=latches["second"]) as caller,
+            join(meeting, "observer") as observer,
+            taped(observer) as tape,
+        ):
+            lost = {"tools": tools, "second": caller}[who]
+            async with anyio.create_task_group() as tasks:
+
+                async def call() -> None:
+                    results.append(await caller.call("tools", "work"))
+
+                tasks.start_soon(call)
+                await notes.until("runs")
+                latches[who].closed = True
+                meeting.drop(who)
+                await until(lambda: not lost.connected)
+                notes("go on")
+                if who == "second":
+                    await tape.until(lambda e: e.kind == kinds.MCP_RESPONSE)
+                else:
+                    await until(lambda: session_of(tools).table.running == 0)
+                latches[who].closed = False
+    assert results == ["done"]
+
+
+async def test_a_proposal_is_fulfilled_across_a_restart_of_the_gateway(
+    meeting: Meeting, notes: Notes
+) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        notes("reviewing")
+        await notes.until("decide")
+        await proposal.fulfill()
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, slow_agent(notes)) as tools,
+            join(meeting, reviewer) as reviewers,
+            join(meeting, "proposer") as proposers,
+            proposers.propose("tools", "work", to="reviewer") as proposal,
+        ):
+            await notes.until("reviewing")
+            meeting.kill()
+            everybody = (tools, reviewers, proposers)
+            await until(lambda: not any(space.connected for space in everybody))
+            meeting.restart()
+            await until(lambda: all(s.connected and len(s.participants) == 3 for s in everybody))
+            notes("decide")
+            notes("go on")
+            assert isinstance(await proposal.outcome(), Fulfilled)
+
+
+async def test_what_is_given_up_while_away_stops_after_the_reconnect(
+    meeting: Meeting, notes: Notes
+) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal, ctx: Context) -> None:
+        try:
+            await proposal.fulfill()
+        finally:
+            assert ctx.reason is not None
+            notes(("reviewer", ctx.reason.code))
+
+    latch = Latch()
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, slow_agent(notes)) as tools,
+            join(meeting, reviewer) as reviewers,
+            join(meeting, "proposer", latch=latch) as proposers,
+        ):
+            async with proposers.propose("tools", "work", to="reviewer") as proposal:
+                await notes.until("runs")
+                latch.closed = True
+                meeting.drop("proposer")
+                await until(lambda: not proposers.connected)
+                await proposal.withdraw("unsafe")
+                assert isinstance(await proposal.outcome(), Withdrawn)
+                assert notes.all == ["runs"]
+                latch.closed = False
+            await notes.until(("reviewer", "unsafe"), ("stopped", "unsafe"))
+            for space in (tools, reviewers, proposers):
+                await until(partial(is_idle, space))
+            assert has_state(reviewers, proposal.id, ProposalState.WITHDRAWN)
+
+
+async def test_a_withdraw_that_the_reviewer_missed_reaches_it_when_it_is_back(
+    meeting: Meeting, notes: Notes
+) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal, ctx: Context) -> None:
+        notes("reviewing")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert ctx.reason is not None
+            notes(("stopped", ctx.reason.code))
+
+    latch = Latch()
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, reviewer, latch=latch) as reviewers,
+            join(meeting, "proposer") as proposers,
+        ):
+            async with proposers.propose("tools", "work", to="reviewer"):
+                await notes.until("reviewing")
+                latch.closed = True
+                meeting.drop("reviewer")
+                await until(lambda: "reviewer" not in {p.id for p in proposers.participants})
+            await until(lambda: is_idle(proposers))
+            latch.closed = False
+            await notes.until(("stopped", "no_longer_needed"))
+            await until(lambda: is_idle(reviewers))
+
+
+async def test_where_nothing_can_be_known_the_outcome_says_so(
+    meeting: Meeting, notes: Notes
+) -> None:
+    """The proposer was away when its proposal was carried out; nobody tells it again."""
+    reviewer = Agent("reviewer")
+    latch = Latch()
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        notes("reviewing")
+        await notes.until("decide")
+        await proposal.fulfill()
+        notes("fulfilled")
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, slow_agent(notes)),
+            join(meeting, reviewer),
+            join(meeting, "observer") as observer,
+            join(meeting, "proposer", latch=latch) as proposers,
+            proposers.propose("tools", "work", to="reviewer", ttl=0.5) as proposal,
+        ):
+            await notes.until("reviewing")
+            latch.closed = True
+            meeting.drop("proposer")
+            await until(lambda: "proposer" not in {p.id for p in observer.participants})
+            notes("decide")
+            notes("go on")
+            await notes.until("fulfilled")
+            latch.closed = False
+            with pytest.raises(OutcomeUnknown, match="connection was lost"):
+                await proposal.outcome()
+
+
+async def test_the_newer_connection_of_a_participant_takes_over(
+    meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with anyio.fail_after(PATIENCE), caplog.at_level(logging.INFO, "meup_agent"):
+        async with anyio.create_task_group() as tasks:
+
+            async def older() -> None:
+                with pytest.raises(TakenOver, match="token of its own"):  # noqa: PT012
+                    async with join(meeting, slow_agent(notes)):
+                        notes("older")
+                        await anyio.sleep_forever()
+                notes("taken over")
+
+            tasks.start_soon(older)
+            await notes.until("older")
+            async with (
+                join(meeting, slow_agent(notes)) as newer,
+                join(meeting, "second") as caller,
+            ):
+                await notes.until("taken over")
+                notes("go on")
+                assert await caller.call("tools", "work") == "done"
+                assert newer.connected
+    assert any("took over" in line for line in lines(caplog))
+
+
+async def test_a_wrong_token_is_refused(meeting: Meeting) -> None:
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(TokenRefused, match="refused the token"):
+            async with Agent("tools").join(meeting.connector("tools"), token="wrong"):
+                pytest.fail("it is no token")
+
+
+async def test_a_space_that_is_none(meeting: Meeting) -> None:
+    token = meeting.token("tools")
+    if isinstance(meeting, InMemory):
+        connector = meeting.space.connector(space="nowhere")
+        joining = Agent("tools").join(connector, token=token)
+    else:
+        assert isinstance(meeting, OverSockets)
+        joining = Agent("tools").join(meeting.gateway.url, space="nowhere", token=token)
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises((NoSuchSpace, TokenRefused)):
+            async with joining:
+                pytest.fail("there is no such space")
+
+
+async def test_beyond_its_limits_an_agent_says_busy_and_does_the_rest(
+    meeting: Meeting, notes: Notes
+) -> None:
+    agent = Agent("tools")
+    limits = Limits()
+    total = limits.handlers + limits.queued
+
+    @agent.tool
+    async def work() -> str:
+        notes("runs")
+        await notes.until("go on")
+        return "done"
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent) as tools, raw(meeting) as mallory:
+            for number in range(total + 3):
+                await mallory.call("tools", "work", id=f"r{number}")
+            busy = [await mallory.hear(lambda e: e.kind == kinds.MCP_RESPONSE) for _ in range(3)]
+            assert [e.correlation for e in busy] == [(f"r{total + n}",) for n in range(3)]
+            assert {e.payload["error"]["data"]["reason"] for e in busy} == {"busy"}
+            assert (limits.handlers, limits.queued) == (64, 256)
+            assert notes.all == ["runs"] * 64
+            # Withdraws and cancels are never too much.
+            await mallory.cancel("tools", "r0", id="c0")
+            await mallory.cancel("tools", "r300", id="c1")
+            await until(lambda: session_of(tools).counters["cancelled_in_queue"] == 1)
+            notes("go on")
+            done = set()
+            for _ in range(total - 2):
+                done |= set(
+                    (await mallory.hear(lambda e: e.kind == kinds.MCP_RESPONSE)).correlation
+                )
+            assert len(done) == total - 2
+            assert not {"r0", "r300"} & done
+            await until(lambda: is_idle(tools))
+
+
+async def test_a_handler_that_awaits_an_exchange_takes_no_place(
+    meeting: Meeting, notes: Notes
+) -> None:
+    agent, deep = Agent("tools"), Agent("deep")
+
+    @agent.tool
+    async def ask(ctx: Context) -> str:
+        return str(await ctx.call("deep", "answer"))
+
+    @deep.tool
+    async def answer() -> str:
+        notes("asked")
+        await notes.until("go on")
+        return "done"
+
+    one_place = Settings(backoff=QUICK.backoff, limits=Limits(handlers=1))
+    results: list[str] = []
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, agent, settings=one_place),
+            join(meeting, deep),
+            join(meeting, "second") as caller,
+            anyio.create_task_group() as tasks,
+        ):
+
+            async def call() -> None:
+                results.append(await caller.call("tools", "ask"))
+
+            for _ in range(10):
+                tasks.start_soon(call)
+            await until(lambda: notes.all.count("asked") == 10)
+            notes("go on")
+    assert results == ["done"] * 10
+
+
+async def test_frames_that_are_none_end_nobody_s_connection_but_their_sender_s(
+    meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, slow_agent(notes)) as tools,
+            join(meeting, "second") as caller,
+            taped(caller) as tape,
+        ):
+            notes("go on")
+            for bad in (
+                b"{",
+                b"[]",
+                b"{}",
+                b'{"kind":"chat","id":"1","from":"tools","payload":{}}',
+                b'{"kind":"chat","id":"1","from":"mallory","payload":{"a":"\xff"}}',
+                b'{"kind":"chat","id":"1","from":"mallory","payload":' + b"[" * 200 + b"]" * 200,
+                b'{"kind":"system.welcome","id":"1","from":"mallory","payload":{}}',
+            ):
+                try:
+                    async with raw(meeting) as mallory:
+                        await mallory.transport.send(bad)
+                        await mallory.hear(lambda e: e.kind == kinds.SYSTEM_ERROR)
+                except AssertionError:
+                    assert mallory.transport.closed is not None
+                assert await caller.call("tools", "work") == "done"
+            assert tools.connected
+            assert caller.connected
+            assert not [e for e in tape.of("chat") if e.sender == "mallory"]
+    assert [r for r in caplog.records if r.name.startswith("meup_agent.session")] == []

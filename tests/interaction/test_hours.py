@@ -1,0 +1,224 @@
+"""What takes seconds or hours, on a clock that jumps: in memory, on trio, without threads."""
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+from meup_agent import (
+    Agent,
+    Backoff,
+    Cause,
+    Context,
+    Gone,
+    ParticipantGone,
+    Proposal,
+    ProposalExpired,
+    ProposalState,
+    RequestError,
+    RequestTimeout,
+    Settings,
+)
+from tests.interaction.people import InMemory, Notes, has_state, is_idle, join, lines
+
+pytestmark = pytest.mark.anyio
+
+NEVER_BACK = Settings(backoff=Backoff(first=1e6, longest=1e6))
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+@pytest.fixture
+def meeting(anyio_backend: object) -> InMemory:
+    return InMemory()
+
+
+def elapsed() -> float:
+    """Seconds since the test began: trio's mock clock starts at 0."""
+    return anyio.current_time()
+
+
+def worker(notes: Notes) -> Agent:
+    agent = Agent("tools")
+
+    @agent.on_proposal
+    async def keep(proposal: Proposal) -> None:
+        notes("kept")
+
+    @agent.tool
+    async def work(ctx: Context) -> str:
+        notes("runs")
+        try:
+            await anyio.sleep(3600)
+        finally:
+            notes((elapsed(), ctx.reason))
+        return "done"
+
+    return agent
+
+
+def reviewing(notes: Notes) -> Agent:
+    agent = Agent("reviewer")
+
+    @agent.on_proposal
+    async def review(proposal: Proposal, ctx: Context) -> None:
+        notes("reviewing")
+        try:
+            await proposal.fulfill(timeout=None)
+        finally:
+            notes((elapsed(), ctx.reason))
+
+    return agent
+
+
+async def test_a_call_may_take_hours_if_it_is_told_to(meeting: InMemory, notes: Notes) -> None:
+    async with join(meeting, worker(notes)), join(meeting, "second") as caller:
+        assert await caller.call("tools", "work", timeout=None) == "done"
+        assert elapsed() == pytest.approx(3600)
+
+
+async def test_a_call_gives_up_after_a_minute_else(meeting: InMemory, notes: Notes) -> None:
+    async with join(meeting, worker(notes)), join(meeting, "second") as caller:
+        with pytest.raises(RequestTimeout):
+            await caller.call("tools", "work")
+        assert elapsed() == pytest.approx(60)
+
+
+async def test_a_proposal_waits_five_minutes_and_a_proposed_call_one(
+    meeting: InMemory, notes: Notes
+) -> None:
+    async with join(meeting, "reviewer"), join(meeting, "proposer") as proposers:
+        async with proposers.propose("tools", "work") as proposal:
+            await proposal.outcome()
+        assert proposal.state is ProposalState.EXPIRED
+        assert elapsed() == pytest.approx(300)
+        with pytest.raises(ProposalExpired):
+            await proposers.call("tools", "work")
+        assert elapsed() == pytest.approx(360)
+
+
+async def test_what_a_proposer_began_ends_half_a_minute_after_it_died(
+    meeting: InMemory, notes: Notes
+) -> None:
+    async with (
+        join(meeting, worker(notes)) as tools,
+        join(meeting, reviewing(notes)) as reviewers,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def propose_and_die() -> None:
+            async with join(meeting, "proposer", settings=NEVER_BACK) as proposers:
+                async with proposers.propose("tools", "work", to="reviewer", ttl=None):
+                    await anyio.sleep_forever()
+
+        tasks.start_soon(propose_and_die)
+        await notes.until("runs")
+        meeting.drop("proposer")
+        began = elapsed()
+        await anyio.sleep(29)
+        assert not is_idle(tools)
+        await anyio.sleep(2)
+        assert is_idle(tools)
+        assert is_idle(reviewers)
+        (at_reviewer, why), (at_tools, chained) = [n for n in notes.all if isinstance(n, tuple)]
+        assert at_reviewer == at_tools == pytest.approx(began + 30)
+        assert isinstance(why, Cause)
+        assert (why.by, why.text) == ("proposer", "its sender left the space")
+        assert [link.by for link in chained.chain] == ["reviewer", "proposer"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_proposer_that_comes_back_in_time_finds_its_work_going_on(
+    meeting: InMemory, notes: Notes
+) -> None:
+    later = Settings(backoff=Backoff(first=25, longest=25))
+    async with (
+        join(meeting, worker(notes)),
+        join(meeting, reviewing(notes)),
+        join(meeting, "proposer", settings=later) as proposers,
+        proposers.propose("tools", "work", to="reviewer", ttl=None) as proposal,
+    ):
+        await notes.until("runs")
+        for _ in range(3):
+            meeting.drop("proposer")
+            await anyio.sleep(26)
+            assert proposers.connected
+        await proposal.outcome()
+        assert proposal.state is ProposalState.FULFILLED
+
+
+async def test_a_wait_ends_when_everybody_who_could_answer_is_gone(
+    meeting: InMemory, notes: Notes
+) -> None:
+    async with (
+        join(meeting, worker(notes), settings=NEVER_BACK),
+        join(meeting, "second") as caller,
+        join(meeting, "proposer") as proposers,
+        proposers.propose("tools", "work", to="tools", ttl=None) as proposal,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def call() -> None:
+            with pytest.raises(ParticipantGone, match="tools"):
+                await caller.call("tools", "work", timeout=None)
+            notes(("gone", elapsed()))
+
+        tasks.start_soon(call)
+        await notes.until("runs")
+        await anyio.sleep(100)
+        meeting.drop("tools")
+        outcome = await proposal.outcome()
+        assert outcome == Gone(proposal.id, ("tools",))
+        await anyio.wait_all_tasks_blocked()
+        assert ("gone", pytest.approx(130)) in notes.all
+        assert elapsed() == pytest.approx(130)
+
+
+async def test_who_was_never_there_is_gone_too(meeting: InMemory, notes: Notes) -> None:
+    async with join(meeting, "second") as caller:
+        with pytest.raises(ParticipantGone):
+            await caller.call("tools", "work")
+        assert elapsed() == pytest.approx(30)
+
+
+async def test_handlers_get_five_seconds_and_five_to_clean_up(
+    meeting: InMemory, notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent("tools")
+    left: list[float] = []
+
+    @agent.tool
+    async def slow(ctx: Context) -> None:
+        notes("runs")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            notes(("cancelled", elapsed() - left[0]))
+            async with ctx.cleanup():
+                await anyio.sleep_forever()
+            notes(("cut off", elapsed() - left[0]))
+
+    async with join(meeting, "second") as caller, anyio.create_task_group() as tasks:
+
+        async def call() -> None:
+            with pytest.raises(RequestError, match="cancelled"):
+                await caller.call("tools", "slow", timeout=None)
+
+        async with join(meeting, agent):
+            tasks.start_soon(call)
+            await notes.until("runs")
+            left.append(elapsed())
+    assert notes.all == ["runs", ("cancelled", pytest.approx(5)), ("cut off", pytest.approx(10))]
+    assert any("goes on 1 s after its cancellation" in line for line in lines(caplog))
+    assert any("took more than 5 s" in line for line in lines(caplog))
+
+
+async def test_a_withdrawn_proposal_stays_visible(meeting: InMemory, notes: Notes) -> None:
+    async with join(meeting, "reviewer") as reviewers, join(meeting, "proposer") as proposers:
+        async with proposers.propose("tools", "work") as proposal:
+            await anyio.sleep(1)
+        await anyio.sleep(3000)
+        assert has_state(reviewers, proposal.id, ProposalState.WITHDRAWN)
+        assert has_state(proposers, proposal.id, ProposalState.WITHDRAWN)
