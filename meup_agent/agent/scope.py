@@ -8,7 +8,9 @@ differs between loops when a handler swallows its cancellation.
 from __future__ import annotations
 
 import math
+import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from weakref import WeakSet
 
 import anyio
 import anyio.to_thread
@@ -26,6 +28,10 @@ LATE_SECONDS: Final = 1.0
 
 THREADS: Final = 64
 """Worker threads of one agent: as many as handlers run at once."""
+
+
+abandoned: Final[WeakSet[threading.Thread]] = WeakSet()
+"""Threads that were not waited for any longer; on asyncio Python waits for them at its end."""
 
 
 class HandlerCancelled(BaseException):
@@ -51,7 +57,7 @@ class Scope:
         self.cause: Cause | None = None
         self.ended = anyio.Event()
         self._cancel_scope = anyio.CancelScope(shield=True)
-        self._threads: set[anyio.CancelScope] = set()
+        self._threads: dict[anyio.CancelScope, threading.Thread | None] = {}
 
     def cancel(self, cause: Cause) -> None:
         """End it, with a cause; a second one changes nothing."""
@@ -61,8 +67,10 @@ class Scope:
 
     def abandon(self) -> None:
         """Do not wait for its worker threads any longer."""
-        for thread in self._threads:
-            thread.cancel()
+        for waiting, thread in self._threads.items():
+            if thread is not None:
+                abandoned.add(thread)
+            waiting.cancel()
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """Do the handler's work in the scope; ``None`` if it was cancelled."""
@@ -88,19 +96,20 @@ class Scope:
             return await fn(**arguments)
 
         def unless_cancelled() -> tuple[Any]:
+            self._threads[waiting] = threading.current_thread()
             self.check_cancelled()
             # Boxed: trio has a word of its own for a thread that returns a coroutine.
             return (fn(**arguments),)
 
-        with anyio.CancelScope(shield=True) as thread:
-            self._threads.add(thread)
+        with anyio.CancelScope(shield=True) as waiting:
+            self._threads[waiting] = None
             try:
                 (result,) = await anyio.to_thread.run_sync(
                     unless_cancelled, abandon_on_cancel=True, limiter=threads
                 )
                 return result
             finally:
-                self._threads.discard(thread)
+                del self._threads[waiting]
 
     def check_cancelled(self) -> None:
         """Raise if it was cancelled; from any thread.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 
+from meup_agent.agent.scope import abandoned
 from meup_agent.client.space import Space
 from meup_agent.errors import MeupError
 from meup_agent.session.groups import background_tasks
@@ -24,6 +27,9 @@ Backend = Literal["asyncio", "trio"]
 
 Join = Callable[[anyio.Event], AbstractAsyncContextManager[Space]]
 """Joins a space for the length of a block; the event cuts the grace at its end short."""
+
+INTERRUPTED: Final = 130
+"""The exit code of a program that SIGINT has ended, as shells have it."""
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -48,7 +54,27 @@ def run_script(join: Join, *, backend: Backend = "asyncio", log_level: str | Non
     try:
         anyio.run(_until_stopped, join, backend=backend, backend_options=_options(backend))
     except MeupError as error:
-        raise SystemExit(f"meup: {error}") from None
+        sentence = f"meup: {error}"
+        _leave_if_held(1, sentence)
+        raise SystemExit(sentence) from None
+    except KeyboardInterrupt:
+        # It came before we listened for it.
+        raise SystemExit(INTERRUPTED) from None
+    _leave_if_held(0)
+
+
+def _leave_if_held(code: int, sentence: str = "") -> None:
+    """End the process here and now if threads that were abandoned would keep it."""
+    held_by = [thread for thread in abandoned if thread.is_alive() and not thread.daemon]
+    if not held_by:
+        return
+    log.warning("leaving although %d of its worker threads still run", len(held_by))
+    if sentence:
+        sys.stderr.write(f"{sentence}\n")
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 async def _until_stopped(join: Join) -> None:

@@ -1,0 +1,183 @@
+"""An agent as a script: a process of its own, with the signals of an operating system."""
+
+import signal
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from meup_agent import RequestError, Space
+from meup_agent.gateway.embedded import ThreadedGateway
+from tests.interaction.people import PATIENCE, OverSockets, gateway_for_everybody, join, until
+from tests.programs import Program, program
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals"),
+]
+
+SCRIPT = Path(__file__).with_name("script.py")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The loop of the test's own side; the script's is a parameter."""
+    return "asyncio"
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Generator[ThreadedGateway]:
+    with gateway_for_everybody().in_thread() as running:
+        yield running
+
+
+@contextmanager
+def running(
+    gateway: ThreadedGateway, backend: str, grace: float = PATIENCE, **environment: str
+) -> Iterator[Program]:
+    """The script; all that it is told of the gateway stands in its environment."""
+    told = {
+        "MEUP_URL": gateway.url,
+        "MEUP_SPACE": "demo",
+        "MEUP_TOKEN": gateway.token("tools"),
+        **environment,
+    }
+    with program([SCRIPT, backend, str(grace)], told) as script:
+        yield script
+
+
+async def aside(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Let the other side's tasks run while a thread waits."""
+    return await anyio.to_thread.run_sync(call, *arguments)
+
+
+async def present(space: Space) -> None:
+    await until(lambda: "tools" in {participant.id for participant in space.participants})
+
+
+def terminate(script: Program) -> None:
+    script._process.send_signal(signal.SIGTERM)
+
+
+async def test_it_finishes_in_its_grace(gateway: ThreadedGateway, backend: str) -> None:
+    results: list[str] = []
+    with anyio.fail_after(2 * PATIENCE), running(gateway, backend) as script:
+        async with join(OverSockets(gateway), "second") as caller:
+            await present(caller)
+            async with anyio.create_task_group() as tasks:
+
+                async def call() -> None:
+                    results.append(await caller.call("tools", "finish"))
+
+                tasks.start_soon(call)
+                await aside(script.wait_for, "finish runs")
+                script.interrupt()
+            assert results == ["finished"]
+            assert await aside(script.wait) == 0
+    log = script.stderr
+    assert log[0] == f"connected to {gateway.url} as 'tools'"
+    assert log[1].startswith("stopping: running handlers may finish")
+    assert log[-1] == f"leaving {gateway.url}"
+    assert script.stdout == ["finish runs"]
+
+
+@pytest.mark.parametrize("press", [Program.interrupt, terminate], ids=["SIGINT", "SIGTERM"])
+async def test_twice_ends_it_at_once(
+    gateway: ThreadedGateway, backend: str, press: Callable[[Program], None]
+) -> None:
+    errors: list[RequestError] = []
+    with anyio.fail_after(2 * PATIENCE), running(gateway, backend, 3600.0) as script:
+        async with join(OverSockets(gateway), "second") as caller:
+            await present(caller)
+            async with anyio.create_task_group() as tasks:
+
+                async def call() -> None:
+                    with pytest.raises(RequestError) as caught:
+                        await caller.call("tools", "endless")
+                    errors.append(caught.value)
+
+                tasks.start_soon(call)
+                await aside(script.wait_for, "endless runs")
+                press(script)
+                await aside(script.wait_for, "stopping: running handlers")
+                press(script)
+            assert errors[0].data == {"reason": "cancelled"}
+            assert await aside(script.wait) == 0
+    assert script.stdout[-1] == "endless stopped: no_longer_needed: the agent shuts down"
+    assert "stopping at once" in script.stderr
+
+
+@pytest.mark.parametrize("press", [Program.interrupt, terminate], ids=["SIGINT", "SIGTERM"])
+async def test_it_ends_when_it_is_idle(
+    gateway: ThreadedGateway, backend: str, press: Callable[[Program], None]
+) -> None:
+    with anyio.fail_after(2 * PATIENCE), running(gateway, backend) as script:
+        await aside(script.wait_for, "connected to")
+        press(script)
+        assert await aside(script.wait) == 0
+    assert "Traceback" not in str(script)
+
+
+async def test_it_can_be_ended_while_it_waits_for_a_gateway(
+    gateway: ThreadedGateway, backend: str
+) -> None:
+    # Port 9, discard: nobody listens there.
+    with anyio.fail_after(2 * PATIENCE):
+        with running(gateway, backend, MEUP_URL="ws://127.0.0.1:9") as script:
+            await aside(script.wait_for, "trying again")
+            script.interrupt()
+            assert await aside(script.wait) == 0
+    assert "Traceback" not in str(script)
+    assert script.stdout == []
+
+
+async def test_a_thread_that_never_ends_keeps_nobody(
+    gateway: ThreadedGateway, backend: str
+) -> None:
+    with anyio.fail_after(2 * PATIENCE), running(gateway, backend, 0.0) as script:
+        async with join(OverSockets(gateway), "second") as caller:
+            await present(caller)
+            async with anyio.create_task_group() as tasks:
+
+                async def call() -> None:
+                    with pytest.raises(RequestError, match="cancelled"):
+                        await caller.call("tools", "deaf")
+
+                tasks.start_soon(call)
+                await aside(script.wait_for, "deaf runs")
+                script.interrupt()
+            assert await aside(script.wait) == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"MEUP_TOKEN": "wrong"}, "refused the token"),
+        ({"MEUP_SPACE": "nowhere"}, "no such space"),
+        ({"MEUP_TOKEN": ""}, "the token is missing; pass token=… or set MEUP_TOKEN"),
+        ({"MEUP_URL": ""}, "the url is missing; pass url=… or set MEUP_URL"),
+        ({"MEUP_URL": "http//x"}, "http//x"),
+    ],
+    ids=["wrong token", "wrong space", "no token", "no url", "bad url"],
+)
+async def test_what_cannot_start_says_why_in_one_sentence(
+    gateway: ThreadedGateway, backend: str, environment: dict[str, str], sentence: str
+) -> None:
+    with (
+        anyio.fail_after(2 * PATIENCE),
+        running(gateway, backend, PATIENCE, **environment) as script,
+    ):
+        assert await aside(script.wait) == 1
+    assert "Traceback" not in str(script)
+    assert script.stderr[-1].startswith("meup: ")
+    assert sentence in script.stderr[-1]
