@@ -8,7 +8,7 @@ import pytest
 
 from examples import calculator, fulfiller
 from meup_agent import Agent, ProposalRejected
-from meup_agent.testing.memory import MemorySpace
+from meup_agent.testing import MemorySpace
 
 pytestmark = pytest.mark.anyio  # runs the async tests, on asyncio and on trio
 

@@ -57,6 +57,7 @@ LIFECYCLE: Final = {
     "4.13.without_echoes": "without echoes, what we saw first decides",
     "4.13.loser_is_reported": "a result that loses is reported, not returned",
     "4.14.on_join": "endings are said again, same id, when one they concern joins",
+    "4.14.proposer_follows": "the response to a fulfillment concerns the proposer, too",
     "4.14.limits": "for 5 minutes, at most 1,000, at most 16 MiB",
     "4.14.no_harm_twice": "endings do no harm twice",
 }
@@ -166,7 +167,21 @@ CAUSES: Final = {
     "6.cause": "a cancel tells the chain that led to it, newest first, at most 8 links",
 }
 
+EXTRAS: Final = {
+    "6.expires_at": "a proposal that its proposer has certainly given up starts no handler",
+    "6.expires_at.hint": "up to 60 s it may be the clocks that differ, and nothing is extended",
+    "6.ts": "what is said again says the time at which it was said first",
+}
+
 REQUIREMENTS: Final = (
-    LIFECYCLE | WHO_MAY | REQUEST_TABLE | PROPOSAL_TABLE | OWN_TABLE | OVERFLOW | RACES | CAUSES
+    LIFECYCLE
+    | WHO_MAY
+    | REQUEST_TABLE
+    | PROPOSAL_TABLE
+    | OWN_TABLE
+    | OVERFLOW
+    | RACES
+    | CAUSES
+    | EXTRAS
 )
 """Rule id -> what it says. Further parts of the protocol add their own tables here."""

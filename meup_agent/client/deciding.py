@@ -30,6 +30,7 @@ class Proposal:
         tool: The tool's name; empty for other methods.
         arguments: The tool's arguments, as JSON values.
         target: Who should carry it out, where the proposer said so.
+        expires_at: When the proposer gives it up, by the proposer's clock, where it said so.
         envelope: The proposal as it came.
     """
 
@@ -45,6 +46,7 @@ class Proposal:
         self.tool = call.name
         self.arguments = call.arguments
         self.target = call.target
+        self.expires_at = call.expires_at
         self.envelope = envelope
 
     def __repr__(self) -> str:

@@ -1,7 +1,51 @@
 """The other end: a gateway that participants meet at.
 
 Importing this package needs nothing beyond the standard dependencies; running a gateway needs the
-extra ``gateway``.
+extra ``gateway``, which is loaded with the first name that is used.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.config import Config, Limits, ParticipantConfig, SpaceConfig
+    from meup_agent.gateway.dev import dev_config
+    from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+    from meup_agent.gateway.files import load_config
+    from meup_agent.gateway.server import RunningGateway, serve
+
+__all__ = [
+    "Config",
+    "Gateway",
+    "Limits",
+    "ParticipantConfig",
+    "RunningGateway",
+    "SpaceConfig",
+    "ThreadedGateway",
+    "dev_config",
+    "load_config",
+    "serve",
+]
+
+_MODULES = {
+    "Config": "config",
+    "Gateway": "embedded",
+    "Limits": "config",
+    "ParticipantConfig": "config",
+    "RunningGateway": "server",
+    "SpaceConfig": "config",
+    "ThreadedGateway": "embedded",
+    "dev_config": "dev",
+    "load_config": "files",
+    "serve": "server",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, loaded when it is first used: the space for tests needs no web server."""
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, cast
 
 import rfc8785
@@ -75,6 +76,16 @@ class Call:
         """Who should execute a proposal (PROTOCOL 4.4)."""
         target = self.meta.get(TARGET)
         return target if isinstance(target, str) and target else None
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When a proposal's proposer gives it up, by the proposer's clock: a hint (PROTOCOL 6)."""
+        said = self.meta.get(EXPIRES_AT)
+        try:
+            moment = datetime.fromisoformat(said) if isinstance(said, str) else None
+        except ValueError:
+            return None
+        return moment if moment is not None and moment.tzinfo is not None else None
 
     @property
     def is_notification(self) -> bool:

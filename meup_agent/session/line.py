@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -109,8 +107,6 @@ class Line:
         if transport.closed is not None:
             self._outbox.put_back(waiting)
             return False
-        # What is sent twice says the same time twice: readers tell a repetition by it.
-        waiting = replace(waiting, draft=waiting.draft.replace(ts=waiting.draft.ts or _timestamp()))
         draft = waiting.draft
         try:
             frame = encode(draft, self._dialect)
@@ -135,7 +131,3 @@ class Line:
             else:
                 self._outbox.put_back(waiting)
         return sent
-
-
-def _timestamp() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

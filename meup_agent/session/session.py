@@ -7,6 +7,7 @@ import secrets
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
@@ -128,7 +129,10 @@ class Session(AsyncContextManagerMixin):
         self._handlers = handlers
         self._where = where
         self.table = ExchangeTable(
-            new_id=new_id, wants=handlers.wants, limits=self._settings.limits
+            new_id=new_id,
+            wants=handlers.wants,
+            limits=self._settings.limits,
+            wall_clock=lambda: datetime.now(UTC),
         )
         self.outbox = Outbox()
         self.counters: Counter[str] = Counter()

@@ -63,6 +63,9 @@ class Answers:
         if handling.answer_id is not None or call is None or call.is_notification:
             return
         rpc_id = call.rpc_id if call.rpc_id is not None else handling.key.id
+        # Of a fulfillment the proposer follows the response, too.
+        proposal = self._situation.ledger.named(handling.work.envelope.correlation, now)
+        proposer = () if proposal is None else (proposal.key.proposer,)
         response = self._situation.voice.say(
             kinds.MCP_RESPONSE,
             {"jsonrpc": "2.0", "id": rpc_id, field: value},
@@ -70,7 +73,7 @@ class Answers:
             priority=Priority.ANSWER,
             to=(handling.key.sender,),
             correlation=(handling.key.id,),
-            concerned=(handling.key.sender,),
+            concerned=(handling.key.sender, *proposer),
         )
         handling.answer_id = response.id
 

@@ -130,9 +130,12 @@ class Incoming:
 
     def proposal(self, record: ProposalRecord, envelope: Envelope, now: float) -> None:
         """A new proposal that is broadcast or addressed to us."""
-        handling = self._taken_up(Role.PROPOSAL, envelope, payloads.read_call(envelope.payload))
+        call = payloads.read_call(envelope.payload)
+        handling = self._taken_up(Role.PROPOSAL, envelope, call)
         handling.record = record
-        if handling.call is None or not handling.call.method:
+        if self._situation.is_past(call.expires_at):
+            self._situation.drop("expired_before", envelope, expected=True)
+        elif not call.method:
             self._answers.rejection(handling, Reason.INVALID, now)
         elif not self._situation.wants(Role.PROPOSAL, envelope):
             self._answers.rejection(handling, Reason.INCAPABLE, now)
@@ -181,7 +184,17 @@ class Incoming:
 
     def _start_next(self, now: float) -> None:
         while (key := self._slots.next()) is not None:
-            self._apply(self._open[key], IncomingEvent.START, now)
+            handling = self._open[key]
+            if self._is_expired(handling):
+                self._situation.drop("expired_in_queue", handling.work.envelope, expected=True)
+                self._close(handling, now)
+            else:
+                self._apply(handling, IncomingEvent.START, now)
+
+    def _is_expired(self, handling: Handling) -> bool:
+        """Whether a proposal waited here until its proposer gave it up (PROTOCOL 6)."""
+        call = handling.call if handling.is_proposal else None
+        return call is not None and self._situation.is_past(call.expires_at)
 
     # --- ends that others bring ---
 

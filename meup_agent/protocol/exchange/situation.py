@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Drop, Effect, Key, Role
@@ -15,6 +16,9 @@ from meup_agent.protocol.exchange.voice import Voice
 
 ABSENCE_SECONDS = 30.0
 """How long somebody may be away before what they began or were to answer ends (PROTOCOL 4.6)."""
+
+CLOCK_DIFFERENCE = timedelta(seconds=60)
+"""How far two clocks may be apart before one says something about the other (PROTOCOL 6)."""
 
 Wants = Callable[[Role, Envelope], bool]
 """Tells whether a handler takes an envelope in a role."""
@@ -28,6 +32,7 @@ class Situation:
         voice: Makes our envelopes.
         wants: Tells whether we have a handler.
         effects: What is to be done, in order.
+        wall_clock: Tells the time of day in UTC.
         roster: Who is present.
         ledger: The proposals seen.
         tombstones: Ends that came before what they name.
@@ -39,6 +44,7 @@ class Situation:
     voice: Voice
     wants: Wants
     effects: list[Effect]
+    wall_clock: Callable[[], datetime] | None = None
     roster: Roster = field(default_factory=Roster)
     ledger: Ledger = field(default_factory=Ledger)
     tombstones: Tombstones = field(default_factory=Tombstones)
@@ -54,6 +60,12 @@ class Situation:
     def me(self) -> str:
         """Our own name in the space."""
         return self.roster.me
+
+    def is_past(self, moment: datetime | None) -> bool:
+        """Whether a moment of somebody else's clock has certainly passed (PROTOCOL 6)."""
+        if moment is None or self.wall_clock is None:
+            return False
+        return self.wall_clock() - moment > CLOCK_DIFFERENCE
 
     def look_again(self, at: float | None, key: Key) -> None:
         """Look at an exchange when its time has come; looking too early does no harm."""

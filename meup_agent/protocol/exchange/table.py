@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from meup_agent.errors import IllegalStep
@@ -37,14 +38,21 @@ class ExchangeTable:
         new_id: Draws an id that nobody used before.
         wants: Tells whether we have a handler for an envelope in a role.
         limits: How much is handled at once.
+        wall_clock: Tells the time of day in UTC, for ``ts`` and for what proposers say of their
+            deadlines (PROTOCOL 6); without it neither is looked at.
     """
 
     def __init__(
-        self, *, new_id: Callable[[], str], wants: Wants, limits: Limits | None = None
+        self,
+        *,
+        new_id: Callable[[], str],
+        wants: Wants,
+        limits: Limits | None = None,
+        wall_clock: Callable[[], datetime] | None = None,
     ) -> None:
         self._effects: list[Effect] = []
-        self._voice = Voice(new_id, self._effects)
-        self._situation = Situation(self._voice, wants, self._effects)
+        self._voice = Voice(new_id, wall_clock, self._effects)
+        self._situation = Situation(self._voice, wants, self._effects, wall_clock)
         self._outgoing = Outgoing(self._situation)
         self._incoming = Incoming(self._situation, self._outgoing, limits or Limits())
         self._arrivals = Arrivals(self._situation, self._outgoing, self._incoming)
@@ -135,7 +143,9 @@ class ExchangeTable:
                 "await what belongs to it, or begin it outside of any handler"
             )
         key = Key("out", self._situation.me, draft.id)
-        exchange = Exchange(key, draft, deadline, parent, wait, idempotent, fulfills)
+        exchange = Exchange(
+            key, self._voice.dated(draft), deadline, parent, wait, idempotent, fulfills
+        )
         self._outgoing.open(exchange, now)
         return key, self._flush()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from meup_agent.protocol.envelope import Envelope, draft
@@ -38,11 +39,18 @@ class Voice:
 
     Args:
         new_id: Draws an id that nobody used before.
+        wall_clock: Tells the time of day in UTC; without it nothing is dated.
         effects: Where what is to be sent is put.
     """
 
-    def __init__(self, new_id: Callable[[], str], effects: list[Effect]) -> None:
+    def __init__(
+        self,
+        new_id: Callable[[], str],
+        wall_clock: Callable[[], datetime] | None,
+        effects: list[Effect],
+    ) -> None:
         self.new_id = new_id
+        self._wall_clock = wall_clock
         self.me = ""
         self._effects = effects
         self._endings: Memory[str, _Ending] = Memory(count=COUNT, seconds=SECONDS, size=SIZE)
@@ -71,19 +79,28 @@ class Voice:
             concerned: It is said again when one of these joins; empty: when anybody does;
                 ``None``: never.
         """
-        envelope = draft(
-            kind,
-            payload,
-            id=self.new_id(),
-            sender=self.me,
-            to=tuple(to),
-            correlation=tuple(correlation),
+        envelope = self.dated(
+            draft(
+                kind,
+                payload,
+                id=self.new_id(),
+                sender=self.me,
+                to=tuple(to),
+                correlation=tuple(correlation),
+            )
         )
         self.send(envelope, priority, now)
         if concerned is not None and (names := frozenset(concerned)) != frozenset({self.me}):
             ending = _Ending(envelope, priority, names)
             self._endings.put(envelope.id, ending, now, size=len(envelope.raw_payload))
         return envelope
+
+    def dated(self, envelope: Envelope) -> Envelope:
+        """The envelope with the time of day, which it keeps when it is sent again."""
+        if envelope.ts is not None or self._wall_clock is None:
+            return envelope
+        now = self._wall_clock().isoformat(timespec="milliseconds")
+        return envelope.replace(ts=now.replace("+00:00", "Z"))
 
     def send(
         self, envelope: Envelope, priority: Priority, now: float, *, again: bool = False

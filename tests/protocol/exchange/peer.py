@@ -6,6 +6,7 @@ Everything that arrives goes through the wire dialect, so payloads are what a de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any, TypeVar
 
 from meup_agent.protocol import kinds, payloads
@@ -52,6 +53,7 @@ class Peer:
         roles: What it has handlers for.
         wants: Tells more closely which envelopes a handler takes.
         limits: How much is handled at once.
+        wall_clock: Tells the time of day.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Peer:
         roles: Iterable[Role] = EXCHANGES,
         wants: Callable[[Role, Envelope], bool] | None = None,
         limits: Limits | None = None,
+        wall_clock: Callable[[], datetime] | None = None,
     ) -> None:
         self.name = name
         self.now = 1000.0
@@ -68,7 +71,10 @@ class Peer:
         self._ids = 0
         roles = frozenset(roles)
         self.table = ExchangeTable(
-            new_id=self._new_id, wants=wants or (lambda role, _: role in roles), limits=limits
+            new_id=self._new_id,
+            wants=wants or (lambda role, _: role in roles),
+            limits=limits,
+            wall_clock=wall_clock,
         )
 
     def _new_id(self) -> str:
