@@ -26,7 +26,7 @@ demo: $(VENV)/demo.stamp ## four agents at work over a real gateway (under 15 se
 	@$(VENV)/bin/meup demo
 
 test: lint types docs-check ## everything that CI runs: lint, types, docs, tests
-	$(PY) -m pytest
+	$(PY) -m pytest --numprocesses=auto --dist=worksteal
 
 lint: $(VENV)/test.stamp ## ruff: rules and format
 	$(PY) -m ruff check .

@@ -4,7 +4,6 @@ import anyio
 import pytest
 
 from meup_agent.errors import TransportClosed
-from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import Priority
 from meup_agent.session.line import Line
