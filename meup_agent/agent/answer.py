@@ -1,4 +1,4 @@
-"""Answers as they can be sent: no larger than a frame, and text that is text."""
+"""Answers as they can be sent: no larger than a frame."""
 
 from __future__ import annotations
 
@@ -32,8 +32,3 @@ def wire_result(result: JsonObject) -> msgspec.Raw:
             }
         )
     return msgspec.Raw(raw)
-
-
-def sendable_text(text: str) -> str:
-    """The text with ``?`` for what UTF-8 has no bytes for, as names of files may hold (PEP 383)."""
-    return text.encode(errors="replace").decode()

@@ -8,10 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import msgspec
 
 from meup_agent.agent import mcp
-from meup_agent.agent.answer import sendable_text, wire_result
+from meup_agent.agent.answer import wire_result
 from meup_agent.agent.context import Context
 from meup_agent.agent.definitions import HandlerDefinition, Role
 from meup_agent.agent.scope import (
@@ -27,7 +26,6 @@ from meup_agent.client.current import RunningHandler, handler_is
 from meup_agent.client.deciding import Proposal
 from meup_agent.errors import InvalidArguments, RequestError
 from meup_agent.protocol import exchange, payloads
-from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange.roster import participant_of
 from meup_agent.protocol.reasons import Cause, Reason
 
@@ -176,7 +174,9 @@ class Runner:
         elif isinstance(error, anyio.get_cancelled_exc_class()) and not is_cancelled_here():
             # A future of the handler's own was cancelled: its failure, and nobody else's.
             log.error("%s was interrupted", scope.name, exc_info=error)
-            self._raised(scope, payloads.INTERNAL_ERROR, f"{scope.name} was interrupted")
+            self._used_session.raised(
+                scope.key, payloads.INTERNAL_ERROR, f"{scope.name} was interrupted"
+            )
         else:
             self._stopped(scope)
             return False
@@ -185,22 +185,14 @@ class Runner:
     def _answer_error(self, scope: Scope, error: Exception) -> None:
         if scope.cause is not None:
             log.info("%s failed while it was cancelled: %r", scope.name, error)
-            self._raised(scope, payloads.EXCHANGE_ERROR, "cancelled")
+            self._used_session.raised(scope.key, payloads.EXCHANGE_ERROR, "cancelled")
         elif isinstance(error, RequestError):
             log.info("%s answers with an error: %s", scope.name, error)
             code = error.code if isinstance(error.code, int) else payloads.EXCHANGE_ERROR
-            self._raised(scope, code, error.message, error.data)
+            self._used_session.raised(scope.key, code, error.message, error.data)
         else:
             log.error("%s failed", scope.name, exc_info=error)
-            self._raised(scope, payloads.INTERNAL_ERROR, f"{scope.name} failed")
-
-    def _raised(self, scope: Scope, code: int, message: str, data: Any = None) -> None:
-        try:
-            data = None if data is None else msgspec.Raw(encode_json(data))
-        except (TypeError, ValueError):
-            log.warning("%s: the data of its error is no JSON, and is left out", scope.name)
-            data = None
-        self._used_session.raised(scope.key, code, sendable_text(message), data)
+            self._used_session.raised(scope.key, payloads.INTERNAL_ERROR, f"{scope.name} failed")
 
     async def _watch_the_end(self, scope: Scope) -> None:
         """Name a handler that does not end although it was cancelled."""

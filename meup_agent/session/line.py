@@ -11,13 +11,14 @@ from meup_agent.errors import InvalidEnvelope, NotExpressible, TransportClosed
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.exchange import Priority
 from meup_agent.protocol.limits import check_frame
+from meup_agent.transport.base import INVALID, TOO_BIG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.session.outbox import Outbox, Waiting
-    from meup_agent.transport.base import Transport
+    from meup_agent.transport.base import CloseInfo, Transport
 
 log = logging.getLogger("meup_agent.session")
 
@@ -36,6 +37,8 @@ class Line:
         left: Told of the id of each request or proposal, just before it leaves.
         lost: Told when a connection that had welcomed us has ended.
         invalid: Told of each frame that is no envelope.
+        refused: Told of the id of an envelope that the other end closed the connection for, and
+            of its words, before ``lost``.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Line:
         left: Callable[[str], None],
         lost: Callable[[], None],
         invalid: Callable[[InvalidEnvelope], None],
+        refused: Callable[[str, str], None],
     ) -> None:
         self._outbox = outbox
         self._dialect = dialect
@@ -54,6 +58,9 @@ class Line:
         self._left = left
         self._lost = lost
         self._invalid = invalid
+        self._refused = refused
+        self._last = ""
+        self._largest = (0, "")
         self._welcomed = anyio.Event()
         self._welcomed_at = 0.0
 
@@ -64,6 +71,7 @@ class Line:
             For how many seconds it lasted after its welcome; ``None`` if it was not welcomed.
         """
         self._welcomed = anyio.Event()
+        self._last, self._largest = "", (0, "")
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write, transport, name="meup session: writer")
@@ -71,9 +79,21 @@ class Line:
                 await self._read(transport)
                 tasks.cancel_scope.cancel()
         finally:
+            self._blame(transport.closed)
             if self._welcomed.is_set():
                 self._lost()
         return anyio.current_time() - self._welcomed_at if self._welcomed.is_set() else None
+
+    def _blame(self, closed: CloseInfo | None) -> None:
+        """Say which envelope the connection was closed for, if it was for one (PROTOCOL 3).
+
+        Too large was certainly the largest: whatever passed before was smaller than the limit.
+        """
+        if closed is None or closed.local or closed.code not in (INVALID, TOO_BIG):
+            return
+        guilty = self._last if closed.code == INVALID else self._largest[1]
+        if guilty:
+            self._refused(guilty, f"code {closed.code} {closed.reason}".strip())
 
     async def _expect_welcome(self, transport: Transport) -> None:
         with anyio.move_on_after(WELCOME_SECONDS):
@@ -119,6 +139,8 @@ class Line:
         is_opening = waiting.priority is Priority.OPEN
         if is_opening:
             self._left(draft.id)
+        self._last = draft.id
+        self._largest = max(self._largest, (len(frame), draft.id))
         sent = False
         try:
             await transport.send(frame)

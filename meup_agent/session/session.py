@@ -156,6 +156,7 @@ class Session(AsyncContextManagerMixin):
                 left=self._left,
                 lost=self._lost,
                 invalid=self._invalid,
+                refused=self._refused,
             ),
             backoff=self._settings.backoff,
             where=where,
@@ -240,6 +241,12 @@ class Session(AsyncContextManagerMixin):
     def _invalid(self, error: InvalidEnvelope) -> None:
         self.counters[error.problem] += 1
         log.warning("left out a frame from the gateway: %s", error)
+
+    def _refused(self, envelope_id: str, words: str) -> None:
+        """The gateway would rather close the connection than take this envelope."""
+        log.warning("%s of ours was refused with the connection: %s", envelope_id, words)
+        self.outbox.remove(envelope_id)
+        self.apply(self.table.unsayable(envelope_id, words, anyio.current_time()))
 
     def _attempt_failed(self, error: TransportError) -> None:
         self._failure = error

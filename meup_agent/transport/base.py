@@ -32,6 +32,9 @@ MAX_CLOSE_REASON_BYTES: Final = 123
 ABNORMAL: Final = 1006
 """The close code of a connection that ended without a close frame."""
 
+INVALID: Final = 1007
+"""The close code for a message that is not what it should be, for example no UTF-8."""
+
 TOO_BIG: Final = 1009
 """The close code for a message above the receiver's limit."""
 

@@ -12,7 +12,6 @@ from meup_agent import (
     Fulfilled,
     Limits,
     NoSuchSpace,
-    OutcomeUnknown,
     Proposal,
     ProposalState,
     Settings,
@@ -210,40 +209,6 @@ async def test_a_withdraw_that_the_reviewer_missed_reaches_it_when_it_is_back(
             latch.closed = False
             await notes.until(("stopped", "no_longer_needed"))
             await until(lambda: is_idle(reviewers))
-
-
-async def test_where_nothing_can_be_known_the_outcome_says_so(
-    meeting: Meeting, notes: Notes
-) -> None:
-    """The proposer was away when its proposal was carried out; nobody tells it again."""
-    reviewer = Agent("reviewer")
-    latch = Latch()
-
-    @reviewer.on_proposal
-    async def review(proposal: Proposal) -> None:
-        notes("reviewing")
-        await notes.until("decide")
-        await proposal.fulfill()
-        notes("fulfilled")
-
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, slow_agent(notes)),
-            join(meeting, reviewer),
-            join(meeting, "observer") as observer,
-            join(meeting, "proposer", latch=latch) as proposers,
-            proposers.propose("tools", "work", to="reviewer", ttl=0.5) as proposal,
-        ):
-            await notes.until("reviewing")
-            latch.closed = True
-            meeting.drop("proposer")
-            await until(lambda: "proposer" not in {p.id for p in observer.participants})
-            notes("decide")
-            notes("go on")
-            await notes.until("fulfilled")
-            latch.closed = False
-            with pytest.raises(OutcomeUnknown, match="connection was lost"):
-                await proposal.outcome()
 
 
 async def test_the_newer_connection_of_a_participant_takes_over(

@@ -10,6 +10,7 @@ from meup_agent import (
     Cause,
     Context,
     Gone,
+    OutcomeUnknown,
     ParticipantGone,
     Proposal,
     ProposalExpired,
@@ -18,7 +19,7 @@ from meup_agent import (
     RequestTimeout,
     Settings,
 )
-from tests.interaction.people import InMemory, Notes, has_state, is_idle, join, lines
+from tests.interaction.people import InMemory, Latch, Notes, has_state, is_idle, join, lines
 
 pytestmark = pytest.mark.anyio
 
@@ -222,3 +223,37 @@ async def test_a_withdrawn_proposal_stays_visible(meeting: InMemory, notes: Note
         await anyio.sleep(3000)
         assert has_state(reviewers, proposal.id, ProposalState.WITHDRAWN)
         assert has_state(proposers, proposal.id, ProposalState.WITHDRAWN)
+
+
+async def test_where_nothing_can_be_known_the_outcome_says_so(
+    meeting: InMemory, notes: Notes
+) -> None:
+    """The proposer was away when its proposal was carried out, and nobody tells it again."""
+    tools, latch = Agent("tools"), Latch()
+
+    @tools.tool
+    async def work() -> str:
+        return "done"
+
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        await anyio.sleep(10)
+        await proposal.fulfill()
+        notes("fulfilled")
+
+    async with (
+        join(meeting, tools),
+        join(meeting, reviewer),
+        join(meeting, "proposer", latch=latch) as proposers,
+        proposers.propose("tools", "work", to="reviewer") as proposal,
+    ):
+        await anyio.sleep(5)
+        latch.closed = True
+        meeting.drop("proposer")
+        await notes.until("fulfilled")
+        latch.closed = False
+        with pytest.raises(OutcomeUnknown, match="connection was lost"):
+            await proposal.outcome()
+        assert elapsed() == pytest.approx(300)

@@ -44,8 +44,6 @@ from tests.interaction.people import (
 
 pytestmark = pytest.mark.anyio
 
-SOON = 0.05
-
 
 def calculator() -> Agent:
     tools = Agent("tools")
@@ -336,9 +334,11 @@ async def test_of_a_broadcast_proposal_everybody_who_could_must_reject(meeting: 
                 assert outcome.by == "tools"
 
 
-@pytest.mark.parametrize(("wait", "ends"), [("first", Rejected), ("deadline", Expired)])
+@pytest.mark.parametrize(
+    ("wait", "ttl", "ends"), [("first", 60.0, Rejected), ("deadline", 0.2, Expired)]
+)
 async def test_the_caller_chooses_which_rejection_counts(
-    meeting: Meeting, wait: str, ends: type[Any]
+    meeting: Meeting, wait: str, ttl: float, ends: type[Any]
 ) -> None:
     second = Agent("second")
 
@@ -351,7 +351,7 @@ async def test_the_caller_chooses_which_rejection_counts(
             join(meeting, second),
             join(meeting, "reviewer"),
             join(meeting, "proposer") as proposers,
-            proposers.propose("tools", "write", wait=wait, ttl=4 * SOON) as proposal,
+            proposers.propose("tools", "write", wait=wait, ttl=ttl) as proposal,
         ):
             assert isinstance(await proposal.outcome(), ends)
 
@@ -363,14 +363,14 @@ async def test_a_proposal_that_nobody_decides_expires_and_is_withdrawn(meeting: 
             join(meeting, "proposer") as proposers,
             taped(reviewers) as tape,
         ):
-            async with proposers.propose("tools", "write", ttl=SOON) as proposal:
+            async with proposers.propose("tools", "write", ttl=0.5) as proposal:
                 assert isinstance(await proposal.outcome(), Expired)
                 assert proposal.state is ProposalState.EXPIRED
             withdraw = await tape.until(lambda e: e.kind == kinds.MCP_WITHDRAW)
             assert withdraw.payload == {"reason": "timeout"}
             assert state_of(reviewers, proposal.id) is ProposalState.WITHDRAWN
             with pytest.raises(ProposalExpired):
-                await proposers.call("tools", "write", timeout=SOON)
+                await proposers.call("tools", "write", timeout=0.05)
 
 
 async def test_a_tool_that_fails_fulfills_with_an_error(meeting: Meeting) -> None:

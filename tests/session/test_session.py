@@ -11,13 +11,14 @@ from meup_agent.errors import (
     NotSent,
     OutcomeUnknown,
     ProposalWithdrawn,
+    Refused,
     RequestTimeout,
     SessionEnded,
     TakenOver,
     UsageError,
 )
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import Limits
+from meup_agent.protocol.exchange import Limits, Priority
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.outcomes import Withdrawn
 from meup_agent.session import Backoff, Session, Settings
@@ -627,3 +628,55 @@ async def test_a_watcher_sees_everything_in_order_and_counts_what_it_missed(gate
                     if envelope.id == "last":
                         break
                 assert seen == [*map(str, range(watcher.missed, WATCHED + 3)), "last"]
+
+
+# --- what the gateway closes the connection for ---
+
+
+async def test_what_is_too_large_for_a_gateway_fails_and_is_not_said_again(gate: Gate) -> None:
+    handlers = Recorder()
+    caller = Caller()
+    with anyio.fail_after(PATIENCE):
+        async with present(gate, handlers, "bob", settings=AT_ONCE) as (session, end):
+            async with anyio.create_task_group() as tasks:
+                large = {"text": "x" * 10_000}
+                tasks.start_soon(caller.run, Space(session).request, "bob", "write", large)
+                request = await end.hear(kinds.MCP_REQUEST)
+                session.say("chat", {"message": "small, and behind it"})
+                await end.hear("chat")
+                await end.close(1009, "at most 5000 bytes")
+                again = await gate.welcomed("bob")
+            assert isinstance(caller.error, Refused)
+            assert "at most 5000 bytes" in str(caller.error)
+
+            id = await again.request("tools/call", sender="bob", name="read")
+            await handlers.has(started=1)
+            session.returned(handlers.started[0][0], {"text": "x" * 10_000})
+            response = await again.hear(kinds.MCP_RESPONSE)
+            await again.close(1009, "at most 5000 bytes")
+            third = await gate.welcomed("bob")
+            instead = await third.hear(kinds.MCP_RESPONSE)
+            assert instead.id != response.id
+            assert instead.correlation == (id,)
+            assert "at most 5000 bytes" in instead.payload["error"]["message"]
+            assert await third.probe(session) == []
+            assert session.counters == {}
+    assert request.id != instead.id
+
+
+@pytest.mark.parametrize(("code", "blamed"), [(1007, True), (1009, True), (1011, False)])
+async def test_only_what_a_connection_is_closed_for_is_given_up(
+    gate: Gate, code: int, blamed: bool
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with present(gate, None, "bob", settings=AT_ONCE) as (session, end):
+            async with Space(session).propose("bob", "write", to="bob"):
+                await end.hear(kinds.MCP_PROPOSAL)
+            withdraw = await end.hear(kinds.MCP_WITHDRAW)
+            session.outbox.put(withdraw, Priority.END, session.now())
+            await end.hear(kinds.MCP_WITHDRAW)
+            await end.close(code)
+            again = await gate.welcomed("bob")
+            repeated = [envelope.kind for envelope in await again.probe(session)]
+            # The largest of all was the proposal; what is invalid was the last.
+            assert repeated == ([] if blamed and code == 1007 else [kinds.MCP_WITHDRAW])

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from meup_agent.errors import IllegalStep
+from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.arrivals import Arrivals
 from meup_agent.protocol.exchange.effects import Effect, Key, Priority
@@ -201,6 +202,28 @@ class ExchangeTable:
     def sent(self, envelope_id: str, now: float) -> list[Effect]:
         """The transport has taken an envelope of ours."""
         self._outgoing.sent(envelope_id, now)
+        return self._flush()
+
+    def unsayable(self, envelope_id: str, why: str, now: float) -> list[Effect]:
+        """The gateway closed the connection for an envelope of ours (PROTOCOL 3, 1007 and 1009).
+
+        It fails and is not said again; in a response's place the requester gets an error.
+        """
+        payload: dict[str, object] = {"error": "connection_closed", "message": why}
+        self._outgoing.refused(envelope_id, payload, now)
+        unsaid = self._voice.forget(envelope_id)
+        result = None if unsaid is None else unsaid.payload_object
+        if unsaid is not None and result is not None and "result" in result:
+            message = f"the result could not be sent: {why}"
+            self._voice.say(
+                unsaid.kind,
+                payloads.error(result["id"], payloads.INTERNAL_ERROR, message),
+                now=now,
+                priority=Priority.ANSWER,
+                to=unsaid.to,
+                correlation=unsaid.correlation,
+                concerned=unsaid.to,
+            )
         return self._flush()
 
     def connection_lost(self, now: float) -> list[Effect]:

@@ -120,6 +120,11 @@ class Voice:
             if joined and (not ending.concerned or ending.concerned & joined):
                 self.send(ending.draft, ending.priority, now, again=True)
 
+    def forget(self, envelope_id: str) -> Envelope | None:
+        """Do not say an ending again; what it was, if it is remembered."""
+        ending = self._endings.pop(envelope_id)
+        return None if ending is None else ending.draft
+
     def repeat(self, envelope_id: str, now: float) -> bool:
         """Send one ending once more; ``False`` if it is no longer remembered."""
         ending = self._endings.get(envelope_id, now)
