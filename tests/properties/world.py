@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
@@ -36,11 +37,14 @@ from meup_agent.protocol.exchange import (
     Work,
 )
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Ending
+from meup_agent.protocol.outcomes import Ending, Fulfilled, GatewayRefused, Responded
 from meup_agent.protocol.reasons import Cause, Reason
 
 DIALECT = "meup/v0.1"
 CAPABILITIES = [{"kind": "mcp/request"}, {"kind": "mcp/proposal"}]
+REMEMBERED = 300.0
+"""Seconds for which ends are said again to those who may have missed them (PROTOCOL 4.14)."""
+
 LONG = 400.0
 """Seconds beyond every deadline, grace and memory of the table."""
 
@@ -66,9 +70,12 @@ class Participant:
     def __init__(self, world: World, name: str, limits: Limits) -> None:
         self.world = world
         self.name = name
-        self.table = ExchangeTable(new_id=self._new_id, wants=self._wants, limits=limits)
+        self.table = ExchangeTable(
+            new_id=self._new_id, wants=self._wants, limits=limits, wall_clock=world.time_of_day
+        )
         self.handlers: dict[Key, Handler] = {}
         self.endings: dict[Key, Ending | None] = {}
+        self.ended_at: dict[Key, float] = {}
         self.fulfills: dict[str, ProposalKey] = {}
         self.silenced: set[tuple[str, str]] = set()
         self.urgent: deque[Send] = deque()
@@ -90,6 +97,7 @@ class Participant:
 
     def apply(self, effects: Iterable[Effect]) -> None:
         """Carry out what the table decided."""
+        ended_with: list[Key] = []
         for effect in effects:
             match effect:
                 case Send():
@@ -105,14 +113,19 @@ class Participant:
                     assert effect.key not in self.handlers, "a handler was started twice"
                     self.handlers[effect.key] = Handler(effect.work)
                 case Cancel():
+                    ended_with += self.handlers[effect.key].awaited
                     self._cancel(effect)
                 case Wake():
                     assert effect.key in self.endings, "somebody was woken who does not wait"
                     assert self.endings[effect.key] is None, "a waiter was woken twice"
                     self.endings[effect.key] = effect.ending
+                    self.ended_at[effect.key] = self.world.now
                     self._resume(effect.key)
                 case Progressed() | Drop():
                     pass
+        assert all(self.endings[key] is not None for key in ended_with), (
+            "something outlived the handler that it belongs to"
+        )
 
     def _check_said(self, send: Send) -> None:
         said = send.draft
@@ -190,13 +203,23 @@ class Participant:
             )
         except (AlreadyInProgress, AlreadyDecided):
             return
-        self.endings[key] = None
         if fulfills is not None:
+            self._check_free(fulfills, key)
             self.fulfills[envelope.id] = fulfills
+        self.endings[key] = None
         self.apply(effects)
         if parent is not None:
             self.handlers[parent].awaited.add(key)
             self.apply(self.table.awaits(parent, +1, self.world.now))
+
+    def _check_free(self, proposal: ProposalKey, ours: Key) -> None:
+        """A fulfillment may begin only if nobody's is known to be on its way."""
+        others = [key for key in self.waiting() if self.fulfills.get(key.id) == proposal]
+        assert others == [], f"{ours} fulfills what we fulfill already"
+        record = self.table.ledger.get(proposal, self.world.now)
+        assert record is None or record.state is ProposalState.PENDING, (
+            "a fulfillment began of what is decided or in progress"
+        )
 
     def request(
         self,
@@ -256,13 +279,16 @@ class Participant:
 
     def end(self, key: Key, *, raises: bool = False) -> None:
         """End a handler; one that was cancelled and returns has swallowed it."""
-        del self.handlers[key]
+        awaited = self.handlers.pop(key).awaited
         if raises:
             effects = self.table.raised(key, -32603, "failed", None, self.world.now)
         else:
             effects = self.table.returned(key, {"content": []}, self.world.now)
         self.apply(effects)
         assert not self.table.is_open(key)
+        assert all(self.endings[child] is not None for child in awaited), (
+            "something outlived the handler that it belongs to"
+        )
 
     def waiting(self) -> list[Key]:
         """What nobody has been told the end of."""
@@ -284,6 +310,10 @@ class World:
         for name in self.names:
             self.connect(name)
         self.drain()
+
+    def time_of_day(self) -> datetime:
+        """The same moment for all, as a wall clock says it."""
+        return datetime.fromtimestamp(self.now, UTC)
 
     # --- the gateway ---
 
@@ -383,6 +413,7 @@ class World:
         for name in self.names:
             self.connect(name)
         self.drain()
+        self._check_ends_arrived()
         for _ in range(3):
             while any(participant.handlers for participant in self.participants.values()):
                 for participant in self.participants.values():
@@ -403,6 +434,34 @@ class World:
         self._check_answers()
         if self.lossless:
             self._check_ledgers()
+
+    def _check_ends_arrived(self) -> None:
+        """When all are back, whoever works on what was given up has been cancelled."""
+        for participant in self.participants.values():
+            for key in participant.waiting():
+                fulfills = participant.fulfills.get(key.id)
+                if fulfills is not None:
+                    record = participant.table.ledger.get(fulfills, self.now)
+                    assert record is None or record.state is not ProposalState.WITHDRAWN, (
+                        "a fulfillment of what was withdrawn was not cancelled"
+                    )
+            for key, handler in participant.handlers.items():
+                if key.side == "in" and not handler.cancelled:
+                    assert not self._was_given_up(participant, key), (
+                        "a handler works on what its sender gave up"
+                    )
+
+    def _was_given_up(self, participant: Participant, key: Key) -> bool:
+        sender = self.participants[key.sender]
+        own = Key("out", key.sender, key.id)
+        ending = sender.endings[own]
+        if ending is None or isinstance(ending, Responded | Fulfilled | GatewayRefused):
+            return False
+        if self.now - sender.ended_at[own] >= REMEMBERED:
+            return False
+        # A response that the gateway ordered before the withdraw decides otherwise.
+        record = participant.table.ledger.get(ProposalKey(key.sender, key.id), self.now)
+        return record is None or record.state is not ProposalState.FULFILLED
 
     def _check_answers(self) -> None:
         answers: dict[tuple[str, str], set[str]] = {}

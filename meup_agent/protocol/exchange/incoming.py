@@ -187,7 +187,7 @@ class Incoming:
             handling = self._open[key]
             if self._is_expired(handling):
                 self._situation.drop("expired_in_queue", handling.work.envelope, expected=True)
-                self._close(handling, now)
+                self._forget(handling, now)
             else:
                 self._apply(handling, IncomingEvent.START, now)
 
@@ -407,6 +407,10 @@ class Incoming:
         self._outgoing.give_up_children(handling.key, cause, now)
 
     def _close(self, handling: Handling, now: float) -> None:
+        self._forget(handling, now)
+        self._start_next(now)
+
+    def _forget(self, handling: Handling, now: float) -> None:
         key = handling.key
         del self._open[key]
         self._slots.remove(key)
@@ -422,7 +426,6 @@ class Incoming:
         self._outgoing.give_up_children(key, leftover, now)
         if handling.withdrawal is not None and handling.record is not None:
             self._tell_withdrawn(handling.record, handling.withdrawal, now)
-        self._start_next(now)
 
     def _tell_withdrawn(self, record: ProposalRecord, cause: Cause, now: float) -> None:
         """A proposal that we handled was withdrawn; what we rejected is no news to us."""

@@ -224,9 +224,8 @@ class Outgoing:
         if winner is None or winner == self._situation.me:
             return
         for exchange in self.fulfilling(record.key):
-            if not exchange.echoed:
-                cause = Cause(Reason.DUPLICATE, by=self._situation.me, id=exchange.key.id, at=now)
-                self._apply(exchange, OutgoingEvent.GIVE_UP, now, LostRace(winner), cause=cause)
+            cause = Cause(Reason.DUPLICATE, by=self._situation.me, id=exchange.key.id, at=now)
+            self._apply(exchange, OutgoingEvent.GIVE_UP, now, LostRace(winner), cause=cause)
 
     def response(self, envelope: Envelope, now: float) -> bool:
         """A response came; whether it was one to a request of ours."""

@@ -38,7 +38,7 @@ def having(*names: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional=dict.fromkeys(names, values))
 
 
-meta = having("dev.meup/cause", "dev.meup/target", "progressToken")
+meta = having("dev.meup/cause", "dev.meup/target", "dev.meup/expires_at", "progressToken")
 params = having("requestId", "reason", "progressToken", "progress", "total", "message", "name") | (
     st.fixed_dictionaries({"requestId": st.sampled_from(IDS), "_meta": meta | values})
 )

@@ -204,6 +204,15 @@ def test_another_request_under_the_id_of_one_that_runs_ends_the_first(me: Peer) 
 
 
 @pytest.mark.rule("race.restarted_peer")
+def test_the_end_of_the_older_request_does_not_make_us_forget_the_newer(me: Peer) -> None:
+    me.request("alice", "a1", params={"name": "one"})
+    me.request("alice", "a1", params={"name": "two"})
+    (response,) = said(me.returns(A1._replace(again=1)))
+    me.returns(A1)
+    assert said(me.request("alice", "a1", params={"name": "two"})) == [response]
+
+
+@pytest.mark.rule("race.restarted_peer")
 def test_a_cancel_names_the_newer_of_two_requests(me: Peer) -> None:
     me.request("alice", "a1", params={"name": "one"})
     me.request("alice", "a1", params={"name": "two"})
