@@ -170,7 +170,19 @@ CAUSES: Final = {
 EXTRAS: Final = {
     "6.expires_at": "a proposal that its proposer has certainly given up starts no handler",
     "6.expires_at.hint": "up to 60 s it may be the clocks that differ, and nothing is extended",
+    "6.digest": "a fulfillment carries its proposal's digest, or says that it was edited",
+    "6.target": "who should execute stands in _meta",
     "6.ts": "what is said again says the time at which it was said first",
+}
+
+CONNECTION: Final = {
+    "2.second_welcome": "a second welcome is an update, not a new session",
+    "3.takeover": "a newer connection of the same participant takes over; the older stops",
+    "3.codes.stop": "401, 403, 404, 4401, 4403, 4404 and 4409 end it, and say why",
+    "3.codes.token_again": "a token callable is asked once more, then it ends",
+    "3.codes.reconnect": "what is over in a moment is dialled again",
+    "3.codes.blamed": "1007, 1009: that message fails, and is not sent again",
+    "3.codes.retry_after": "429 and 503 are waited for as long as they ask",
 }
 
 REQUIREMENTS: Final = (
@@ -183,5 +195,6 @@ REQUIREMENTS: Final = (
     | RACES
     | CAUSES
     | EXTRAS
+    | CONNECTION
 )
 """Rule id -> what it says. Further parts of the protocol add their own tables here."""

@@ -69,6 +69,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the caller gives up ---
 
 
+@pytest.mark.rule("4.8.our_cancel", "4.12.unchosen", "5.own.waiting.deadline")
 async def test_a_call_that_times_out_is_cancelled_where_it_runs(
     meeting: Meeting, notes: Notes
 ) -> None:
@@ -121,6 +122,7 @@ async def test_a_cancelled_call_is_cancelled_where_it_runs(meeting: Meeting, not
             await until(lambda: is_idle(caller))
 
 
+@pytest.mark.rule("5.children")
 async def test_what_a_handler_leaves_behind_ends_with_it(meeting: Meeting, notes: Notes) -> None:
     """A call in a task that outlives its handler is a child of the handler all the same."""
     tools, deep = Agent("tools"), Agent("deep")
@@ -191,6 +193,7 @@ async def test_a_call_in_a_clean_up_is_no_child_of_what_was_cancelled(
 # --- whose cancel, and when ---
 
 
+@pytest.mark.rule("5.tombstone", "4.8.request_id")
 async def test_a_cancel_may_come_before_its_request(meeting: Meeting, notes: Notes) -> None:
     tools = Agent("tools")
 
@@ -211,6 +214,7 @@ async def test_a_cancel_may_come_before_its_request(meeting: Meeting, notes: Not
             assert session_of(toolss).counters["cancelled_before"] == 2
 
 
+@pytest.mark.rule("4.8.key_by_sender", "race.same_id")
 async def test_two_requesters_may_both_use_id_1(meeting: Meeting, notes: Notes) -> None:
     tools = Agent("tools")
 
@@ -243,6 +247,7 @@ async def test_two_requesters_may_both_use_id_1(meeting: Meeting, notes: Notes) 
             await until(lambda: is_idle(toolss))
 
 
+@pytest.mark.rule("4.7.same_sender", "5.who.cancel")
 async def test_nobody_cancels_what_another_requested(meeting: Meeting, notes: Notes) -> None:
     tools = Agent("tools")
 
@@ -275,6 +280,7 @@ async def test_nobody_cancels_what_another_requested(meeting: Meeting, notes: No
             await notes.until("done")
 
 
+@pytest.mark.rule("4.7.ignored")
 async def test_what_is_malformed_cancels_nothing(meeting: Meeting, notes: Notes) -> None:
     tools = Agent("tools")
 
@@ -297,6 +303,7 @@ async def test_what_is_malformed_cancels_nothing(meeting: Meeting, notes: Notes)
             await mallory.response("True")
 
 
+@pytest.mark.rule("4.7.initialize")
 async def test_initialize_is_never_cancelled(meeting: Meeting) -> None:
     with anyio.fail_after(PATIENCE):
         async with join(meeting, Agent("tools")), raw(meeting) as mallory:
@@ -305,6 +312,7 @@ async def test_initialize_is_never_cancelled(meeting: Meeting) -> None:
             assert "result" in (await mallory.response("i")).payload
 
 
+@pytest.mark.rule("6.cause", "4.7.optional_reason")
 async def test_a_stranger_s_cause_is_taken_with_care(meeting: Meeting, notes: Notes) -> None:
     tools = Agent("tools")
 
@@ -340,6 +348,7 @@ async def test_a_stranger_s_cause_is_taken_with_care(meeting: Meeting, notes: No
             await until(lambda: is_idle(toolss))
 
 
+@pytest.mark.rule("race.many_unknown_cancels")
 async def test_ten_thousand_cancels_for_nothing_disturb_nobody(
     meeting: Meeting, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -381,6 +390,7 @@ async def test_ten_thousand_cancels_for_nothing_disturb_nobody(
 # --- handlers that do not want to stop ---
 
 
+@pytest.mark.rule("5.request.cancelling.returns")
 @pytest.mark.usefixtures("impatient")
 async def test_a_handler_that_swallows_it_is_named_and_its_result_discarded(
     meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
@@ -439,6 +449,7 @@ async def test_a_clean_up_that_hangs_is_cut_off(
     assert any("the clean-up of 'careful'" in line for line in lines(caplog))
 
 
+@pytest.mark.rule("5.request.cancelling.raises")
 @pytest.mark.usefixtures("impatient")
 async def test_a_handler_that_fails_while_it_is_cancelled_answers_nothing(
     meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
@@ -568,6 +579,7 @@ async def test_a_thread_is_abandoned_when_the_agent_goes(meeting: Meeting, notes
 # --- crossings ---
 
 
+@pytest.mark.rule("race.response_after_cancel", "4.7.no_response")
 async def test_a_response_after_the_cancel_is_ignored_and_counted(meeting: Meeting) -> None:
     with anyio.fail_after(PATIENCE):
         async with raw(meeting) as mallory, join(meeting, "second") as caller:
@@ -585,6 +597,7 @@ async def test_a_response_after_the_cancel_is_ignored_and_counted(meeting: Meeti
             await until(lambda: session_of(caller).counters["late_response"] == 1)
 
 
+@pytest.mark.rule("5.own.given_up.response", "4.13.loser_is_reported")
 async def test_a_result_for_what_was_withdrawn_is_a_conflict(
     meeting: Meeting, notes: Notes
 ) -> None:
@@ -619,6 +632,7 @@ async def test_a_result_for_what_was_withdrawn_is_a_conflict(
             assert proposal.state is ProposalState.WITHDRAWN
 
 
+@pytest.mark.rule("race.two_fulfillers", "4.4.already_in_progress")
 async def test_of_two_who_fulfill_one_executes(meeting: Meeting, notes: Notes) -> None:
     tools, reviewer, second = Agent("tools"), Agent("reviewer"), Agent("second")
 
@@ -666,6 +680,7 @@ async def test_of_two_who_fulfill_one_executes(meeting: Meeting, notes: Notes) -
     assert {note[1] for note in notes.all if isinstance(note, tuple)} == {outcome.by}
 
 
+@pytest.mark.rule("race.reject_crosses_fulfillment")
 async def test_a_reject_that_crosses_a_fulfillment_has_one_outcome(
     meeting: Meeting, notes: Notes
 ) -> None:
@@ -722,6 +737,7 @@ async def test_a_reject_that_crosses_a_fulfillment_has_one_outcome(
                 assert others <= {ProposalState.WITHDRAWN, ProposalState.FULFILLED}
 
 
+@pytest.mark.rule("4.2.refusal_completes_nothing")
 async def test_a_tool_that_is_refused_inside_another_is_no_refusal_of_that(
     meeting: Meeting, notes: Notes
 ) -> None:

@@ -58,6 +58,7 @@ def slow_agent(notes: Notes) -> Agent:
     return agent
 
 
+@pytest.mark.rule("5.request.running.connection_lost", "5.own.waiting.connection_lost")
 async def test_a_tool_runs_on_while_the_gateway_is_killed_and_its_result_arrives(
     meeting: Meeting, notes: Notes
 ) -> None:
@@ -83,6 +84,7 @@ async def test_a_tool_runs_on_while_the_gateway_is_killed_and_its_result_arrives
     assert notes.all.count("runs") == 1
 
 
+@pytest.mark.rule("4.14.on_join")
 @pytest.mark.parametrize("who", ["tools", "second"])
 async def test_a_result_arrives_although_one_of_the_two_was_away(
     meeting: Meeting, notes: Notes, who: str
@@ -145,6 +147,7 @@ async def test_a_proposal_is_fulfilled_across_a_restart_of_the_gateway(
             assert isinstance(await proposal.outcome(), Fulfilled)
 
 
+@pytest.mark.rule("5.own.given_up.connection_lost")
 async def test_what_is_given_up_while_away_stops_after_the_reconnect(
     meeting: Meeting, notes: Notes
 ) -> None:
@@ -180,6 +183,7 @@ async def test_what_is_given_up_while_away_stops_after_the_reconnect(
             assert has_state(reviewers, proposal.id, ProposalState.WITHDRAWN)
 
 
+@pytest.mark.rule("4.14.on_join")
 async def test_a_withdraw_that_the_reviewer_missed_reaches_it_when_it_is_back(
     meeting: Meeting, notes: Notes
 ) -> None:
@@ -211,6 +215,7 @@ async def test_a_withdraw_that_the_reviewer_missed_reaches_it_when_it_is_back(
             await until(lambda: is_idle(reviewers))
 
 
+@pytest.mark.rule("3.takeover")
 async def test_the_newer_connection_of_a_participant_takes_over(
     meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -258,6 +263,12 @@ async def test_a_space_that_is_none(meeting: Meeting) -> None:
                 pytest.fail("there is no such space")
 
 
+@pytest.mark.rule(
+    "5.overflow.limits",
+    "5.overflow.busy",
+    "5.overflow.ends_are_not_dropped",
+    "5.request.queued.cancel",
+)
 async def test_beyond_its_limits_an_agent_says_busy_and_does_the_rest(
     meeting: Meeting, notes: Notes
 ) -> None:
@@ -295,6 +306,7 @@ async def test_beyond_its_limits_an_agent_says_busy_and_does_the_rest(
             await until(lambda: is_idle(tools))
 
 
+@pytest.mark.rule("5.overflow.waiting_does_not_count")
 async def test_a_handler_that_awaits_an_exchange_takes_no_place(
     meeting: Meeting, notes: Notes
 ) -> None:

@@ -165,6 +165,7 @@ async def test_several_handlers_of_one_notice_fail_and_stop_each_for_itself(
     assert isinstance(failed.exc_info[1], LookupError)
 
 
+@pytest.mark.rule("5.proposal.running.raises")
 async def test_a_reviewer_that_fails_rejects_what_was_addressed_to_it(
     meeting: Meeting, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -186,6 +187,7 @@ async def test_a_reviewer_that_fails_rejects_what_was_addressed_to_it(
     assert "no rules" in caplog.text
 
 
+@pytest.mark.rule("5.proposal.running.raises")
 async def test_a_reviewer_that_fails_after_its_request_is_only_logged(
     meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,6 +214,7 @@ async def test_a_reviewer_that_fails_after_its_request_is_only_logged(
             assert reviewers.proposals[0].rejections == {}
 
 
+@pytest.mark.rule("5.proposal.running.returns")
 async def test_a_handler_that_does_not_decide_says_nothing(meeting: Meeting, notes: Notes) -> None:
     reviewer = Agent("reviewer")
 
@@ -227,6 +230,7 @@ async def test_a_handler_that_does_not_decide_says_nothing(meeting: Meeting, not
                 assert proposal.state is ProposalState.PENDING
 
 
+@pytest.mark.rule("4.5.told", "4.3.unknown_survive")
 async def test_rejections_that_do_not_count_are_told_too(meeting: Meeting, notes: Notes) -> None:
     proposer, reviewer = Agent("proposer"), Agent("reviewer")
 
@@ -448,6 +452,7 @@ async def test_what_a_tool_raises_in_a_task_group_is_said_without_the_group(
                 await second.call("tools", "work")
 
 
+@pytest.mark.rule("5.request.running.shutdown", "5.shutdown.nothing_new")
 async def test_handlers_get_their_grace_when_an_agent_leaves(
     meeting: Meeting, notes: Notes
 ) -> None:

@@ -100,6 +100,7 @@ async def test_a_proposal_waits_five_minutes_and_a_proposed_call_one(
         assert elapsed() == pytest.approx(360)
 
 
+@pytest.mark.rule("race.proposer_dies", "5.proposal.running.sender_leaves")
 async def test_what_a_proposer_began_ends_half_a_minute_after_it_died(
     meeting: InMemory, notes: Notes
 ) -> None:
@@ -150,6 +151,7 @@ async def test_a_proposer_that_comes_back_in_time_finds_its_work_going_on(
         assert proposal.state is ProposalState.FULFILLED
 
 
+@pytest.mark.rule("4.6.gone", "5.own.waiting.gone")
 async def test_a_wait_ends_when_everybody_who_could_answer_is_gone(
     meeting: InMemory, notes: Notes
 ) -> None:
@@ -177,6 +179,7 @@ async def test_a_wait_ends_when_everybody_who_could_answer_is_gone(
         assert elapsed() == pytest.approx(130)
 
 
+@pytest.mark.rule("4.6.from_our_welcome")
 async def test_who_was_never_there_is_gone_too(meeting: InMemory, notes: Notes) -> None:
     async with join(meeting, "second") as caller:
         with pytest.raises(ParticipantGone):
@@ -216,6 +219,7 @@ async def test_handlers_get_five_seconds_and_five_to_clean_up(
     assert any("took more than 5 s" in line for line in lines(caplog))
 
 
+@pytest.mark.rule("4.2.withdrawn_stays_visible")
 async def test_a_withdrawn_proposal_stays_visible(meeting: InMemory, notes: Notes) -> None:
     async with join(meeting, "reviewer") as reviewers, join(meeting, "proposer") as proposers:
         async with proposers.propose("tools", "work") as proposal:
@@ -225,6 +229,7 @@ async def test_a_withdrawn_proposal_stays_visible(meeting: InMemory, notes: Note
         assert has_state(proposers, proposal.id, ProposalState.WITHDRAWN)
 
 
+@pytest.mark.rule("5.own.waiting.deadline")
 async def test_where_nothing_can_be_known_the_outcome_says_so(
     meeting: InMemory, notes: Notes
 ) -> None:

@@ -161,6 +161,7 @@ async def test_the_official_client_hears_progress_and_cancels(
 # --- by hand ---
 
 
+@pytest.mark.rule("4.8.request_id")
 async def test_ids_come_back_as_they_were(meeting: Meeting) -> None:
     with anyio.fail_after(PATIENCE):
         async with join(meeting, weather()), raw(meeting) as mallory:
@@ -174,6 +175,7 @@ async def test_ids_come_back_as_they_were(meeting: Meeting) -> None:
             assert (await mallory.response("no-id")).payload["id"] == "no-id"
 
 
+@pytest.mark.rule("5.codes")
 async def test_notifications_get_no_answer(meeting: Meeting) -> None:
     with anyio.fail_after(PATIENCE):
         async with (
@@ -210,6 +212,7 @@ BAD_REQUESTS: list[tuple[Any, int]] = [
 ]
 
 
+@pytest.mark.rule("5.codes")
 async def test_bad_requests_get_the_protocol_s_errors(meeting: Meeting) -> None:
     with anyio.fail_after(PATIENCE):
         async with join(meeting, weather()), raw(meeting) as mallory:
@@ -242,6 +245,7 @@ async def test_of_a_broadcast_request_only_what_one_has_is_answered(meeting: Mee
             assert sorted(answers) == [("deep", "p2"), ("tools", "p1"), ("tools", "tools/list")]
 
 
+@pytest.mark.rule("5.memory.once")
 async def test_the_same_request_twice_is_done_once(meeting: Meeting, notes: Notes) -> None:
     agent = Agent("tools")
 

@@ -167,6 +167,7 @@ async def test_tools_reads_every_page(meeting: Meeting) -> None:
     assert [tool.get("name") for tool in found] == ["a", "b", None, "c"]
 
 
+@pytest.mark.rule("5.own.waiting.refused")
 async def test_what_the_gateway_refuses_raises_with_its_words(meeting: Meeting) -> None:
     with anyio.fail_after(PATIENCE):
         async with (
@@ -188,6 +189,7 @@ async def test_what_the_gateway_refuses_raises_with_its_words(meeting: Meeting) 
 # --- proposals ---
 
 
+@pytest.mark.rule("6.digest", "6.target")
 async def test_a_proposal_carries_what_the_protocol_adds(meeting: Meeting) -> None:
     arguments = {"b": 2, "a": 1}
     with anyio.fail_after(PATIENCE):
@@ -222,6 +224,7 @@ async def test_a_proposal_carries_what_the_protocol_adds(meeting: Meeting) -> No
                 assert wire["kind"] in ("mcp.proposal", "mcp.request")
 
 
+@pytest.mark.rule("6.digest", "4.4.follow")
 async def test_the_proposer_learns_what_was_edited(meeting: Meeting) -> None:
     reviewer = Agent("reviewer")
 
@@ -278,6 +281,7 @@ async def test_somebody_else_may_be_named_to_execute(meeting: Meeting) -> None:
     assert "executor" in errors[0]
 
 
+@pytest.mark.rule("4.5.addressed", "4.5.withdraw_follows", "5.own.waiting.rejection")
 async def test_a_rejection_and_its_explanation(meeting: Meeting, notes: Notes) -> None:
     reviewer, proposer = Agent("reviewer"), Agent("proposer")
 
@@ -308,6 +312,7 @@ async def test_a_rejection_and_its_explanation(meeting: Meeting, notes: Notes) -
                 await proposers.call("tools", "write", to="reviewer")
 
 
+@pytest.mark.rule("4.5.broadcast")
 async def test_of_a_broadcast_proposal_everybody_who_could_must_reject(meeting: Meeting) -> None:
     reviewer, second = Agent("reviewer"), Agent("second")
 
@@ -334,6 +339,7 @@ async def test_of_a_broadcast_proposal_everybody_who_could_must_reject(meeting: 
                 assert outcome.by == "tools"
 
 
+@pytest.mark.rule("4.5.choice")
 @pytest.mark.parametrize(
     ("wait", "ttl", "ends"), [("first", 60.0, Rejected), ("deadline", 0.2, Expired)]
 )
@@ -356,6 +362,7 @@ async def test_the_caller_chooses_which_rejection_counts(
             assert isinstance(await proposal.outcome(), ends)
 
 
+@pytest.mark.rule("5.own.waiting.deadline")
 async def test_a_proposal_that_nobody_decides_expires_and_is_withdrawn(meeting: Meeting) -> None:
     with anyio.fail_after(PATIENCE):
         async with (
@@ -373,6 +380,7 @@ async def test_a_proposal_that_nobody_decides_expires_and_is_withdrawn(meeting: 
                 await proposers.call("tools", "write", timeout=0.05)
 
 
+@pytest.mark.rule("4.2.fulfilled_by_response")
 async def test_a_tool_that_fails_fulfills_with_an_error(meeting: Meeting) -> None:
     seen: list[Fulfilled] = []
     reviewer = Agent("reviewer")
@@ -397,6 +405,7 @@ async def test_a_tool_that_fails_fulfills_with_an_error(meeting: Meeting) -> Non
             assert seen[0].result == outcome.result
 
 
+@pytest.mark.rule("4.4.incapable")
 async def test_a_proposal_that_no_handler_is_for_is_rejected_if_it_was_addressed(
     meeting: Meeting, notes: Notes
 ) -> None:
@@ -443,6 +452,7 @@ async def test_proposals_can_be_decided_outside_of_handlers(meeting: Meeting) ->
 # --- progress ---
 
 
+@pytest.mark.rule("4.9.token", "4.9.increases", "4.9.none_after_completion")
 async def test_progress_grows_and_ends_with_the_result(meeting: Meeting, notes: Notes) -> None:
     tools = Agent("tools")
 
@@ -509,6 +519,7 @@ async def test_progress_may_come_from_a_thread_and_is_told_only_who_asked(
 # --- talk ---
 
 
+@pytest.mark.rule("4.11.echo")
 async def test_chat_reaches_those_it_is_for(meeting: Meeting, notes: Notes) -> None:
     def listener(name: str) -> Agent:
         agent = Agent(name)

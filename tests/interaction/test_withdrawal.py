@@ -40,6 +40,18 @@ def story(who: str, ctx: Context) -> tuple[str, str, tuple[str, ...]]:
     return who, ctx.reason.code, tuple(link.by for link in ctx.reason.chain)
 
 
+@pytest.mark.rule(
+    "5.proposal.running.withdraw",
+    "5.proposal.fulfillment_out",
+    "5.request.running.cancel",
+    "5.children",
+    "6.cause",
+    "4.12.cascade",
+    "4.2.withdrawn_stays_visible",
+    "4.7.no_response",
+    "4.8.our_cancel",
+    "5.proposal.told_of_withdraw",
+)
 async def test_a_withdrawal_stops_everything_in_four_agents(meeting: Meeting, notes: Notes) -> None:
     """The showpiece: proposer → reviewer → tool in a third agent → tool in a fourth."""
     reviewer, tools, deep = Agent("reviewer"), Agent("tools"), Agent("deep")
@@ -123,6 +135,7 @@ async def test_a_withdrawal_stops_everything_in_four_agents(meeting: Meeting, no
     assert within_reviewer == ["reviewer", "on_withdraw"], "told after its handler has ended"
 
 
+@pytest.mark.rule("5.own.waiting.gives_up", "4.12.unchosen")
 async def test_leaving_the_block_withdraws_too(meeting: Meeting, notes: Notes) -> None:
     reviewer = Agent("reviewer")
 
@@ -154,6 +167,7 @@ async def test_leaving_the_block_withdraws_too(meeting: Meeting, notes: Notes) -
                 assert state_of(reviewers, each.id) is ProposalState.WITHDRAWN
 
 
+@pytest.mark.rule("4.1.no_answer", "4.2.one_way")
 async def test_a_late_withdraw_changes_nothing(meeting: Meeting) -> None:
     reviewer, tools = Agent("reviewer"), Agent("tools")
 
@@ -191,6 +205,7 @@ async def test_a_late_withdraw_changes_nothing(meeting: Meeting) -> None:
             assert state_of(reviewers, proposal.id) is ProposalState.FULFILLED
 
 
+@pytest.mark.rule("4.1.only_the_proposer")
 async def test_nobody_else_can_withdraw(meeting: Meeting, notes: Notes) -> None:
     reviewer = Agent("reviewer")
 
@@ -220,6 +235,7 @@ async def test_nobody_else_can_withdraw(meeting: Meeting, notes: Notes) -> None:
             assert outcome.reason == "policy"  # type: ignore[union-attr]
 
 
+@pytest.mark.rule("5.tombstone")
 async def test_what_was_withdrawn_before_it_was_seen_is_not_reviewed(
     meeting: Meeting, notes: Notes
 ) -> None:
@@ -240,6 +256,7 @@ async def test_what_was_withdrawn_before_it_was_seen_is_not_reviewed(
             assert state_of(reviewers, "p") is ProposalState.WITHDRAWN
 
 
+@pytest.mark.rule("5.tombstone.before_fulfillment")
 async def test_what_was_withdrawn_cannot_be_fulfilled_or_rejected(
     meeting: Meeting, notes: Notes
 ) -> None:
@@ -279,6 +296,7 @@ async def test_what_was_withdrawn_cannot_be_fulfilled_or_rejected(
     assert "written" not in notes.all
 
 
+@pytest.mark.rule("5.proposal.told_of_withdraw", "5.proposal.settled.withdraw")
 async def test_a_proposal_that_is_kept_for_later_is_told_of_its_withdrawal(
     meeting: Meeting, notes: Notes
 ) -> None:

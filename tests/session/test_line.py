@@ -47,6 +47,7 @@ class CutOff:
         pytest.fail("nobody asked for that")
 
 
+@pytest.mark.rule("6.ts")
 async def test_what_is_sent_twice_is_the_same_twice() -> None:
     """A reader tells a repetition from a new envelope of the same id by what is in it."""
     outbox, lost = Outbox(), []

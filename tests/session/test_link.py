@@ -131,6 +131,7 @@ async def test_a_long_outage_after_a_stable_connection_is_backed_off_from(gate: 
     assert max(pauses(gate)) > 25
 
 
+@pytest.mark.rule("3.codes.retry_after")
 async def test_retry_after_is_waited_for(gate: Gate) -> None:
     gate.refuse(503, retry_after=120.0)
     gate.refuse(429, retry_after=7.0)
@@ -140,6 +141,7 @@ async def test_retry_after_is_waited_for(gate: Gate) -> None:
     assert 7 <= second < 8
 
 
+@pytest.mark.rule("3.codes.reconnect")
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
 async def test_statuses_of_a_moment_are_tried_again(gate: Gate, status: int) -> None:
     gate.refuse(status, status)
@@ -147,6 +149,7 @@ async def test_statuses_of_a_moment_are_tried_again(gate: Gate, status: int) -> 
         assert len(gate.attempts) == 3
 
 
+@pytest.mark.rule("3.codes.reconnect")
 @pytest.mark.parametrize("code", [1000, 1001, 1007, 1009, 1011, 1012, 1013, 4000])
 async def test_close_codes_of_a_moment_are_dialled_again(gate: Gate, code: int) -> None:
     async with present(gate) as (session, end):
@@ -159,6 +162,7 @@ async def test_close_codes_of_a_moment_are_dialled_again(gate: Gate, code: int) 
 ENDS = [(400, SessionEnded), (404, NoSuchSpace), (401, TokenRefused), (403, TokenRefused)]
 
 
+@pytest.mark.rule("3.codes.stop")
 @pytest.mark.parametrize(("status", "error"), ENDS)
 async def test_statuses_that_end_it_before_the_first_welcome(
     gate: Gate, status: int, error: type[SessionEnded]
@@ -183,6 +187,7 @@ async def test_statuses_that_end_it_after_a_welcome(
     assert len(gate.attempts) == 2
 
 
+@pytest.mark.rule("3.codes.stop")
 @pytest.mark.parametrize(
     ("code", "error"),
     [
@@ -238,6 +243,7 @@ async def test_a_refused_token_is_asked_for_once_more(gate: Gate) -> None:
             assert len(asked) == 2
 
 
+@pytest.mark.rule("3.codes.token_again")
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_token_that_is_refused_twice_ends_it(gate: Gate, status: int) -> None:
     asked: list[str] = []
@@ -249,6 +255,7 @@ async def test_a_token_that_is_refused_twice_ends_it(gate: Gate, status: int) ->
     assert len(asked) == 2
 
 
+@pytest.mark.rule("3.codes.token_again")
 async def test_a_token_that_is_refused_twice_ends_it_after_a_welcome_too(gate: Gate) -> None:
     """What was welcomed once says nothing about the token that is refused now."""
     asked: list[str] = []

@@ -214,6 +214,7 @@ async def test_what_the_block_raises_while_it_is_ended_goes_first(gate: Gate) ->
                         raise Mine
 
 
+@pytest.mark.rule("2.second_welcome")
 async def test_a_second_welcome_is_an_update(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     with anyio.fail_after(PATIENCE):
         async with present(gate, None, "bob") as (session, end):
@@ -253,6 +254,7 @@ async def test_each_event_of_the_connection_is_one_line(
 # --- waits, and connections that are lost ---
 
 
+@pytest.mark.rule("5.own.waiting.connection_lost")
 async def test_a_request_that_may_have_been_sent_is_never_sent_again(gate: Gate) -> None:
     with anyio.fail_after(PATIENCE):
         caller = Caller()
@@ -277,6 +279,7 @@ async def test_a_proposal_is_never_sent_again_either(gate: Gate) -> None:
                 assert await again.probe(session) == []
 
 
+@pytest.mark.rule("5.own.waiting.connection_lost")
 async def test_an_idempotent_request_is_sent_again_under_its_id(gate: Gate) -> None:
     with anyio.fail_after(PATIENCE):
         caller = Caller()
@@ -293,6 +296,7 @@ async def test_an_idempotent_request_is_sent_again_under_its_id(gate: Gate) -> N
         assert caller.result == []
 
 
+@pytest.mark.rule("5.own.unsent.connection_lost")
 async def test_what_was_not_sent_waits_for_the_next_connection(gate: Gate) -> None:
     with anyio.fail_after(PATIENCE):
         caller = Caller()
@@ -308,6 +312,7 @@ async def test_what_was_not_sent_waits_for_the_next_connection(gate: Gate) -> No
         assert caller.result == 5
 
 
+@pytest.mark.rule("5.own.unsent.deadline")
 async def test_a_request_that_times_out_unsent_is_not_sent_later(gate: Gate) -> None:
     with anyio.fail_after(PATIENCE):
         async with present(gate, None, "tools", settings=AT_ONCE) as (session, end):
@@ -319,6 +324,7 @@ async def test_a_request_that_times_out_unsent_is_not_sent_later(gate: Gate) -> 
             assert await again.probe(session) == []
 
 
+@pytest.mark.rule("5.own.given_up.connection_lost")
 async def test_what_is_given_up_while_disconnected_is_ended_after_the_next_welcome(
     gate: Gate,
 ) -> None:
@@ -343,6 +349,7 @@ async def test_what_is_given_up_while_disconnected_is_ended_after_the_next_welco
             assert withdraw.correlation == (proposal.id,)
 
 
+@pytest.mark.rule("4.14.on_join", "6.ts")
 async def test_an_ending_is_said_again_after_a_reconnect_and_the_same(gate: Gate) -> None:
     with anyio.fail_after(PATIENCE):
         async with present(gate, None, "tools", settings=AT_ONCE) as (session, end):
@@ -355,6 +362,7 @@ async def test_an_ending_is_said_again_after_a_reconnect_and_the_same(gate: Gate
             assert (repeated.id, repeated.correlation) == (withdraw.id, withdraw.correlation)
 
 
+@pytest.mark.rule("5.request.settled.connection_lost", "5.request.running.connection_lost")
 async def test_an_answer_waits_for_the_next_connection(gate: Gate) -> None:
     handlers = Recorder()
     with anyio.fail_after(PATIENCE):
@@ -452,6 +460,7 @@ async def test_the_reader_waits_for_nobody(gate: Gate) -> None:
                     await anext(ends[0])
 
 
+@pytest.mark.rule("5.overflow.busy")
 async def test_beyond_the_limits_requests_are_answered_busy(gate: Gate) -> None:
     handlers = Recorder()
     settings = Settings(limits=Limits(handlers=2, queued=3))
@@ -544,6 +553,7 @@ async def test_a_frame_that_is_no_envelope_is_counted_and_harms_nothing(
 ODD_PAYLOADS = ["null", "[]", "5", '"x"', '{"message":5}', '{"reason":{}}', '{"\\ud800":"\\udfff"}']
 
 
+@pytest.mark.rule("5.hostile")
 @pytest.mark.parametrize("payload", ODD_PAYLOADS)
 async def test_odd_payloads_of_any_kind_harm_nothing(gate: Gate, payload: str) -> None:
     handlers = Recorder()
@@ -564,6 +574,7 @@ async def test_odd_payloads_of_any_kind_harm_nothing(gate: Gate, payload: str) -
             assert session.me == ME
 
 
+@pytest.mark.rule("4.10.only_the_gateway", "5.who.system")
 async def test_what_only_the_gateway_may_say_is_believed_from_nobody_else(
     gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -633,6 +644,7 @@ async def test_a_watcher_sees_everything_in_order_and_counts_what_it_missed(gate
 # --- what the gateway closes the connection for ---
 
 
+@pytest.mark.rule("3.codes.blamed")
 async def test_what_is_too_large_for_a_gateway_fails_and_is_not_said_again(gate: Gate) -> None:
     handlers = Recorder()
     caller = Caller()
@@ -664,6 +676,7 @@ async def test_what_is_too_large_for_a_gateway_fails_and_is_not_said_again(gate:
     assert request.id != instead.id
 
 
+@pytest.mark.rule("3.codes.blamed")
 @pytest.mark.parametrize(("code", "blamed"), [(1007, True), (1009, True), (1011, False)])
 async def test_only_what_a_connection_is_closed_for_is_given_up(
     gate: Gate, code: int, blamed: bool
