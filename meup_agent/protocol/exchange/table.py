@@ -30,6 +30,10 @@ from meup_agent.protocol.exchange.voice import Voice
 from meup_agent.protocol.reasons import Cause
 
 
+SPARE_TIMERS = 1024
+"""Timers of ended exchanges that are kept before anybody looks for them."""
+
+
 class ExchangeTable:
     """Every open exchange of one participant, and what each event does to it (PROTOCOL 4 and 5).
 
@@ -148,7 +152,15 @@ class ExchangeTable:
             key, self._voice.dated(draft), deadline, parent, wait, idempotent, fulfills
         )
         self._outgoing.open(exchange, now)
+        self._forget_timers()
         return key, self._flush()
+
+    def _forget_timers(self) -> None:
+        """Drop the timers of what has ended, which most of them are on a busy day."""
+        timers = self._situation.timers
+        if len(timers) > SPARE_TIMERS + 4 * (self.waiting + self.running + self.queued):
+            timers[:] = [timer for timer in timers if self.is_open(timer[1])]
+            heapq.heapify(timers)
 
     def give_up(self, key: Key, cause: Cause, now: float) -> list[Effect]:
         """The caller stops waiting: a proposal is withdrawn, a request cancelled."""

@@ -7,6 +7,7 @@ import pytest
 from meup_agent.protocol.exchange import Key, Participant, ProposalKey, Role
 from meup_agent.protocol.exchange.ledger import MAX_FULFILLMENTS, MAX_PROPOSALS
 from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.exchange.table import SPARE_TIMERS
 from meup_agent.protocol.outcomes import Fulfilled
 from tests.protocol.exchange.peer import Peer, cancelled, cancels_said, dropped, said, started
 
@@ -159,3 +160,14 @@ def test_the_table_tells_what_is_open(me: Peer) -> None:
     assert (me.table.running, me.table.waiting, me.table.connected) == (1, 1, True)
     assert said(me.gives_up(key)) != []
     assert not me.table.is_open(key)
+
+
+@pytest.mark.rule("5.memory.bounded")
+def test_timers_of_what_has_ended_are_forgotten(me: Peer) -> None:
+    kept = me.begins_request(deadline=5.0)
+    for _ in range(3 * SPARE_TIMERS):
+        me.gives_up(me.begins_request(deadline=60.0))
+    assert len(me.table._situation.timers) <= SPARE_TIMERS + 8
+    assert me.table.next_deadline() == me.now + 5.0
+    me.passes(5.0)
+    assert not me.table.is_open(kept)
