@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from meup_agent.session import Session
 
 log = logging.getLogger("meup_agent.agent")
+
+MAX_LOGGED_CHARS: Final = 200
+"""Characters of a stranger's words in the log; they are escaped there."""
 
 _ROLES = {
     exchange.Role.REJECT: Role.REJECT,
@@ -109,7 +112,7 @@ class Runner:
         scope = self._scopes.get(key)
         if scope is None or scope.cause is not None:
             return
-        log.info("%s is cancelled by %r: %s", scope.name, cause.by, cause)
+        log.info("%s is cancelled by %r: %r", scope.name, cause.by, str(cause)[:MAX_LOGGED_CHARS])
         scope.cancel(cause)
         self._tasks.start_soon(self._watch_the_end, scope, name=f"end of {scope.name}")
 
@@ -186,7 +189,7 @@ class Runner:
         if scope.cause is not None:
             log.info("%s failed while it was cancelled: %r", scope.name, error)
             self._used_session.raised(scope.key, payloads.EXCHANGE_ERROR, "cancelled")
-        elif isinstance(error, RequestError):
+        elif isinstance(error, RequestError) and error.by is None:
             log.info("%s answers with an error: %s", scope.name, error)
             code = error.code if isinstance(error.code, int) else payloads.EXCHANGE_ERROR
             self._used_session.raised(scope.key, code, error.message, error.data)
@@ -305,9 +308,9 @@ class Runner:
         if work.role is exchange.Role.REQUEST:
             call = payloads.read_call(envelope.payload)
             what = call.name if call.method == mcp.TOOL_CALL else call.method
-            return f"{what[:64]!r} for {envelope.sender!r} ({envelope.id[:32]})"
+            return f"{what[:64]!r} for {envelope.sender!r} ({envelope.id[:32]!r})"
         name = self._definitions(work)[0].signature.source.qualname
-        return f"{name} for {envelope.sender!r} ({envelope.id[:32]})"
+        return f"{name} for {envelope.sender!r} ({envelope.id[:32]!r})"
 
     @property
     def _used_session(self) -> Session:

@@ -304,8 +304,8 @@ class Session(AsyncContextManagerMixin):
             return
         envelope = drop.envelope
         log.warning(
-            "dropped %s %s from %r: %s%s",
-            envelope.kind,
+            "dropped %r %r from %r: %s%s",
+            envelope.kind[:64],
             envelope.id[:64],
             envelope.sender[:64],
             drop.why,

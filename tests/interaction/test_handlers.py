@@ -29,6 +29,7 @@ from meup_agent import (
     UsageError,
     handlers,
 )
+from meup_agent.protocol import kinds
 from tests.interaction.people import (
     PATIENCE,
     Meeting,
@@ -36,6 +37,7 @@ from tests.interaction.people import (
     is_idle,
     join,
     lines,
+    raw,
     session_of,
     state_of,
     until,
@@ -533,3 +535,38 @@ async def test_a_cancelled_join_tells_its_handlers_why(meeting: Meeting, notes: 
             assert notes.all[1] == "the agent shuts down"
             await notes.until("answered")
             assert not session_of(tools).table.running
+
+
+@pytest.mark.parametrize("field", ["kind", "reason", "tool"])
+async def test_a_stranger_s_words_do_not_forge_lines_of_the_log(
+    meeting: Meeting, caplog: pytest.LogCaptureFixture, field: str
+) -> None:
+    forged = "x\n2025-01-01 ERROR the gateway is down\x1b[2J"
+    agent = Agent("tools")
+
+    @agent.on_proposal
+    async def review(proposal: Proposal) -> None:
+        await anyio.sleep_forever()
+
+    with anyio.fail_after(PATIENCE), caplog.at_level(logging.INFO, "meup_agent"):
+        async with join(meeting, agent) as tools, raw(meeting) as mallory:
+            words = {"kind": "mcp/response", "reason": "unsafe", "tool": "write"}
+            words[field] = forged if field != "kind" else f"mcp/response{forged}"
+            params = {"name": words["tool"], "arguments": {}}
+            await mallory.say(
+                kinds.MCP_PROPOSAL, {"method": "tools/call", "params": params}, id="p"
+            )
+            await until(lambda: session_of(tools).table.running == 1)
+            await mallory.say(
+                kinds.MCP_WITHDRAW,
+                {"reason": words["reason"]},
+                id="w",
+                correlation=("p",),
+            )
+            await until(lambda: is_idle(tools))
+            await mallory.say(words["kind"], {}, id="r", to=("tools",), correlation=("none",))
+            await mallory.call("tools", words["tool"], id="c")
+            await mallory.response("c")
+    for line in lines(caplog):
+        assert "\n" not in line
+        assert "\x1b" not in line
