@@ -78,6 +78,8 @@ class Participant:
         self.ended_at: dict[Key, float] = {}
         self.fulfills: dict[str, ProposalKey] = {}
         self.silenced: set[tuple[str, str]] = set()
+        self.blind: set[str] = set()
+        """Fulfilling requests of proposals that we missed: two of one cannot be told apart."""
         self.urgent: deque[Send] = deque()
         self.ordered: deque[Send] = deque()
         self.uplink: deque[bytes] = deque()
@@ -112,6 +114,9 @@ class Participant:
                 case Start():
                     assert effect.key not in self.handlers, "a handler was started twice"
                     self.handlers[effect.key] = Handler(effect.work)
+                    envelope = effect.work.envelope
+                    if self.table.ledger.named(envelope.correlation, self.world.now) is None:
+                        self.blind.add(envelope.id)
                 case Cancel():
                     ended_with += self.handlers[effect.key].awaited
                     self._cancel(effect)
@@ -478,8 +483,9 @@ class World:
                 request = envelope.correlation[0]
                 answers.setdefault((envelope.sender, request), set()).add(envelope.id)
                 data = payloads.as_object(envelope.payload_object.get("error")).get("data")
-                if request in proposal_of and data is None:
-                    proposal = proposal_of[request]
+                proposal = proposal_of.get(request)
+                blind = request in self.participants[envelope.sender].blind
+                if proposal is not None and data is None and not blind:
                     ran.setdefault((envelope.sender, proposal), set()).add(envelope.id)
         assert all(len(ids) == 1 for ids in answers.values()), "a request was answered twice"
         assert all(len(ids) == 1 for ids in ran.values()), "a proposal was carried out twice"

@@ -14,6 +14,7 @@ from meup_agent.protocol.exchange.effects import Priority
 from meup_agent.protocol.exchange.handling import Handling
 from meup_agent.protocol.exchange.ledger import ProposalKey
 from meup_agent.protocol.exchange.situation import Situation
+from meup_agent.protocol.reasons import Reason
 
 MAX_QUOTED_CHARS = 100
 """Characters of a stranger's words that an error repeats."""
@@ -42,6 +43,23 @@ class Answers:
         self.failure(
             handling, payloads.EXCHANGE_ERROR, f"{reason}: {message}", {"reason": reason}, now
         )
+
+    def busy(self, handling: Handling, now: float) -> None:
+        """Say that nothing more is taken; of proposals, to those that were addressed to us."""
+        closing = self._situation.closing
+        why = "shutdown" if closing else "overflow"
+        self._situation.drop(why, handling.work.envelope, expected=closing)
+        if handling.is_request:
+            self.exchange_error(handling, "busy", "too much to do at the moment", now)
+        elif handling.is_proposal:
+            self.rejection(handling, Reason.BUSY, now)
+
+    def cancelled(self, handling: Handling, fulfillment_sent: bool, now: float) -> None:
+        """Say that our own end ended it."""
+        if handling.is_request:
+            self.exchange_error(handling, "cancelled", "the agent shuts down", now)
+        elif handling.is_proposal and not fulfillment_sent:
+            self.rejection(handling, Reason.BUSY, now)
 
     def unknown_method(self, handling: Handling, method: str, now: float) -> None:
         """Answer that we have no such method, or that none was named."""

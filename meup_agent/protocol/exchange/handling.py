@@ -9,7 +9,7 @@ from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord, con
 from meup_agent.protocol.exchange.memory import Memory
 from meup_agent.protocol.lifecycle import IncomingState
 from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.reasons import Cause
+from meup_agent.protocol.reasons import Cause, Link
 
 SETTLED_COUNT = 1000
 SETTLED_SECONDS = 300.0
@@ -142,3 +142,8 @@ class Requests:
         """Whether somebody else has a request open under this envelope id."""
         sender, envelope_id = name
         return any(id == envelope_id and by != sender for by, id in self._by_id)
+
+
+def ended_by(by: str, exchange_id: str, reason: str, text: str, now: float) -> Cause:
+    """The cause of what somebody ended: their step is the first of its chain."""
+    return Cause(reason, by, text, exchange_id, now, (Link(by, exchange_id, reason, text),))

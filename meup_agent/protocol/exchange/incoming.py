@@ -18,7 +18,7 @@ from meup_agent.protocol.exchange.effects import (
     Withdrawal,
     Work,
 )
-from meup_agent.protocol.exchange.handling import Handling, Requests
+from meup_agent.protocol.exchange.handling import Handling, Requests, ended_by
 from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord, content_of
 from meup_agent.protocol.exchange.outgoing import Outgoing
 from meup_agent.protocol.exchange.situation import ABSENCE_SECONDS, Situation
@@ -30,7 +30,7 @@ from meup_agent.protocol.lifecycle import (
     incoming_step,
 )
 from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.reasons import Cause, Link, Reason, cause_of_cancel
+from meup_agent.protocol.reasons import Cause, Reason, cause_of_cancel
 
 USED_AGAIN = "its sender used the id again"
 """Why something ends whose sender began something else under its id."""
@@ -89,7 +89,7 @@ class Incoming:
             if handling.addressed:
                 self._answers.unknown_method(handling, call.method, now)
         elif not self._make_room():
-            self._say_busy(handling, now)
+            self._answers.busy(handling, now)
         else:
             self._requests.add(handling)
             self._enqueue(handling, now)
@@ -108,9 +108,7 @@ class Incoming:
         if running is not None and content_of(running.work.envelope) != content:
             running.superseded = True
             self._requests.forget(running)
-            cause = _ended_by(
-                envelope.sender, envelope.id, Reason.NO_LONGER_NEEDED, USED_AGAIN, now
-            )
+            cause = ended_by(envelope.sender, envelope.id, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
             self._apply(running, IncomingEvent.CANCEL, now, cause)
             return False
         if running is None and (settled is None or settled.content != content):
@@ -140,7 +138,7 @@ class Incoming:
         elif not self._situation.wants(Role.PROPOSAL, envelope):
             self._answers.rejection(handling, Reason.INCAPABLE, now)
         elif not self._make_room():
-            self._say_busy(handling, now)
+            self._answers.busy(handling, now)
         else:
             record.holders += 1
             self._proposals[record.key] = handling
@@ -233,7 +231,7 @@ class Incoming:
         text: str = "",
     ) -> None:
         """A proposer took its proposal back: our handler, and our fulfillment of it, end."""
-        cause = _ended_by(proposal.proposer, proposal.id, reason, text, now)
+        cause = ended_by(proposal.proposer, proposal.id, reason, text, now)
         handling = self._proposals.get(proposal)
         if handling is not None:
             if handling.state is not IncomingState.QUEUED:
@@ -277,7 +275,7 @@ class Incoming:
         if now < until:
             self._situation.look_again(until, key)
             return
-        cause = _ended_by(
+        cause = ended_by(
             key.sender, key.id, Reason.NO_LONGER_NEEDED, "its sender left the space", now
         )
         self._apply(handling, IncomingEvent.SENDER_ABSENT, now, cause)
@@ -372,12 +370,12 @@ class Incoming:
             case IncomingAction.BEGIN_GRACE:
                 self._begin_grace(handling)
             case IncomingAction.ANSWER_BUSY:
-                self._say_busy(handling, now)
+                self._answers.busy(handling, now)
                 self._close(handling, now)
             case IncomingAction.CANCEL_SCOPE:
                 self._cancel(handling, cause, now)
             case IncomingAction.CANCEL_SCOPE_AND_ANSWER:
-                self._say_cancelled(handling, now)
+                self._answers.cancelled(handling, self._fulfillment_sent(handling, now), now)
                 self._cancel(handling, cause, now)
             case IncomingAction.DROP:
                 self._situation.drop("cancelled_in_queue", handling.work.envelope, expected=True)
@@ -433,25 +431,6 @@ class Incoming:
             subject = Withdrawal(record.key.id, record.key.proposer, cause)
             self.notice(Role.WITHDRAW, record.envelope, now, subject)
 
-    # --- what we say on our own account ---
-
-    def _say_busy(self, handling: Handling, now: float) -> None:
-        why = "shutdown" if self._situation.closing else "overflow"
-        self._situation.drop(why, handling.work.envelope, expected=self._situation.closing)
-        if handling.is_request:
-            self._answers.exchange_error(handling, "busy", "too much to do at the moment", now)
-        elif handling.is_proposal:
-            self._answers.rejection(handling, Reason.BUSY, now)
-
-    def _say_cancelled(self, handling: Handling, now: float) -> None:
-        if handling.is_request:
-            self._answers.exchange_error(handling, "cancelled", "the agent shuts down", now)
-        elif handling.is_proposal and not self._fulfillment_sent(handling, now):
-            self._answers.rejection(handling, Reason.BUSY, now)
-
-    def _fulfillment_sent(self, handling: Handling, now: float) -> bool:
-        return self._outgoing.has_fulfilled(handling.proposal_key, now)
-
     def reject(self, proposal: ProposalKey, reason: str, now: float) -> Envelope:
         """Say no to a proposal."""
         handling = self._proposals.get(proposal)
@@ -459,7 +438,5 @@ class Incoming:
             handling.rejected = True
         return self._answers.reject(proposal, reason, now)
 
-
-def _ended_by(by: str, exchange_id: str, reason: str, text: str, now: float) -> Cause:
-    """The cause of what somebody ended: their step is the first of its chain."""
-    return Cause(reason, by, text, exchange_id, now, (Link(by, exchange_id, reason, text),))
+    def _fulfillment_sent(self, handling: Handling, now: float) -> bool:
+        return self._outgoing.has_fulfilled(handling.proposal_key, now)

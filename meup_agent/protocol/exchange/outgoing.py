@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
-from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import (
     Conflict,
@@ -14,6 +14,7 @@ from meup_agent.protocol.exchange.effects import (
     Unsend,
     Wake,
 )
+from meup_agent.protocol.exchange.ends import cause_of, say_end, step_own
 from meup_agent.protocol.exchange.ledger import (
     MAX_PROPOSALS,
     Fulfillment,
@@ -23,7 +24,6 @@ from meup_agent.protocol.exchange.ledger import (
 from meup_agent.protocol.exchange.memory import Memory
 from meup_agent.protocol.exchange.own import (
     Exchange,
-    cause_of,
     read_response,
     verdict,
 )
@@ -37,7 +37,6 @@ from meup_agent.protocol.lifecycle import (
 )
 from meup_agent.protocol.outcomes import (
     Ending,
-    Expired,
     Fulfilled,
     GatewayRefused,
     Gone,
@@ -386,11 +385,11 @@ class Outgoing:
                     self._situation.voice.send(exchange.draft, Priority.OPEN, now, again=True)
             case OutgoingAction.DROP | OutgoingAction.DROP_TIMEOUT | OutgoingAction.NOT_SENT:
                 self._situation.effects.append(Unsend(exchange.key.id))
-                self._step_own(exchange, ending)
+                step_own(exchange, ending, self._situation.me)
             case OutgoingAction.RESULT | OutgoingAction.UNKNOWN:
                 pass
             case OutgoingAction.REFUSED:
-                self._step_own(exchange, ending)
+                step_own(exchange, ending, self._situation.me)
                 if exchange.fulfills is not None:
                     self._fulfilled.pop(exchange.fulfills)
             case (
@@ -399,8 +398,8 @@ class Outgoing:
                 | OutgoingAction.GONE_AND_END
                 | OutgoingAction.EXPIRED_AND_END
             ):
-                self._step_own(exchange, ending)
-                self._say_end(exchange, cause or cause_of(ending), now)
+                step_own(exchange, ending, self._situation.me)
+                say_end(self._situation.voice, exchange, cause or cause_of(ending), now)
         exchange.state = state
         if action is OutgoingAction.NOTE_SENT:
             self._watch_absence(exchange, now)
@@ -415,52 +414,3 @@ class Outgoing:
         del self._open[exchange.key.id]
         self._ended.put(exchange.key.id, exchange, now, size=len(exchange.draft.raw_payload))
         self._situation.effects.append(Wake(exchange.key, ending))
-
-    def _step_own(self, exchange: Exchange, ending: Ending | None) -> None:
-        """Keep the record of our own proposal: it says *rejected* where others say *withdrawn*.
-
-        What was given up while it was out there becomes withdrawn when the gateway says so
-        (PROTOCOL 4.13); what never left, or was refused, no gateway will order.
-        """
-        record, me = exchange.proposal, self._situation.me
-        if record is None:
-            return
-        match ending:
-            case Rejected():
-                record.step(ProposalEvent.REJECTION, ending.by, ending.reason)
-            case Expired() | Unknown():
-                record.step(ProposalEvent.EXPIRY, me, Reason.TIMEOUT)
-            case GatewayRefused():
-                record.step(ProposalEvent.WITHDRAWAL, me, Reason.NO_LONGER_NEEDED)
-            case _ if exchange.state is OutgoingState.UNSENT:
-                record.step(ProposalEvent.WITHDRAWAL, me, cause_of(ending).code)
-            case _:
-                pass
-
-    def _say_end(self, exchange: Exchange, cause: Cause, now: float) -> None:
-        """Say that we gave up: a withdraw for a proposal, a cancel for a request."""
-        request = exchange.draft
-        if exchange.is_proposal:
-            found = exchange.record.fulfillments if exchange.record is not None else []
-            fulfillers = [item.by for item in found]
-            to = tuple(dict.fromkeys([*request.to, *fulfillers])) if request.to else ()
-            self._situation.voice.say(
-                kinds.MCP_WITHDRAW,
-                {"reason": cause.code},
-                now=now,
-                priority=Priority.END,
-                to=to,
-                correlation=(request.id,),
-                concerned=to,
-            )
-        elif (call := exchange.call).method != "initialize":
-            name = str(call.rpc_id if call.rpc_id is not None else request.id)
-            self._situation.voice.say(
-                kinds.MCP_REQUEST,
-                payloads.cancelled(name, cause.ended(self._situation.me, request.id, now)),
-                now=now,
-                priority=Priority.END,
-                to=request.to,
-                correlation=(request.id,),
-                concerned=request.to,
-            )

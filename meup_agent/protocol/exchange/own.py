@@ -12,8 +12,7 @@ from meup_agent.protocol.exchange.effects import Key
 from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.lifecycle import OutgoingState, ProposalState
-from meup_agent.protocol.outcomes import Ending, Expired, Rejected, Unknown, Withdrawn
-from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.protocol.outcomes import Ending, Expired, Rejected, Unknown
 
 
 class Wait(StrEnum):
@@ -121,17 +120,6 @@ def verdict(exchange: Exchange, record: ProposalRecord, roster: Roster) -> Rejec
         if len(said) < len(able):
             return None
     return said[-1] if said else None
-
-
-def cause_of(ending: Ending | None) -> Cause:
-    """Why we end an exchange, where nobody chose a reason (PROTOCOL 4.12)."""
-    match ending:
-        case Withdrawn():
-            return ending.cause
-        case Expired() | Unknown():
-            return Cause(Reason.TIMEOUT)
-        case _:
-            return Cause(Reason.NO_LONGER_NEEDED)
 
 
 def read_response(payload: object) -> tuple[Any, dict[str, Any] | None]:

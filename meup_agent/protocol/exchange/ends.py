@@ -1,0 +1,80 @@
+"""How we end an exchange of our own: what others are told, and what our own record says."""
+
+from __future__ import annotations
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.exchange.effects import Priority
+from meup_agent.protocol.exchange.own import Exchange
+from meup_agent.protocol.exchange.voice import Voice
+from meup_agent.protocol.lifecycle import OutgoingState, ProposalEvent
+from meup_agent.protocol.outcomes import (
+    Ending,
+    Expired,
+    GatewayRefused,
+    Rejected,
+    Unknown,
+    Withdrawn,
+)
+from meup_agent.protocol.reasons import Cause, Reason
+
+
+def cause_of(ending: Ending | None) -> Cause:
+    """Why we end an exchange, where nobody chose a reason (PROTOCOL 4.12)."""
+    match ending:
+        case Withdrawn():
+            return ending.cause
+        case Expired() | Unknown():
+            return Cause(Reason.TIMEOUT)
+        case _:
+            return Cause(Reason.NO_LONGER_NEEDED)
+
+
+def step_own(exchange: Exchange, ending: Ending | None, me: str) -> None:
+    """Keep the record of our own proposal: it says *rejected* where others say *withdrawn*.
+
+    What was given up while it was out there becomes withdrawn when the gateway says so (PROTOCOL
+    4.13); what never left, or was refused, no gateway will order.
+    """
+    record = exchange.proposal
+    if record is None:
+        return
+    match ending:
+        case Rejected():
+            record.step(ProposalEvent.REJECTION, ending.by, ending.reason)
+        case Expired() | Unknown():
+            record.step(ProposalEvent.EXPIRY, me, Reason.TIMEOUT)
+        case GatewayRefused():
+            record.step(ProposalEvent.WITHDRAWAL, me, Reason.NO_LONGER_NEEDED)
+        case _ if exchange.state is OutgoingState.UNSENT:
+            record.step(ProposalEvent.WITHDRAWAL, me, cause_of(ending).code)
+        case _:
+            pass
+
+
+def say_end(voice: Voice, exchange: Exchange, cause: Cause, now: float) -> None:
+    """Say that we gave up: a withdraw for a proposal, a cancel for a request (PROTOCOL 4.8)."""
+    request = exchange.draft
+    if exchange.is_proposal:
+        found = exchange.record.fulfillments if exchange.record is not None else []
+        fulfillers = [item.by for item in found]
+        to = tuple(dict.fromkeys([*request.to, *fulfillers])) if request.to else ()
+        voice.say(
+            kinds.MCP_WITHDRAW,
+            {"reason": cause.code},
+            now=now,
+            priority=Priority.END,
+            to=to,
+            correlation=(request.id,),
+            concerned=to,
+        )
+    elif (call := exchange.call).method != "initialize":
+        name = str(call.rpc_id if call.rpc_id is not None else request.id)
+        voice.say(
+            kinds.MCP_REQUEST,
+            payloads.cancelled(name, cause.ended(voice.me, request.id, now)),
+            now=now,
+            priority=Priority.END,
+            to=request.to,
+            correlation=(request.id,),
+            concerned=request.to,
+        )
