@@ -29,7 +29,6 @@ from meup_agent.protocol.exchange.slots import Limits
 from meup_agent.protocol.exchange.voice import Voice
 from meup_agent.protocol.reasons import Cause
 
-
 SPARE_TIMERS = 1024
 """Timers of ended exchanges that are kept before anybody looks for them."""
 
