@@ -242,6 +242,31 @@ async def test_the_newer_connection_of_a_participant_takes_over(
     assert any("took over" in line for line in lines(caplog))
 
 
+async def test_an_agent_that_loses_its_place_stops_its_handlers(
+    meeting: Meeting, notes: Notes
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, "second") as caller,
+            anyio.create_task_group() as tasks,
+        ):
+
+            async def older() -> None:
+                with pytest.raises(TakenOver):  # noqa: PT012
+                    async with join(meeting, slow_agent(notes)):
+                        notes("older")
+                        await anyio.sleep_forever()
+                notes("taken over")
+
+            tasks.start_soon(older)
+            await notes.until("older")
+            tasks.start_soon(caller.call, "tools", "work")
+            await notes.until("runs")
+            async with join(meeting, Agent("tools")):
+                await notes.until(("stopped", "no_longer_needed"), "taken over")
+            tasks.cancel_scope.cancel()
+
+
 async def test_a_wrong_token_is_refused(meeting: Meeting) -> None:
     with anyio.fail_after(PATIENCE):
         with pytest.raises(TokenRefused, match="refused the token"):

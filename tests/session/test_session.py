@@ -202,6 +202,23 @@ async def test_the_end_of_the_session_comes_out_of_task_groups_in_the_block(gate
                         inner.start_soon(anyio.sleep_forever)
 
 
+async def test_the_end_of_the_session_comes_out_of_trio_s_own_nurseries(
+    gate: Gate, anyio_backend_name: str
+) -> None:
+    if anyio_backend_name != "trio":
+        pytest.skip("only trio has nurseries")
+    import trio
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take_over_when_welcomed, gate)
+            with pytest.raises(TakenOver):  # noqa: PT012
+                async with Session(gate.connector(), token=None, handlers=Recorder()):
+                    async with trio.open_nursery() as inner:
+                        inner.start_soon(trio.sleep_forever)
+                        inner.start_soon(trio.sleep_forever)
+
+
 async def test_what_the_block_raises_while_it_is_ended_goes_first(gate: Gate) -> None:
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
