@@ -90,8 +90,8 @@ class Voice:
             )
         )
         self.send(envelope, priority, now)
-        if concerned is not None and (names := frozenset(concerned)) != frozenset({self.me}):
-            ending = _Ending(envelope, priority, names)
+        if concerned is not None:
+            ending = _Ending(envelope, priority, frozenset(concerned))
             self._endings.put(envelope.id, ending, now, size=len(envelope.raw_payload))
         return envelope
 
@@ -115,7 +115,7 @@ class Voice:
 
     def say_again(self, participants: Iterable[str], now: float) -> None:
         """Send what concerns these participants once more, under the same ids."""
-        joined = frozenset(participants) - {self.me}
+        joined = frozenset(participants)
         for ending in list(self._endings.values(now)):
             if joined and (not ending.concerned or ending.concerned & joined):
                 self.send(ending.draft, ending.priority, now, again=True)

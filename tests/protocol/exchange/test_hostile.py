@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ scalars = st.one_of(
     st.none(),
     st.booleans(),
     st.sampled_from([*IDS, *SENDERS, "join", "leave", "refused", "notifications/cancelled"]),
+    st.sampled_from(["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2025-01-01"]),
     st.sampled_from([0, 1, -1, 2**53, 2**63, 2**64, 10**400, -(10**400), 1e308, -0.0, 0.1]),
     st.text(max_size=5),
 )
@@ -96,7 +98,7 @@ envelopes = st.fixed_dictionaries(
 
 def busy() -> Peer:
     """A participant with something open of every sort."""
-    me = Peer(roles=set(Role))
+    me = Peer(roles=set(Role), wall_clock=lambda: datetime(2026, 1, 1, tzinfo=UTC))
     me.welcomed("alice", "bob", "tool")
     me.request("alice", "a1", rpc_id=1)
     me.proposal("alice", "p1", to=("me",))

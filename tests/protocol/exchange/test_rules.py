@@ -902,6 +902,15 @@ def test_a_withdraw_concerns_the_fulfiller_in_progress(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.14.on_join")
+def test_what_we_said_to_ourselves_is_said_again_when_we_come_back(me: Peer) -> None:
+    cancelled_one, answered = me.begins_request(to=("me",)), me.begins_request(to=("me",))
+    (cancel,) = said(me.gives_up(cancelled_one))
+    (response,) = said(me.returns(Key("in", "me", answered.id)))
+    me.loses_connection()
+    assert said(me.welcomed()) == [cancel, response]
+
+
+@pytest.mark.rule("4.14.on_join")
 def test_nothing_is_said_again_at_the_first_welcome_or_an_update(me: Peer) -> None:
     endings(me)
     assert said(me.welcomed("alice", "bob", "tool")) == []
