@@ -162,6 +162,25 @@ async def test_it_is_emptied_when_everything_has_been_sent_and_not_before() -> N
     assert emptied == ["yes"]
 
 
+async def test_it_is_not_emptied_while_the_last_one_is_on_its_way() -> None:
+    outbox = Outbox()
+    emptied: list[str] = []
+
+    async def wait() -> None:
+        await outbox.wait_emptied()
+        emptied.append("yes")
+
+    outbox.put(said("a"), Priority.END, 0.0)
+    assert outbox.take(0.0) is not None
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            assert emptied == []
+            outbox.gone()
+    assert emptied == ["yes"]
+
+
 async def test_a_writer_wakes_for_what_is_put_back() -> None:
     outbox = Outbox()
     outbox.put(said("a"), Priority.END, 0.0)
