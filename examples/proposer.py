@@ -23,7 +23,8 @@ async def propose_division(space: Space, **arguments: Any) -> None:
     ) as proposal:
         match await proposal.outcome():
             case Fulfilled(by=by, changes=changes):
-                print(f"fulfilled by {by}: {await proposal.result()}")
+                result = await proposal.result(accept_edits=True)
+                print(f"fulfilled by {by}: {result}")
                 for change in changes:
                     print(f"  {change.path}: {change.fulfilled}")
                     print(f"    instead of {change.proposed}")
@@ -39,7 +40,8 @@ async def main() -> None:
         await propose_division(space, dividend=1, divisor=0)
         await propose_division(space, dividend=2, divisor=3, digits=12)
         # In one line: a request where our capabilities allow it, otherwise a
-        # proposal. What is no result is raised: ProposalRejected, ToolError …
+        # proposal. What is not what we proposed is raised: ProposalRejected,
+        # ProposalEdited, ToolError …
         print(
             await space.call("tools", "add", {"a": 1, "b": 2}, to="fulfiller")
         )

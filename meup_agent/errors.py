@@ -16,6 +16,7 @@ Whose fault it was decides the branch::
     │   ├── InvalidArguments          arguments that a tool does not take
     │   ├── RequestError              a request was answered with a JSON-RPC error
     │   ├── ToolError                 a tool ran and reported a failure
+    │   ├── ProposalEdited            it was carried out otherwise than proposed
     │   ├── ProposalRejected          somebody whose word counts said no
     │   ├── ProposalWithdrawn         the proposal was taken back
     │   ├── ProposalExpired           nobody decided in time
@@ -42,6 +43,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+MAX_SAID_CHARS = 500
+"""Characters of what others said that an error repeats."""
 
 
 class MeupError(Exception):
@@ -175,6 +180,30 @@ class ToolError(PeerError):
     def __init__(self, message: str, result: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.result: dict[str, Any] = result or {}
+
+
+class ProposalEdited(PeerError):
+    """A proposal was carried out, but not as it was proposed; whoever can live with that says so.
+
+    Attributes:
+        by: Who fulfilled it.
+        changes: What was carried out otherwise, each with ``path``, ``proposed``, ``fulfilled``.
+        value: What the tool returned.
+    """
+
+    def __init__(self, proposal_id: str, by: str, changes: Sequence[Any], value: Any) -> None:
+        said = "; ".join(
+            f"{change.path}: {change.fulfilled!r} instead of {change.proposed!r}"
+            for change in changes
+        )
+        super().__init__(
+            f"proposal {proposal_id} was fulfilled by {by!r} otherwise than proposed: "
+            f"{said[:MAX_SAID_CHARS]}; pass accept_edits=True to take its result"
+        )
+        self.proposal_id = proposal_id
+        self.by = by
+        self.changes = tuple(changes)
+        self.value = value
 
 
 class ProposalRejected(PeerError):

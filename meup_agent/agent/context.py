@@ -11,7 +11,10 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from meup_agent.client.current import handler_is
+from meup_agent.client.proposing import TTL
+from meup_agent.client.requests import TIMEOUT
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.exchange import Wait
 
 if TYPE_CHECKING:
     import logging
@@ -65,7 +68,8 @@ class Context:
     def reason(self) -> Cause | None:
         """Why the handler was asked to stop; ``None`` while it was not.
 
-        It has code, text, by whom, when, and the chain that it came along.
+        It has code, text, by whom, when, and the chain that it came along. Whoever ended our own
+        exchange, the first link, is known; the rest of the chain is what they say.
         """
         return self._scope.cause
 
@@ -102,8 +106,9 @@ class Context:
         arguments: dict[str, Any] | None = None,
         *,
         to: str | Iterable[str] = (),
-        timeout: float | None = 60.0,
+        timeout: float | None = TIMEOUT,
         idempotent: bool = False,
+        accept_edits: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Any:
         """Call somebody's tool; see :meth:`Space.call`."""
@@ -114,6 +119,7 @@ class Context:
             to=to,
             timeout=timeout,
             idempotent=idempotent,
+            accept_edits=accept_edits,
             on_progress=on_progress,
         )
 
@@ -124,12 +130,13 @@ class Context:
         arguments: dict[str, Any] | None = None,
         *,
         to: str | Iterable[str] = (),
-        ttl: float | None = 300.0,
+        ttl: float | None = TTL,
+        wait: Wait | str = Wait.ADDRESSED,
         on_progress: OnProgress | None = None,
     ) -> AbstractAsyncContextManager[OwnProposal]:
         """Propose a call of a tool; see :meth:`Space.propose`."""
         return self.space.propose(
-            participant, tool, arguments, to=to, ttl=ttl, on_progress=on_progress
+            participant, tool, arguments, to=to, ttl=ttl, wait=wait, on_progress=on_progress
         )
 
     async def chat(

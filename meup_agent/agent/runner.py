@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,6 @@ from meup_agent.agent.context import Context
 from meup_agent.agent.definitions import HandlerDefinition, Role
 from meup_agent.agent.scope import (
     LATE_SECONDS,
-    THREADS,
     HandlerCancelled,
     Scope,
     is_cancelled_here,
@@ -24,7 +24,7 @@ from meup_agent.agent.scope import (
 from meup_agent.client.chat import Chat
 from meup_agent.client.current import RunningHandler, handler_is
 from meup_agent.client.deciding import Proposal
-from meup_agent.errors import InvalidArguments, RequestError
+from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
 from meup_agent.protocol.exchange.roster import participant_of
 from meup_agent.protocol.reasons import Cause, Reason
@@ -68,7 +68,9 @@ class Runner:
         self._tasks = tasks
         self._scopes: dict[Key, Scope] = {}
         self._idle = anyio.Event()
-        self._threads = anyio.CapacityLimiter(THREADS)
+        # How many run at once is the exchange table's decision: a handler that awaits an exchange
+        # gives its place to another, which then needs a thread of its own.
+        self._threads = anyio.CapacityLimiter(math.inf)
         self._context = copy_context()
         self._over = False
         self._session: Session | None = None
@@ -149,14 +151,20 @@ class Runner:
                 raise
         else:
             scope.ended.set()
-            if scope.cause is None:
-                session.returned(scope.key, result)
-            else:
-                self._stopped(scope)
+            self._returned(scope, result)
         finally:
             del self._scopes[scope.key]
             if not self._scopes:
                 self._idle.set()
+
+    def _returned(self, scope: Scope, result: Any) -> None:
+        if scope.cause is not None:
+            self._stopped(scope)
+            return
+        try:
+            self._used_session.returned(scope.key, result)
+        except NotExpressible as error:
+            self._answer_error(scope, error)
 
     def _stopped(self, scope: Scope) -> None:
         """A cancelled handler has ended, and owes nobody an answer."""

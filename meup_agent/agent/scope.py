@@ -26,9 +26,6 @@ T = TypeVar("T")
 LATE_SECONDS: Final = 1.0
 """A handler that goes on this long after its cancellation is named in the log."""
 
-THREADS: Final = 64
-"""Worker threads of one agent: as many as handlers run at once."""
-
 
 abandoned: Final[WeakSet[threading.Thread]] = WeakSet()
 """Threads that were not waited for any longer; on asyncio Python waits for them at its end."""

@@ -44,7 +44,8 @@ class Proposal:
         self.to = envelope.to
         self.method = call.method
         self.tool = call.name
-        self.arguments = call.arguments
+        # A copy of its own: whoever edits it hands it to fulfill(), which looks for the difference.
+        self.arguments = payloads.read_call(envelope.payload).arguments
         self.target = call.target
         self.expires_at = call.expires_at
         self.envelope = envelope
@@ -97,7 +98,7 @@ class Proposal:
         if arguments is not None:
             params["arguments"] = arguments
         changes = payloads.changes(self._call, payloads.Call(self.method, params), to)
-        meta: dict[str, Any] = {}
+        meta = {name: value for name, value in self._call.meta.items() if _is_passed_on(name)}
         digest = payloads.digest(self.method, params, to if self.target is not None else None)
         if digest is not None:
             meta[payloads.DIGEST] = digest
@@ -155,3 +156,8 @@ class Proposal:
 
 def _ignore(_: Progress) -> None:
     """The proposer listens; we do not."""
+
+
+def _is_passed_on(name: str) -> bool:
+    """Whether a fulfillment repeats what the proposal has in ``_meta``: ``traceparent``, say."""
+    return name != payloads.PROGRESS_TOKEN and not name.startswith(payloads.PREFIX)

@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from meup_agent.client.current import cause_of_leaving, parent_in
 from meup_agent.client.endings import outcome_of, raise_for, tool_value
 from meup_agent.client.progress import relay
+from meup_agent.errors import ProposalEdited
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey, Wait
@@ -70,10 +71,14 @@ class OwnProposal:
             await checkpoint_if_cancelled()
         return outcome_of(ending)
 
-    async def result(self) -> Any:
+    async def result(self, *, accept_edits: bool = False) -> Any:
         """Wait until it is carried out, and return what the tool returned.
 
+        Args:
+            accept_edits: Also what was carried out otherwise than proposed is a result.
+
         Raises:
+            ProposalEdited: It was carried out otherwise than proposed; the error has the result.
             ProposalRejected: It was rejected.
             ProposalExpired: Nobody decided in time.
             ProposalWithdrawn: It was withdrawn meanwhile.
@@ -86,7 +91,10 @@ class OwnProposal:
         outcome = await self.outcome()
         if not isinstance(outcome, Fulfilled):
             raise_for(outcome, what=f"proposal {self.id}")
-        return tool_value(outcome)
+        value = tool_value(outcome)
+        if outcome.edited and not accept_edits:
+            raise ProposalEdited(self.id, outcome.by, outcome.changes, value)
+        return value
 
     async def withdraw(self, reason: str = Reason.NO_LONGER_NEEDED) -> None:
         """Take it back; whoever works on it stops. On a decided proposal it does nothing.

@@ -110,6 +110,7 @@ class Space:
         to: str | Iterable[str] = (),
         timeout: float | None = TIMEOUT,
         idempotent: bool = False,
+        accept_edits: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Any:
         """Call somebody's tool: a request if our capabilities allow it, otherwise a proposal.
@@ -121,6 +122,8 @@ class Space:
             to: If it becomes a proposal: who should decide it; empty: whoever may.
             timeout: Seconds to wait; ``None``: as long as it takes.
             idempotent: A request may be sent again after a reconnect, under the same id.
+            accept_edits: If it becomes a proposal: take the result also of what was carried out
+                otherwise than proposed.
             on_progress: Told of progress; must return at once.
 
         Returns:
@@ -129,6 +132,7 @@ class Space:
         Raises:
             ToolError: The tool ran and failed.
             RequestError: It was answered with an error, for example for wrong arguments.
+            ProposalEdited: The proposal was carried out otherwise than proposed.
             ProposalRejected: The proposal was rejected.
             ProposalExpired: Nobody decided in time.
             RequestTimeout: No response came in time.
@@ -151,7 +155,7 @@ class Space:
         async with self.propose(
             participant, tool, arguments, to=to, ttl=timeout, on_progress=on_progress
         ) as proposal:
-            return await proposal.result()
+            return await proposal.result(accept_edits=accept_edits)
 
     async def tools(
         self, participant: str, *, timeout: float | None = TIMEOUT

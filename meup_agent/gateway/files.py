@@ -180,6 +180,11 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}{where}: expected YAML, but {error.problem}") from None
     except yaml.YAMLError:
         raise ConfigurationError(f"{path}: expected YAML in printable characters") from None
+    except ValueError as error:
+        # A word that has the form of a date, and is none: 2024-13-45.
+        raise ConfigurationError(
+            f"{path}: a value looks like a date and is none ({error}); put it in quotes"
+        ) from None
     if not isinstance(raw, dict):
         raise ConfigurationError(f"{path}: expected the keys 'space' and 'participants'")
     return cast("dict[str, Any]", raw)

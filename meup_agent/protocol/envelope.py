@@ -7,13 +7,11 @@ decoding the payload is left to whoever needs it.
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 
 from meup_agent.errors import NotExpressible
-
-T = TypeVar("T")
 
 _decode_json = msgspec.json.Decoder().decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -95,14 +93,6 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         """The payload where it is a JSON object, otherwise an empty one."""
         payload = self.payload
         return cast("dict[str, Any]", payload) if isinstance(payload, dict) else {}
-
-    def payload_as(self, type_: type[T]) -> T:
-        """The payload decoded and checked as a msgspec type.
-
-        Raises:
-            msgspec.ValidationError: It does not have that form.
-        """
-        return msgspec.json.decode(self.raw_payload, type=type_)
 
     @property
     def extra(self) -> tuple[tuple[str, bytes], ...]:

@@ -133,6 +133,11 @@ def test_file_that_holds_something_else(tmp_path: Path, text: str) -> None:
         load(tmp_path, text)
 
 
+def test_word_that_only_looks_like_a_date(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="looks like a date and is none"):
+        load(tmp_path, "space: {id: 2024-13-45}")
+
+
 def test_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such file or directory"):
         load_config(tmp_path / "nowhere.yaml")

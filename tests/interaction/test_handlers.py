@@ -23,6 +23,7 @@ from meup_agent import (
     Reason,
     Rejected,
     Rejection,
+    RequestError,
     Settings,
     Space,
     ToolError,
@@ -326,6 +327,53 @@ async def test_a_future_that_somebody_cancelled_is_a_failure_of_its_handler(
         async with join(meeting, agent), join(meeting, "second") as second:
             with pytest.raises(Exception, match="interrupted"):
                 await second.call("tools", "broken")
+            assert await second.request("tools", "ping") == {}
+
+
+async def test_threads_that_wait_for_threads_do_not_wait_for_ever(meeting: Meeting) -> None:
+    """A handler that awaits an exchange gives its place to another, which needs a thread, too."""
+    agent = Agent("tools")
+    places = 4
+
+    @agent.tool
+    def inner() -> int:
+        return 1
+
+    @agent.tool
+    def outer(ctx: Context) -> int:
+        result: int = anyio.from_thread.run(ctx.call, "tools", "inner")
+        return result
+
+    results: list[int] = []
+    settings = Settings(limits=Limits(handlers=places))
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, agent, settings=settings),
+            join(meeting, "second") as second,
+            anyio.create_task_group() as tasks,
+        ):
+
+            async def call() -> None:
+                results.append(await second.call("tools", "outer"))
+
+            for _ in range(4 * places):
+                tasks.start_soon(call)
+    assert results == [1] * 4 * places
+
+
+async def test_a_name_that_is_no_text_harms_only_who_asks_for_it(
+    meeting: Meeting, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The log would hold the name as it is, which no test report can.
+    caplog.set_level(logging.CRITICAL, logger="meup_agent.agent")
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, Agent("bot-\udcff"), "tools"),
+            join(meeting, "second") as second,
+        ):
+            with pytest.raises(RequestError, match="failed") as caught:
+                await second.request("tools", "initialize")
+            assert caught.value.code == -32603
             assert await second.request("tools", "ping") == {}
 
 

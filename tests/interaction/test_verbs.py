@@ -16,6 +16,7 @@ from meup_agent import (
     Fulfilled,
     Progress,
     Proposal,
+    ProposalEdited,
     ProposalExpired,
     ProposalRejected,
     ProposalState,
@@ -252,6 +253,51 @@ async def test_the_proposer_learns_what_was_edited(meeting: Meeting) -> None:
                 meta["dev.meup/digest"]
                 != call_of(tape.of(kinds.MCP_PROPOSAL)[0]).meta["dev.meup/digest"]
             )
+
+
+@pytest.mark.rule("4.4.follow")
+async def test_a_call_that_was_edited_is_no_plain_result(meeting: Meeting) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def edit(proposal: Proposal) -> None:
+        # Editing in place is how it is done first.
+        arguments = proposal.arguments
+        arguments["a"] = 10
+        fulfilled = await proposal.fulfill(arguments)
+        assert fulfilled.edited
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, calculator()),
+            join(meeting, reviewer),
+            join(meeting, "proposer") as proposers,
+        ):
+            with pytest.raises(ProposalEdited, match=r"arguments\.a: 10 instead of 1") as caught:
+                await proposers.call("tools", "add", {"a": 1, "b": 2})
+            assert caught.value.value == 12
+            assert caught.value.by == "reviewer"
+            assert caught.value.changes == (Change("arguments.a", 1, 10),)
+            call = {"a": 1, "b": 2}
+            assert await proposers.call("tools", "add", call, accept_edits=True) == 12
+
+
+async def test_a_fulfillment_passes_on_what_others_put_into_meta(meeting: Meeting) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, calculator()),
+            join(meeting, willing()),
+            join(meeting, "proposer") as proposers,
+            taped(proposers) as tape,
+        ):
+            params = {
+                "name": "add",
+                "arguments": {"a": 1, "b": 2},
+                "_meta": {"traceparent": "00-1-2-01", "dev.meup/target": "tools"},
+            }
+            await proposers.send("mcp/proposal", {"method": "tools/call", "params": params})
+            request = await tape.until(lambda envelope: envelope.kind == kinds.MCP_REQUEST)
+            assert call_of(request).meta["traceparent"] == "00-1-2-01"
 
 
 async def test_somebody_else_may_be_named_to_execute(meeting: Meeting) -> None:
