@@ -18,6 +18,8 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.reasons import Cause
 
 META: Final = "_meta"
+PREFIX: Final = "dev.meup/"
+"""Of our own keys in ``_meta`` (PROTOCOL 6)."""
 TARGET: Final = "dev.meup/target"
 DIGEST: Final = "dev.meup/digest"
 EDITED: Final = "dev.meup/edited"
@@ -27,7 +29,6 @@ WRAPPED: Final = "dev.meup/wrapped"
 """In a result: its structured content is ``{"result": value}`` because the value is no object."""
 PROGRESS_TOKEN: Final = "progressToken"
 
-PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
