@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from meup_agent.agent.decorators import Decorators
+from meup_agent.agent.importing import check_may_run
 from meup_agent.agent.injectables import INJECTABLES
 from meup_agent.agent.registry import Registry
 from meup_agent.agent.runner import Runner
@@ -146,6 +147,7 @@ class Agent(Decorators):
         Raises:
             SystemExit: With one sentence, if the agent cannot start or go on.
         """
+        check_may_run()
         patient = replace(settings or Settings(), first_welcome=None)
 
         def join(hurry: anyio.Event) -> AbstractAsyncContextManager[Space]:
@@ -189,11 +191,13 @@ def _where_to(
     """The connector, its address for people, and the token, from arguments and environment."""
     if url is not None and not isinstance(url, str):
         return url, getattr(url, "where", "the gateway"), token
-    url = url or os.environ.get("MEUP_URL")
-    space = space or os.environ.get("MEUP_SPACE")
-    token = token or os.environ.get("MEUP_TOKEN")
+    # What is passed counts, also an empty text: it is a variable that was not set, and no wish to
+    # be somebody else.
+    url = os.environ.get("MEUP_URL") if url is None else url
+    space = os.environ.get("MEUP_SPACE") if space is None else space
+    token = os.environ.get("MEUP_TOKEN") if token is None else token
     for value, argument in ((url, "url"), (space, "space"), (token, "token")):
-        if not value:
+        if not value or (isinstance(value, str) and not value.strip()):
             raise ConfigurationError(
                 f"the {argument} is missing; pass {argument}=… or set MEUP_{argument.upper()}"
             )

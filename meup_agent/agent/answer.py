@@ -20,6 +20,9 @@ MAX_RESULT_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
 def wire_result(result: JsonObject) -> msgspec.Raw:
     """The JSON of a ``CallToolResult``, or of one that says why this one cannot be sent."""
     raw = encode_json(result)
+    if len(raw) > MAX_RESULT_BYTES and "structuredContent" in result:
+        # The text says the same for readers of an older MCP; what is structured comes first.
+        raw = encode_json({**result, "content": []})
     if len(raw) > MAX_RESULT_BYTES:
         raw = encode_json(
             {

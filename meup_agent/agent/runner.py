@@ -16,9 +16,9 @@ from meup_agent.agent.context import Context
 from meup_agent.agent.definitions import HandlerDefinition, Role
 from meup_agent.agent.scope import (
     LATE_SECONDS,
-    HandlerCancelled,
     Scope,
     is_cancelled_here,
+    is_failure,
     without_stops,
 )
 from meup_agent.client.chat import Chat
@@ -180,7 +180,7 @@ class Runner:
         error = without_stops(raised)
         if error is None:
             self._stopped(scope)
-        elif isinstance(error, Exception):
+        elif is_failure(error):
             self._answer_error(scope, error)
         elif isinstance(error, anyio.get_cancelled_exc_class()) and not is_cancelled_here():
             # A future of the handler's own was cancelled: its failure, and nobody else's.
@@ -193,7 +193,7 @@ class Runner:
             return False
         return True
 
-    def _answer_error(self, scope: Scope, error: Exception) -> None:
+    def _answer_error(self, scope: Scope, error: BaseException) -> None:
         if scope.cause is not None:
             log.info("%s failed while it was cancelled: %r", scope.name, error)
             self._used_session.raised(scope.key, payloads.EXCHANGE_ERROR, "cancelled")
@@ -251,8 +251,10 @@ class Runner:
             if error.by is None:
                 # The handler's own choice of an answer; what others answered it is a failure.
                 raise
-            failure: Exception = error
-        except Exception as error:
+            failure: BaseException = error
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             failure = error
         if scope.cause is None:
             log.error("%s failed", scope.name, exc_info=failure)
@@ -262,9 +264,11 @@ class Runner:
         """One of several handlers for the same notice: its failure is its own."""
         try:
             await self._invoke(scope, work, definition, {})
-        except HandlerCancelled:
-            return
-        except Exception:
+        except BaseException as error:
+            if without_stops(error) is None:
+                return
+            if not is_failure(error):
+                raise
             log.exception("%s failed", definition.signature.source.qualname)
 
     async def _invoke(

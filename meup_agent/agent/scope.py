@@ -92,21 +92,27 @@ class Scope:
         if is_async:
             return await fn(**arguments)
 
-        def unless_cancelled() -> tuple[Any]:
+        def unless_cancelled() -> tuple[Any, BaseException | None]:
             self._threads[waiting] = threading.current_thread()
-            self.check_cancelled()
-            # Boxed: trio has a word of its own for a thread that returns a coroutine.
-            return (fn(**arguments),)
+            # Boxed: trio has a word of its own for a thread that returns a coroutine, and asyncio
+            # for one that raises SystemExit.
+            try:
+                self.check_cancelled()
+                return fn(**arguments), None
+            except BaseException as error:
+                return None, error
 
         with anyio.CancelScope(shield=True) as waiting:
             self._threads[waiting] = None
             try:
-                (result,) = await anyio.to_thread.run_sync(
+                result, error = await anyio.to_thread.run_sync(
                     unless_cancelled, abandon_on_cancel=True, limiter=threads
                 )
-                return result
             finally:
                 del self._threads[waiting]
+            if error is not None:
+                raise error
+            return result
 
     def check_cancelled(self) -> None:
         """Raise if it was cancelled; from any thread.
@@ -123,6 +129,15 @@ def without_stops(error: BaseException) -> BaseException | None:
     if isinstance(error, BaseExceptionGroup):
         return cast("BaseExceptionGroup[BaseException]", error).split(HandlerCancelled)[1]
     return None if isinstance(error, HandlerCancelled) else error
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether an exception is a handler's own affair; ``SystemExit`` in a tool ends no agent."""
+    if isinstance(error, BaseExceptionGroup):
+        inner = cast("BaseExceptionGroup[BaseException]", error)
+        return all(is_failure(each) for each in inner.exceptions)
+    others = (KeyboardInterrupt, GeneratorExit, HandlerCancelled, anyio.get_cancelled_exc_class())
+    return not isinstance(error, others)
 
 
 def is_cancelled_here() -> bool:

@@ -62,8 +62,9 @@ def address(
     Raises:
         ConfigurationError: Something is missing, said twice, or cannot be read.
     """
-    url = url or os.environ.get("MEUP_URL")
-    space = space or os.environ.get("MEUP_SPACE")
+    # What is given counts, also an empty text: a variable that was not set.
+    url = os.environ.get("MEUP_URL") if url is None else url
+    space = os.environ.get("MEUP_SPACE") if space is None else space
     for value, name in ((url, "url"), (space, "space")):
         if not value:
             raise ConfigurationError(
@@ -76,13 +77,13 @@ def address(
 
 
 def _token(token: str | None, token_file: Path | None) -> str | Callable[[], str]:
-    if token and token_file is not None:
+    if token is not None and token_file is not None:
         raise ConfigurationError("the token is given twice; give --token or --token-file, not both")
     if token_file is not None:
         read_token(token_file)  # a wrong path is better known now than at the first connection
         return lambda: read_token(token_file)
-    found = token or os.environ.get("MEUP_TOKEN")
-    if not found:
+    found = os.environ.get("MEUP_TOKEN") if token is None else token
+    if not found or not found.strip():
         raise ConfigurationError(
             "the token is missing; set MEUP_TOKEN, or give --token-file or --token"
         )

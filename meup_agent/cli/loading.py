@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Final
 
 from meup_agent.agent.agent import Agent
+from meup_agent.agent.importing import agents_stay_put
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
 
@@ -39,7 +40,8 @@ def load_agent(target: str) -> Agent:
     if not where:
         raise Failure(f"{target!r} names no agent; {EXPECTED}", exit_codes.USAGE)
     try:
-        module = _import_file(Path(where)) if _is_path(where) else _import_module(where)
+        with agents_stay_put():
+            module = _import_file(Path(where)) if _is_path(where) else _import_module(where)
     except Failure:
         raise
     except (Exception, SystemExit) as error:

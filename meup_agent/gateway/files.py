@@ -213,7 +213,21 @@ def _first_problem(error: ValidationError) -> str:
         return f"{key}: unknown key; remove it, or correct its spelling"
     if problem["type"] == "missing":
         return f"{key}: is missing"
+    expected = _EXPECTED.get(problem["type"])
+    if expected is not None:
+        return f"{key}: expected {expected}"
     return f"{key}: {problem['msg'].replace('Input should be', 'expected')}"
+
+
+_EXPECTED: Final = {
+    "dataclass_type": "keys and values",
+    "dict_type": "keys and values",
+    "model_type": "keys and values",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "string_type": "a text; put it in quotes",
+}
+"""What was expected, in the words of a file, not of the types behind it."""
 
 
 class _Loader(yaml.SafeLoader):

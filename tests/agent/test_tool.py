@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import enum
 import functools
+import sys
 import typing
 import uuid
 from collections.abc import Callable
@@ -304,7 +305,12 @@ def test_stdlib_typed_dict_keeps_what_is_required() -> None:
     ("annotation", "said"),
     [
         pytest.param(Opaque, "'value' is Opaque, which cannot be an argument", id="class"),
-        pytest.param(Endless, "Endless contains itself", id="endless"),
+        # Later, pydantic takes it.
+        *(
+            [pytest.param(Endless, "Endless contains itself", id="endless")]
+            if sys.version_info < (3, 12)
+            else []
+        ),
         pytest.param(Callable[[], None], "cannot be an argument", id="callable"),
         pytest.param(int | Callable[[], None], "cannot be an argument", id="partly"),
         pytest.param(5, "cannot be an argument", id="no-type"),

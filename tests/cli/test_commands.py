@@ -45,6 +45,10 @@ def test_each_command_has_an_example_in_its_help(command: str) -> None:
             "meup: the token is missing; set MEUP_TOKEN, or give --token-file or --token",
         ),
         (
+            ("tail", "--url", "ws://x", "--space", "s", "--token", " "),
+            "meup: the token is missing; set MEUP_TOKEN, or give --token-file or --token",
+        ),
+        (
             ("tail", "--url", "ws://x", "--space", "s", "--token-file", "/nonexistent"),
             "meup: the token file /nonexistent cannot be read: no such file or directory",
         ),

@@ -117,3 +117,12 @@ def test_a_module_that_ends_the_program_is_not_obeyed(bots: Path) -> None:
     (bots / "bots_bad.py").write_text("raise SystemExit(0)\n")
     with pytest.raises(Failure, match="ends the program"):
         load_agent("bots_bad.py:agent")
+
+
+def test_a_module_that_runs_its_agent_itself_is_refused(bots: Path) -> None:
+    (bots / "bots_running.py").write_text(
+        "from meup_agent import Agent\nbot = Agent('bot')\nbot.run('ws://localhost:1', space='s')\n"
+    )
+    with pytest.raises(Failure, match=r"put agent\.run\(\) under if __name__") as caught:
+        load_agent("bots_running:bot")
+    assert "Traceback" not in str(caught.value)

@@ -377,6 +377,55 @@ async def test_a_name_that_is_no_text_harms_only_who_asks_for_it(
             assert await second.request("tools", "ping") == {}
 
 
+class Unusual(BaseException):
+    """What a library may raise, and `except Exception` lets through."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), Unusual("odd")], ids=["exit", "unusual"])
+async def test_a_tool_that_wants_to_end_the_program_ends_only_itself(
+    meeting: Meeting, error: BaseException
+) -> None:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def asynchronous() -> None:
+        raise error
+
+    @agent.tool
+    def in_a_thread() -> None:
+        raise error
+
+    @agent.on_proposal
+    async def review() -> None:
+        raise error
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent), join(meeting, "second") as second:
+            for name in ("asynchronous", "in_a_thread"):
+                with pytest.raises(ToolError, match=type(error).__name__):
+                    await second.call("tools", name)
+            async with second.propose("tools", "x", to="tools") as proposal:
+                assert isinstance(await proposal.outcome(), Rejected)
+            assert await second.request("tools", "ping") == {}
+
+
+async def test_a_large_text_is_sent_once_if_there_is_no_room_to_say_it_twice(
+    meeting: Meeting,
+) -> None:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def large(size: int) -> str:
+        return "x" * size
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent), join(meeting, "second") as second:
+            size = 3 * 1024 * 1024
+            assert len(await second.call("tools", "large", {"size": size})) == size
+            with pytest.raises(ToolError, match="at most"):
+                await second.call("tools", "large", {"size": 2 * size})
+
+
 # --- include ---
 
 
