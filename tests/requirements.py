@@ -64,6 +64,7 @@ LIFECYCLE: Final = {
 
 WHO_MAY: Final = {
     "5.who.withdraw": "the proposer, while the proposal is pending",
+    "5.who.fulfill": "whoever requests what was proposed: its method, and its tool",
     "5.who.cancel": "the requester",
     "5.who.response": "who was asked, or the fulfiller; the first wins, the rest are duplicates",
     "5.who.progress": "who was asked, or the fulfiller",

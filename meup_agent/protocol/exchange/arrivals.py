@@ -199,7 +199,7 @@ class Arrivals:
         What was withdrawn never runs, and what we run or ran for somebody else's fulfillment of
         the same proposal is not run twice.
         """
-        record = self._situation.ledger.named(envelope.correlation, now)
+        record = self._situation.ledger.carried_out_by(envelope, now)
         if record is None or self._situation.me not in envelope.to:
             return None
         if record.fulfillment(envelope.sender, envelope.id) is not None:

@@ -214,6 +214,20 @@ class Ledger:
         record = self._records.get(key, now)
         return record is not None and record.step(ProposalEvent.WITHDRAWAL, key.proposer, reason)
 
+    def carried_out_by(self, request: Envelope, now: float) -> ProposalRecord | None:
+        """The proposal that a request names and would carry out.
+
+        A request for anything else only refers to it: whoever may ask for little, a ``ping`` say,
+        must not decide what others proposed. A proposal in words of its own, without a method, is
+        carried out by whatever request names it.
+        """
+        record = self.named(request.correlation, now)
+        if record is None:
+            return None
+        proposed, requested = record.call, read_call(request.payload)
+        same = (proposed.method, proposed.name) == (requested.method, requested.name)
+        return record if same or not proposed.method else None
+
     def requested(
         self, envelope: Envelope, now: float, *, fulfills: ProposalKey | None = None
     ) -> ProposalRecord | None:
@@ -229,7 +243,7 @@ class Ledger:
         if fulfills is not None:
             record = self._records.get(fulfills, now)
         else:
-            record = self.named(envelope.correlation, now)
+            record = self.carried_out_by(envelope, now)
         if record is None or envelope.sender == record.key.proposer:
             return None
         known = record.fulfillment(envelope.sender, envelope.id) is not None

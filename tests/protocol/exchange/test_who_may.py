@@ -8,6 +8,7 @@ from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.exchange import Key, Progressed, ProposalKey, Role
 from meup_agent.protocol.exchange.memory import Tombstones
 from meup_agent.protocol.outcomes import Fulfilled, Responded
+from meup_agent.protocol.payloads import JsonObject
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,
@@ -321,3 +322,36 @@ def test_a_cancel_is_no_withdraw(me: Peer) -> None:
     assert cancelled(me.cancel("alice", "p1")) == {}
     me.withdraw("alice", "a1")
     assert started(me.request("alice", "a1")) == [A1]
+
+
+# --- fulfillment ---
+
+
+@pytest.mark.rule("5.who.fulfill")
+@pytest.mark.parametrize(
+    ("method", "params"), [("tools/list", {}), ("ping", {}), ("tools/call", {"name": "read"})]
+)
+def test_a_request_for_something_else_fulfills_nothing(method: str, params: JsonObject) -> None:
+    me = Peer()
+    me.welcomed("alice", "bob", "mallory")
+    own = me.begins_proposal()
+    me.request("mallory", "m1", to=("mallory",), method=method, params=params, fulfills=own.id)
+    me.response("mallory", "m1", to=("mallory",))
+    assert me.is_waiting(own)
+    assert me.own(own).state == "pending"
+
+
+@pytest.mark.rule("5.who.fulfill")
+def test_a_request_for_something_else_does_not_lock_the_executor(me: Peer) -> None:
+    me.proposal("alice", "p1", to=("bob",))
+    me.request("mallory", "m1", method="ping", params={}, fulfills="p1")
+    me.returns(Key("in", "mallory", "m1"))
+    assert started(me.request("bob", "b1", fulfills="p1")) == [Key("in", "bob", "b1")]
+    assert me.record("alice", "p1").in_progress_by == "bob"
+
+
+@pytest.mark.rule("5.who.fulfill")
+def test_a_proposal_without_a_method_is_fulfilled_by_what_names_it(me: Peer) -> None:
+    me.proposal("alice", "p1", method="", to=("bob",))
+    me.request("bob", "b1", to=("tool",), fulfills="p1")
+    assert me.record("alice", "p1").in_progress_by == "bob"
