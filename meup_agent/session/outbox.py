@@ -128,7 +128,9 @@ class Outbox:
     async def room(self) -> None:
         """Return when there is room for another request or proposal."""
         while self.is_full:
-            self._has_room = anyio.Event()
+            if self._has_room.is_set():
+                # Only then: others may wait for the one that is there.
+                self._has_room = anyio.Event()
             await self._has_room.wait()
 
     def _lane(self, priority: Priority) -> OrderedDict[str, Waiting]:

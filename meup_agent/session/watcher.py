@@ -42,6 +42,8 @@ class Watcher:
     async def __anext__(self) -> Envelope:
         """Wait for the next envelope."""
         while not self._envelopes:
-            self._came = anyio.Event()
+            if self._came.is_set():
+                # Only then: others may wait for the one that is there.
+                self._came = anyio.Event()
             await self._came.wait()
         return self._envelopes.popleft()

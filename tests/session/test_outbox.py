@@ -7,6 +7,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Priority
 from meup_agent.session.outbox import MAX_BYTES, MAX_ENVELOPES, SECONDS_TO_LIVE, Outbox
+from meup_agent.session.watcher import Watcher
 from tests.session.gate import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -191,3 +192,32 @@ async def test_a_writer_wakes_for_what_is_put_back() -> None:
             tasks.start_soon(outbox.wait_filled)
             await anyio.wait_all_tasks_blocked()
             outbox.put_back(waiting)
+
+
+async def test_everybody_who_waits_for_room_gets_it() -> None:
+    outbox = Outbox()
+    for number in range(MAX_ENVELOPES):
+        outbox.put(said(str(number)), Priority.OPEN, 0.0)
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(outbox.room)
+            await anyio.wait_all_tasks_blocked()
+            assert len(taken(outbox)) == MAX_ENVELOPES
+
+
+async def test_everybody_who_waits_for_a_watcher_gets_something() -> None:
+    watcher = Watcher()
+    seen: list[str] = []
+
+    async def one() -> None:
+        seen.append((await anext(watcher)).id)
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(one)
+            await anyio.wait_all_tasks_blocked()
+            for id in "ab":
+                watcher.put(said(id))
+    assert sorted(seen) == ["a", "b"]
