@@ -179,6 +179,7 @@ EXTRAS: Final = {
 CONNECTION: Final = {
     "2.second_welcome": "a second welcome is an update, not a new session",
     "3.takeover": "a newer connection of the same participant takes over; the older stops",
+    "3.capability.as_read": "a capability is for what readers read, not for what is around it",
     "3.codes.stop": "401, 403, 404, 4401, 4403, 4404 and 4409 end it, and say why",
     "3.codes.token_again": "a token callable is asked once more, then it ends",
     "3.codes.reconnect": "what is over in a moment is dialled again",

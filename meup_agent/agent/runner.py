@@ -89,7 +89,7 @@ class Runner:
                 call = payloads.read_call(envelope.payload)
                 return mcp.knows(self._registry, call, addressed=bool(envelope.to))
             case exchange.Role.PROPOSAL:
-                call = payloads.read_call(envelope.payload)
+                call = payloads.read_proposal(envelope.payload)
                 return self._registry.proposal_handler(call.method, call.name or None) is not None
             case exchange.Role.KIND:
                 return bool(self._registry.for_kind(envelope.kind))
@@ -306,7 +306,7 @@ class Runner:
 
     def _definitions(self, work: Work) -> tuple[HandlerDefinition, ...]:
         if work.role is exchange.Role.PROPOSAL:
-            call = payloads.read_call(work.envelope.payload)
+            call = payloads.read_proposal(work.envelope.payload)
             handler = self._registry.proposal_handler(call.method, call.name or None)
             assert handler is not None  # wants() said so
             return (handler,)

@@ -74,7 +74,7 @@ def _said(envelope: Envelope) -> tuple[str, str, Progressed | None, bool]:
     noun = _NOUNS.get(envelope.kind, visible(envelope.kind, MAX_NAME))
     match envelope.kind:
         case kinds.MCP_PROPOSAL:
-            call = payloads.read_call(payload)
+            call = payloads.read_proposal(payload)
             target = "" if call.target is None else f"{visible(call.target, MAX_NAME)}."
             return noun, f"{target}{_call(call)}", None, False
         case kinds.MCP_REQUEST:

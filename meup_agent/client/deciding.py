@@ -35,7 +35,7 @@ class Proposal:
     """
 
     def __init__(self, session: Session, envelope: Envelope) -> None:
-        call = payloads.read_call(envelope.payload)
+        call = payloads.read_proposal(envelope.payload)
         self._session = session
         self._call = call
         self._key = ProposalKey(envelope.sender, envelope.id)
@@ -45,7 +45,7 @@ class Proposal:
         self.method = call.method
         self.tool = call.name
         # A copy of its own: whoever edits it hands it to fulfill(), which looks for the difference.
-        self.arguments = payloads.read_call(envelope.payload).arguments
+        self.arguments = payloads.read_proposal(envelope.payload).arguments
         self.target = call.target
         self.expires_at = call.expires_at
         self.envelope = envelope

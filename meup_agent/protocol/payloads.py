@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
@@ -28,6 +29,8 @@ CAUSE: Final = "dev.meup/cause"
 WRAPPED: Final = "dev.meup/wrapped"
 """In a result: its structured content is ``{"result": value}`` because the value is no object."""
 PROGRESS_TOKEN: Final = "progressToken"
+WRAPPER: Final = "proposal"
+"""The only member of an object that some put around a proposal's payload."""
 
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
@@ -105,11 +108,32 @@ def objects_in(value: object) -> list[JsonObject]:
     return [as_object(item) for item in items]
 
 
+def is_wrapper(names: Collection[str]) -> bool:
+    """Whether an object with these members is ``{"proposal": {…}}`` (PROTOCOL 1)."""
+    return len(names) == 1 and WRAPPER in names
+
+
+def unwrapped(payload: JsonObject) -> JsonObject:
+    """A proposal's payload as every reader sees it, without the wrapper where it has one.
+
+    A wrapper in a wrapper stays as it is: otherwise who reads the payload after it went through
+    another dialect would see another proposal than the gateway has allowed.
+    """
+    inner = payload.get(WRAPPER)
+    if not is_wrapper(payload) or not isinstance(inner, dict):
+        return payload
+    body = cast("JsonObject", inner)
+    return payload if is_wrapper(body) else body
+
+
+def read_proposal(payload: object) -> Call:
+    """Read a proposal, also in the form ``{"proposal": {…}}`` (PROTOCOL 1)."""
+    return read_call(unwrapped(as_object(payload)))
+
+
 def read_call(payload: object) -> Call:
-    """Read a request or proposal, also in the form ``{"proposal": {…}}`` (PROTOCOL 1)."""
+    """Read a request."""
     body = as_object(payload)
-    if "method" not in body and isinstance(body.get("proposal"), dict):
-        body = as_object(body["proposal"])
     method = body.get("method")
     rpc_id = body.get("id")
     return Call(

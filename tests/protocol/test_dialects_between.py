@@ -136,6 +136,13 @@ def test_a_wrapped_proposal_is_unwrapped() -> None:
         assert json.loads(encode(envelope, dialect))["payload"] == call
 
 
+def test_a_wrapper_in_a_wrapper_stays_as_it_is() -> None:
+    said = {"proposal": {"proposal": {"method": "tools/call"}}}
+    envelope = draft("mcp/proposal", said, id="1", sender="a")
+    for dialect in DIALECTS:
+        assert json.loads(encode(envelope, dialect))["payload"] == said
+
+
 @pytest.mark.parametrize(
     ("kind", "wire"), [("mcp/withdraw", "proposal/withdraw"), ("mcp/reject", "proposal/reject")]
 )

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from meup_agent.errors import NotExpressible
-from meup_agent.protocol import kinds
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 
 DECISIONS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
@@ -84,12 +84,14 @@ def _message_to_text(members: Members) -> Members:
 
 
 def _unwrapped(members: Members) -> Members:
-    if members.keys() != {"proposal"}:
+    """As :func:`~meup_agent.protocol.payloads.unwrapped`, of raw members."""
+    if not payloads.is_wrapper(members):
         return members
     try:
-        return _decode_members(members["proposal"])
+        inner = _decode_members(members[payloads.WRAPPER])
     except msgspec.DecodeError:
         return members
+    return members if payloads.is_wrapper(inner) else inner
 
 
 def _without_proposal_id(members: Members) -> Members:

@@ -128,7 +128,7 @@ class Incoming:
 
     def proposal(self, record: ProposalRecord, envelope: Envelope, now: float) -> None:
         """A new proposal that is broadcast or addressed to us."""
-        call = payloads.read_call(envelope.payload)
+        call = payloads.read_proposal(envelope.payload)
         handling = self._taken_up(Role.PROPOSAL, envelope, call)
         handling.record = record
         if self._situation.is_past(call.expires_at):

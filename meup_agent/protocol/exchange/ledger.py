@@ -14,7 +14,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.memory import Memory
 from meup_agent.protocol.lifecycle import PROPOSAL, ProposalEvent, ProposalState
 from meup_agent.protocol.outcomes import Rejected
-from meup_agent.protocol.payloads import Call, read_call
+from meup_agent.protocol.payloads import Call, read_call, read_proposal
 
 MAX_PROPOSALS = 4096
 """Proposals that are remembered: history for a person, and enough for everything in flight."""
@@ -114,7 +114,7 @@ class ProposalRecord:
     @property
     def call(self) -> Call:
         """The call that is proposed."""
-        return read_call(self.envelope.payload)
+        return read_proposal(self.envelope.payload)
 
     @property
     def in_progress_by(self) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol import kinds
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.space.arrival import Arrival, open_frame
@@ -190,6 +190,8 @@ class Space:
     def _may(self, participant: str, arrival: Arrival) -> bool:
         """Whether a member may send an envelope, by its capabilities or whatever they are."""
         envelope, payload = arrival.envelope, arrival.payload
+        if envelope.kind == kinds.MCP_PROPOSAL:
+            payload = payloads.unwrapped(payload)
         if self._present[participant].allow(envelope.kind, payload):
             return True
         if envelope.kind == kinds.MCP_REQUEST:

@@ -345,3 +345,19 @@ def test_last_of_two_equal_keys_counts() -> None:
         b'"payload":{"method":"notifications/cancelled","method":"tools/call"}}'
     )
     refuse(space_of("carol").receive("carol", sent, DIALECT), "capability_violation")
+
+
+DELETE = {"method": "tools/call", "params": {"name": "delete_all"}}
+READ = {"method": "tools/call", "params": {"name": "read_file"}}
+
+
+@pytest.mark.rule("3.capability.as_read")
+@pytest.mark.parametrize(
+    "pattern", [{"params": {"name": "read_*"}}, {"params": {"name": "!delete_all"}}]
+)
+def test_a_wrapped_proposal_is_allowed_for_what_is_in_it(pattern: dict[str, Any]) -> None:
+    space = Space()
+    space.join("alice", member_capabilities([{"kind": "mcp/proposal", "payload": pattern}]))
+    accept(space.receive("alice", frame("alice", "mcp/proposal", {"proposal": READ}), DIALECT))
+    sent = frame("alice", "mcp/proposal", {"proposal": DELETE})
+    refuse(space.receive("alice", sent, DIALECT), "capability_violation")
