@@ -22,6 +22,7 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
+from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import (
     Cancel,
     Drop,
@@ -325,7 +326,7 @@ class Session(AsyncContextManagerMixin):
 
     async def open(
         self,
-        draft: Envelope,
+        opening: Envelope,
         *,
         timeout: float | None,
         parent: Key | None = None,
@@ -337,7 +338,7 @@ class Session(AsyncContextManagerMixin):
         """Begin a request or proposal of ours; see :meth:`ExchangeTable.open`.
 
         Args:
-            draft: The request or proposal.
+            opening: The request or proposal.
             timeout: Seconds until the wait ends by itself.
             parent: The handler that it is part of.
             wait: Which rejection ends the wait for a proposal.
@@ -352,17 +353,14 @@ class Session(AsyncContextManagerMixin):
             NotSent: There is no connection any more, and there will be none.
             UsageError: It is larger, or nests deeper, than anybody takes.
         """
-        try:
-            check_frame(encode(draft, self._settings.dialect))
-        except InvalidEnvelope as error:
-            raise UsageError(f"the {draft.kind} cannot be sent: {error}") from None
+        self._check_sayable(opening)
         now = self.now()
         with anyio.move_on_after(timeout):
             await self.outbox.room()
         if self._over:
-            raise NotSent(f"the {draft.kind} was not sent: {self._over}")
+            raise NotSent(f"the {opening.kind} was not sent: {self._over}")
         key, effects = self.table.open(
-            draft,
+            opening,
             now=now,
             deadline=None if timeout is None else now + timeout,
             parent=parent,
@@ -373,6 +371,13 @@ class Session(AsyncContextManagerMixin):
         self._waiters[key] = _Waiter(anyio.Event(), on_progress=on_progress)
         self.apply(effects)
         return key
+
+    def _check_sayable(self, said: Envelope) -> None:
+        """Raise what its caller can still act on; later there is only the log."""
+        try:
+            check_frame(encode(said, self._settings.dialect))
+        except InvalidEnvelope as error:
+            raise UsageError(f"the {said.kind} cannot be sent: {error}") from None
 
     async def ending(self, key: Key, *, parent: Key | None = None) -> Ending:
         """Wait until an exchange of ours has ended; the handler that waits gives its place free."""
@@ -423,9 +428,19 @@ class Session(AsyncContextManagerMixin):
         to: tuple[str, ...] = (),
         correlation: tuple[str, ...] = (),
     ) -> Envelope:
-        """Send something that begins no exchange."""
+        """Send something that begins no exchange.
+
+        Raises:
+            NotExpressible: Our dialect, or JSON, has no words for it.
+            NotSent: There is no connection any more, and there will be none.
+            UsageError: It is larger, or nests deeper, than anybody takes.
+        """
+        if self._over:
+            raise NotSent(f"the {kind} was not sent: {self._over}")
+        trial = draft(kind, payload, id=new_id(), sender=self.me, to=to, correlation=correlation)
+        self._check_sayable(trial)
         envelope, effects = self.table.say(
-            kind, payload, now=self.now(), to=to, correlation=correlation
+            kind, trial.raw_payload, now=self.now(), to=to, correlation=correlation
         )
         self.apply(effects)
         return envelope

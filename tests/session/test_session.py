@@ -8,6 +8,7 @@ import pytest
 
 from meup_agent.client.space import Space
 from meup_agent.errors import (
+    NotExpressible,
     NotSent,
     OutcomeUnknown,
     ProposalWithdrawn,
@@ -506,9 +507,7 @@ async def test_a_call_that_finds_no_room_still_ends_in_time(gate: Gate) -> None:
                 await Space(session).request("tools", "ping", timeout=0.01)
 
 
-async def test_what_nobody_would_take_is_not_sent(
-    gate: Gate, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_nobody_would_take_is_not_sent(gate: Gate) -> None:
     large = "x" * MAX_FRAME_BYTES
     deep: Any = {}
     for _ in range(120):
@@ -522,10 +521,20 @@ async def test_what_nobody_would_take_is_not_sent(
                 with pytest.raises(UsageError, match="cannot be sent"):
                     async with space.propose("tools", "write", {"text": value}):
                         pytest.fail("it cannot be proposed")
-            await space.chat(large)
+                with pytest.raises(UsageError, match="cannot be sent"):
+                    await space.send("chat", {"message": value})
+            with pytest.raises(NotExpressible):
+                await space.send("chat", {"message": "hi"}, correlation=["a", "b"])
             assert await end.probe(session) == []
             assert session.table.waiting == 0
-    assert "cannot be sent" in caplog.text
+
+
+async def test_who_has_left_says_nothing_more(gate: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with present(gate) as (session, _):
+            space = Space(session)
+        with pytest.raises(NotSent, match="we have left the space"):
+            await space.chat("hello")
 
 
 # --- what comes ---
