@@ -216,8 +216,8 @@ class Arrivals:
     def _cancel(self, envelope: Envelope, call: Call, now: float) -> None:
         """``notifications/cancelled``: for a handler of ours, or early, or nothing to us."""
         request_id = call.params.get("requestId")
-        if isinstance(request_id, str):
-            self._fulfillment_cancelled(envelope, request_id, now)
+        if isinstance(request_id, int | str) and not isinstance(request_id, bool):
+            self._fulfillment_cancelled(envelope, str(request_id), now)
         me = self._situation.me
         if me in envelope.to if self._is_own(envelope) else envelope.concerns(me):
             unknown = self._incoming.cancel(envelope, call.params, now)

@@ -648,6 +648,15 @@ def test_request_id_may_be_the_envelope_id(me: Peer) -> None:
     assert list(cancelled(me.cancel("alice", "a1"))) == [A1]
 
 
+@pytest.mark.rule("4.8.request_id")
+def test_a_cancel_names_a_fulfilling_request_by_a_number(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.request("bob", "b1", rpc_id=7, to=("tool",), fulfills="p1")
+    assert me.record("alice", "p1").state == "in_progress"
+    me.cancel("bob", 7, to=("tool",))
+    assert me.record("alice", "p1").state == "pending"
+
+
 @pytest.mark.rule("4.8.key_by_sender")
 def test_two_participants_may_both_use_the_same_id(me: Peer) -> None:
     me.request("alice", "1", rpc_id=1)
