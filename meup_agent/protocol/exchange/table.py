@@ -127,6 +127,9 @@ class ExchangeTable:
     ) -> tuple[Key, list[Effect]]:
         """Begin a request or a proposal of our own.
 
+        What a handler begins while it is being cancelled ends at once and is not sent: it may be
+        a thread, which nothing else stops.
+
         Args:
             draft: The request or proposal; its id becomes the exchange's.
             now: The time.
@@ -141,7 +144,8 @@ class ExchangeTable:
             AlreadyDecided: That proposal is no longer pending.
             IllegalStep: The handler has ended; what it began would outlive it.
         """
-        if parent is not None and self._incoming.handling(parent) is None:
+        handler = None if parent is None else self._incoming.handling(parent)
+        if parent is not None and handler is None:
             raise IllegalStep(
                 f"the handler of {parent.id} has ended and begins nothing more; "
                 "await what belongs to it, or begin it outside of any handler"
@@ -151,6 +155,8 @@ class ExchangeTable:
             key, self._voice.dated(draft), deadline, parent, wait, idempotent, fulfills
         )
         self._outgoing.open(exchange, now)
+        if handler is not None and handler.cause is not None:
+            self._outgoing.give_up(key, handler.cause, now)
         self._forget_timers()
         return key, self._flush()
 

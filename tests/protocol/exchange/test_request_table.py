@@ -6,6 +6,7 @@ import pytest
 
 from meup_agent.errors import IllegalStep, NotExpressible
 from meup_agent.protocol.exchange import Key, Limits
+from meup_agent.protocol.outcomes import Withdrawn
 from tests.protocol.exchange.peer import (
     Peer,
     cancelled,
@@ -13,6 +14,7 @@ from tests.protocol.exchange.peer import (
     dropped,
     said,
     started,
+    unsent,
 )
 
 A1 = Key("in", "alice", "a1")
@@ -387,3 +389,17 @@ def test_a_handler_that_has_ended_begins_nothing_more(me: Peer) -> None:
     with pytest.raises(IllegalStep, match="has ended"):
         me.begins_request(parent=key)
     assert me.table.waiting == 0
+
+
+@pytest.mark.rule("5.children")
+def test_what_a_handler_begins_while_it_is_cancelled_is_not_sent(me: Peer) -> None:
+    key = running(me)
+    cause = cancelled(me.cancel("alice", key.id))[key]
+    request = me.begins_request(parent=key, sent=False)
+    proposal = me.begins_proposal(parent=key, sent=False)
+    assert me.ending(request) == Withdrawn(request.id, cause)
+    assert me.ending(proposal) == Withdrawn(proposal.id, cause)
+    assert unsent(me.effects) == [request.id, proposal.id]
+    assert me.table.waiting == 0
+    me.begins_request()
+    assert me.table.waiting == 1
