@@ -137,7 +137,7 @@ class Incoming:
             self._answers.rejection(handling, Reason.INVALID, now)
         elif not self._situation.wants(Role.PROPOSAL, envelope):
             self._answers.rejection(handling, Reason.INCAPABLE, now)
-        elif not self._make_room():
+        elif self._situation.ledger.get(record.key, now) is not record or not self._make_room():
             self._answers.busy(handling, now)
         else:
             record.holders += 1

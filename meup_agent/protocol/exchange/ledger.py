@@ -173,10 +173,13 @@ class Ledger:
         records = (self._records.peek(key) for key in keys)
         return any(record is not None and record.holders > 0 for record in records)
 
-    def add(self, envelope: Envelope, now: float) -> ProposalRecord:
-        """Take a proposal up, in place of an older one of the same proposer and id."""
+    def add(self, envelope: Envelope, now: float, *, holders: int = 0) -> ProposalRecord:
+        """Take a proposal up, in place of an older one of the same proposer and id.
+
+        One that nobody holds yet is not remembered where what is held takes all the room.
+        """
         key = ProposalKey(envelope.sender, envelope.id)
-        record = ProposalRecord(key, envelope.replace(), content_of(envelope))
+        record = ProposalRecord(key, envelope.replace(), content_of(envelope), holders=holders)
         self._records.put(key, record, now, size=len(envelope.raw_payload))
         _enter(self._by_id, envelope.id, key, now)
         return record

@@ -95,10 +95,10 @@ class Outgoing:
         """
         if exchange.fulfills is not None:
             exchange.record = self._check_undecided(exchange.fulfills, now)
+            if exchange.record is not None:
+                exchange.record.holders += 1
         elif exchange.is_proposal:
-            exchange.record = self._situation.ledger.add(exchange.draft, now)
-        if exchange.record is not None:
-            exchange.record.holders += 1
+            exchange.record = self._situation.ledger.add(exchange.draft, now, holders=1)
         self._open[exchange.key.id] = exchange
         self._situation.voice.send(exchange.draft, Priority.OPEN, now)
         self._situation.look_again(exchange.deadline, exchange.key)

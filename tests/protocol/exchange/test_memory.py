@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from meup_agent.protocol.exchange import Key, Participant, ProposalKey, Role
@@ -171,3 +173,19 @@ def test_timers_of_what_has_ended_are_forgotten(me: Peer) -> None:
     assert me.table.next_deadline() == me.now + 5.0
     me.passes(5.0)
     assert not me.table.is_open(kept)
+
+
+@pytest.mark.rule("5.memory.open_is_kept")
+def test_proposals_that_are_handled_push_out_nothing_new_of_our_own(me: Peer) -> None:
+    large: dict[str, Any] = {"name": "write", "arguments": {"text": "x" * 4_150_000}}
+    smaller: dict[str, Any] = {"name": "write", "arguments": {"text": "x" * 1_000_000}}
+    for number in range(16):
+        me.proposal("alice", f"p{number}", params=large)
+    assert me.table.running == 16
+    own = me.begins_proposal(params=smaller)
+    me.request("bob", "b1", to=("tool",), fulfills=own.id)
+    me.response("tool", "b1", to=("bob",))
+    assert isinstance(me.ending(own), Fulfilled)
+    (reject,) = said(me.proposal("alice", "too-much", to=("me",), params=smaller))
+    assert reject.payload == {"reason": "busy"}
+    assert me.table.running == 16
