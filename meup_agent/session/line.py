@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from meup_agent.session.outbox import Outbox, Waiting
     from meup_agent.transport.base import CloseInfo, Transport
 
-log = logging.getLogger("meup_agent.session")
-
 WELCOME_SECONDS: Final = 10.0
 """How long a gateway may take to welcome us: one that accepts a connection and then says nothing
 would keep us out of the space for good."""
@@ -37,8 +34,8 @@ class Line:
         left: Told of the id of each request or proposal, just before it leaves.
         lost: Told when a connection that had welcomed us has ended.
         invalid: Told of each frame that is no envelope.
-        refused: Told of the id of an envelope that the other end closed the connection for, and
-            of its words, before ``lost``.
+        unsayable: Told of the id of an envelope that has no wire form, or that the other end
+            closed the connection for, before ``lost``; and of the reason.
     """
 
     def __init__(
@@ -50,7 +47,7 @@ class Line:
         left: Callable[[str], None],
         lost: Callable[[], None],
         invalid: Callable[[InvalidEnvelope], None],
-        refused: Callable[[str, str], None],
+        unsayable: Callable[[str, str], None],
     ) -> None:
         self._outbox = outbox
         self._dialect = dialect
@@ -58,7 +55,7 @@ class Line:
         self._left = left
         self._lost = lost
         self._invalid = invalid
-        self._refused = refused
+        self._unsayable = unsayable
         self._last = ""
         self._largest = (0, "")
         self._welcomed = anyio.Event()
@@ -93,7 +90,8 @@ class Line:
             return
         guilty = self._last if closed.code == INVALID else self._largest[1]
         if guilty:
-            self._refused(guilty, f"code {closed.code} {closed.reason}".strip())
+            words = f"the gateway closed the connection: code {closed.code} {closed.reason}"
+            self._unsayable(guilty, words.strip())
 
     async def _expect_welcome(self, transport: Transport) -> None:
         with anyio.move_on_after(WELCOME_SECONDS):
@@ -132,8 +130,8 @@ class Line:
             frame = encode(draft, self._dialect)
             check_frame(frame)
         except (NotExpressible, InvalidEnvelope) as error:
-            log.error("%s %s of ours cannot be sent: %s", draft.kind, draft.id, error)
             self._outbox.gone()
+            self._unsayable(draft.id, str(error))
             return True
         # From here on it may have been sent, and a request is never sent twice.
         is_opening = waiting.priority is Priority.OPEN

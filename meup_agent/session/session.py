@@ -157,7 +157,7 @@ class Session(AsyncContextManagerMixin):
                 left=self._left,
                 lost=self._lost,
                 invalid=self._invalid,
-                refused=self._refused,
+                unsayable=self._unsayable,
             ),
             backoff=self._settings.backoff,
             where=where,
@@ -243,9 +243,9 @@ class Session(AsyncContextManagerMixin):
         self.counters[error.problem] += 1
         log.warning("left out a frame from the gateway: %s", error)
 
-    def _refused(self, envelope_id: str, words: str) -> None:
-        """The gateway would rather close the connection than take this envelope."""
-        log.warning("%s of ours was refused with the connection: %s", envelope_id, words)
+    def _unsayable(self, envelope_id: str, words: str) -> None:
+        """It has no wire form, or the gateway would rather close the connection than take it."""
+        log.error("%s of ours could not be sent: %s", envelope_id, words)
         self.outbox.remove(envelope_id)
         self.apply(self.table.unsayable(envelope_id, words, anyio.current_time()))
 

@@ -58,7 +58,7 @@ async def test_what_is_sent_twice_is_the_same_twice() -> None:
         left=lambda id: None,
         lost=lambda: lost.append(1),
         invalid=lambda error: None,
-        refused=lambda id, words: None,
+        unsayable=lambda id, words: None,
     )
     outbox.put(
         draft("chat", {"message": "hi"}, id="1", sender=ME), Priority.TALK, anyio.current_time()

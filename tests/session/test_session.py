@@ -667,6 +667,31 @@ async def test_a_watcher_sees_everything_in_order_and_counts_what_it_missed(gate
                 assert seen == [*map(str, range(watcher.missed, WATCHED + 3)), "last"]
 
 
+# --- what cannot be sent ---
+
+
+@pytest.mark.parametrize("too_large", ["message", "data"])
+async def test_who_asks_hears_of_an_answer_that_is_too_large(
+    gate: Gate, too_large: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    handlers = Recorder()
+    large = "x" * MAX_FRAME_BYTES
+    message, data = (large, None) if too_large == "message" else ("m", large)
+    with anyio.fail_after(PATIENCE):
+        async with present(gate, handlers, "bob") as (session, end):
+            id = await end.request("tools/call", sender="bob", name="read")
+            await handlers.has(started=1)
+            session.raised(handlers.started[0][0], -32000, message, data)
+            instead = await end.hear(kinds.MCP_RESPONSE)
+            assert instead.correlation == (id,)
+            assert instead.payload["id"] == id
+            error = instead.payload["error"]
+            assert error["code"] == payloads.INTERNAL_ERROR
+            assert error["message"].startswith("the answer could not be sent: the frame has")
+            assert await end.probe(session) == []
+    assert "could not be sent: the frame has" in caplog.text
+
+
 # --- what the gateway closes the connection for ---
 
 

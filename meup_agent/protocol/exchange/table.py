@@ -29,6 +29,9 @@ from meup_agent.protocol.exchange.slots import Limits
 from meup_agent.protocol.exchange.voice import Voice
 from meup_agent.protocol.reasons import Cause
 
+UNSENT = "the answer could not be sent"
+"""How the error begins that takes the place of an answer which cannot be sent."""
+
 SPARE_TIMERS = 1024
 """Timers of ended exchanges that are kept before anybody looks for them."""
 
@@ -222,19 +225,23 @@ class ExchangeTable:
         return self._flush()
 
     def unsayable(self, envelope_id: str, why: str, now: float) -> list[Effect]:
-        """The gateway closed the connection for an envelope of ours (PROTOCOL 3, 1007 and 1009).
+        """An envelope of ours has no wire form, or the gateway closed the connection for it.
 
-        It fails and is not said again; in a response's place the requester gets an error.
+        Of the latter PROTOCOL 3 (1007 and 1009) tells. It fails and is not said again; in a
+        response's place the requester gets an error.
         """
         payload: dict[str, object] = {"error": "connection_closed", "message": why}
         self._outgoing.refused(envelope_id, payload, now)
         unsaid = self._voice.forget(envelope_id)
-        result = None if unsaid is None else unsaid.payload_object
-        if unsaid is not None and result is not None and "result" in result:
-            message = f"the result could not be sent: {why}"
+        answer = {} if unsaid is None else unsaid.payload_object
+        error = payloads.as_object(answer.get("error"))
+        # What takes its place is not replaced in its turn: there would be no end to it.
+        replaceable = bool(error) and not str(error.get("message")).startswith(UNSENT)
+        if unsaid is not None and ("result" in answer or replaceable):
+            message = f"{UNSENT}: {why}"
             self._voice.say(
                 unsaid.kind,
-                payloads.error(result["id"], payloads.INTERNAL_ERROR, message),
+                payloads.error(answer["id"], payloads.INTERNAL_ERROR, message),
                 now=now,
                 priority=Priority.ANSWER,
                 to=unsaid.to,
