@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.exchange.memory import Memory, size_of
 from meup_agent.protocol.lifecycle import PROPOSAL, ProposalEvent, ProposalState
 from meup_agent.protocol.outcomes import Rejected
 from meup_agent.protocol.payloads import Call, read_call, read_proposal
@@ -20,7 +20,7 @@ MAX_PROPOSALS = 4096
 """Proposals that are remembered: history for a person, and enough for everything in flight."""
 
 MAX_PROPOSAL_BYTES = 64 * 1024 * 1024
-"""Payload bytes of the proposals that are remembered."""
+"""Bytes of the proposals that are remembered, and of what fulfills them."""
 
 PROPOSAL_SECONDS = 3600.0
 """How long a proposal is remembered."""
@@ -180,7 +180,7 @@ class Ledger:
         """
         key = ProposalKey(envelope.sender, envelope.id)
         record = ProposalRecord(key, envelope.replace(), content_of(envelope), holders=holders)
-        self._records.put(key, record, now, size=len(envelope.raw_payload))
+        self._records.put(key, record, now, size=size_of(record.envelope))
         _enter(self._by_id, envelope.id, key, now)
         return record
 
@@ -254,7 +254,7 @@ class Ledger:
             record.step(ProposalEvent.REQUEST, envelope.sender)
             fulfillment = Fulfillment(envelope.replace())
             record.fulfillments.append(fulfillment)
-            self._records.grow(record.key, len(envelope.raw_payload), now)
+            self._records.grow(record.key, size_of(fulfillment.envelope), now)
             for name in fulfillment.names:
                 _enter(self._by_request, name, record.key, now)
         return record

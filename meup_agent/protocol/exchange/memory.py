@@ -6,8 +6,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Generic, Literal, TypeVar
 
+from meup_agent.protocol.envelope import Envelope
+
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+def size_of(envelope: Envelope) -> int:
+    """Bytes that an envelope takes while it is kept: all that its sender chose the length of."""
+    texts = (envelope.id, envelope.sender, envelope.kind, envelope.ts or "", envelope.context or "")
+    names = (*texts, *envelope.to, *envelope.correlation)
+    added = sum(len(name) + len(raw) for name, raw in envelope.added)
+    return len(envelope.raw_payload) + len(envelope.frame) + added + sum(map(len, names))
 
 
 class Memory(Generic[K, V]):

@@ -21,7 +21,7 @@ from meup_agent.protocol.exchange.ledger import (
     ProposalKey,
     ProposalRecord,
 )
-from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.exchange.memory import Memory, size_of
 from meup_agent.protocol.exchange.own import (
     Exchange,
     read_response,
@@ -412,5 +412,5 @@ class Outgoing:
         if exchange.record is not None:
             exchange.record.holders -= 1
         del self._open[exchange.key.id]
-        self._ended.put(exchange.key.id, exchange, now, size=len(exchange.draft.raw_payload))
+        self._ended.put(exchange.key.id, exchange, now, size=size_of(exchange.draft))
         self._situation.effects.append(Wake(exchange.key, ending))

@@ -9,7 +9,7 @@ from typing import Any
 
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange.effects import Effect, Priority, Send
-from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.exchange.memory import Memory, size_of
 
 SECONDS = 300.0
 """How long an ending is said again to those it concerns."""
@@ -18,7 +18,7 @@ COUNT = 1000
 """Endings that are remembered."""
 
 SIZE = 16 * 1024 * 1024
-"""Payload bytes of the endings that are remembered."""
+"""Bytes of the endings that are remembered."""
 
 OWN_IDS = 10_000
 """Ids of our own that are remembered, to tell an echo from a forgery."""
@@ -92,7 +92,7 @@ class Voice:
         self.send(envelope, priority, now)
         if concerned is not None:
             ending = _Ending(envelope, priority, frozenset(concerned))
-            self._endings.put(envelope.id, ending, now, size=len(envelope.raw_payload))
+            self._endings.put(envelope.id, ending, now, size=size_of(envelope))
         return envelope
 
     def dated(self, envelope: Envelope) -> Envelope:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.exchange import Key, Participant, ProposalKey, Role
 from meup_agent.protocol.exchange.ledger import MAX_FULFILLMENTS, MAX_PROPOSALS
 from meup_agent.protocol.exchange.memory import Memory
@@ -189,3 +191,19 @@ def test_proposals_that_are_handled_push_out_nothing_new_of_our_own(me: Peer) ->
     (reject,) = said(me.proposal("alice", "too-much", to=("me",), params=smaller))
     assert reject.payload == {"reason": "busy"}
     assert me.table.running == 16
+
+
+@pytest.mark.rule("5.memory.bounded")
+def test_what_no_dialect_knows_counts_for_what_is_kept(me: Peer) -> None:
+    for number in range(80):
+        frame = {
+            "protocol": "meup/v0.1",
+            "id": f"p{number}",
+            "from": "alice",
+            "to": ["bob"],
+            "kind": "mcp/proposal",
+            "payload": {"method": "ping"},
+            "unknown": "x" * (1024 * 1024),
+        }
+        me.did(me.table.receive(decode(json.dumps(frame)), me.now))
+    assert len(me.table.ledger.records(me.now)) == 63
