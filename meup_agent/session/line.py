@@ -56,7 +56,7 @@ class Line:
         self._lost = lost
         self._invalid = invalid
         self._unsayable = unsayable
-        self._last = ""
+        self._last = self._before_last = ""
         self._largest = (0, "")
         self._welcomed = anyio.Event()
         self._welcomed_at = 0.0
@@ -68,7 +68,8 @@ class Line:
             For how many seconds it lasted after its welcome; ``None`` if it was not welcomed.
         """
         self._welcomed = anyio.Event()
-        self._last, self._largest = "", (0, "")
+        self._last = self._before_last = ""
+        self._largest = (0, "")
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write, transport, name="meup session: writer")
@@ -85,10 +86,12 @@ class Line:
         """Say which envelope the connection was closed for, if it was for one (PROTOCOL 3).
 
         Too large was certainly the largest: whatever passed before was smaller than the limit.
+        Invalid was the last, if it was the only one on its way; of several nobody knows which.
         """
         if closed is None or closed.local or closed.code not in (INVALID, TOO_BIG):
             return
-        guilty = self._last if closed.code == INVALID else self._largest[1]
+        only_one = "" if self._before_last else self._last
+        guilty = only_one if closed.code == INVALID else self._largest[1]
         if guilty:
             words = f"the gateway closed the connection: code {closed.code} {closed.reason}"
             self._unsayable(guilty, words.strip())
@@ -107,9 +110,18 @@ class Line:
             except InvalidEnvelope as error:
                 self._invalid(error)
                 continue
+            self._see_taken(envelope)
             if self._heard(envelope):
                 self._welcomed_at = anyio.current_time()
                 self._welcomed.set()
+
+    def _see_taken(self, envelope: Envelope) -> None:
+        """What comes back, or is answered, was taken, and so was all that left before it."""
+        named = (envelope.id, *envelope.correlation)
+        if self._last in named:
+            self._last = self._before_last = ""
+        elif self._before_last in named:
+            self._before_last = ""
 
     async def _write(self, transport: Transport) -> None:
         """The one task that sends; it begins when we have been welcomed."""
@@ -137,7 +149,7 @@ class Line:
         is_opening = waiting.priority is Priority.OPEN
         if is_opening:
             self._left(draft.id)
-        self._last = draft.id
+        self._before_last, self._last = self._last, draft.id
         self._largest = max(self._largest, (len(frame), draft.id))
         sent = False
         try:

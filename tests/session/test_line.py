@@ -9,6 +9,7 @@ from meup_agent.protocol.exchange import Priority
 from meup_agent.session.line import Line
 from meup_agent.session.outbox import Outbox
 from meup_agent.transport.base import CloseInfo
+from meup_agent.transport.memory import memory_pair
 from tests.session.gate import ME, PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -70,3 +71,37 @@ async def test_what_is_sent_twice_is_the_same_twice() -> None:
     assert first.sent == second.sent
     assert len(lost) == 2
     assert len(outbox) == 1
+
+
+@pytest.mark.rule("3.codes.blamed")
+@pytest.mark.parametrize(
+    ("came_back", "blamed"), [(None, []), ("first", ["second"]), ("second", [])]
+)
+async def test_of_several_on_their_way_none_is_blamed(
+    came_back: str | None, blamed: list[str]
+) -> None:
+    outbox = Outbox()
+    found: list[str] = []
+    line = Line(
+        outbox,
+        dialect="meup/v0.1",
+        heard=lambda envelope: envelope.kind == "system/welcome",
+        left=lambda id: None,
+        lost=lambda: None,
+        invalid=lambda error: None,
+        unsayable=lambda id, words: found.append(id),
+    )
+    ours, gateways = memory_pair()
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(line.use, ours)
+            await gateways.send(WELCOME)
+            frames: dict[str, bytes] = {}
+            for id in ("first", "second"):
+                said = draft("mcp/request", {"method": "ping"}, id=id, sender=ME)
+                outbox.put(said, Priority.OPEN, anyio.current_time())
+                frames[id] = await anext(gateways)
+            if came_back is not None:
+                await gateways.send(frames[came_back])
+            await gateways.aclose(1007, "bad bytes")
+    assert found == blamed

@@ -737,6 +737,8 @@ async def test_only_what_a_connection_is_closed_for_is_given_up(
             async with Space(session).propose("bob", "write", to="bob"):
                 await end.hear(kinds.MCP_PROPOSAL)
             withdraw = await end.hear(kinds.MCP_WITHDRAW)
+            await end.echo(withdraw)
+            await anyio.wait_all_tasks_blocked()
             session.outbox.put(withdraw, Priority.END, session.now())
             await end.hear(kinds.MCP_WITHDRAW)
             await end.close(code)
