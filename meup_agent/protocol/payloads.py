@@ -42,6 +42,9 @@ EXCHANGE_ERROR: Final = -32000
 REFUSED: Final = "refused"
 """The reason of an executor that does not carry out what was withdrawn, or done before."""
 
+MAX_RPC_ID_CHARS: Final = 256
+"""Characters of a JSON-RPC id, as of an envelope's: it is remembered, for cancels."""
+
 JsonObject = dict[str, Any]
 
 
@@ -58,6 +61,12 @@ class Call:
     method: str
     params: JsonObject
     rpc_id: int | str | None = None
+
+    @property
+    def rpc_name(self) -> str | None:
+        """The JSON-RPC id as a cancel names it; ``None`` if there is none, or it is too long."""
+        name = None if self.rpc_id is None else str(self.rpc_id)
+        return None if name is None or len(name) > MAX_RPC_ID_CHARS else name
 
     @property
     def name(self) -> str:

@@ -73,14 +73,18 @@ class Answers:
                 now,
             )
         else:
-            self.failure(handling, payloads.INVALID_REQUEST, "the request has no method", None, now)
+            self.invalid(handling, "the request has no method", now)
+
+    def invalid(self, handling: Handling, why: str, now: float) -> None:
+        """Answer that the request is none."""
+        self.failure(handling, payloads.INVALID_REQUEST, why, None, now)
 
     def _respond(self, handling: Handling, field: str, value: Any, now: float) -> None:
         """The one place where a response is made; never for a notification."""
         call = handling.call
         if handling.answer_id is not None or call is None or call.is_notification:
             return
-        rpc_id = call.rpc_id if call.rpc_id is not None else handling.key.id
+        rpc_id = call.rpc_id if call.rpc_name is not None else handling.key.id
         # Of a fulfillment the proposer follows the response, too.
         proposal = self._situation.ledger.named(handling.work.envelope.correlation, now)
         proposer = () if proposal is None else (proposal.key.proposer,)

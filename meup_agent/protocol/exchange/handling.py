@@ -69,8 +69,8 @@ class Handling:
     @property
     def names(self) -> tuple[Name, Name | None]:
         """A request by its envelope id, and by its JSON-RPC id where it has one (PROTOCOL 4.8)."""
-        rpc_id = None if self.call is None else self.call.rpc_id
-        by_rpc_id = None if rpc_id is None else (self.key.sender, str(rpc_id))
+        rpc_name = None if self.call is None else self.call.rpc_name
+        by_rpc_id = None if rpc_name is None else (self.key.sender, rpc_name)
         return (self.key.sender, self.key.id), by_rpc_id
 
 

@@ -85,6 +85,9 @@ class Incoming:
         elif refusal is not None:
             self._situation.drop("fulfillment_refused", envelope)
             self._answers.exchange_error(handling, payloads.REFUSED, refusal, now)
+        elif call.rpc_id is not None and call.rpc_name is None:
+            if handling.addressed:
+                self._answers.invalid(handling, "the request's JSON-RPC id is too long", now)
         elif not call.method or not self._situation.wants(Role.REQUEST, envelope):
             if handling.addressed:
                 self._answers.unknown_method(handling, call.method, now)

@@ -74,8 +74,8 @@ class Fulfillment:
     @property
     def names(self) -> set[str]:
         """What a cancel may call it: its JSON-RPC id, or its envelope's (PROTOCOL 4.8)."""
-        rpc_id = read_call(self.envelope.payload).rpc_id
-        return {self.envelope.id} if rpc_id is None else {self.envelope.id, str(rpc_id)}
+        rpc_name = read_call(self.envelope.payload).rpc_name
+        return {self.envelope.id} if rpc_name is None else {self.envelope.id, rpc_name}
 
     def may_answer(self, sender: str) -> bool:
         """Whether a response counts: the executor's, or the fulfiller's relay (PROTOCOL 5)."""

@@ -13,6 +13,7 @@ from meup_agent.protocol.exchange.ledger import MAX_FULFILLMENTS, MAX_PROPOSALS
 from meup_agent.protocol.exchange.memory import Memory
 from meup_agent.protocol.exchange.table import SPARE_TIMERS
 from meup_agent.protocol.outcomes import Fulfilled
+from meup_agent.protocol.payloads import INVALID_REQUEST, MAX_RPC_ID_CHARS
 from tests.protocol.exchange.peer import Peer, cancelled, cancels_said, dropped, said, started
 
 P1 = Key("in", "alice", "p1")
@@ -207,3 +208,18 @@ def test_what_no_dialect_knows_counts_for_what_is_kept(me: Peer) -> None:
         }
         me.did(me.table.receive(decode(json.dumps(frame)), me.now))
     assert len(me.table.ledger.records(me.now)) == 63
+
+
+@pytest.mark.rule("5.memory.bounded")
+@pytest.mark.parametrize("rpc_id", ["x" * (MAX_RPC_ID_CHARS + 1), 10**MAX_RPC_ID_CHARS])
+def test_a_json_rpc_id_that_is_too_long_is_not_remembered(me: Peer, rpc_id: int | str) -> None:
+    (response,) = said(me.request("alice", "a1", rpc_id=rpc_id))
+    assert response.payload["error"]["code"] == INVALID_REQUEST
+    assert response.payload["id"] == "a1"
+    me.proposal("alice", "p1", to=("bob",))
+    me.request("bob", "b1", rpc_id=rpc_id, to=("tool",), fulfills="p1")
+    (fulfillment,) = me.record("alice", "p1").fulfillments
+    assert fulfillment.names == {"b1"}
+    assert said(me.request("bob", "b2", rpc_id=rpc_id, to=())) == []
+    longest = "x" * MAX_RPC_ID_CHARS
+    assert len(started(me.request("alice", "a2", rpc_id=longest))) == 1
