@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -36,7 +37,8 @@ class Situation:
         roster: Who is present.
         ledger: The proposals seen.
         tombstones: Ends that came before what they name.
-        timers: When to look at which exchange again.
+        timers: When to look at which exchange again, as a heap.
+        next_looks: When each of these is looked at next.
         connected: Whether we have been welcomed on the present connection.
         closing: Whether we take nothing new.
     """
@@ -49,6 +51,7 @@ class Situation:
     ledger: Ledger = field(default_factory=Ledger)
     tombstones: Tombstones = field(default_factory=Tombstones)
     timers: list[tuple[float, Key]] = field(default_factory=list[tuple[float, Key]])
+    next_looks: dict[Key, float] = field(default_factory=dict[Key, float])
     connected: bool = False
     closing: bool = False
 
@@ -68,9 +71,22 @@ class Situation:
         return self.wall_clock() - moment > CLOCK_DIFFERENCE
 
     def look_again(self, at: float | None, key: Key) -> None:
-        """Look at an exchange when its time has come; looking too early does no harm."""
-        if at is not None:
+        """Look at an exchange when its time has come.
+
+        Looking too early does no harm: it sees the later time, and asks for another look then.
+        """
+        if at is not None and at < self.next_looks.get(key, math.inf):
+            self.next_looks[key] = at
             heapq.heappush(self.timers, (at, key))
+
+    def due(self, now: float) -> Key | None:
+        """The next exchange to look at, if its time has come."""
+        if not self.timers or self.timers[0][0] > now:
+            return None
+        at, key = heapq.heappop(self.timers)
+        if self.next_looks.get(key) == at:
+            del self.next_looks[key]
+        return key
 
     def absent_for_good(self, participants: tuple[str, ...], now: float) -> float | None:
         """When all of these will have been away too long; ``None`` while one is present."""

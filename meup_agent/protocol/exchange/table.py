@@ -9,7 +9,6 @@ Times are seconds of one monotonic clock, handed in.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -167,8 +166,8 @@ class ExchangeTable:
         """Drop the timers of what has ended, which most of them are on a busy day."""
         timers = self._situation.timers
         if len(timers) > SPARE_TIMERS + 4 * (self.waiting + self.running + self.queued):
-            timers[:] = [timer for timer in timers if self.is_open(timer[1])]
-            heapq.heapify(timers)
+            timers[:] = sorted(timer for timer in timers if self.is_open(timer[1]))  # still a heap
+            self._situation.next_looks = {key: at for at, key in reversed(timers)}
 
     def give_up(self, key: Key, cause: Cause, now: float) -> list[Effect]:
         """The caller stops waiting: a proposal is withdrawn, a request cancelled."""
@@ -265,9 +264,7 @@ class ExchangeTable:
 
     def tick(self, now: float) -> list[Effect]:
         """Look at everything whose time has come."""
-        timers = self._situation.timers
-        while timers and timers[0][0] <= now:
-            _, key = heapq.heappop(timers)
+        while (key := self._situation.due(now)) is not None:
             if key.side == "out":
                 self._outgoing.look(key, now)
             else:

@@ -16,6 +16,7 @@ from meup_agent.protocol.outcomes import Fulfilled
 from meup_agent.protocol.payloads import INVALID_REQUEST, MAX_RPC_ID_CHARS
 from tests.protocol.exchange.peer import Peer, cancelled, cancels_said, dropped, said, started
 
+A1 = Key("in", "alice", "a1")
 P1 = Key("in", "alice", "p1")
 
 
@@ -223,3 +224,21 @@ def test_a_json_rpc_id_that_is_too_long_is_not_remembered(me: Peer, rpc_id: int 
     assert said(me.request("bob", "b2", rpc_id=rpc_id, to=())) == []
     longest = "x" * MAX_RPC_ID_CHARS
     assert len(started(me.request("alice", "a2", rpc_id=longest))) == 1
+
+
+@pytest.mark.rule("5.memory.bounded")
+def test_who_comes_and_goes_leaves_no_timers_behind(me: Peer) -> None:
+    key = me.begins_request(to=("tool",), deadline=None)
+    me.request("alice", "a1")
+    for _ in range(100):
+        for who in ("tool", "alice"):
+            me.left(who)
+            me.joined(who)
+            me.left("bob")
+            me.passes(0.01)
+    assert len(me.table._situation.timers) <= 2
+    me.left("tool")
+    me.left("alice")
+    me.passes(30.0)
+    assert not me.is_waiting(key)
+    assert A1 in cancelled(me.effects)
