@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
+import trio
 
 from meup_agent.client.space import Space
 from meup_agent.errors import (
@@ -203,13 +204,8 @@ async def test_the_end_of_the_session_comes_out_of_task_groups_in_the_block(gate
                         inner.start_soon(anyio.sleep_forever)
 
 
-async def test_the_end_of_the_session_comes_out_of_trio_s_own_nurseries(
-    gate: Gate, anyio_backend_name: str
-) -> None:
-    if anyio_backend_name != "trio":
-        pytest.skip("only trio has nurseries")
-    import trio
-
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # asyncio has no nurseries
+async def test_the_end_of_the_session_comes_out_of_trio_s_own_nurseries(gate: Gate) -> None:
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(take_over_when_welcomed, gate)
