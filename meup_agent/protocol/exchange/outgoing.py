@@ -118,6 +118,7 @@ class Outgoing:
 
     def sent(self, envelope_id: str, now: float) -> None:
         """The transport has taken it."""
+        self._situation.voice.sent(envelope_id, now)
         exchange = self._open.get(envelope_id)
         if exchange is not None:
             self._apply(exchange, OutgoingEvent.SENT, now)
@@ -152,8 +153,10 @@ class Outgoing:
         self.presence_changed(now)
 
     def presence_changed(self, now: float) -> None:
-        """Somebody came or went: see whose absence begins to count."""
-        for exchange in self._open.values():
+        """Somebody came or went: see whose rejection is missing, and whose absence counts."""
+        for exchange in list(self._open.values()):
+            if exchange.proposal is not None and not exchange.draft.to:
+                self._reconsider(exchange, exchange.proposal, now)
             self._watch_absence(exchange, now)
 
     def stopped(self, why: str, now: float) -> None:

@@ -109,6 +109,10 @@ class Voice:
         self._own.put(envelope.id, True, now)
         self._effects.append(Send(envelope, priority, again))
 
+    def sent(self, envelope_id: str, now: float) -> None:
+        """An envelope has left: its echo may take as long as any, however long it waited."""
+        self._own.put(envelope_id, True, now)
+
     def said(self, envelope_id: str, now: float) -> bool:
         """Whether an envelope in our name is ours."""
         return self._own.get(envelope_id, now) is not None

@@ -989,3 +989,23 @@ def test_losing_the_race_is_told_apart(me: Peer) -> None:
     key = me.begins_request(fulfills=PROPOSAL, sent=False)
     me.request("bob", "b1", to=("tool",), fulfills="p1")
     assert me.ending(key) == LostRace("bob")
+
+
+@pytest.mark.rule("4.5.broadcast")
+def test_a_broadcast_ends_when_only_those_are_left_who_have_rejected_it() -> None:
+    me = Peer()
+    me.welcomed("alice", "bob")
+    key = me.begins_proposal()
+    me.reject("alice", key.id)
+    assert me.is_waiting(key)
+    me.left("bob")
+    assert isinstance(me.ending(key), Rejected)
+
+
+@pytest.mark.rule("4.11.echo")
+def test_the_echo_of_what_waited_long_for_a_connection_is_known(me: Peer) -> None:
+    key = me.begins_request(deadline=None, sent=False)
+    (draft,) = said(me.effects)
+    me.passes(601)
+    me.did(me.table.sent(key.id, me.now))
+    assert dropped(me.echo(draft)) == []
