@@ -132,7 +132,8 @@ class Agent(Decorators):
         """Be in a space until SIGINT or SIGTERM: the whole of a script.
 
         A gateway that is not there yet is waited for. The first signal begins nothing new and
-        gives what runs its grace; the second cancels at once.
+        gives what runs its grace; the second cancels at once. Handlers that do not end even then
+        are left behind, after a while or at the third signal.
 
         Args:
             url: The gateway, for example ``ws://localhost:8420``; else ``MEUP_URL``.
@@ -155,7 +156,8 @@ class Agent(Decorators):
                 url, space=space, token=token, settings=patient, grace=grace, hurry=hurry
             )
 
-        run_script(join, backend=backend, log_level=log_level)
+        # A good end takes less: GRACE for the cancelled ones, and a moment for our last words.
+        run_script(join, grace=grace, patience=3 * GRACE, backend=backend, log_level=log_level)
 
 
 async def _stop(session: Session, runner: Runner, grace: float, hurry: anyio.Event | None) -> None:

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import anyio
 
@@ -31,17 +31,32 @@ Join = Callable[[anyio.Event], AbstractAsyncContextManager[Space]]
 INTERRUPTED: Final = 130
 """The exit code of a program that SIGINT has ended, as shells have it."""
 
+OURS: Final = "meup script:"
+"""How the names of this module's own tasks begin."""
+
+NO_HANDLERS: Final = ("meup", "end of ", "<")
+"""How the names of tasks begin that are no handlers: ours, those that watch them, the loop's."""
+
 LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
 
 
-def run_script(join: Join, *, backend: Backend = "asyncio", log_level: str | None = "INFO") -> None:
+def run_script(
+    join: Join,
+    *,
+    grace: float,
+    patience: float,
+    backend: Backend = "asyncio",
+    log_level: str | None = "INFO",
+) -> None:
     """Be in a space until SIGINT or SIGTERM.
 
     After the first signal nothing new is begun and what runs gets its grace; the second cancels
-    at once.
+    at once; the third leaves without those that do not end although they were cancelled.
 
     Args:
         join: Joins the space.
+        grace: Seconds that what runs gets, unless a second signal comes.
+        patience: Seconds to wait for the end after that, unless a third signal comes.
         backend: The event loop; uvloop is used for ``asyncio`` where it is installed.
         log_level: Least level of the log on standard error, where the program has not set up
             logging itself; ``None``: leave logging alone.
@@ -52,7 +67,14 @@ def run_script(join: Join, *, backend: Backend = "asyncio", log_level: str | Non
     if log_level is not None:
         logging.basicConfig(level=log_level, format=LOG_FORMAT)
     try:
-        anyio.run(_until_stopped, join, backend=backend, backend_options=_options(backend))
+        anyio.run(
+            _until_stopped,
+            join,
+            grace,
+            patience,
+            backend=backend,
+            backend_options=_options(backend),
+        )
     except MeupError as error:
         sentence = f"meup: {error}"
         _leave_if_held(1, sentence)
@@ -71,20 +93,29 @@ def _leave_if_held(code: int, sentence: str = "") -> None:
     log.warning("leaving although %d of its worker threads still run", len(held_by))
     if sentence:
         sys.stderr.write(f"{sentence}\n")
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process here and now."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-async def _until_stopped(join: Join) -> None:
+async def _until_stopped(join: Join, grace: float, patience: float) -> None:
     stopping = _Stopping()
     async with background_tasks() as tasks:
-        await tasks.start(stopping.listen)
+        await tasks.start(stopping.listen, name=f"{OURS} signals")
+        tasks.start_soon(stopping.leave_in_the_end, grace, patience, name=f"{OURS} last resort")
         with stopping.connecting:
             async with join(stopping.hurry):
                 stopping.joined = True
-                await stopping.asked.wait()
+                try:
+                    await stopping.asked.wait()
+                finally:
+                    stopping.ending.set()
 
 
 class _Stopping:
@@ -93,13 +124,17 @@ class _Stopping:
     def __init__(self) -> None:
         self.asked = anyio.Event()
         self.hurry = anyio.Event()
+        self.ending = anyio.Event()
         self.connecting = anyio.CancelScope()
         self.joined = False
+        self._main = anyio.get_current_task().id
 
     async def listen(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:
+                if self.hurry.is_set():
+                    self._leave_others()
                 if self.asked.is_set():
                     log.info("stopping at once")
                     self.hurry.set()
@@ -109,6 +144,23 @@ class _Stopping:
                     log.info("stopping: running handlers may finish; Ctrl-C again cancels them")
                 else:
                     self.connecting.cancel()
+
+    async def leave_in_the_end(self, grace: float, patience: float) -> None:
+        """Wait no longer for handlers that shield themselves, or swallow their cancellation."""
+        await self.ending.wait()
+        with anyio.move_on_after(grace):
+            await self.hurry.wait()
+        await anyio.sleep(patience)
+        self._leave_others()
+
+    def _leave_others(self) -> NoReturn:
+        others = [
+            task.name or "a task"
+            for task in anyio.get_running_tasks()
+            if task.id != self._main and not (task.name or "").startswith(NO_HANDLERS)
+        ]
+        log.warning("leaving although these do not end: %s", "; ".join(others))
+        _leave(0 if self.asked.is_set() else 1)
 
 
 def _options(backend: Backend) -> dict[str, Any]:

@@ -44,6 +44,13 @@ def deaf() -> None:
     time.sleep(3600)
 
 
+@agent.tool
+async def stubborn() -> None:
+    say("stubborn runs")
+    with anyio.CancelScope(shield=True):
+        await anyio.sleep_forever()
+
+
 class Seen(list[str]):
     """The log of the agent, for a handler that waits for what only the log tells."""
 

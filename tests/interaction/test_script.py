@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from meup_agent import RequestError, Space
+from meup_agent import OutcomeUnknown, RequestError, Space
 from meup_agent.gateway.embedded import ThreadedGateway
 from tests.interaction.people import PATIENCE, OverSockets, gateway_for_everybody, join, until
 from tests.programs import Program, program
@@ -157,6 +157,32 @@ async def test_a_thread_that_never_ends_keeps_nobody(
                 await aside(script.wait_for, "deaf runs")
                 script.interrupt()
             assert await aside(script.wait) == 0
+
+
+@pytest.mark.parametrize("signals", [1, 3])
+async def test_a_handler_that_never_ends_keeps_nobody(
+    gateway: ThreadedGateway, backend: str, signals: int
+) -> None:
+    grace = 0.0 if signals == 1 else 3600.0
+    with anyio.fail_after(2 * PATIENCE), running(gateway, backend, grace) as script:
+        async with join(OverSockets(gateway), "second") as caller:
+            await present(caller)
+            async with anyio.create_task_group() as tasks:
+
+                async def call() -> None:
+                    with pytest.raises((RequestError, OutcomeUnknown)):
+                        await caller.call("tools", "stubborn")
+
+                tasks.start_soon(call)
+                await aside(script.wait_for, "stubborn runs")
+                for said in ("stopping: running handlers", "stopping at once", "leaving")[:signals]:
+                    script.interrupt()
+                    await aside(script.wait_for, said)
+                assert await aside(script.wait) == 0
+                tasks.cancel_scope.cancel()
+    left, named = script.stderr[-1].split(": ")
+    assert left == "leaving although these do not end"
+    assert named.startswith("'stubborn' for 'second'")
 
 
 @pytest.mark.parametrize(
