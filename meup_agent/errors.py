@@ -49,6 +49,13 @@ MAX_SAID_CHARS = 500
 """Characters of what others said that an error repeats."""
 
 
+def printable(said: str) -> str:
+    """What others said, on one line, with every character escaped that does not print as itself."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in said
+    )
+
+
 class MeupError(Exception):
     """The root of this package's exceptions."""
 
@@ -281,10 +288,11 @@ class HandshakeRefused(TransportError):
     Attributes:
         status: The HTTP status, for example 401.
         retry_after: Seconds to wait, where the gateway said so.
-        body: What the gateway said, at most a few hundred characters.
+        body: What the gateway said, at most a few hundred characters, safe to print.
     """
 
     def __init__(self, status: int, retry_after: float | None = None, body: str = "") -> None:
+        body = printable(body)
         said = f": {body}" if body else ""
         super().__init__(f"the gateway refused the connection with status {status}{said}")
         self.status = status
@@ -297,10 +305,11 @@ class TransportClosed(TransportError):
 
     Attributes:
         code: The WebSocket close code; 1006 where there was none.
-        reason: The closing side's words.
+        reason: The closing side's words, safe to print.
     """
 
     def __init__(self, code: int, reason: str = "") -> None:
+        reason = printable(reason)
         said = f": {reason}" if reason else ""
         super().__init__(f"the connection is closed (code {code}{said})")
         self.code = code

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from meup_agent.errors import InvalidEnvelope, NotExpressible, TransportClosed
+from meup_agent.errors import InvalidEnvelope, NotExpressible, TransportClosed, printable
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.exchange import Priority
 from meup_agent.protocol.limits import check_frame
@@ -93,7 +93,9 @@ class Line:
         only_one = "" if self._before_last else self._last
         guilty = only_one if closed.code == INVALID else self._largest[1]
         if guilty:
-            words = f"the gateway closed the connection: code {closed.code} {closed.reason}"
+            words = (
+                f"the gateway closed the connection: code {closed.code} {printable(closed.reason)}"
+            )
             self._unsayable(guilty, words.strip())
 
     async def _expect_welcome(self, transport: Transport) -> None:

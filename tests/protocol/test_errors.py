@@ -122,6 +122,16 @@ def test_errors_that_python_has_a_word_for(error: Exception, builtin: type[Excep
             "the connection is closed (code 1001: away)",
             {"code": 1001, "reason": "away"},
         ),
+        (
+            errors.TransportClosed(4403, "bye\x1b[2J\nINFO forged \u202e line"),
+            "the connection is closed (code 4403: bye\\x1b[2J\\nINFO forged \\u202e line)",
+            {"reason": "bye\\x1b[2J\\nINFO forged \\u202e line"},
+        ),
+        (
+            errors.HandshakeRefused(503, None, "a\r\nb"),
+            "the gateway refused the connection with status 503: a\\r\\nb",
+            {"body": "a\\r\\nb"},
+        ),
         (errors.TransportClosed(1006), "the connection is closed (code 1006)", {"reason": ""}),
     ],
 )
