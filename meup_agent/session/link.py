@@ -16,6 +16,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from tenacity.wait import wait_random_exponential
 
 from meup_agent.errors import (
+    CannotConnect,
     HandshakeRefused,
     Kicked,
     NoSuchSpace,
@@ -24,6 +25,7 @@ from meup_agent.errors import (
     TokenRefused,
     TransportClosed,
     TransportError,
+    printable,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ log = logging.getLogger("meup_agent.session")
 
 Token = str | Callable[[], str] | Callable[[], Awaitable[str]]
 """A token, or what gives one; it is asked once for each attempt to connect."""
+
+LONGEST_RETRY_AFTER: Final = 3600.0
+"""Seconds that a gateway can make us wait: a slip in a header must not keep us out for good."""
 
 RESTORE_TOKEN_ONCE: Final = frozenset({401, 403, 4401})
 """The token was refused: one that is asked for may be better the next time."""
@@ -87,6 +92,7 @@ class Link:
         self._on_failure = on_failure
         self._token_refused = False
         self._welcomed_for: float | None = None
+        self._was_welcomed = False
         self._jitter = wait_random_exponential(multiplier=backoff.first, max=backoff.longest)
 
     async def run(self) -> None:
@@ -108,12 +114,21 @@ class Link:
         """One connection, from the handshake to its end; always ends with an exception."""
         self._welcomed_for = None
         headers = dict(self._headers)
-        token = await self._ask_token()
+        try:
+            token = await self._ask_token()
+        except OSError as error:
+            if not self._was_welcomed:
+                raise
+            # Who gives it is as out of reach as the gateway may be for a while.
+            failure = CannotConnect(f"no token could be had: {printable(str(error))}")
+            self._on_failure(failure)
+            raise failure from error
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         try:
             async with self._connector(headers) as transport:
                 self._welcomed_for = await self._line.use(transport)
+                self._was_welcomed |= self._welcomed_for is not None
                 closed = transport.closed
             raise TransportClosed(*((closed.code, closed.reason) if closed else (1006, "")))
         except TransportError as error:
@@ -157,7 +172,7 @@ class Link:
         delay = self._jitter(state)
         error = state.outcome.exception() if state.outcome else None
         asked = error.retry_after if isinstance(error, HandshakeRefused) else None
-        return max(delay, asked or 0.0)
+        return max(delay, min(asked or 0.0, LONGEST_RETRY_AFTER))
 
     def _announce(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

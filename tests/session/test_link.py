@@ -18,8 +18,8 @@ from meup_agent.errors import (
 )
 from meup_agent.session import Backoff, Session, Settings
 from meup_agent.session.line import WELCOME_SECONDS
-from meup_agent.session.link import Token
-from tests.session.gate import Gate, Recorder, present
+from meup_agent.session.link import LONGEST_RETRY_AFTER, Token
+from tests.session.gate import End, Gate, Recorder, present
 
 pytestmark = pytest.mark.anyio
 
@@ -139,6 +139,13 @@ async def test_retry_after_is_waited_for(gate: Gate) -> None:
         first, second = pauses(gate)
     assert 120 <= first < 121
     assert 7 <= second < 8
+
+
+async def test_retry_after_has_a_limit(gate: Gate) -> None:
+    gate.refuse(503, retry_after=1e9)
+    async with present(gate, settings=PATIENT):
+        (pause,) = pauses(gate)
+    assert LONGEST_RETRY_AFTER <= pause < LONGEST_RETRY_AFTER + 1
 
 
 @pytest.mark.rule("3.codes.reconnect")
@@ -304,6 +311,30 @@ async def test_what_a_token_callable_raises_comes_out_as_itself(gate: Gate) -> N
     with pytest.raises(LookupError, match="vault"):
         async with session_at(gate, lost):
             pytest.fail("nobody has welcomed us")
+
+
+async def test_a_token_that_cannot_be_had_after_a_welcome_is_asked_for_again(gate: Gate) -> None:
+    asked: list[float] = []
+
+    def out_of_reach() -> str:
+        asked.append(anyio.current_time())
+        if len(asked) in (2, 3):
+            raise ConnectionRefusedError("the vault is down")
+        return "secret"
+
+    first: list[End] = []
+
+    async def welcome() -> None:
+        first.append(await gate.welcomed())
+
+    with anyio.fail_after(3600):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(welcome)
+            async with session_at(gate, out_of_reach):
+                first[0].drop()
+                await gate.welcomed()
+    assert len(asked) == 4
+    assert len(gate.attempts) == 2
 
 
 async def test_a_gateway_that_accepts_and_says_nothing_is_dialled_again(gate: Gate) -> None:
