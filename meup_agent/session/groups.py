@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+log = logging.getLogger("meup_agent.session")
+
 
 @asynccontextmanager
 async def background_tasks() -> AsyncGenerator[TaskGroup]:
@@ -21,7 +24,7 @@ async def background_tasks() -> AsyncGenerator[TaskGroup]:
 
     What the block raises leaves it as it was raised, not inside a group (the group never sees it).
     A task that raises cancels the block; its exception leaves as itself, unless the block has one
-    of its own to raise.
+    of its own to raise; then a defect of the task's goes to the log.
     """
     own: BaseException | None = None
     failed: BaseException | None = None
@@ -38,6 +41,8 @@ async def background_tasks() -> AsyncGenerator[TaskGroup]:
     except BaseExceptionGroup as group:
         failed = _what_matters(group)
     if own is not None:
+        if failed is not None and not isinstance(failed, ConnectionFailed):
+            log.error("a background task failed, too", exc_info=failed)
         raise own
     if failed is not None:
         raise failed
