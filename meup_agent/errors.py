@@ -238,10 +238,11 @@ class ProposalWithdrawn(PeerError):
 
 
 class ProposalExpired(PeerError, TimeoutError):
-    """Nobody decided a proposal before its time was up; it was withdrawn."""
+    """Nobody decided a proposal before its time was up; it was withdrawn, if it had left at all."""
 
-    def __init__(self, proposal_id: str) -> None:
-        super().__init__(f"proposal {proposal_id} expired: nobody decided it in time")
+    def __init__(self, proposal_id: str, *, sent: bool = True) -> None:
+        why = "nobody decided it in time" if sent else "it could not be sent in time"
+        super().__init__(f"proposal {proposal_id} expired: {why}")
         self.proposal_id = proposal_id
 
 

@@ -103,6 +103,11 @@ def test_errors_that_python_has_a_word_for(error: Exception, builtin: type[Excep
             {"proposal_id": "p1"},
         ),
         (
+            errors.ProposalExpired("p1", sent=False),
+            "proposal p1 expired: it could not be sent in time",
+            {"proposal_id": "p1"},
+        ),
+        (
             errors.Refused("capability_violation", "no", {"x": 1}),
             "no",
             {"error": "capability_violation", "details": {"x": 1}},

@@ -7,11 +7,13 @@ import anyio
 import pytest
 import trio
 
+from meup_agent.client.endings import raise_for
 from meup_agent.client.space import Space
 from meup_agent.errors import (
     NotExpressible,
     NotSent,
     OutcomeUnknown,
+    ProposalExpired,
     ProposalWithdrawn,
     Refused,
     RequestTimeout,
@@ -22,7 +24,7 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Limits, Priority
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
-from meup_agent.protocol.outcomes import Withdrawn
+from meup_agent.protocol.outcomes import Expired, Withdrawn
 from meup_agent.session import Backoff, Session, Settings
 from meup_agent.session.outbox import MAX_ENVELOPES
 from meup_agent.session.watcher import WATCHED
@@ -523,6 +525,13 @@ async def test_what_nobody_would_take_is_not_sent(gate: Gate) -> None:
                 await space.send("chat", {"message": "hi"}, correlation=["a", "b"])
             assert await end.probe(session) == []
             assert session.table.waiting == 0
+
+
+async def test_nobody_is_said_to_have_let_expire_what_never_left() -> None:
+    with pytest.raises(ProposalExpired, match="it could not be sent in time"):
+        raise_for(Expired("p1", sent=False))
+    with pytest.raises(ProposalExpired, match="nobody decided it in time"):
+        raise_for(Expired("p1"))
 
 
 async def test_who_has_left_says_nothing_more(gate: Gate) -> None:
