@@ -15,10 +15,13 @@ class Limits:
     Attributes:
         handlers: Handlers that run at once; one that awaits an exchange does not count meanwhile.
         queued: Requests, proposals and notices that wait for a place.
+        awaiting: Handlers that may await exchanges besides these; more would be memory that
+            anybody can make us use.
     """
 
     handlers: int = 64
     queued: int = 256
+    awaiting: int = 1024
 
 
 class Slots:
@@ -66,7 +69,9 @@ class Slots:
 
     def next(self) -> Key | None:
         """Whose turn it is, if there is a place; it counts as running from here on."""
-        if self.is_shut or not self._queue or self._busy >= self._limits.handlers:
+        limits = self._limits
+        too_many = len(self._running) >= limits.handlers + limits.awaiting
+        if self.is_shut or not self._queue or self._busy >= limits.handlers or too_many:
             return None
         key, _ = self._queue.popitem(last=False)
         self._running[key] = 0

@@ -46,6 +46,19 @@ def test_an_agent_runs_64_handlers_and_keeps_256_more() -> None:
     assert response.payload["error"]["data"] == {"reason": "busy"}
 
 
+@pytest.mark.rule("5.overflow.limits", "5.overflow.waiting_does_not_count")
+def test_handlers_that_await_exchanges_are_bounded_as_well() -> None:
+    me = Peer(limits=Limits(handlers=1, queued=1, awaiting=2))
+    me.welcomed("alice")
+    for number in range(3):
+        assert started(me.request("alice", f"a{number}")) == [Key("in", "alice", f"a{number}")]
+        me.did(me.table.awaits(Key("in", "alice", f"a{number}"), 1, me.now))
+    assert started(me.request("alice", "a3")) == []
+    (response,) = said(me.request("alice", "a4"))
+    assert response.payload["error"]["data"] == {"reason": "busy"}
+    assert started(me.returns(Key("in", "alice", "a0"))) == [Key("in", "alice", "a3")]
+
+
 @pytest.mark.rule("5.overflow.busy")
 def test_a_request_beyond_gets_busy() -> None:
     me = full_peer()
