@@ -59,6 +59,7 @@ from meup_agent.protocol.exchange import (
     Wait,
     Withdrawal,
 )
+from meup_agent.protocol.guarantees import Guarantees
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Expired, Fulfilled, Gone, Outcome, Rejected, Withdrawn
 from meup_agent.protocol.payloads import Change
@@ -82,6 +83,7 @@ __all__ = [
     "Expired",
     "Fulfilled",
     "Gone",
+    "Guarantees",
     "HandlerCancelled",
     "HandlerDefinitionError",
     "HandshakeRefused",

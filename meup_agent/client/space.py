@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from meup_agent.client.progress import OnProgress
     from meup_agent.protocol.exchange import ProposalRecord
+    from meup_agent.protocol.guarantees import Guarantees
     from meup_agent.session import Session
     from meup_agent.session.watcher import Watcher
 
@@ -41,6 +42,11 @@ class Space:
     def connected(self) -> bool:
         """Whether there is a connection at this moment."""
         return self._session.table.connected
+
+    @property
+    def guarantees(self) -> Guarantees:
+        """What this gateway gives, by its latest first welcome."""
+        return self._session.table.roster.guarantees
 
     @property
     def participants(self) -> tuple[Participant, ...]:

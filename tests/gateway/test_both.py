@@ -19,6 +19,12 @@ async def test_welcome_says_who_one_is_and_who_is_there(site: Site) -> None:
         assert welcome["payload"] == {
             "you": {"id": "alice", "capabilities": [*PARTICIPANTS["alice"], WITHDRAW]},
             "participants": [{"id": "bob", "capabilities": PARTICIPANTS["bob"]}],
+            "dev.meup/guarantees": {
+                "identity_checked": True,
+                "echo": True,
+                "resume": False,
+                "hidden_targets": False,
+            },
         }
         join = await hear(alice, "system.presence")
         assert join["payload"]["event"] == "join"

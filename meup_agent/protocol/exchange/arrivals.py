@@ -292,7 +292,7 @@ class Arrivals:
             situation.drop("foreign_welcome", envelope)
             return
         update = situation.connected
-        changed = situation.roster.welcome(payload, now, update=update)
+        changed = situation.roster.welcome(payload, now, update=update, dialect=envelope.protocol)
         if changed is None:
             situation.drop("malformed_welcome", envelope)
             return

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.guarantees import Guarantees, read_guarantees
 from meup_agent.protocol.payloads import as_object, objects_in
 
 MAX_PARTICIPANTS = 10_000
@@ -40,17 +41,21 @@ class Roster:
         self.me = ""
         self.welcomed_at: float | None = None
         self.my_capabilities: tuple[Any, ...] = ()
+        self.guarantees = Guarantees()
         self._present: dict[str, Participant] = {}
         self._left: Memory[str, float] = Memory(count=MAX_PARTICIPANTS, seconds=3600.0)
         self._compiled: dict[str, Capabilities] = {}
 
-    def welcome(self, payload: dict[str, Any], now: float, *, update: bool) -> Presence | None:
+    def welcome(
+        self, payload: dict[str, Any], now: float, *, update: bool, dialect: str
+    ) -> Presence | None:
         """Take over what the gateway says in ``system/welcome``.
 
         Args:
             payload: The welcome's payload.
             now: The time.
             update: It is not the first on this connection: nobody's absence is counted anew.
+            dialect: The dialect that it came in.
 
         Returns:
             Who came and who left by it; ``None`` if it does not say who we are.
@@ -69,6 +74,7 @@ class Roster:
             self._left.put(name, now, now)
         if not update:
             self.welcomed_at = now
+            self.guarantees = read_guarantees(payload, dialect)
         return Presence([name for name in self._present if name not in before], left)
 
     def update(self, payload: dict[str, Any], now: float) -> tuple[str, Participant] | None:

@@ -10,6 +10,7 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.space.arrival import Arrival, open_frame
 from meup_agent.protocol.space.issued import Issued
 
@@ -121,7 +122,11 @@ class Space:
         self._present[participant] = capabilities
         you = _described(participant, capabilities)
         return Joined(
-            _said(kinds.SYSTEM_WELCOME, {"you": you, "participants": others}, to=participant),
+            _said(
+                kinds.SYSTEM_WELCOME,
+                {"you": you, "participants": others, **said_by(OURS)},
+                to=participant,
+            ),
             _said(kinds.SYSTEM_PRESENCE, {"event": "join", "participant": you}),
         )
 

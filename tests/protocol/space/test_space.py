@@ -21,6 +21,13 @@ from meup_agent.protocol.space.space import (
 
 DIALECT = "meup/v0.1"
 
+GUARANTEES = {
+    "identity_checked": True,
+    "echo": True,
+    "resume": False,
+    "hidden_targets": False,
+}
+
 CAPABILITIES: dict[str, list[dict[str, Any]]] = {
     "alice": [
         {"kind": "chat"},
@@ -83,6 +90,7 @@ def test_welcome_and_presence() -> None:
     assert joined.welcome.payload == {
         "you": alice,
         "participants": [{"id": "carol", "capabilities": [{"kind": "mcp/withdraw"}]}],
+        "dev.meup/guarantees": GUARANTEES,
     }
     assert joined.presence.kind == "system/presence"
     assert joined.presence.to == ()

@@ -1,0 +1,61 @@
+"""What a gateway gives: what may be built on it, and what may not (PROTOCOL 2 and 3)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from meup_agent.protocol.payloads import as_object
+
+WELCOME_KEY: Final = "dev.meup/guarantees"
+"""Where a welcome says what its gateway gives; a reader that does not know it loses nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantees:
+    """What this gateway gives.
+
+    What a gateway does not say of itself is taken from what gateways of its dialect were seen to
+    do, and at its worst where nothing is known.
+
+    Attributes:
+        identity_checked: The name in ``from`` is the one that the sender's token stands for, and
+            ``system/*`` comes from the gateway alone. Where it is not, anybody can approve, withdraw
+            or answer in anybody's name.
+        echo: Everything that we send comes back to us, in the gateway's order: so we know what it
+            took, and which of two things that crossed came first.
+        resume: What we miss while we are away is sent to us when we come back.
+        hidden_targets: What is addressed to somebody is seen by them alone: a proposer does not see
+            the fulfillment of its proposal, nor an onlooker who approved what.
+    """
+
+    identity_checked: bool = False
+    echo: bool = False
+    resume: bool = False
+    hidden_targets: bool = False
+
+
+OURS: Final = Guarantees(identity_checked=True, echo=True)
+"""What the gateway of this package gives."""
+
+_BY_DIALECT: Final[dict[str, Guarantees]] = {
+    "meup/v0.2": Guarantees(hidden_targets=True),
+    "mew/v0.4": Guarantees(echo=True),
+}
+
+
+def said_by(guarantees: Guarantees) -> dict[str, Any]:
+    """The keys that a gateway adds to its welcomes."""
+    return {WELCOME_KEY: asdict(guarantees)}
+
+
+def read_guarantees(welcome: dict[str, Any], dialect: str) -> Guarantees:
+    """What a gateway gives, by the payload of its first welcome on a connection and its dialect.
+
+    A later welcome says nothing of it: where identity is not checked, anybody may forge one.
+    """
+    said = welcome.get(WELCOME_KEY)
+    if said is None:
+        return _BY_DIALECT.get(dialect, Guarantees())
+    item = as_object(said)
+    return Guarantees(**{name: item.get(name) is True for name in Guarantees.__dataclass_fields__})
