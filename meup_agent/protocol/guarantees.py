@@ -20,8 +20,8 @@ class Guarantees:
 
     Attributes:
         identity_checked: The name in ``from`` is the one that the sender's token stands for, and
-            ``system/*`` comes from the gateway alone. Where it is not, anybody can approve, withdraw
-            or answer in anybody's name.
+            ``system/*`` comes from the gateway alone. Where it is not, anybody can approve,
+            withdraw or answer in anybody's name.
         echo: Everything that we send comes back to us, in the gateway's order: so we know what it
             took, and which of two things that crossed came first.
         resume: What we miss while we are away is sent to us when we come back.
