@@ -47,10 +47,15 @@ class Memory(Generic[K, V]):
 
     def put(self, key: K, value: V, now: float, *, size: int = 0) -> None:
         """Remember a value, in place of an older one of the same key."""
-        self.pop(key)
-        self._entries[key] = (now, size, value)
+        entries = self._entries
+        if key in entries:
+            self.pop(key)
+        elif entries and now - next(iter(entries.values()))[0] >= self._seconds:
+            self._forget_old(now)
+        entries[key] = (now, size, value)
         self._used += size
-        self._forget_surplus(now)
+        if self._is_full:
+            self._forget_surplus(now)
 
     def grow(self, key: K, size: int, now: float) -> None:
         """An entry has become larger."""
@@ -62,8 +67,10 @@ class Memory(Generic[K, V]):
 
     def get(self, key: K, now: float) -> V | None:
         """The value, if it is still remembered."""
-        self._forget_old(now)
         entry = self._entries.get(key)
+        if entry is not None and now - entry[0] >= self._seconds:
+            self._forget_old(now)
+            entry = self._entries.get(key)
         return None if entry is None else entry[2]
 
     def peek(self, key: K) -> V | None:
@@ -97,11 +104,15 @@ class Memory(Generic[K, V]):
 
     def _forget_surplus(self, now: float) -> None:
         for _ in range(len(self._entries)):
-            if len(self._entries) <= self._count and (
-                self._size is None or self._used <= self._size
-            ):
+            if not self._is_full:
                 return
             self._forget_oldest(now)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._entries) > self._count or (
+            self._size is not None and self._used > self._size
+        )
 
     def _forget_oldest(self, now: float) -> None:
         key, (_, size, value) = self._entries.popitem(last=False)
