@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, cast, get_args, get_origin
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from meup_agent.errors import InvalidArguments
@@ -31,8 +31,7 @@ _FIELD_PREFIX = "arg_"
 leading underscores for itself. The parameter's own name is the field's alias."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolArguments:
+class ToolArguments(msgspec.Struct, frozen=True):
     """The arguments of one tool.
 
     Attributes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Never, NoReturn, cast, get_args
 
+import msgspec
 import pydantic_core
 from pydantic import TypeAdapter
 
@@ -19,8 +19,7 @@ from .typed_dicts import readable
 _SAYS_NOTHING = (Any, None, NoneType, Never, NoReturn, object)
 
 
-@dataclass(frozen=True, slots=True)
-class OutputType:
+class OutputType(msgspec.Struct, frozen=True):
     """What a tool promises to return.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from meup_agent.protocol.exchange import Progressed
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.client")
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     """How far something is.
 
     Attributes:

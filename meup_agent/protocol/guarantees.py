@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any, Final
+
+import msgspec
 
 from meup_agent.protocol.payloads import as_object
 
@@ -11,8 +12,7 @@ WELCOME_KEY: Final = "dev.meup/guarantees"
 """Where a welcome says what its gateway gives; a reader that does not know it loses nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Guarantees:
+class Guarantees(msgspec.Struct, frozen=True):
     """What this gateway gives.
 
     What a gateway does not say of itself is taken from what gateways of its dialect were seen to
@@ -46,7 +46,7 @@ _BY_DIALECT: Final[dict[str, Guarantees]] = {
 
 def said_by(guarantees: Guarantees) -> dict[str, Any]:
     """The keys that a gateway adds to its welcomes."""
-    return {WELCOME_KEY: asdict(guarantees)}
+    return {WELCOME_KEY: msgspec.structs.asdict(guarantees)}
 
 
 def read_guarantees(welcome: dict[str, Any], dialect: str) -> Guarantees:
@@ -58,4 +58,4 @@ def read_guarantees(welcome: dict[str, Any], dialect: str) -> Guarantees:
     if said is None:
         return _BY_DIALECT.get(dialect, Guarantees())
     item = as_object(said)
-    return Guarantees(**{name: item.get(name) is True for name in Guarantees.__dataclass_fields__})
+    return Guarantees(**{name: item.get(name) is True for name in Guarantees.__struct_fields__})

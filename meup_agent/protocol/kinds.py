@@ -6,8 +6,9 @@ leave any other as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 MCP_REQUEST: Final = "mcp/request"
 MCP_RESPONSE: Final = "mcp/response"
@@ -31,8 +32,7 @@ GATEWAY_NAMES: Final = frozenset({GATEWAY, "gateway", "system"})
 Sender = Literal["member", "gateway"]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """What is known of a kind.
 
     Attributes:

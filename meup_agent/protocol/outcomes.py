@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from meup_agent.protocol.payloads import Change, as_object
 from meup_agent.protocol.reasons import Cause
 
 
-@dataclass(frozen=True, slots=True)
-class Fulfilled:
+class Fulfilled(msgspec.Struct, frozen=True):
     """A proposal was carried out, and its response is here.
 
     Attributes:
@@ -42,8 +42,7 @@ class Fulfilled:
         return as_object(self.result).get("isError") is True
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(msgspec.Struct, frozen=True):
     """A proposal was rejected by somebody whose rejection counts (PROTOCOL 4.5).
 
     Attributes:
@@ -59,8 +58,7 @@ class Rejected:
     rejection_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Withdrawn:
+class Withdrawn(msgspec.Struct, frozen=True):
     """We took a proposal back, or gave a request up."""
 
     proposal_id: str
@@ -72,8 +70,7 @@ class Withdrawn:
         return self.cause.code
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
+class Expired(msgspec.Struct, frozen=True):
     """The deadline passed; what was sent was withdrawn or cancelled.
 
     Attributes:
@@ -85,16 +82,14 @@ class Expired:
     sent: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(msgspec.Struct, frozen=True):
     """Everyone it was addressed to has been absent too long (PROTOCOL 4.6)."""
 
     proposal_id: str
     participants: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Responded:
+class Responded(msgspec.Struct, frozen=True):
     """A request was answered.
 
     Attributes:
@@ -108,31 +103,27 @@ class Responded:
     error: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayRefused:
+class GatewayRefused(msgspec.Struct, frozen=True):
     """The gateway did not let it through."""
 
     error: str
     message: str
-    details: dict[str, Any] = field(default_factory=dict[str, Any])
+    details: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Unsent:
+class Unsent(msgspec.Struct, frozen=True):
     """It certainly did not leave."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     """It was sent, and an answer can no longer arrive."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class LostRace:
+class LostRace(msgspec.Struct, frozen=True):
     """Somebody else's fulfilling request came first in the gateway's order (PROTOCOL 4.4)."""
 
     by: str

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
+import msgspec
 import rfc8785
 
 from meup_agent.protocol import kinds
@@ -48,8 +48,7 @@ MAX_RPC_ID_CHARS: Final = 256
 JsonObject = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """The MCP message in a request's or proposal's payload.
 
     Attributes:
@@ -233,8 +232,7 @@ def digest(method: str, params: JsonObject, target: str | None) -> str | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """One value that a fulfillment has and its proposal had otherwise.
 
     Attributes:

@@ -6,9 +6,10 @@ participant can know: the reason, who gave it, when, and the chain of exchanges 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
+
+import msgspec
 
 MAX_CHAIN = 8
 """Links that a cancellation carries; a longer cascade goes on without them (PROTOCOL 6)."""
@@ -38,8 +39,7 @@ class Reason(StrEnum):
 _KNOWN = {str(reason) for reason in Reason}
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """One step of a cascade: who ended which exchange, and why."""
 
     by: str
@@ -52,8 +52,7 @@ class Link:
         return {"by": self.by, "id": self.id, "reason": self.reason, "text": self.text}
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True):
     """Why something was cancelled.
 
     Attributes:

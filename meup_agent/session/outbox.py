@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import anyio
+import msgspec
 
 from meup_agent.protocol.exchange import Priority
 
@@ -29,8 +29,7 @@ SECONDS_TO_LIVE: Final = {
 """How long an envelope is worth sending after it was said."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """An envelope in the outbox."""
 
     draft: Envelope

@@ -7,8 +7,9 @@ Both ends of :mod:`~meup_agent.transport.memory` and the client end of
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -26,6 +27,10 @@ PING_DEADLINE: Final = 20.0
 CLOSE_TIMEOUT: Final = 1.0
 """Seconds that the other end gets to answer a close frame: it has had everything we had to say."""
 
+DIALECT_HEADER: Final = "MEUP-Protocol"
+"""The header in which both ends of a handshake name their dialect. A gateway whose answer has it
+took the token of the handshake, and needs no join frame (PROTOCOL 2 and 3)."""
+
 MAX_CLOSE_REASON_BYTES: Final = 123
 """A control frame carries 125 bytes, two of which are the code (RFC 6455 section 5.5)."""
 
@@ -42,8 +47,7 @@ _SENDABLE_CODES = frozenset({1000, 1001, 1002, 1003, *range(1007, 1015), *range(
 # RFC 6455 section 7.4: the others are reserved, or stand for "there was none".
 
 
-@dataclass(frozen=True, slots=True)
-class CloseInfo:
+class CloseInfo(msgspec.Struct, frozen=True):
     """How a connection ended.
 
     Attributes:
@@ -117,6 +121,11 @@ class Transport(Protocol):
     @property
     def closed(self) -> CloseInfo | None:
         """How the connection ended; ``None`` while it is open or still closing."""
+        ...
+
+    @property
+    def response_headers(self) -> Mapping[str, str]:
+        """What the other end answered in the handshake, by names in lower case."""
         ...
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, cast
+
+import msgspec
 
 from meup_agent.errors import InvalidPattern
 
@@ -20,8 +21,7 @@ _STEP: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(msgspec.Struct, frozen=True):
     """A compiled path.
 
     Attributes:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from meup_agent.protocol.dialects.base import Dialect, Header, join_fields, read_plain
 from meup_agent.protocol.dialects.translate import with_text
 from meup_agent.protocol.envelope import Envelope
 
 
-@dataclass(frozen=True, slots=True)
-class _Slashes:
+class _Slashes(msgspec.Struct, frozen=True):
     name: str
 
     def read(self, header: Header, frame: bytes) -> Envelope:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.outcomes import Ending, Fulfilled
@@ -55,8 +56,7 @@ class Role(StrEnum):
     KIND = "kind"
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(msgspec.Struct, frozen=True):
     """Somebody rejected a proposal of ours.
 
     Attributes:
@@ -74,8 +74,7 @@ class Rejection:
     counts: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Withdrawal:
+class Withdrawal(msgspec.Struct, frozen=True):
     """A proposal that we handled was withdrawn; its handler has ended.
 
     Attributes:
@@ -89,8 +88,7 @@ class Withdrawal:
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True):
     """A result came for a proposal that we had given up (PROTOCOL 4.13).
 
     Attributes:
@@ -107,8 +105,7 @@ class Conflict:
 Subject = Rejection | Withdrawal | Conflict | None
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """What a handler is started with.
 
     Attributes:
@@ -122,8 +119,7 @@ class Work:
     subject: Subject = None
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Put an envelope of ours into the outbox.
 
     Attributes:
@@ -137,39 +133,34 @@ class Send:
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Unsend:
+class Unsend(msgspec.Struct, frozen=True):
     """Take an envelope of ours out of the outbox; it has not left."""
 
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """Start the handler of an exchange."""
 
     key: Key
     work: Work
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(msgspec.Struct, frozen=True):
     """End the scope of a handler that runs."""
 
     key: Key
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(msgspec.Struct, frozen=True):
     """Tell whoever waits for an exchange of ours how it ended."""
 
     key: Key
     ending: Ending
 
 
-@dataclass(frozen=True, slots=True)
-class Progressed:
+class Progressed(msgspec.Struct, frozen=True):
     """Progress of an exchange of ours."""
 
     key: Key
@@ -178,8 +169,7 @@ class Progressed:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(msgspec.Struct, frozen=True):
     """Something was left out, with the reason why: counted, and logged.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from meup_agent.protocol.exchange.effects import Key, Role, Work
 from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord, content_of
@@ -19,8 +19,7 @@ Name = tuple[str, str]
 """A sender, and an id of theirs."""
 
 
-@dataclass(slots=True)
-class Handling:
+class Handling(msgspec.Struct):
     """A request, a proposal or a notice that a handler of ours is for.
 
     Attributes:
@@ -74,8 +73,7 @@ class Handling:
         return (self.key.sender, self.key.id), by_rpc_id
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """A request that has ended: what it was, and the id of its answer, if it got one."""
 
     content: int

@@ -7,8 +7,9 @@ for everybody else a rejected proposal becomes ``withdrawn`` when its proposer s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.memory import Memory, size_of
@@ -52,8 +53,7 @@ def content_of(envelope: Envelope) -> int:
     )
 
 
-@dataclass(slots=True)
-class Fulfillment:
+class Fulfillment(msgspec.Struct):
     """A request that carries a proposal out.
 
     Attributes:
@@ -82,8 +82,7 @@ class Fulfillment:
         return not self.envelope.to or sender in self.envelope.to or sender == self.by
 
 
-@dataclass(slots=True)
-class ProposalRecord:
+class ProposalRecord(msgspec.Struct):
     """What is known of one proposal.
 
     Attributes:
@@ -104,8 +103,8 @@ class ProposalRecord:
     envelope: Envelope
     content: int
     state: ProposalState = ProposalState.PENDING
-    fulfillments: list[Fulfillment] = field(default_factory=list[Fulfillment])
-    rejections: dict[str, Rejected] = field(default_factory=dict[str, Rejected])
+    fulfillments: list[Fulfillment] = msgspec.field(default_factory=list[Fulfillment])
+    rejections: dict[str, Rejected] = msgspec.field(default_factory=dict[str, Rejected])
     decided_by: str | None = None
     reason: str | None = None
     holders: int = 0

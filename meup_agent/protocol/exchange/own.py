@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
+
+import msgspec
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
@@ -26,8 +27,7 @@ class Wait(StrEnum):
     """Nobody's: only the deadline."""
 
 
-@dataclass(slots=True)
-class Exchange:
+class Exchange(msgspec.Struct):
     """A request or proposal of our own.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
+
+import msgspec
 
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.exchange.memory import Memory
@@ -14,8 +15,7 @@ MAX_PARTICIPANTS = 10_000
 """Participants that are kept; a gateway that names more is not believed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Participant:
+class Participant(msgspec.Struct, frozen=True):
     """Somebody in the space.
 
     Attributes:

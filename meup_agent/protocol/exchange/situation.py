@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+import msgspec
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Drop, Effect, Key, Role
@@ -25,8 +26,7 @@ Wants = Callable[[Role, Envelope], bool]
 """Tells whether a handler takes an envelope in a role."""
 
 
-@dataclass(slots=True)
-class Situation:
+class Situation(msgspec.Struct):
     """What every part of the table knows and writes to.
 
     Attributes:
@@ -47,11 +47,11 @@ class Situation:
     wants: Wants
     effects: list[Effect]
     wall_clock: Callable[[], datetime] | None = None
-    roster: Roster = field(default_factory=Roster)
-    ledger: Ledger = field(default_factory=Ledger)
-    tombstones: Tombstones = field(default_factory=Tombstones)
-    timers: list[tuple[float, Key]] = field(default_factory=list[tuple[float, Key]])
-    next_looks: dict[Key, float] = field(default_factory=dict[Key, float])
+    roster: Roster = msgspec.field(default_factory=Roster)
+    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    tombstones: Tombstones = msgspec.field(default_factory=Tombstones)
+    timers: list[tuple[float, Key]] = msgspec.field(default_factory=list[tuple[float, Key]])
+    next_looks: dict[Key, float] = msgspec.field(default_factory=dict[Key, float])
     connected: bool = False
     closing: bool = False
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange.effects import Effect, Priority, Send
@@ -27,8 +28,7 @@ OWN_ID_SECONDS = 600.0
 """How long an echo may take; longer than any reconnect that is still useful."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ending:
+class _Ending(msgspec.Struct, frozen=True):
     draft: Envelope
     priority: Priority
     concerned: frozenset[str]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
@@ -32,15 +33,13 @@ _NOTIFICATION = "notifications/"
 _WITHDRAW: dict[str, Any] = {"kind": kinds.MCP_WITHDRAW}
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """An envelope for every member, its sender included."""
 
     envelope: Envelope
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """An envelope that goes no further.
 
     Attributes:
@@ -52,8 +51,7 @@ class Refused:
     error: Envelope
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(msgspec.Struct, frozen=True):
     """An envelope that goes no further, and nobody is told."""
 
     kind: str
