@@ -126,6 +126,19 @@ def read_join(frame: bytes) -> JoinFrame | None:
         raise NotAdmitted(BAD_REQUEST, f"the join frame is not valid: {error}") from None
 
 
+def repeats_join(message: bytes, participant: str | None, space: str) -> bool:
+    """Whether a joined connection's first message is a join frame of the same identity."""
+    try:
+        frame = read_join(message)
+    except NotAdmitted:
+        return False
+    return (
+        frame is not None
+        and frame.participant in (None, participant)
+        and frame.space in (None, space)
+    )
+
+
 def join(
     frame: JoinFrame,
     *,

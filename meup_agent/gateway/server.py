@@ -142,7 +142,7 @@ class RunningGateway:
                 self._empty = anyio.Event()
                 await self._empty.wait()
 
-    def _accept(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
+    def _accept(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
         """Decide about a handshake."""
         headers = request.headers
         # Browsers say "keep-alive, Upgrade", and picows compares the whole value.
@@ -151,7 +151,10 @@ class RunningGateway:
         try:
             if self._stopping or len(self._connections) >= self.limits.max_connections:
                 raise NotAdmitted(OVERLOADED, "the gateway takes no more connections now")
-            return Connection(self, read_handshake(request.path, headers, self.hub))
+            greeting = read_handshake(request.path, headers, self.hub)
+            return WSUpgradeResponseWithListener(
+                WSUpgradeResponse.create_101_response(greeting.answer), Connection(self, greeting)
+            )
         except NotAdmitted as refused:
             self.counters.not_admitted[refused.status] += 1
             log.info("a handshake was refused with %d: %s", refused.status, refused)

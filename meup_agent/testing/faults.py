@@ -142,6 +142,11 @@ class FaultyTransport:
         """How the connection ended; ``None`` while it is open or still closing."""
         return self._inner.closed
 
+    @property
+    def response_headers(self) -> Mapping[str, str]:
+        """What the other end answered in the handshake, by names in lower case."""
+        return self._inner.response_headers
+
     def release(self) -> None:
         """Let go on what ``stall_after`` holds up, in both directions and for good."""
         self._released.set()

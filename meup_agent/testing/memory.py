@@ -18,10 +18,11 @@ from meup_agent.gateway.admission import (
     dialect_named,
     enter,
     identify,
+    repeats_join,
 )
 from meup_agent.gateway.embedded_config import Participants, embedded_config, first_token
 from meup_agent.gateway.hub import Hub
-from meup_agent.transport.base import ABNORMAL, TOO_BIG, CloseInfo, closing
+from meup_agent.transport.base import ABNORMAL, DIALECT_HEADER, TOO_BIG, CloseInfo, closing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -192,7 +193,9 @@ class _Seat:
         self.host = host
         self._space = space
         self._limits = limits
+        self.response_headers = {DIALECT_HEADER.lower(): dialect}
         self._closed: CloseInfo | None = None
+        self._first = True
         self._unread_bytes = 0
         self._inbox, self._unread = anyio.create_memory_object_stream[bytes](
             limits.max_queued_frames
@@ -244,8 +247,11 @@ class _Seat:
         await checkpoint_if_cancelled()
         if self._closed is not None:
             raise TransportClosed(self._closed.code, self._closed.reason)
+        first, self._first = self._first, False
         most = self._limits.max_message_bytes
-        if len(frame) > most:
+        if first and repeats_join(frame, self.participant, self.host.name):
+            pass  # the handshake has said it all
+        elif len(frame) > most:
             message = f"a message may have at most {most} bytes"
             self.host.refuse_frame(self, "too_large", message)
             self.close(TOO_BIG, message)

@@ -40,6 +40,8 @@ class MemoryTransport:
         self._reading = ResourceGuard("reading from")
         self._closed: CloseInfo | None = None
         self._peer = self
+        self.response_headers: Mapping[str, str] = {}
+        """What the other end answered in the handshake, by names in lower case."""
 
     @property
     def closed(self) -> CloseInfo | None:
@@ -135,7 +137,7 @@ def memory_pair(
 
 
 def memory_connector(
-    accept: Callable[[MemoryTransport, Mapping[str, str]], Awaitable[None]],
+    accept: Callable[[MemoryTransport, Mapping[str, str]], Awaitable[Mapping[str, str] | None]],
     *,
     capacity: int = MEMORY_CAPACITY,
     max_frame_bytes: int = MAX_FRAME_BYTES,
@@ -145,7 +147,8 @@ def memory_connector(
     Args:
         accept: Takes the gateway's end and the headers, as the handshake does: it returns when the
             connection is accepted (who serves it runs in a task of the gateway's own), or raises
-            :class:`~meup_agent.errors.HandshakeRefused`.
+            :class:`~meup_agent.errors.HandshakeRefused`. What it returns are the headers of its
+            answer.
         capacity: As for :func:`memory_pair`.
         max_frame_bytes: As for :func:`memory_pair`.
     """
@@ -154,7 +157,10 @@ def memory_connector(
     async def dial(headers: Mapping[str, str]) -> AsyncGenerator[MemoryTransport]:
         ours, theirs = memory_pair(capacity=capacity, max_frame_bytes=max_frame_bytes)
         try:
-            await accept(theirs, headers)
+            answered = await accept(theirs, headers)
+            ours.response_headers = {
+                name.lower(): value for name, value in (answered or {}).items()
+            }
             yield ours
         finally:
             await ours.aclose()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from anyio.abc import TaskStatus
+    from websockets.http11 import Response
     from websockets.protocol import Protocol as ConnectionState
 
 MAX_UNREAD_FRAMES: Final = 16
@@ -49,6 +50,11 @@ class Wire(Protocol):
     @property
     def protocol(self) -> ConnectionState:
         """The state of the connection."""
+        ...
+
+    @property
+    def response(self) -> Response | None:
+        """The answer to the handshake; there is one on every open connection."""
         ...
 
     async def recv(self, decode: Literal[False]) -> bytes:
@@ -81,6 +87,10 @@ class WebSocketTransport:
         # not read can prevent; ours is longer, so that it decides only then.
         self._close_bound = close_timeout * 1.5
         self._reading = anyio.ResourceGuard("reading from")
+        answer = wire.response
+        said = () if answer is None else answer.headers.raw_items()
+        self.response_headers: Mapping[str, str] = {name.lower(): value for name, value in said}
+        """What the gateway answered in the handshake, by names in lower case."""
 
     @property
     def closed(self) -> CloseInfo | None:

@@ -128,6 +128,8 @@ class Gate:
         self.refusals: deque[TransportError | None] = deque()
         """What becomes of the next attempts; ``None`` and any further one is accepted."""
         self.always: TransportError | None = None
+        self.answer: Mapping[str, str] = {"MEUP-Protocol": "meup/v0.1"}
+        """The headers of the answer; without that one, sessions send a join frame."""
         self._ends: deque[End] = deque()
         self._came = anyio.Event()
 
@@ -139,13 +141,14 @@ class Gate:
         return [at for at, _ in self.attempts]
 
     def connector(self) -> Connector:
-        async def accept(end: MemoryTransport, headers: Mapping[str, str]) -> None:
+        async def accept(end: MemoryTransport, headers: Mapping[str, str]) -> Mapping[str, str]:
             self.attempts.append((anyio.current_time(), dict(headers)))
             refusal = self.refusals.popleft() if self.refusals else self.always
             if refusal is not None:
                 raise refusal
             self._ends.append(End(end, headers))
             self._came.set()
+            return self.answer
 
         return memory_connector(accept, capacity=1024)
 

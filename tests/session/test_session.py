@@ -96,12 +96,13 @@ async def test_the_last_words_leave_although_the_gateway_reads_slowly(gate: Gate
     """The envelope that is on its way when the outbox is empty must not be cut off."""
     ends: list[Any] = []
 
-    async def accept(end: Any, headers: object) -> None:
+    async def accept(end: Any, headers: object) -> dict[str, str]:
         ends.append(end)
         await end.send(
             b'{"kind":"system.welcome","id":"1","from":"system:gateway",'
             b'"payload":{"you":{"id":"alice","capabilities":[]},"participants":[]}}'
         )
+        return {"MEUP-Protocol": "meup/v0.1"}
 
     with anyio.fail_after(PATIENCE):
         heard: list[bytes] = []
@@ -451,12 +452,13 @@ async def test_the_reader_waits_for_nobody(gate: Gate) -> None:
     handlers = Recorder()
     ends: list[Any] = []
 
-    async def accept(end: Any, headers: object) -> None:
+    async def accept(end: Any, headers: object) -> dict[str, str]:
         ends.append(end)
         await end.send(
             b'{"kind":"system.welcome","id":"1","from":"system:gateway",'
             b'"payload":{"you":{"id":"alice","capabilities":[]},"participants":[]}}'
         )
+        return {"MEUP-Protocol": "meup/v0.1"}
 
     with anyio.fail_after(PATIENCE):
         connector = memory_connector(accept, capacity=1)

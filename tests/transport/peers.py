@@ -24,6 +24,8 @@ CERTIFICATE = Path(__file__).parent / "localhost.pem"
 PATIENCE = 20.0
 # Short, since some peers here never answer; a peer that does answers faster.
 CLOSE_TIMEOUT = 0.2
+ANSWER = {"MEUP-Protocol": "meup/v0.1"}
+"""What the other end answers in its handshake."""
 
 T = TypeVar("T")
 
@@ -79,8 +81,9 @@ class MemoryLink:
         self._ends: list[MemoryTransport] = []
 
     def connector(self) -> Connector:
-        async def accept(end: MemoryTransport, headers: object) -> None:
+        async def accept(end: MemoryTransport, headers: object) -> dict[str, str]:
             self._ends.append(end)
+            return ANSWER
 
         return memory_connector(accept)
 
@@ -132,6 +135,7 @@ class Server:
             0,
             ssl=context,
             process_request=self._answer,
+            process_response=lambda connection, request, response: response.headers.update(ANSWER),
             max_size=MAX_FRAME_BYTES,
             compression=None,
             ping_interval=None,

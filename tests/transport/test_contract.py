@@ -55,6 +55,12 @@ async def test_messages_go_both_ways_in_order(link: Link) -> None:
             assert transport.closed is None
 
 
+async def test_the_answer_of_the_handshake_can_be_read(link: Link) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, _):
+            assert transport.response_headers["meup-protocol"] == "meup/v0.1"
+
+
 async def test_largest_message_goes_both_ways(link: Link) -> None:
     frame = b"x" * MAX_FRAME_BYTES
     with anyio.fail_after(PATIENCE):

@@ -13,6 +13,7 @@ from meup_agent.gateway.admission import (
     dialect_named,
     join,
     read_join,
+    repeats_join,
 )
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Limits
@@ -176,7 +177,7 @@ class Connection(WSListener):
         first, self._first_message = self._first_message, False
         if self._member is None:
             self._join_by(message)
-        elif not (first and self._repeats_join(message)):
+        elif not (first and repeats_join(message, self._member.participant, self._space)):
             self._port.hub.spaces[self._space].receive(self._member, message)
 
     def _join_by(self, message: bytes) -> None:
@@ -200,17 +201,6 @@ class Connection(WSListener):
         if self._timer is not None:
             self._timer.cancel()
         self._join(identity, dialect)
-
-    def _repeats_join(self, message: bytes) -> bool:
-        """Whether a joined connection's first message is a join frame of the same identity."""
-        try:
-            frame = read_join(message)
-        except NotAdmitted:
-            return False
-        return frame is not None and (
-            frame.participant in (None, self._member and self._member.participant)
-            and frame.space in (None, self._space)
-        )
 
     def _join(self, identity: Identity, dialect: str | None) -> None:
         port = self._port

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 from meup_agent.gateway.admission import bearer, dialect_named, enter, identify
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.hub import Hub
+from meup_agent.transport.base import DIALECT_HEADER
 
 
 class Greeting(NamedTuple):
@@ -29,6 +30,14 @@ class Greeting(NamedTuple):
         """Whether the connection joins without a join frame."""
         return self.identity is not None and self.space is not None
 
+    @property
+    def answer(self) -> Mapping[str, str]:
+        """The headers of our answer: the dialect, where the token was taken from the header.
+
+        Whoever does not read it sends a join frame, as gateways without this header need one.
+        """
+        return {DIALECT_HEADER: dialect_named(self.dialect)} if self.complete else {}
+
 
 def read_handshake(target: bytes, headers: Mapping[str, str], hub: Hub) -> Greeting:
     """Read a handshake's address and headers, and refuse whoever must not come in.
@@ -43,7 +52,7 @@ def read_handshake(target: bytes, headers: Mapping[str, str], hub: Hub) -> Greet
     """
     query = parse_qs(urlsplit(target.decode("ascii", "replace")).query, max_num_fields=64)
     space = query.get("space", [None])[0]
-    dialect = headers.get("MEUP-Protocol")
+    dialect = headers.get(DIALECT_HEADER)
     if dialect is not None:
         dialect = dialect_named(dialect.strip())
     authorization = headers.get("Authorization")
