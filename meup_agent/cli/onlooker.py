@@ -67,6 +67,9 @@ class Onlooker:
             new_id=lambda: f"onlooker-{next(ids)}", wants=lambda _role, _envelope: False
         )
         self._parts: Memory[str, _Part] = Memory(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
+        self._calls: Memory[tuple[str, str], _Part] = Memory(
+            count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS
+        )
         self._seen: Memory[tuple[str, str, int], bool] = Memory(
             count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS
         )
@@ -104,18 +107,27 @@ class Onlooker:
         """The exchange that an envelope belongs to, and its request."""
         if envelope.kind in (kinds.SYSTEM_WELCOME, kinds.SYSTEM_PRESENCE):
             return _Part("", "")
-        found: _Part | None = None
-        for name in _refers_to(envelope):
-            found = self._parts.get(name, now)
-            if found is not None:
-                break
+        refers_to = _refers_to(envelope)
+        found = next(filter(None, (self._parts.get(name, now) for name in refers_to)), None)
         if found is None:
-            refers_to = _refers_to(envelope)
+            found = self._called(envelope, now)
+        if found is None:
             found = _Part(refers_to[0], "") if refers_to else _Part(envelope.id, "")
         if envelope.kind == kinds.MCP_REQUEST and not _is_notification(envelope):
             found = _Part(found.exchange, envelope.id)
+            rpc_name = payloads.read_call(envelope.payload).rpc_name
+            if rpc_name is not None:
+                self._calls.put((envelope.sender, rpc_name), found, now)
         self._parts.put(envelope.id, found, now)
         return found
+
+    def _called(self, envelope: Envelope, now: float) -> _Part | None:
+        """The request that a cancel names by the JSON-RPC id of its sender (PROTOCOL 4.8)."""
+        if envelope.correlation or not _is_notification(envelope):
+            return None
+        for name in _refers_to(envelope):
+            return self._calls.get((envelope.sender, name), now)
+        return None
 
     def _state(self, envelope: Envelope, exchange: str, part: str, now: float) -> str:
         key = (envelope.sender, part)

@@ -12,6 +12,7 @@ import typer
 
 from meup_agent.agent.agent import Agent
 from meup_agent.cli import exit_codes
+from meup_agent.cli.completion import complete_kind
 from meup_agent.cli.connection import Address, Space, Token, TokenFile, Url, address
 from meup_agent.cli.dialing import (
     ConnectionEvent,
@@ -23,8 +24,10 @@ from meup_agent.cli.dialing import (
 )
 from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
+from meup_agent.cli.filters import Chain, Filter
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.output import Output, OutputClosed
+from meup_agent.cli.wording import MAX_NAME
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.session.groups import background_tasks
 
@@ -44,6 +47,44 @@ def tail(
     space: Space = None,
     token: Token = None,
     token_file: TokenFile = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            metavar="PATTERN",
+            help="Only these kinds, as in capabilities: mcp.*, acme/**, !system.*; or a word of the"
+            " timeline, such as proposal or cancel. Can be given more than once, as the next ones.",
+            autocompletion=complete_kind,
+        ),
+    ] = None,
+    sender: Annotated[
+        list[str] | None,
+        typer.Option("--from", metavar="NAME", help="Only what this participant sends."),
+    ] = None,
+    to: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to", metavar="NAME", help="Only what is addressed to this participant by name."
+        ),
+    ] = None,
+    who: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--who",
+            metavar="NAME",
+            help="Only what this participant sends or is sent by name, and its coming and going.",
+        ),
+    ] = None,
+    about: Annotated[
+        str | None,
+        typer.Option(
+            "--about",
+            "--proposal",
+            metavar="ID",
+            help="Only one exchange, all of it: a proposal, who rejects it or carries it out, the"
+            " response, and what is said about it. The id as on the left, or more of it.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Each envelope as one line of JSON, as it came.")
     ] = False,
@@ -58,11 +99,16 @@ def tail(
     part in the space.
 
     Example: `MEUP_TOKEN=… meup tail --url ws://localhost:8420 --space demo`
+
+    Example: `meup tail --kind 'mcp.*' --who alice`
+
+    Example: `meup tail --about 4f2a`
     """
+    shown = Filter(kind=kind or (), sender=sender or (), to=to or (), who=who or (), about=about)
     where = address(url, space, token, token_file)
     output = Output(colour=not no_colour)
     log_nothing()
-    code = anyio.run(_Tail(where, output, as_json=as_json).run)
+    code = anyio.run(_Tail(where, output, shown, as_json=as_json).run)
     if code:
         raise typer.Exit(code)
 
@@ -74,9 +120,10 @@ class _Note(str):
 class _Tail:
     """One run of the command."""
 
-    def __init__(self, where: Address, output: Output, *, as_json: bool) -> None:
+    def __init__(self, where: Address, output: Output, shown: Filter, *, as_json: bool) -> None:
         self._where = where
         self._output = output
+        self._shown = shown
         self._as_json = as_json
         self._timeline = output.timeline()
         self._me = ""
@@ -105,6 +152,8 @@ class _Tail:
         async with Agent("meup tail").join(dial, token=self._where.token, grace=0.0) as space:
             with space.watch() as envelopes:
                 await self._send.send(self._greeting(space))
+                if self._shown.chain is not None:
+                    await self._send.send(_waiting_for(self._shown.chain))
                 missed = 0
                 async for envelope in envelopes:
                     if envelopes.missed > missed:
@@ -140,16 +189,31 @@ class _Tail:
 
     async def _print(self) -> None:
         async for item in self._receive:
-            match item:
-                case _Note() if self._as_json:
-                    sys.stderr.write(f"meup: {item}\n")
-                    sys.stderr.flush()
-                case _Note():
-                    await self._output.show(self._timeline.note(self._me, "tail", item))
-                case _ if self._as_json:
-                    await self._output.write(as_json_line(item))
-                case _:
-                    await self._output.show(self._timeline.envelope(item, anyio.current_time()))
+            if isinstance(item, _Note):
+                await self._print_note(item)
+            elif self._as_json and self._shown.shows_all:
+                await self._output.write(as_json_line(item))
+            else:
+                await self._print_if_shown(item)
+
+    async def _print_note(self, note: _Note) -> None:
+        if self._as_json:
+            sys.stderr.write(f"meup: {note}\n")
+            sys.stderr.flush()
+        else:
+            await self._output.show(self._timeline.note(self._me, "tail", note))
+
+    async def _print_if_shown(self, envelope: Envelope) -> None:
+        look = self._timeline.look(envelope, anyio.current_time())
+        chain = self._shown.chain
+        was_clear = chain is None or not chain.other
+        if self._shown.shows(look):
+            if self._as_json:
+                await self._output.write(as_json_line(envelope))
+            else:
+                await self._output.show(self._timeline.line(look))
+        if chain is not None and chain.other and was_clear:
+            await self._print_note(_not_clear(chain))
 
     # --- when it ends ---
 
@@ -166,6 +230,21 @@ class _Tail:
     async def _until_nobody_reads(self, scope: anyio.CancelScope) -> None:
         await self._output.until_closed()
         scope.cancel()
+
+
+def _waiting_for(chain: Chain) -> _Note:
+    return _Note(
+        f"waiting for {visible(chain.wanted, MAX_NAME)}; what came before this moment is not shown"
+    )
+
+
+def _not_clear(chain: Chain) -> _Note:
+    wanted, shown, other = (
+        visible(each, MAX_NAME) for each in (chain.wanted, chain.exchange, chain.other)
+    )
+    return _Note(
+        f"more than one id begins with {wanted}: this is {shown}; for {other}, give more of it"
+    )
 
 
 def as_json_line(envelope: Envelope) -> str:

@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from rich.cells import cell_len
@@ -122,6 +122,24 @@ class Columns:
         return replace(columns, said=max(width - columns.before_said, NARROWEST))
 
 
+class Look(NamedTuple):
+    """An envelope that was looked at.
+
+    Attributes:
+        envelope: The envelope.
+        sight: What it is to an onlooker.
+        words: What it says.
+        ids: The ids that are shown of its exchange.
+        colour: The colour of its exchange.
+    """
+
+    envelope: Envelope
+    sight: Sight
+    words: Wording
+    ids: str
+    colour: str
+
+
 class Timeline:
     """Makes the lines.
 
@@ -144,7 +162,11 @@ class Timeline:
         self._short_ids = ShortIds()
 
     def envelope(self, envelope: Envelope, at: float) -> Text:
-        """The line for an envelope.
+        """The line for an envelope: :meth:`look` at it, and show it."""
+        return self.line(self.look(envelope, at))
+
+    def look(self, envelope: Envelope, at: float) -> Look:
+        """Take an envelope in, whether or not it is shown.
 
         Args:
             envelope: The next envelope, in the gateway's order.
@@ -158,10 +180,15 @@ class Timeline:
             words = Wording(
                 visible(envelope.sender, MAX_NAME), "", visible(envelope.kind, MAX_NAME), UNREADABLE
             )
+        return Look(envelope, sight, words, *self._short_ids.of(sight, at))
+
+    def line(self, look: Look) -> Text:
+        """The line for an envelope."""
+        _, sight, words, ids, colour = look
         columns = Columns.of(self._width())
         names = f"{words.who} {self._glyphs.arrow} {words.whom}" if words.whom else words.who
         style = "dim" if sight.state == AGAIN else _NOUNS.get(words.noun, "")
-        line = self._head(columns, names, words.noun, style, sight, at)
+        line = self._head(columns, names, words.noun, style, ids, colour)
         said = Text(words.said, style="red" if words.failed else "")
         if sight.state == AGAIN:
             said.stylize("dim")
@@ -180,7 +207,7 @@ class Timeline:
             style: How the word looks.
         """
         columns = Columns.of(self._width())
-        line = self._head(columns, who, noun, style, Sight(), 0.0)
+        line = self._head(columns, who, noun, style)
         if columns.said is None:
             return line.append(said)
         first, *more = textwrap.wrap(said, columns.said) or [""]
@@ -190,11 +217,10 @@ class Timeline:
         return line
 
     def _head(
-        self, columns: Columns, names: str, noun: str, style: str, sight: Sight, at: float
+        self, columns: Columns, names: str, noun: str, style: str, ids: str = "", colour: str = ""
     ) -> Text:
         """Time, ids, participants and noun: the columns on the left."""
         gap = " " * columns.gap
-        ids, colour = self._short_ids.of(sight, at)
         line = Text(no_wrap=True)
         now = self._now()
         milliseconds = f".{now.microsecond // 1000:03d}"

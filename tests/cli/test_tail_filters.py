@@ -1,0 +1,128 @@
+"""What `meup tail` leaves out, and that it follows what it leaves out all the same."""
+
+import json
+from typing import Any
+
+import pytest
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.filters import Filter
+from meup_agent.cli.program import run
+from meup_agent.client.space import Space
+from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.protocol.envelope import Envelope, draft
+from tests.cli.processes import INTERRUPT, running
+from tests.cli.test_tail_command import as_alice
+from tests.cli.test_timeline import CANCEL, PROPOSAL, REQUEST, RESPONSE, WITHDRAW, said, timeline
+
+CHAT = said("chat", {"message": "why?"}, "rev", about="p" * 32)
+ASIDE = said("chat", {"message": "hello"}, "ann", "bob")
+REJECT = said("mcp/reject", {"reason": "unsafe"}, "rev", about="p" * 32)
+REFUSED = said("system/error", {"error": "no", "message": "no"}, "gateway", "ann", about="p" * 32)
+JOIN = said(
+    "system/presence", {"event": "join", "participant": {"id": "ann"}}, "system:gateway"
+)  # fmt: skip
+UNREADABLE = Envelope(id="u", sender="ann", kind="mcp/request", raw_payload=b"[1e999999999999")
+CHAIN = [PROPOSAL, REJECT, CHAT, REQUEST, CANCEL, RESPONSE, WITHDRAW, REFUSED]
+EVERYTHING = [JOIN, ASIDE, UNREADABLE, *CHAIN]
+
+
+def shown(*envelopes: Envelope, **choices: Any) -> list[Envelope]:
+    shows, looks = Filter(**choices), timeline()
+    return [each for at, each in enumerate(envelopes) if shows.shows(looks.look(each, float(at)))]
+
+
+@pytest.mark.parametrize(
+    ("choices", "expected"),
+    [
+        ({}, EVERYTHING),
+        ({"kind": ["chat"]}, [ASIDE, CHAT]),
+        ({"kind": ["mcp.re*"]}, [UNREADABLE, REJECT, REQUEST, CANCEL, RESPONSE]),
+        ({"kind": ["mcp/re*"]}, [UNREADABLE, REJECT, REQUEST, CANCEL, RESPONSE]),
+        ({"kind": ["cancel", "withdraw"]}, [CANCEL, WITHDRAW]),
+        ({"kind": ["!mcp.*"]}, [JOIN, ASIDE, CHAT, REFUSED]),
+        ({"sender": ["files"]}, [RESPONSE]),
+        ({"sender": ["gateway"]}, [JOIN, REFUSED]),
+        ({"to": ["files"]}, [REQUEST, CANCEL]),
+        ({"to": ["files", "bob"], "sender": ["ann"]}, [ASIDE]),
+        ({"who": ["files"]}, [REQUEST, CANCEL, RESPONSE]),
+        ({"who": ["ann"]}, [JOIN, ASIDE, UNREADABLE, PROPOSAL, WITHDRAW, REFUSED]),
+        ({"about": "p" * 32}, CHAIN),
+        ({"about": "pp"}, CHAIN),
+        ({"about": "r" * 32}, CHAIN[3:]),
+        ({"about": "pppp/rrrr"}, CHAIN[3:]),
+        ({"about": "pppp", "kind": ["response"]}, [RESPONSE]),
+        ({"about": "q"}, []),
+    ],
+)
+def test_what_is_shown(choices: dict[str, Any], expected: list[Envelope]) -> None:
+    assert shown(*EVERYTHING, **choices) == expected
+    assert Filter(**choices).shows_all is (not choices)
+
+
+def test_a_state_is_known_from_what_was_not_shown() -> None:
+    shows, looks = Filter(kind=["response"]), timeline()
+    seen = [looks.look(each, float(at)) for at, each in enumerate([PROPOSAL, REQUEST, RESPONSE])]
+    [line] = [looks.line(each).plain for each in seen if shows.shows(each)]
+    assert line.endswith("pppp/rrrr  files → rev              response  {ok: 1}  fulfilled")
+
+
+def test_a_cancel_that_names_only_the_json_rpc_id_belongs_to_its_request() -> None:
+    request = said("mcp/request", {"id": 7, "method": "tools/list"}, "rev", about="p" * 32)
+    payload = {"method": "notifications/cancelled", "params": {"requestId": 7}}
+    theirs, anothers = said("mcp/request", payload, "rev"), said("mcp/request", payload, "bob")
+    assert shown(PROPOSAL, request, theirs, anothers, about="pppp") == [PROPOSAL, request, theirs]
+
+
+def test_the_first_that_begins_so_is_shown_until_one_is_named_exactly() -> None:
+    ten, one = (
+        draft("mcp/proposal", {"method": "x"}, id=name, sender="ts") for name in ("ts-10", "ts-1")
+    )
+    shows, looks = Filter(about="ts-1"), timeline()
+    assert [shows.shows(looks.look(each, 0.0)) for each in (ten, one, ten)] == [True, True, False]
+
+    shows, looks = Filter(about="ts"), timeline()
+    assert [shows.shows(looks.look(each, 0.0)) for each in (ten, one)] == [True, False]
+    assert shows.chain is not None
+    assert (shows.chain.exchange, shows.chain.other) == ("ts-10", "ts-1")
+
+
+def test_a_pattern_that_does_not_compile_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["tail", "--kind", "/(/"]) == exit_codes.USAGE
+    assert capsys.readouterr().err.startswith("meup: --kind: ")
+
+
+def test_one_exchange_is_followed_by_the_beginning_of_its_id(
+    gateway: ThreadedGateway, tail_settings: dict[str, str]
+) -> None:
+    async def speak(space: Space) -> None:
+        for name in ("feed01", "feed02", "cafe"):
+            await space.send("mcp/reject", {"reason": "policy"}, correlation=name)
+        await space.chat("because", about="feed01")
+        await space.chat("the end")
+
+    with running("tail", "--about", "feed", variables=tail_settings) as tail:
+        tail.until("waiting for feed; what came before this moment is not shown")
+        as_alice(gateway, speak)
+        tail.until("because")
+        tail.end(INTERRUPT)
+    assert tail.out.count("policy") == 1
+    assert "more than one id begins with feed: this is feed01; for feed02, give more" in tail.out
+    assert "cafe" not in tail.out
+    assert "the end" not in tail.out
+
+
+def test_json_has_what_passes_the_filters(
+    gateway: ThreadedGateway, tail_settings: dict[str, str]
+) -> None:
+    async def speak(space: Space) -> None:
+        await space.chat("to everybody")
+        await space.chat("to bob", to="bob")
+
+    with running("tail", "--json", "--to", "bob", variables=tail_settings) as tail:
+        tail.until("nobody else", stream="err")
+        as_alice(gateway, speak)
+        tail.until("to bob")
+        tail.end(INTERRUPT)
+    [line] = tail.out.splitlines()
+    assert json.loads(line)["payload"] == {"message": "to bob"}
