@@ -16,10 +16,10 @@ from meup_agent.agent.injectables import INJECTABLES
 from meup_agent.agent.registry import Registry
 from meup_agent.agent.runner import Runner
 from meup_agent.agent.script import Backend, run_script
+from meup_agent.agent.tasks import handler_tasks
 from meup_agent.client.space import Space
 from meup_agent.errors import ConfigurationError
 from meup_agent.session import Session, Settings
-from meup_agent.session.groups import background_tasks
 from meup_agent.transport.websocket import websocket_connector
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class Agent(Decorators):
         """
         connector, where, token = _where_to(url, space, token)
         self._registry.freeze()
-        async with background_tasks() as tasks:
-            runner = Runner(self._registry, self.name, tasks)
+        async with handler_tasks() as (tasks, group):
+            runner = Runner(self._registry, self.name, tasks, group)
             session = Session(
                 connector, token=token, handlers=runner, settings=settings, where=where
             )

@@ -165,7 +165,7 @@ class Context:
     def _tell_progress(self, done: float, total: float | None, message: str | None) -> None:
         call = payloads.read_call(self.envelope.payload)
         token = call.meta.get(payloads.PROGRESS_TOKEN)
-        if not isinstance(token, int | str) or self.cancelled or self._scope.ended.is_set():
+        if not isinstance(token, int | str) or self.cancelled or self._scope.ended:
             return
         now = anyio.current_time()
         is_last = total is not None and done >= total

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,7 @@ from meup_agent.agent.scope import (
     without_stops,
 )
 from meup_agent.client.chat import Chat
-from meup_agent.client.current import RunningHandler, handler_is
+from meup_agent.client.current import RunningHandler, begin_handler
 from meup_agent.client.deciding import Proposal
 from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from meup_agent.agent.registry import Registry
+    from meup_agent.agent.tasks import HandlerTasks
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Key, Work
@@ -60,18 +60,21 @@ class Runner:
         registry: The handlers.
         name: The agent's name.
         tasks: Where the handlers' tasks live.
+        group: Where the tasks live that watch over them.
     """
 
-    def __init__(self, registry: Registry, name: str, tasks: TaskGroup) -> None:
+    def __init__(
+        self, registry: Registry, name: str, tasks: HandlerTasks, group: TaskGroup
+    ) -> None:
         self._registry = registry
         self._name = name
         self._tasks = tasks
+        self._group = group
         self._scopes: dict[Key, Scope] = {}
         self._idle = anyio.Event()
         # How many run at once is the exchange table's decision: a handler that awaits an exchange
         # gives its place to another, which then needs a thread of its own.
         self._threads = anyio.CapacityLimiter(math.inf)
-        self._context = copy_context()
         self._over = False
         self._session: Session | None = None
         self._space: Space | None = None
@@ -102,12 +105,7 @@ class Runner:
             return
         scope = Scope(key, self._name_of(work))
         self._scopes[key] = scope
-        # In the agent's context: what began this may be another handler's end, and context
-        # variables that one has set are none of this one's.
-        self._context.copy().run(self._begin, scope, work)
-
-    def _begin(self, scope: Scope, work: Work) -> None:
-        self._tasks.start_soon(self._run, scope, work, name=scope.name)
+        self._tasks.start(partial(self._run, scope, work), scope.name)
 
     def cancel(self, key: Key, cause: Cause) -> None:
         """End the scope of a handler."""
@@ -116,7 +114,7 @@ class Runner:
             return
         log.info("%s is cancelled by %r: %r", scope.name, cause.by, str(cause)[:MAX_LOGGED_CHARS])
         scope.cancel(cause)
-        self._tasks.start_soon(self._watch_the_end, scope, name=f"end of {scope.name}")
+        self._group.start_soon(self._watch_the_end, scope, name=f"end of {scope.name}")
 
     async def wait_idle(self) -> None:
         """Return when no handler runs."""
@@ -143,14 +141,14 @@ class Runner:
     async def _run(self, scope: Scope, work: Work) -> None:
         session = self._used_session
         try:
-            with handler_is(RunningHandler(scope.key, session, lambda: scope.cause)):
-                result = await scope.run(partial(self._result, scope, work))
+            begin_handler(RunningHandler(scope.key, session, scope.why))
+            result = await scope.run(partial(self._result, scope, work))
         except BaseException as error:
-            scope.ended.set()
+            scope.end()
             if not self._failed(scope, error):
                 raise
         else:
-            scope.ended.set()
+            scope.end()
             self._returned(scope, result)
         finally:
             del self._scopes[scope.key]
@@ -208,8 +206,8 @@ class Runner:
     async def _watch_the_end(self, scope: Scope) -> None:
         """Name a handler that does not end although it was cancelled."""
         with anyio.move_on_after(LATE_SECONDS):
-            await scope.ended.wait()
-        if scope.ended.is_set():
+            await scope.wait_ended()
+        if scope.ended:
             return
         log.warning(
             "%s goes on %g s after its cancellation; it swallows it, or cleans up slowly",
@@ -221,9 +219,8 @@ class Runner:
 
     async def _result(self, scope: Scope, work: Work) -> Any:
         """Run what some work is for; for a request, the result to answer with."""
-        envelope = work.envelope
         if work.role is exchange.Role.REQUEST:
-            call = payloads.read_call(envelope.payload)
+            call = called(work)
             if call.method in mcp.PLAIN_METHODS:
                 return mcp.answer(self._registry, self._name, call)
             return await self._call_tool(scope, work, call)
@@ -306,7 +303,7 @@ class Runner:
 
     def _definitions(self, work: Work) -> tuple[HandlerDefinition, ...]:
         if work.role is exchange.Role.PROPOSAL:
-            call = payloads.read_proposal(work.envelope.payload)
+            call = called(work)
             handler = self._registry.proposal_handler(call.method, call.name or None)
             assert handler is not None  # wants() said so
             return (handler,)
@@ -318,7 +315,7 @@ class Runner:
         """The handler's name and the exchange's, for the log."""
         envelope = work.envelope
         if work.role is exchange.Role.REQUEST:
-            call = payloads.read_call(envelope.payload)
+            call = called(work)
             what = call.name if call.method == mcp.TOOL_CALL else call.method
             return f"{what[:64]!r} for {envelope.sender!r} ({envelope.id[:32]!r})"
         name = self._definitions(work)[0].signature.source.qualname
@@ -333,3 +330,9 @@ class Runner:
     def _used_space(self) -> Space:
         assert self._space is not None
         return self._space
+
+
+def called(work: Work) -> payloads.Call:
+    """What a request or a proposal asks for."""
+    assert work.call is not None
+    return work.call

@@ -43,18 +43,37 @@ class Scope:
 
     Attributes:
         key: The exchange that it handles.
-        name: The handler's name, for the log.
+        name: The handler's name and its exchange's, for the log.
         cause: Why it was cancelled; ``None`` while it was not. Written once.
-        ended: Set when it has ended.
+        ended: Whether it has ended.
     """
+
+    __slots__ = ("_cancel_scope", "_over", "_threads", "cause", "ended", "key", "name")
 
     def __init__(self, key: Key, name: str) -> None:
         self.key = key
         self.name = name
         self.cause: Cause | None = None
-        self.ended = anyio.Event()
+        self.ended = False
+        self._over: anyio.Event | None = None
         self._cancel_scope = anyio.CancelScope(shield=True)
         self._threads: dict[anyio.CancelScope, threading.Thread | None] = {}
+
+    def why(self) -> Cause | None:
+        """Why it was cancelled, as a function of its own."""
+        return self.cause
+
+    def end(self) -> None:
+        """It has ended."""
+        self.ended = True
+        if self._over is not None:
+            self._over.set()
+
+    async def wait_ended(self) -> None:
+        """Return when it has ended."""
+        if not self.ended:
+            self._over = self._over or anyio.Event()
+            await self._over.wait()
 
     def cancel(self, cause: Cause) -> None:
         """End it, with a cause; a second one changes nothing."""

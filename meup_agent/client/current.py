@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from meup_agent.protocol.reasons import Cause, Reason
 
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from meup_agent.session import Session
 
 
-@dataclass(frozen=True, slots=True)
-class RunningHandler:
+class RunningHandler(NamedTuple):
     """A handler that runs.
 
     Attributes:
@@ -48,6 +46,11 @@ def cause_of_leaving(session: Session) -> Cause:
     handler = _current.get()
     cause = None if handler is None else handler.cause()
     return cause or Cause(Reason.NO_LONGER_NEEDED, session.me, at=session.now())
+
+
+def begin_handler(handler: RunningHandler) -> None:
+    """Everything that this task begins from here on is part of this handler."""
+    _current.set(handler)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import msgspec
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.outcomes import Ending, Fulfilled
+from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.reasons import Cause
 
 
@@ -112,11 +113,13 @@ class Work(msgspec.Struct, frozen=True):
         role: Which handlers it is for.
         envelope: The envelope that it is about.
         subject: What the role adds to that.
+        call: What the envelope asks for, of a request or a proposal.
     """
 
     role: Role
     envelope: Envelope
     subject: Subject = None
+    call: Call | None = None
 
 
 class Send(msgspec.Struct, frozen=True):

@@ -162,7 +162,7 @@ class Incoming:
         while key in self._open:
             key = key._replace(again=key.again + 1)
         addressed = self._situation.me in envelope.to
-        return Handling(key, Work(role, envelope), call, addressed)
+        return Handling(key, Work(role, envelope, call=call), call, addressed)
 
     def _make_room(self) -> bool:
         """Whether one more is taken; if need be, the oldest chat or presence is left out for it."""
