@@ -1,70 +1,75 @@
 """Write agents that propose, decide, call tools and stop when they are told to.
 
-The names here are the public ones. Importing the package starts nothing and configures nothing.
+The names here are the public ones. Importing the package starts nothing and configures nothing;
+each name is loaded when it is first used, so that a gateway loads no agent and no pydantic.
 """
 
 from __future__ import annotations
 
-from meup_agent.agent.agent import Agent
-from meup_agent.agent.context import Context
-from meup_agent.agent.injectables import handlers
-from meup_agent.agent.scope import HandlerCancelled
-from meup_agent.client.chat import Chat
-from meup_agent.client.deciding import Proposal
-from meup_agent.client.progress import Progress
-from meup_agent.client.proposing import OwnProposal
-from meup_agent.client.space import Space
-from meup_agent.errors import (
-    AlreadyDecided,
-    AlreadyInProgress,
-    CannotConnect,
-    ConfigurationError,
-    ConnectionFailed,
-    HandlerDefinitionError,
-    HandshakeRefused,
-    IllegalStep,
-    InvalidArguments,
-    InvalidEnvelope,
-    InvalidPattern,
-    Kicked,
-    MeupError,
-    NoSuchSpace,
-    NotExpressible,
-    NotSent,
-    OutcomeUnknown,
-    ParticipantGone,
-    PeerError,
-    ProposalEdited,
-    ProposalExpired,
-    ProposalRejected,
-    ProposalWithdrawn,
-    Refused,
-    RequestError,
-    RequestTimeout,
-    SessionEnded,
-    TakenOver,
-    TokenRefused,
-    ToolError,
-    TransportClosed,
-    TransportError,
-    UsageError,
-)
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange import (
-    Conflict,
-    Limits,
-    Participant,
-    ProposalRecord,
-    Rejection,
-    Wait,
-    Withdrawal,
-)
-from meup_agent.protocol.guarantees import Guarantees
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Expired, Fulfilled, Gone, Outcome, Rejected, Withdrawn
-from meup_agent.protocol.payloads import Change
-from meup_agent.protocol.reasons import Cause, Link, Reason
-from meup_agent.session import Backoff, Settings
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from meup_agent.agent.agent import Agent
+    from meup_agent.agent.context import Context
+    from meup_agent.agent.injectables import handlers
+    from meup_agent.agent.scope import HandlerCancelled
+    from meup_agent.client.chat import Chat
+    from meup_agent.client.deciding import Proposal
+    from meup_agent.client.progress import Progress
+    from meup_agent.client.proposing import OwnProposal
+    from meup_agent.client.space import Space
+    from meup_agent.errors import (
+        AlreadyDecided,
+        AlreadyInProgress,
+        CannotConnect,
+        ConfigurationError,
+        ConnectionFailed,
+        HandlerDefinitionError,
+        HandshakeRefused,
+        IllegalStep,
+        InvalidArguments,
+        InvalidEnvelope,
+        InvalidPattern,
+        Kicked,
+        MeupError,
+        NoSuchSpace,
+        NotExpressible,
+        NotSent,
+        OutcomeUnknown,
+        ParticipantGone,
+        PeerError,
+        ProposalEdited,
+        ProposalExpired,
+        ProposalRejected,
+        ProposalWithdrawn,
+        Refused,
+        RequestError,
+        RequestTimeout,
+        SessionEnded,
+        TakenOver,
+        TokenRefused,
+        ToolError,
+        TransportClosed,
+        TransportError,
+        UsageError,
+    )
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.exchange import (
+        Conflict,
+        Limits,
+        Participant,
+        ProposalRecord,
+        Rejection,
+        Wait,
+        Withdrawal,
+    )
+    from meup_agent.protocol.guarantees import Guarantees
+    from meup_agent.protocol.lifecycle import ProposalState
+    from meup_agent.protocol.outcomes import Expired, Fulfilled, Gone, Outcome, Rejected, Withdrawn
+    from meup_agent.protocol.payloads import Change
+    from meup_agent.protocol.reasons import Cause, Link, Reason
+    from meup_agent.session import Backoff, Settings
 
 __all__ = [
     "Agent",
@@ -132,3 +137,99 @@ __all__ = [
     "Withdrawn",
     "handlers",
 ]
+
+_NAMES = {
+    "agent.agent": ("Agent",),
+    "agent.context": ("Context",),
+    "agent.injectables": ("handlers",),
+    "agent.scope": ("HandlerCancelled",),
+    "client.chat": ("Chat",),
+    "client.deciding": ("Proposal",),
+    "client.progress": ("Progress",),
+    "client.proposing": ("OwnProposal",),
+    "client.space": ("Space",),
+    "errors": (
+        "AlreadyDecided",
+        "AlreadyInProgress",
+        "CannotConnect",
+        "ConfigurationError",
+        "ConnectionFailed",
+        "HandlerDefinitionError",
+        "HandshakeRefused",
+        "IllegalStep",
+        "InvalidArguments",
+        "InvalidEnvelope",
+        "InvalidPattern",
+        "Kicked",
+        "MeupError",
+        "NoSuchSpace",
+        "NotExpressible",
+        "NotSent",
+        "OutcomeUnknown",
+        "ParticipantGone",
+        "PeerError",
+        "ProposalEdited",
+        "ProposalExpired",
+        "ProposalRejected",
+        "ProposalWithdrawn",
+        "Refused",
+        "RequestError",
+        "RequestTimeout",
+        "SessionEnded",
+        "TakenOver",
+        "TokenRefused",
+        "ToolError",
+        "TransportClosed",
+        "TransportError",
+        "UsageError",
+    ),
+    "protocol.envelope": ("Envelope",),
+    "protocol.exchange": (
+        "Conflict",
+        "Limits",
+        "Participant",
+        "ProposalRecord",
+        "Rejection",
+        "Wait",
+        "Withdrawal",
+    ),
+    "protocol.guarantees": ("Guarantees",),
+    "protocol.lifecycle": ("ProposalState",),
+    "protocol.outcomes": (
+        "Expired",
+        "Fulfilled",
+        "Gone",
+        "Outcome",
+        "Rejected",
+        "Withdrawn",
+    ),
+    "protocol.payloads": ("Change",),
+    "protocol.reasons": (
+        "Cause",
+        "Link",
+        "Reason",
+    ),
+    "session": (
+        "Backoff",
+        "Settings",
+    ),
+}
+"""Module of this package → the public names that it defines."""
+
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
+if not typing.TYPE_CHECKING:  # or every name would pass for one of ours
+
+    def __getattr__(name: str) -> object:
+        """A public name, loaded when it is first used (PEP 562)."""
+        module = _MODULES.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """Every name, loaded or not."""
+    return sorted({*globals(), *_MODULES})

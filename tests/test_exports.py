@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 import meup_agent
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
@@ -27,7 +29,7 @@ LATE = (
 IMPORT_AND_REPORT = f"""
 import logging, sys, threading
 before = set(sys.modules)
-import meup_agent
+from meup_agent import *
 print("late modules:", sorted(set({LATE!r}) & (set(sys.modules) - before)))
 print("threads:", threading.active_count())
 print("log handlers:", logging.getLogger().handlers)
@@ -57,6 +59,20 @@ def test_listed_names_are_the_reachable_ones() -> None:
     }
     listed = {name for name in meup_agent.__all__ if not name.startswith("_")}
     assert listed == reachable
+
+
+def test_importing_the_package_alone_loads_nothing_of_it() -> None:
+    """Who needs the errors only, or the gateway, loads no agent."""
+    loaded = "import sys, meup_agent.errors; print(*sorted(m for m in sys.modules if 'meup' in m))"
+    done = subprocess.run(
+        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["meup_agent", "meup_agent.errors"]
+
+
+def test_unknown_name_is_an_error() -> None:
+    with pytest.raises(AttributeError, match=r"module 'meup_agent' has no attribute 'Agnet'"):
+        meup_agent.Agnet  # type: ignore[attr-defined] # noqa: B018 - a typing mistake, as users make them
 
 
 def test_no_name_is_listed_twice() -> None:

@@ -6,10 +6,10 @@ extra ``gateway``, which is loaded with the first name that is used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib
+import typing
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from meup_agent.gateway.config import Config, Limits, ParticipantConfig, SpaceConfig
     from meup_agent.gateway.dev import dev_config
     from meup_agent.gateway.embedded import Gateway, ThreadedGateway
@@ -43,9 +43,11 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """A public name, loaded when it is first used: the space for tests needs no web server."""
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+if not typing.TYPE_CHECKING:  # or every name would pass for one of ours
+
+    def __getattr__(name: str) -> object:
+        """A public name, loaded when it is first used: the space for tests needs no web server."""
+        module = _MODULES.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{module}"), name)
