@@ -65,7 +65,9 @@ class ToolArguments(msgspec.Struct, frozen=True):
                 f'{_json_type(given)}; send {{"name": value}}'
             )
         try:
-            model = self.model.model_validate(dict(cast("Mapping[str, Any]", given)))
+            model = self.model.__pydantic_validator__.validate_python(
+                dict(cast("Mapping[str, Any]", given))
+            )
         except ValidationError as error:
             raise self._invalid(tool, error) from None
         return {name: getattr(model, field) for field, name in self.parameters.items()}

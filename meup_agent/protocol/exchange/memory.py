@@ -54,7 +54,7 @@ class Memory(Generic[K, V]):
             self._forget_old(now)
         entries[key] = (now, size, value)
         self._used += size
-        if self._is_full:
+        if len(entries) > self._count or (self._size is not None and self._used > self._size):
             self._forget_surplus(now)
 
     def grow(self, key: K, size: int, now: float) -> None:
@@ -63,7 +63,8 @@ class Memory(Generic[K, V]):
         if entry is not None:
             self._entries[key] = (entry[0], entry[1] + size, entry[2])
             self._used += size
-            self._forget_surplus(now)
+            if self._size is not None and self._used > self._size:
+                self._forget_surplus(now)
 
     def get(self, key: K, now: float) -> V | None:
         """The value, if it is still remembered."""
@@ -104,15 +105,11 @@ class Memory(Generic[K, V]):
 
     def _forget_surplus(self, now: float) -> None:
         for _ in range(len(self._entries)):
-            if not self._is_full:
-                return
             self._forget_oldest(now)
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._entries) > self._count or (
-            self._size is not None and self._used > self._size
-        )
+            if len(self._entries) <= self._count and (
+                self._size is None or self._used <= self._size
+            ):
+                return
 
     def _forget_oldest(self, now: float) -> None:
         key, (_, size, value) = self._entries.popitem(last=False)

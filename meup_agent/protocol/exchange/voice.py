@@ -79,15 +79,14 @@ class Voice:
             concerned: It is said again when one of these joins; empty: when anybody does;
                 ``None``: never.
         """
-        envelope = self.dated(
-            draft(
-                kind,
-                payload,
-                id=self.new_id(),
-                sender=self.me,
-                to=tuple(to),
-                correlation=tuple(correlation),
-            )
+        envelope = draft(
+            kind,
+            payload,
+            id=self.new_id(),
+            sender=self.me,
+            to=tuple(to),
+            correlation=tuple(correlation),
+            ts=self._time_of_day(),
         )
         self.send(envelope, priority, now)
         if concerned is not None:
@@ -97,10 +96,13 @@ class Voice:
 
     def dated(self, envelope: Envelope) -> Envelope:
         """The envelope with the time of day, which it keeps when it is sent again."""
-        if envelope.ts is not None or self._wall_clock is None:
-            return envelope
-        now = self._wall_clock().isoformat(timespec="milliseconds")
-        return envelope.replace(ts=now.replace("+00:00", "Z"))
+        ts = None if envelope.ts is not None else self._time_of_day()
+        return envelope if ts is None else envelope.replace(ts=ts)
+
+    def _time_of_day(self) -> str | None:
+        if self._wall_clock is None:
+            return None
+        return self._wall_clock().isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def send(
         self, envelope: Envelope, priority: Priority, now: float, *, again: bool = False
