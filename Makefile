@@ -17,16 +17,19 @@ $(shell [ -x $(PY) ] || rm -f $(PY) $(VENV)/*.stamp)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types docs-check docs format clean
+.PHONY: help demo test test-installed lint types docs-check docs format clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s%s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s%s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/demo.stamp ## four agents at work over a real gateway (under 15 seconds)
 	@$(VENV)/bin/meup demo
 
-test: lint types docs-check ## everything that CI runs: lint, types, docs, tests
+test: lint types docs-check ## lint, types, docs, tests
 	$(PY) -m pytest --numprocesses=auto --dist=worksteal
+
+test-installed: $(VENV)/test.stamp ## the tests, on the built and installed package
+	$(PY) -m tests.install
 
 lint: $(VENV)/test.stamp ## ruff: rules and format
 	$(PY) -m ruff check .
@@ -61,7 +64,7 @@ $(VENV)/demo.stamp: pyproject.toml $(PY)
 # The larger set holds the smaller, so both stamps are set.
 $(VENV)/test.stamp: pyproject.toml $(PY)
 	@echo "Installing meup-agent and what its tests and docs need into $(VENV), about a minute …"
-	@$(PIP) -e '.[test,gateway,docs]'
+	@$(PIP) -e '.[test,check,gateway,docs]'
 	@touch $(VENV)/demo.stamp $@
 
 $(PY):

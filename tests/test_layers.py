@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import meup_agent
+
 PACKAGE = "meup_agent"
-ROOT = Path(__file__).parent.parent / PACKAGE
+ROOT = Path(meup_agent.__file__).parent
 
 LAYERS = {
     "errors": 0,

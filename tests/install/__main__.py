@@ -1,0 +1,189 @@
+"""Tests the package as a user has it: built, installed, and with its source out of reach.
+
+The suite runs twice: on the oldest Python with the oldest dependencies that the package says it
+works with, and on the newest of both. Then the package is tried without any of its extras.
+
+    python -m tests.install
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from tests.install.pythons import OLDEST, Python, oldest_and_newest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).parent.parent.parent
+STARTED = time.monotonic()
+
+# Developers' settings and source folders are none of a user's.
+CLEAN = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in ("PYTHONPATH", "VIRTUAL_ENV") and not name.startswith("MEUP_")
+}
+
+WHERE = """
+import sys, pathlib, meup_agent
+found, prefix = (pathlib.Path(each).resolve() for each in (meup_agent.__file__, sys.prefix))
+sys.exit(None if found.is_relative_to(prefix) else f"{found} is imported")
+"""
+
+
+class Failed(Exception):
+    """What does not work, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment of its own for one way to install the package."""
+
+    name: str
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    def run(self, *arguments: str, cwd: Path) -> None:
+        """Run a Python program, with its output on ours."""
+        done = subprocess.run([self.python, *arguments], cwd=cwd, env=CLEAN, check=False)
+        if done.returncode:
+            raise Failed(f"{self.name}: {' '.join(arguments[:2])} ended with {done.returncode}")
+
+
+def say(text: str) -> None:
+    """A line of progress, with the seconds since the start."""
+    sys.stdout.write(f"[{time.monotonic() - STARTED:4.0f} s] {text}\n")
+    sys.stdout.flush()
+
+
+def uv(*arguments: str | Path) -> None:
+    """Run uv; what it says is shown only if it fails."""
+    command = [sys.executable, "-m", "uv", *arguments]
+    done = subprocess.run(command, env=CLEAN, capture_output=True, text=True, check=False)
+    if done.returncode:
+        shown = " ".join(str(argument) for argument in arguments)
+        raise Failed(f"uv {shown} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
+def build(folder: Path) -> tuple[Path, Path]:
+    """Build the source distribution, and the wheel from that; the tests' folder, and the wheel.
+
+    The tests are those of the source distribution, from which the package itself is removed: so
+    they can only find the installed one.
+    """
+    uv("build", ROOT, "--out-dir", folder / "dist")
+    (archive,) = (folder / "dist").glob("*.tar.gz")
+    (wheel,) = (folder / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as contents:
+        names = contents.namelist()
+    alien = {name.split("/")[0] for name in names} - {"meup_agent"}
+    if "meup_agent/py.typed" not in names or not all(n.endswith(".dist-info") for n in alien):
+        raise Failed(f"the wheel holds {', '.join(sorted(alien))}, or no py.typed")
+    with tarfile.open(archive) as contents:
+        contents.extractall(folder / "unpacked", filter="data")
+    (tests,) = (folder / "unpacked").iterdir()
+    (tests / "meup_agent").rename(folder / "source")
+    return tests, wheel
+
+
+def install_oldest(environment: Environment, python: Python, project: Path, wheel: Path) -> None:
+    """The lowest versions of what the package and its tests name themselves."""
+    uv("venv", "--python", python.path, environment.folder)
+    into = ("--python", environment.python)
+    lowest = ("--resolution", "lowest-direct")
+    # Of a wheel's own dependencies uv does not take the lowest: those are the project file's.
+    uv("pip", "install", *into, *lowest, "-r", project / "pyproject.toml", "--extra", "test")
+    uv("pip", "install", *into, "--no-deps", wheel)
+    uv("pip", "check", *into)
+
+
+def install_newest(environment: Environment, python: Python, wheel: Path, extra: str = "") -> None:
+    """The newest versions that fit together."""
+    uv("venv", "--python", python.path, environment.folder)
+    uv("pip", "install", "--python", environment.python, f"{wheel}{extra}")
+
+
+def run_suite(environment: Environment, folder: Path) -> None:
+    """Run all the tests on what is installed."""
+    environment.run("-c", WHERE, cwd=folder)
+    environment.run(
+        *("-m", "pytest", "--numprocesses=auto", "--dist=worksteal", "--quiet"),
+        *("-p", "no:cacheprovider", f"--basetemp={environment.folder / 'tmp'}"),
+        cwd=folder,
+    )
+
+
+def try_bare(environment: Environment, folder: Path) -> None:
+    """What works without extras works, and what does not says in a sentence what to install."""
+    environment.run("-W", "error", "-c", "import meup_agent", cwd=folder)
+    meup = environment.folder / "bin" / "meup"
+    for arguments, works, expected in [
+        (["--help"], True, "Usage: meup"),
+        (["gateway", "--dev"], False, "meup-agent[gateway]"),
+        (["demo"], False, "meup-agent[gateway]"),
+    ]:
+        done = subprocess.run(
+            [meup, *arguments], cwd=folder, env=CLEAN, capture_output=True, text=True, check=False
+        )
+        said = done.stdout + done.stderr
+        if expected not in said or (done.returncode == 0) != works or "Traceback" in said:
+            shown = " ".join(arguments)
+            raise Failed(f"bare: meup {shown} ended with {done.returncode} and said:\n{said}")
+
+
+def main(folder: Path) -> None:
+    """Do it all in a folder that is removed afterwards."""
+    old, new = oldest_and_newest()
+    if old.version[:2] != OLDEST:
+        say(f"there is no Python {'.'.join(map(str, OLDEST))} here, so an older one is not tested")
+    say("building the source distribution and the wheel")
+    tests, wheel = build(folder)
+    oldest, newest, bare = (
+        Environment(name, folder / name) for name in ("oldest", "newest", "bare")
+    )
+    say("installing: the oldest dependencies, the newest, and none of the extras")
+    with ThreadPoolExecutor() as threads:
+        jobs = [
+            threads.submit(install_oldest, oldest, old, tests, wheel),
+            threads.submit(install_newest, newest, new, wheel, "[test]"),
+            threads.submit(install_newest, bare, new, wheel),
+        ]
+        for job in jobs:
+            job.result()
+    say(f"without extras, {new}")
+    try_bare(bare, tests)
+    say(f"the oldest dependencies, {old}")
+    run_suite(oldest, tests)
+    say(f"the newest dependencies, {new}")
+    run_suite(newest, tests)
+    say("the installed package works")
+
+
+def run(arguments: Sequence[str]) -> int | str:
+    """The exit code, or what went wrong."""
+    if arguments:
+        return "python -m tests.install takes no arguments"
+    with TemporaryDirectory(prefix="meup-install-") as folder:
+        try:
+            main(Path(folder))
+        except Failed as failure:
+            return f"test-installed: {failure}"
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))
