@@ -1,0 +1,229 @@
+"""What happens to a participant, as records for whoever observes it.
+
+Nothing is made, and nobody called, where nobody listens. Events tie together by ids: the handler
+of an exchange and what it began name each other by ``exchange`` and ``parent``, and the cause of a
+cancellation has the chain that it came along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from meup_agent.protocol.outcomes import Ending
+from meup_agent.protocol.reasons import Cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        space: The space's name, as the program gave it; empty where it gave none.
+        me: Our own name there; empty before the first welcome.
+        at: When: seconds of the event loop's clock.
+    """
+
+    space: str
+    me: str
+    at: float
+
+
+Observer = Callable[[Event], object]
+"""Told of each event, on the loop's thread: it must return at once; what it raises is logged."""
+
+
+# --- the connection ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected(Event):
+    """The gateway has welcomed us.
+
+    Attributes:
+        where: The gateway's address.
+        dialect: The dialect of its welcome.
+        reconnect: Whether we have been in the space before.
+    """
+
+    where: str
+    dialect: str
+    reconnect: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disconnected(Event):
+    """A connection that had welcomed us has ended.
+
+    Attributes:
+        code: The WebSocket close code, 1006 where there was none; ``None``: we have left.
+        reason: The closing side's words, safe to print.
+    """
+
+    code: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retrying(Event):
+    """A connection was lost, or could not be made, and there will be another attempt.
+
+    Attributes:
+        delay: Seconds until then.
+        error: Why, where it is known.
+    """
+
+    delay: float
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left(Event):
+    """Our presence in the space is over; the last event of a space that had welcomed us.
+
+    Attributes:
+        why: A sentence.
+    """
+
+    why: str
+
+
+# --- what others began ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerEvent(Event):
+    """Something about a handler that runs.
+
+    Attributes:
+        role: What it runs for: ``request``, ``proposal``, ``chat`` …
+        handler: The tool, the function's qualified name, or an MCP method that every agent
+            answers; one of a small number of names, whatever strangers ask for. Several functions
+            that are told of the same are one handler, named after all of them.
+        exchange: The id of the envelope that it handles; of a request or proposal, the exchange's.
+        sender: Who sent that.
+    """
+
+    role: str
+    handler: str
+    exchange: str
+    sender: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerStarted(HandlerEvent):
+    """A handler begins; exactly one of finished, failed and stopped follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerFinished(HandlerEvent):
+    """A handler has ended well.
+
+    Attributes:
+        seconds: How long it ran.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerFailed(HandlerEvent):
+    """A handler raised, or was not even called because the arguments did not fit.
+
+    Attributes:
+        seconds: How long it ran.
+        error: What it raised. A :class:`~meup_agent.RequestError` is an answer, not a defect.
+    """
+
+    seconds: float
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerStopping(HandlerEvent):
+    """A handler was asked to stop: a withdrawal, a cancellation, or our own end.
+
+    Attributes:
+        cause: Why, by whom, and the chain that it came along.
+    """
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerStopped(HandlerEvent):
+    """A handler that was asked to stop has ended; its requester gets no result.
+
+    Attributes:
+        seconds: How long it ran.
+        cause: Why it was asked to.
+        outcome: What it had done by then: ``stopped`` on its way, ``completed`` all the same, or
+            ``unknown``, where it raised something of its own or its thread was left behind.
+        error: What it raised of its own; ``None`` where it did not.
+    """
+
+    seconds: float
+    cause: Cause
+    outcome: Literal["stopped", "completed", "unknown"]
+    error: BaseException | None
+
+
+# --- what we began ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeBegan(Event):
+    """A request or a proposal of ours.
+
+    Attributes:
+        exchange: Its id.
+        kind: ``mcp/request`` or ``mcp/proposal``.
+        method: The MCP method.
+        tool: The tool's name; empty for other methods.
+        to: Whom it is addressed to; empty: everybody.
+        parent: The exchange whose handler it is part of; empty outside of handlers.
+    """
+
+    exchange: str
+    kind: str
+    method: str
+    tool: str
+    to: tuple[str, ...]
+    parent: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeEnded(Event):
+    """The wait for a request or a proposal of ours is over.
+
+    Attributes:
+        exchange: Its id.
+        kind: ``mcp/request`` or ``mcp/proposal``.
+        ending: How it ended; the class says what happened, for example ``Rejected``.
+        seconds: How long it was waited for.
+    """
+
+    exchange: str
+    kind: str
+    ending: Ending
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped(Event):
+    """An envelope was left out; ``overflow`` and ``shutdown`` were answered ``busy``, if owed.
+
+    Attributes:
+        why: A short code, for example ``cancel_by_another``.
+        envelope_id: The envelope's id, where it could be read.
+        kind: Its kind, likewise.
+        sender: Who sent it, likewise.
+        expected: It happens among correct participants.
+    """
+
+    why: str
+    envelope_id: str
+    kind: str
+    sender: str
+    expected: bool

@@ -1,0 +1,178 @@
+"""Tells observers what happens in one space, in the order in which it happens."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, TypedDict
+
+import anyio
+
+from meup_agent.errors import UsageError, printable
+from meup_agent.protocol import payloads
+from meup_agent.session.events import (
+    Connected,
+    Disconnected,
+    Dropped,
+    Event,
+    ExchangeBegan,
+    ExchangeEnded,
+    Left,
+    Retrying,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from meup_agent.errors import InvalidEnvelope
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.exchange import Drop, Key
+    from meup_agent.protocol.outcomes import Ending
+    from meup_agent.session.events import Observer
+    from meup_agent.transport.base import CloseInfo
+
+log = logging.getLogger("meup_agent.session")
+
+
+class Happening(TypedDict):
+    """What every event says, to make one with."""
+
+    space: str
+    me: str
+    at: float
+
+
+class Events:
+    """What happens in one space, for whoever observes it.
+
+    On a road that many envelopes take, look at :attr:`observers` before calling: mostly there are
+    none.
+
+    Attributes:
+        observers: Who is told; more may come at any time.
+        space: The space's name.
+    """
+
+    def __init__(self, observers: Sequence[Observer] = (), space: str = "") -> None:
+        self.observers = observers
+        self.space = space
+        self._me = ""
+        self._connected = False
+        self._untold: deque[Event] = deque()
+        self._telling = False
+
+    def tell(self, event: Event) -> None:
+        """Tell everybody; an observer that makes something happen is told of it afterwards."""
+        self._untold.append(event)
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._untold:
+                self._tell_all(self._untold.popleft())
+        finally:
+            self._telling = False
+
+    def _tell_all(self, event: Event) -> None:
+        for observer in tuple(self.observers):
+            try:
+                observer(event)
+            except Exception:  # a person's code, which is to disturb nothing
+                log.exception("an observer failed at %s: %r", type(event).__name__, observer)
+
+    def happening(self) -> Happening:
+        """What an event that happens now says first."""
+        return {"space": self.space, "me": self._me, "at": anyio.current_time()}
+
+    # --- the connection ---
+
+    def connected(self, me: str, where: str, dialect: str) -> None:
+        """We have been welcomed."""
+        again, self._me, self._connected = bool(self._me), me, True
+        if self.observers:
+            self.tell(Connected(**self.happening(), where=where, dialect=dialect, reconnect=again))
+
+    def disconnected(self, closed: CloseInfo | None) -> None:
+        """A connection has ended; one that did not welcome us is only tried again."""
+        was_connected, self._connected = self._connected, False
+        if was_connected and self.observers:
+            code, reason = (closed.code, printable(closed.reason)) if closed else (None, "")
+            self.tell(Disconnected(**self.happening(), code=code, reason=reason))
+
+    def retrying(self, error: BaseException | None, delay: float) -> None:
+        """There will be another attempt."""
+        if self.observers:
+            self.tell(Retrying(**self.happening(), delay=delay, error=error))
+
+    def left(self, why: str) -> None:
+        """Our presence is over."""
+        if self._me and self.observers:
+            self.tell(Left(**self.happening(), why=why))
+
+    # --- what we began, and what was left out ---
+
+    def began(self, opening: Envelope, parent: Key | None) -> None:
+        """A request or a proposal of ours."""
+        call = payloads.read_call(opening.payload)
+        self.tell(
+            ExchangeBegan(
+                **self.happening(),
+                exchange=opening.id,
+                kind=opening.kind,
+                method=call.method,
+                tool=call.name,
+                to=opening.to,
+                parent="" if parent is None else parent.id,
+            )
+        )
+
+    def ended(self, key: Key, kind: str, ending: Ending, seconds: float) -> None:
+        """The wait for it is over."""
+        self.tell(
+            ExchangeEnded(
+                **self.happening(), exchange=key.id, kind=kind, ending=ending, seconds=seconds
+            )
+        )
+
+    def dropped(self, drop: Drop) -> None:
+        """An envelope was left out."""
+        envelope = drop.envelope
+        self.tell(
+            Dropped(
+                **self.happening(),
+                why=drop.why,
+                envelope_id=envelope.id,
+                kind=envelope.kind,
+                sender=envelope.sender,
+                expected=drop.expected,
+            )
+        )
+
+    def invalid(self, error: InvalidEnvelope) -> None:
+        """A frame was no envelope."""
+        self.tell(
+            Dropped(
+                **self.happening(),
+                why=error.problem,
+                envelope_id=error.envelope_id or "",
+                kind="",
+                sender="",
+                expected=False,
+            )
+        )
+
+
+def check_observer(observer: object) -> None:
+    """Raise if it cannot be told of events.
+
+    Raises:
+        UsageError: It cannot be called, or it would have to be awaited.
+    """
+    if not callable(observer):
+        raise UsageError(f"an observer is called with each event, and {observer!r} cannot be")
+    if any(map(inspect.iscoroutinefunction, (observer, type(observer).__call__))):
+        raise UsageError(
+            f"the observer {observer!r} is async, and nobody would wait for it; "
+            "make it a plain function that returns at once"
+        )
