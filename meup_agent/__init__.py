@@ -53,6 +53,7 @@ if typing.TYPE_CHECKING:
         TransportClosed,
         TransportError,
         UsageError,
+        WrongParticipant,
     )
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import (
@@ -135,6 +136,7 @@ __all__ = [
     "Wait",
     "Withdrawal",
     "Withdrawn",
+    "WrongParticipant",
     "handlers",
 ]
 
@@ -182,6 +184,7 @@ _NAMES = {
         "TransportClosed",
         "TransportError",
         "UsageError",
+        "WrongParticipant",
     ),
     "protocol.envelope": ("Envelope",),
     "protocol.exchange": (

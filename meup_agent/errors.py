@@ -32,7 +32,8 @@ Whose fault it was decides the branch::
         │   ├── TokenRefused
         │   ├── NoSuchSpace
         │   ├── Kicked
-        │   └── TakenOver
+        │   ├── TakenOver
+        │   └── WrongParticipant
         ├── NotSent                   certainly not sent
         └── OutcomeUnknown            sent; whether it was carried out is not known
 """
@@ -335,6 +336,23 @@ class Kicked(SessionEnded):
 
 class TakenOver(SessionEnded):
     """A newer connection of the same participant took over (4409)."""
+
+
+class WrongParticipant(SessionEnded):
+    """The gateway takes us for another participant than we say we are.
+
+    Attributes:
+        asked: Who we say we are.
+        given: Who the gateway says we are.
+    """
+
+    def __init__(self, asked: str, given: str, where: str) -> None:
+        super().__init__(
+            f"the gateway {where} takes us for {given!r}, not for {asked!r}; "
+            f"use the token of {asked!r}, or leave the participant out"
+        )
+        self.asked = asked
+        self.given = given
 
 
 class NotSent(ConnectionFailed):

@@ -44,7 +44,8 @@ class Agent(Decorators):
 
     Args:
         name: The agent's name, told to others in MCP's ``initialize``, and for the log. Who it is
-            in a space is the gateway's word, by the token.
+            in a space is the gateway's word, by the token; gateways that let anybody be anybody
+            are told this name.
     """
 
     def __init__(self, name: str) -> None:
@@ -72,6 +73,7 @@ class Agent(Decorators):
         *,
         space: str | None = None,
         token: Token | None = None,
+        participant: str | None = None,
         settings: Settings | None = None,
         grace: float = GRACE,
         hurry: anyio.Event | None = None,
@@ -88,6 +90,9 @@ class Agent(Decorators):
             space: The space's name; else ``MEUP_SPACE``.
             token: The participant's token, or a callable that gives it, asked once for each
                 attempt to connect; else ``MEUP_TOKEN``.
+            participant: Who we are in the space; else ``MEUP_PARTICIPANT``. Where it is given, a
+                gateway that takes us for somebody else is left. Where it is not, we are whom the
+                token stands for; gateways that cannot tell are told the agent's name.
             settings: Backoff, limits, dialect, and how long to wait for the first welcome.
             grace: Seconds that running handlers get at the end.
             hurry: When it is set, the grace is over at once.
@@ -97,12 +102,19 @@ class Agent(Decorators):
             CannotConnect: No gateway welcomed us in time.
             SessionEnded: The gateway refused us, or will not have us back. It also ends the block.
         """
-        connector, where, token = _where_to(url, space, token)
+        connector, where, space, token, participant = _where_to(url, space, token, participant)
         self._registry.freeze()
         async with handler_tasks() as (tasks, group):
             runner = Runner(self._registry, self.name, tasks, group)
             session = Session(
-                connector, token=token, handlers=runner, settings=settings, where=where
+                connector,
+                token=token,
+                handlers=runner,
+                settings=settings,
+                where=where,
+                space=space,
+                participant=participant,
+                name=self.name,
             )
             joined = Space(session)
             runner.attach(session, joined)
@@ -124,6 +136,7 @@ class Agent(Decorators):
         *,
         space: str | None = None,
         token: Token | None = None,
+        participant: str | None = None,
         settings: Settings | None = None,
         grace: float = GRACE,
         backend: Backend = "asyncio",
@@ -139,6 +152,7 @@ class Agent(Decorators):
             url: The gateway, for example ``ws://localhost:8420``; else ``MEUP_URL``.
             space: The space's name; else ``MEUP_SPACE``.
             token: The participant's token, or a callable that gives it; else ``MEUP_TOKEN``.
+            participant: Who we are in the space; else ``MEUP_PARTICIPANT``. See :meth:`join`.
             settings: Backoff, limits and dialect.
             grace: Seconds that running handlers get at the end.
             backend: ``asyncio`` (with uvloop where it is installed) or ``trio``.
@@ -153,7 +167,13 @@ class Agent(Decorators):
 
         def join(hurry: anyio.Event) -> AbstractAsyncContextManager[Space]:
             return self.join(
-                url, space=space, token=token, settings=patient, grace=grace, hurry=hurry
+                url,
+                space=space,
+                token=token,
+                participant=participant,
+                settings=patient,
+                grace=grace,
+                hurry=hurry,
             )
 
         # A good end takes less: GRACE for the cancelled ones, and a moment for our last words.
@@ -188,16 +208,19 @@ async def _idle_or(runner: Runner, hurry: anyio.Event | None) -> None:
 
 
 def _where_to(
-    url: str | Connector | None, space: str | None, token: Token | None
-) -> tuple[Connector, str, Token | None]:
-    """The connector, its address for people, and the token, from arguments and environment."""
+    url: str | Connector | None, space: str | None, token: Token | None, participant: str | None
+) -> tuple[Connector, str, str | None, Token | None, str | None]:
+    """Connector, its address for people, space, token, participant: arguments or environment."""
+    if participant is not None and not participant.strip():
+        raise ConfigurationError("the participant is empty; name somebody, or leave it out")
     if url is not None and not isinstance(url, str):
-        return url, getattr(url, "where", "the gateway"), token
+        return url, getattr(url, "where", "the gateway"), space, token, participant
     # What is passed counts, also an empty text: it is a variable that was not set, and no wish to
     # be somebody else.
     url = os.environ.get("MEUP_URL") if url is None else url
     space = os.environ.get("MEUP_SPACE") if space is None else space
     token = os.environ.get("MEUP_TOKEN") if token is None else token
+    participant = participant or os.environ.get("MEUP_PARTICIPANT", "").strip() or None
     for value, argument in ((url, "url"), (space, "space"), (token, "token")):
         if not value or (isinstance(value, str) and not value.strip()):
             raise ConfigurationError(
@@ -205,4 +228,4 @@ def _where_to(
             )
     assert url is not None
     assert space is not None
-    return websocket_connector(url, space=space), url, token
+    return websocket_connector(url, space=space), url, space, token, participant

@@ -44,6 +44,11 @@ class Space:
         return self._session.table.connected
 
     @property
+    def dialect(self) -> str:
+        """The dialect that the gateway speaks, for example ``meup/v0.2``."""
+        return self._session.dialect
+
+    @property
     def guarantees(self) -> Guarantees:
         """What this gateway gives, by its latest first welcome."""
         return self._session.table.roster.guarantees

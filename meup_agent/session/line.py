@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from meup_agent.errors import InvalidEnvelope, NotExpressible, TransportClosed, printable
+from meup_agent.errors import (
+    InvalidEnvelope,
+    NotExpressible,
+    SessionEnded,
+    TransportClosed,
+    printable,
+)
+from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.exchange import Priority
 from meup_agent.protocol.limits import check_frame
+from meup_agent.session.joining import PROBE_ATTEMPTS, Probe, is_eviction
 from meup_agent.transport.base import INVALID, TOO_BIG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from anyio.abc import TaskGroup
+
     from meup_agent.protocol.envelope import Envelope
+    from meup_agent.session.joining import Joining, Welcomed
     from meup_agent.session.outbox import Outbox, Waiting
     from meup_agent.transport.base import CloseInfo, Transport
+
+log = logging.getLogger("meup_agent.session")
 
 WELCOME_SECONDS: Final = 10.0
 """How long a gateway may take to welcome us: one that accepts a connection and then says nothing
@@ -29,8 +43,10 @@ class Line:
 
     Args:
         outbox: What is to be said.
-        dialect: How we say it.
-        heard: Told of each envelope; must return at once. ``True``: it has welcomed us.
+        dialect: How we say it, until a welcome tells what the gateway speaks.
+        new_id: Draws an id that nobody used before.
+        heard: Told of each envelope; must return at once, with what it said if it was the first
+            welcome of this connection.
         left: Told of the id of each request or proposal, just before it leaves.
         lost: Told when a connection that had welcomed us has ended.
         invalid: Told of each frame that is no envelope.
@@ -43,7 +59,8 @@ class Line:
         outbox: Outbox,
         *,
         dialect: str,
-        heard: Callable[[Envelope], bool],
+        new_id: Callable[[], str],
+        heard: Callable[[Envelope], Welcomed | None],
         left: Callable[[str], None],
         lost: Callable[[], None],
         invalid: Callable[[InvalidEnvelope], None],
@@ -51,6 +68,7 @@ class Line:
     ) -> None:
         self._outbox = outbox
         self._dialect = dialect
+        self._new_id = new_id
         self._heard = heard
         self._left = left
         self._lost = lost
@@ -60,26 +78,43 @@ class Line:
         self._largest = (0, "")
         self._welcomed = anyio.Event()
         self._welcomed_at = 0.0
+        self._may_talk = anyio.Event()
+        self._first: Welcomed | None = None
+        self._probe: Probe | None = None
+        self._end: SessionEnded | None = None
 
-    async def use(self, transport: Transport) -> float | None:
+    async def use(self, transport: Transport, joining: Joining | None = None) -> float | None:
         """Use a connection until it ends.
+
+        Args:
+            transport: The connection.
+            joining: How to get in, where the handshake may not be enough.
 
         Returns:
             For how many seconds it lasted after its welcome; ``None`` if it was not welcomed.
+
+        Raises:
+            SessionEnded: ``heard`` will have nothing to do with this gateway.
         """
         self._welcomed = anyio.Event()
+        self._may_talk = anyio.Event()
+        self._first = self._probe = self._end = None
         self._last = self._before_last = ""
         self._largest = (0, "")
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write, transport, name="meup session: writer")
                 tasks.start_soon(self._expect_welcome, transport, name="meup session: welcome")
-                await self._read(transport)
+                if joining is not None and joining.at_once:
+                    tasks.start_soon(self._say, transport, joining.frame)
+                await self._read(transport, joining, tasks)
                 tasks.cancel_scope.cancel()
         finally:
             self._blame(transport.closed)
             if self._welcomed.is_set():
                 self._lost()
+        if self._end is not None:
+            raise self._end
         return anyio.current_time() - self._welcomed_at if self._welcomed.is_set() else None
 
     def _blame(self, closed: CloseInfo | None) -> None:
@@ -104,7 +139,7 @@ class Line:
             return
         await transport.aclose(reason=f"no welcome within {WELCOME_SECONDS:g} seconds")
 
-    async def _read(self, transport: Transport) -> None:
+    async def _read(self, transport: Transport, joining: Joining | None, tasks: TaskGroup) -> None:
         """Take frames in wire order; nothing here waits for a person's code."""
         async for frame in transport:
             try:
@@ -112,10 +147,25 @@ class Line:
             except InvalidEnvelope as error:
                 self._invalid(error)
                 continue
+            if self._probe is not None and self._probe.takes(envelope):
+                continue
             self._see_taken(envelope)
-            if self._heard(envelope):
+            try:
+                first = self._heard(envelope)
+            except SessionEnded as end:
+                self._end = end
+                return
+            if first is not None:
+                self._first, self._dialect = first, first.dialect
                 self._welcomed_at = anyio.current_time()
                 self._welcomed.set()
+                if joining is not None and joining.again and not first.stated:
+                    tasks.start_soon(self._prove, transport, joining, first, False)
+                else:
+                    self._may_talk.set()
+            elif self._first is not None and joining is not None and self._is_out(envelope):
+                self._may_talk = anyio.Event()
+                tasks.start_soon(self._prove, transport, joining, self._first, True)
 
     def _see_taken(self, envelope: Envelope) -> None:
         """What comes back, or is answered, was taken, and so was all that left before it."""
@@ -125,11 +175,54 @@ class Line:
         elif self._before_last in named:
             self._before_last = ""
 
+    def _is_out(self, envelope: Envelope) -> bool:
+        """Whether a refusal shows that an older connection of ours has evicted this one."""
+        first = self._first
+        return (
+            envelope.kind == kinds.SYSTEM_ERROR
+            and envelope.sender in kinds.GATEWAY_NAMES
+            and first is not None
+            and first.capable
+            and not first.stated
+            and self._may_talk.is_set()
+            and is_eviction(envelope)
+        )
+
+    async def _prove(
+        self, transport: Transport, joining: Joining, first: Welcomed, out: bool
+    ) -> None:
+        """See that the gateway keeps us, and join again if not (PROTOCOL 2).
+
+        Nothing else is sent meanwhile: on an evicted connection it would be lost.
+        """
+        self._probe = probe = Probe(self._new_id, first)
+        for attempt in range(PROBE_ATTEMPTS):
+            if out or attempt:
+                log.warning("the gateway has forgotten this connection; joining again")
+                if not await self._say(transport, joining.frame):
+                    return
+            if not await self._say(transport, encode(probe.next(), self._dialect)):
+                return
+            if await probe.came_back():
+                self._may_talk.set()
+                return
+        await transport.aclose(reason="the gateway does not hear us")
+
+    async def _say(self, transport: Transport, frame: bytes) -> bool:
+        """Send a frame that is not from the outbox; ``False`` if the connection has ended."""
+        try:
+            await transport.send(frame)
+        except TransportClosed:
+            return False
+        return True
+
     async def _write(self, transport: Transport) -> None:
-        """The one task that sends; it begins when we have been welcomed."""
-        await self._welcomed.wait()
+        """The one task that sends from the outbox, while we know that we are in."""
         while True:
+            await self._may_talk.wait()
             await self._outbox.wait_filled()
+            if not self._may_talk.is_set():
+                continue
             waiting = self._outbox.take(anyio.current_time())
             if waiting is not None and not await self._transmit(transport, waiting):
                 return

@@ -27,10 +27,12 @@ from meup_agent.errors import (
     TransportError,
     printable,
 )
+from meup_agent.session.joining import Joining
+from meup_agent.transport.base import DIALECT_HEADER
 
 if TYPE_CHECKING:
     from meup_agent.session.line import Line
-    from meup_agent.transport.base import Connector
+    from meup_agent.transport.base import CloseInfo, Connector
 
 log = logging.getLogger("meup_agent.session")
 
@@ -59,6 +61,10 @@ class Backoff:
     stable: float = 30.0
 
 
+def _ignore(*_: object) -> None:
+    """Nobody wants to know."""
+
+
 class Link:
     """Keeps one participant connected.
 
@@ -66,10 +72,14 @@ class Link:
         connector: Opens a connection.
         token: The participant's token, or what gives it.
         headers: More headers for the handshake.
+        join: Makes the join frame from the token.
+        insist: Send it also to a gateway that has taken the token from the handshake.
         line: What is done with each connection.
         backoff: How long to wait in between.
         where: The gateway's address, for the log.
         on_failure: Told of each failed attempt and lost connection.
+        on_end: Told how each connection ended; ``None``: we have left it.
+        on_retry: Told why there will be another attempt, and in how many seconds.
     """
 
     def __init__(
@@ -78,18 +88,26 @@ class Link:
         *,
         token: Token | None,
         headers: dict[str, str],
+        join: Callable[[str | None], bytes],
+        insist: bool,
         line: Line,
         backoff: Backoff,
         where: str,
         on_failure: Callable[[TransportError], None],
+        on_end: Callable[[CloseInfo | None], None] = _ignore,
+        on_retry: Callable[[BaseException | None, float], None] = _ignore,
     ) -> None:
         self._connector = connector
         self._token = token
         self._headers = headers
+        self._join = join
+        self._insist = insist
         self._line = line
         self._backoff = backoff
         self._where = where
         self._on_failure = on_failure
+        self._on_end = on_end
+        self._on_retry = on_retry
         self._token_refused = False
         self._welcomed_for: float | None = None
         self._was_welcomed = False
@@ -127,7 +145,16 @@ class Link:
             headers["Authorization"] = f"Bearer {token}"
         try:
             async with self._connector(headers) as transport:
-                self._welcomed_for = await self._line.use(transport)
+                knows_us = DIALECT_HEADER.lower() in transport.response_headers
+                joining = Joining(
+                    self._join(token),
+                    at_once=self._insist or not knows_us,
+                    again=self._was_welcomed,
+                )
+                try:
+                    self._welcomed_for = await self._line.use(transport, joining)
+                finally:
+                    self._on_end(transport.closed)
                 self._was_welcomed |= self._welcomed_for is not None
                 closed = transport.closed
             raise TransportClosed(*((closed.code, closed.reason) if closed else (1006, "")))
@@ -178,6 +205,7 @@ class Link:
         error = state.outcome.exception() if state.outcome else None
         delay = state.next_action.sleep if state.next_action else 0.0
         log.info("%s; trying again in %.1f s", error, delay)
+        self._on_retry(error, delay)
 
 
 _ENDS: Final[dict[int, tuple[type[SessionEnded], str]]] = {

@@ -19,9 +19,10 @@ from meup_agent.errors import (
     NotSent,
     SessionEnded,
     UsageError,
+    WrongParticipant,
 )
 from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
+from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode, spoken
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import (
     Cancel,
@@ -43,10 +44,13 @@ from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.outcomes import Ending, Unsent
 from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.session.groups import background_tasks
+from meup_agent.session.joining import Welcomed, join_frame
 from meup_agent.session.line import Line
 from meup_agent.session.link import Backoff, Link, Token
 from meup_agent.session.outbox import Outbox
+from meup_agent.session.telling import Events
 from meup_agent.session.watcher import Watcher
+from meup_agent.transport.base import DIALECT_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterable
@@ -84,7 +88,7 @@ class Settings:
     """How a session behaves.
 
     Attributes:
-        dialect: The dialect that we speak.
+        dialect: The dialect that we begin with; the gateway's welcome may name another.
         backoff: How long to wait between attempts to connect.
         limits: How much is handled at once.
         first_welcome: Seconds to wait for the first welcome; ``None``: as long as it takes.
@@ -99,6 +103,8 @@ class Settings:
 @dataclass(slots=True)
 class _Waiter:
     done: anyio.Event
+    kind: str
+    since: float
     ending: Ending | None = None
     on_progress: Callable[[Progressed], None] | None = None
 
@@ -115,6 +121,10 @@ class Session(AsyncContextManagerMixin):
         handlers: What is done with what comes.
         settings: How the session behaves.
         where: The gateway's address, for errors and the log.
+        space: The space's name, for gateways that want to read it in a join frame.
+        participant: Who we must be: a gateway that takes us for somebody else is left.
+        name: Who we say we are where a gateway asks and ``participant`` is not given.
+        events: Told of what happens.
     """
 
     def __init__(
@@ -125,10 +135,18 @@ class Session(AsyncContextManagerMixin):
         handlers: Handlers,
         settings: Settings | None = None,
         where: str = "gateway",
+        space: str | None = None,
+        participant: str | None = None,
+        name: str = "",
+        events: Events | None = None,
     ) -> None:
         self._settings = settings or Settings()
         self._handlers = handlers
         self._where = where
+        self._participant = participant
+        self._dialect = self._settings.dialect
+        self.events = events or Events()
+        """Told of what happens; look at its ``observers`` before making an event."""
         self.table = ExchangeTable(
             new_id=new_id,
             wants=handlers.wants,
@@ -149,10 +167,15 @@ class Session(AsyncContextManagerMixin):
         self._link = Link(
             connector,
             token=token,
-            headers={"MEUP-Protocol": self._settings.dialect},
+            headers={DIALECT_HEADER: self._settings.dialect},
+            join=lambda token: join_frame(
+                participant or name, space, token, self._settings.dialect
+            ),
+            insist=participant is not None,
             line=Line(
                 self.outbox,
                 dialect=self._settings.dialect,
+                new_id=new_id,
                 heard=self._heard,
                 left=self._left,
                 lost=self._lost,
@@ -162,6 +185,8 @@ class Session(AsyncContextManagerMixin):
             backoff=self._settings.backoff,
             where=where,
             on_failure=self._attempt_failed,
+            on_end=self.events.disconnected,
+            on_retry=self.events.retrying,
         )
 
     # --- the block ---
@@ -220,17 +245,31 @@ class Session(AsyncContextManagerMixin):
             self.apply(self.table.stopped(self._over, anyio.current_time()))
             raise
 
-    def _heard(self, envelope: Envelope) -> bool:
-        """Something came; whether it was the welcome of a connection."""
+    def _heard(self, envelope: Envelope) -> Welcomed | None:
+        """Something came; what it said, if it was the first welcome of a connection.
+
+        Raises:
+            WrongParticipant: It took us for somebody else.
+        """
         connected = self.table.connected
-        self.apply(self.table.receive(envelope, anyio.current_time()))
+        effects = self.table.receive(envelope, anyio.current_time())
+        welcomed = self.table.connected and not connected
+        if welcomed and self._participant not in (None, self.table.me):
+            raise WrongParticipant(str(self._participant), self.table.me, self._where)
+        if welcomed:
+            self.events.connected(self.table.me, self._where, envelope.protocol)
+        self.apply(effects)
         for watcher in self._watchers:
             watcher.put(envelope)
-        if connected or not self.table.connected:
-            return False
+        if not welcomed:
+            return None
+        roster = self.table.roster
+        self._dialect = spoken(envelope.protocol) or self._dialect
         log.info("connected to %s as %r", self._where, self.table.me)
         self._welcomed.set()
-        return True
+        return Welcomed(
+            roster.me, self._dialect, roster.states_guarantees, bool(roster.my_capabilities)
+        )
 
     def _left(self, envelope_id: str) -> None:
         """A request or proposal of ours is about to leave."""
@@ -241,6 +280,8 @@ class Session(AsyncContextManagerMixin):
 
     def _invalid(self, error: InvalidEnvelope) -> None:
         self.counters[error.problem] += 1
+        if self.events.observers:
+            self.events.invalid(error)
         log.warning("left out a frame from the gateway: %s", error)
 
     def _unsayable(self, envelope_id: str, words: str) -> None:
@@ -296,14 +337,18 @@ class Session(AsyncContextManagerMixin):
     def _wake(self, key: Key, ending: Ending) -> None:
         waiter = self._waiters.get(key)
         if waiter is not None:
+            if self.events.observers and waiter.ending is None:
+                self.events.ended(key, waiter.kind, ending, self.now() - waiter.since)
             waiter.ending = ending
             waiter.done.set()
 
     def _dropped(self, drop: Drop) -> None:
         self.counters[drop.why] += 1
+        envelope = drop.envelope
+        if self.events.observers:
+            self.events.dropped(drop)
         if drop.expected:
             return
-        envelope = drop.envelope
         log.warning(
             "dropped %r %r from %r: %s%s",
             envelope.kind[:64],
@@ -319,6 +364,11 @@ class Session(AsyncContextManagerMixin):
     def me(self) -> str:
         """Our name in the space."""
         return self.table.me
+
+    @property
+    def dialect(self) -> str:
+        """What the gateway speaks, by the first welcome of its latest connection."""
+        return self._dialect
 
     def now(self) -> float:
         """Seconds of the loop's clock."""
@@ -368,14 +418,16 @@ class Session(AsyncContextManagerMixin):
             idempotent=idempotent,
             fulfills=fulfills,
         )
-        self._waiters[key] = _Waiter(anyio.Event(), on_progress=on_progress)
+        self._waiters[key] = _Waiter(anyio.Event(), opening.kind, now, on_progress=on_progress)
+        if self.events.observers:
+            self.events.began(opening, parent)
         self.apply(effects)
         return key
 
     def _check_sayable(self, said: Envelope) -> None:
         """Raise what its caller can still act on; later there is only the log."""
         try:
-            check_frame(encode(said, self._settings.dialect))
+            check_frame(encode(said, self._dialect))
         except InvalidEnvelope as error:
             raise UsageError(f"the {said.kind} cannot be sent: {error}") from None
 

@@ -13,6 +13,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Key, Role, Work
+from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.reasons import Cause
 from meup_agent.session import Session, Settings
 from meup_agent.transport.base import Connector
@@ -39,6 +40,7 @@ class End:
             {
                 "you": {"id": ME, "capabilities": EVERYTHING},
                 "participants": [{"id": name, "capabilities": EVERYTHING} for name in present],
+                **said_by(OURS),
             },
             sender=kinds.GATEWAY,
             to=(ME,),

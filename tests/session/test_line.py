@@ -4,10 +4,12 @@ import anyio
 import pytest
 
 from meup_agent.errors import TransportClosed
-from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Priority
+from meup_agent.session.joining import Welcomed
 from meup_agent.session.line import Line
 from meup_agent.session.outbox import Outbox
+from meup_agent.session.session import new_id
 from meup_agent.transport.base import CloseInfo
 from meup_agent.transport.memory import memory_pair
 from tests.session.gate import ME, PATIENCE
@@ -17,12 +19,19 @@ pytestmark = pytest.mark.anyio
 WELCOME = b'{"kind":"system.welcome","id":"1","from":"system:gateway","payload":{}}'
 
 
+def heard(envelope: Envelope) -> Welcomed | None:
+    if envelope.kind != "system/welcome":
+        return None
+    return Welcomed(ME, "meup/v0.1", stated=True, capable=True)
+
+
 class CutOff:
     """A connection that welcomes us, and breaks when the first envelope is sent."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.closed: CloseInfo | None = None
+        self.response_headers: dict[str, str] = {}
         self._welcome = [WELCOME]
         self._broken = anyio.Event()
 
@@ -55,7 +64,8 @@ async def test_what_is_sent_twice_is_the_same_twice() -> None:
     line = Line(
         outbox,
         dialect="meup/v0.1",
-        heard=lambda envelope: envelope.kind == "system/welcome",
+        new_id=new_id,
+        heard=heard,
         left=lambda id: None,
         lost=lambda: lost.append(1),
         invalid=lambda error: None,
@@ -85,7 +95,8 @@ async def test_of_several_on_their_way_none_is_blamed(
     line = Line(
         outbox,
         dialect="meup/v0.1",
-        heard=lambda envelope: envelope.kind == "system/welcome",
+        new_id=new_id,
+        heard=heard,
         left=lambda id: None,
         lost=lambda: None,
         invalid=lambda error: None,

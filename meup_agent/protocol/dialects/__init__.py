@@ -15,7 +15,7 @@ from meup_agent.protocol.dialects.base import Dialect, read_header
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.limits import check_frame
 
-__all__ = ["DEFAULT_DIALECT", "DIALECTS", "Dialect", "decode", "encode"]
+__all__ = ["DEFAULT_DIALECT", "DIALECTS", "Dialect", "decode", "encode", "spoken"]
 
 DIALECTS: Final[dict[str, Dialect]] = {
     dialect.name: dialect
@@ -27,6 +27,19 @@ ALSO_READ: Final = {"mew/v0.3": "mew/v0.4"}
 """Names on the wire that are read as another dialect's."""
 
 DEFAULT_DIALECT: Final = meup_v01.DIALECT.name
+
+
+def spoken(protocol: str) -> str | None:
+    """The dialect to write to who writes this one: the newest form of it that is known here.
+
+    Args:
+        protocol: What an envelope says.
+
+    Returns:
+        A name in :data:`DIALECTS`; ``None`` where it is none that is known.
+    """
+    name = ALSO_READ.get(protocol, protocol)
+    return name if name in DIALECTS else None
 
 
 def decode(frame: bytes | str, dialect: str | None = None) -> Envelope:

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from meup_agent.protocol.capability import Capabilities, compile_announced
+from meup_agent.protocol.dialects import spoken
 from meup_agent.protocol.exchange.memory import Memory
-from meup_agent.protocol.guarantees import Guarantees, read_guarantees
+from meup_agent.protocol.guarantees import WELCOME_KEY, Guarantees, read_guarantees
 from meup_agent.protocol.payloads import as_object, objects_in
 
 MAX_PARTICIPANTS = 10_000
@@ -42,6 +43,7 @@ class Roster:
         self.welcomed_at: float | None = None
         self.my_capabilities: tuple[Any, ...] = ()
         self.guarantees = Guarantees()
+        self.states_guarantees = False
         self._present: dict[str, Participant] = {}
         self._left: Memory[str, float] = Memory(count=MAX_PARTICIPANTS, seconds=3600.0)
         self._compiled: dict[str, Capabilities] = {}
@@ -74,7 +76,8 @@ class Roster:
             self._left.put(name, now, now)
         if not update:
             self.welcomed_at = now
-            self.guarantees = read_guarantees(payload, dialect)
+            self.guarantees = read_guarantees(payload, spoken(dialect) or dialect)
+            self.states_guarantees = WELCOME_KEY in payload
         return Presence([name for name in self._present if name not in before], left)
 
     def update(self, payload: dict[str, Any], now: float) -> tuple[str, Participant] | None:
