@@ -1,12 +1,17 @@
-"""The public face as type checkers see it; they read this file, and nobody runs it."""
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+"""The public face as type checkers see it; mypy and pyright read this file, and nobody runs it.
+
+Where `type: ignore` stands, users must see an error: both checkers say so if there is none.
+"""
 
 from __future__ import annotations
 
-from typing import Any, assert_type
+from typing import Any, assert_never, assert_type
 
 import meup_agent
 from meup_agent import (
     Agent,
+    Backoff,
     Cause,
     Change,
     Chat,
@@ -16,59 +21,83 @@ from meup_agent import (
     Expired,
     Fulfilled,
     Gone,
+    Guarantees,
+    Limits,
+    Link,
     Outcome,
     OwnProposal,
     Participant,
     Progress,
     Proposal,
+    ProposalRecord,
     ProposalState,
     Reason,
     Rejected,
     Rejection,
+    Settings,
     Space,
+    Wait,
     Withdrawal,
     Withdrawn,
     handlers,
 )
+from meup_agent.gateway import Gateway
+from meup_agent.testing import MemorySpace
 
 agent = Agent("typed")
 
 
+# --- decorators: each way to write them leaves the function what it was -------------------------
+
+
 @agent.tool
 async def write_file(path: str, text: str, ctx: Context) -> str:
-    assert_type(ctx.cancelled, bool)
-    assert_type(ctx.reason, Cause | None)
-    ctx.progress(1, 2, "half")
-    await ctx.progress(2, 2)
-    async with ctx.cleanup(5):
-        await ctx.chat("done", to=ctx.sender)
-    return f"{path}: {len(text)}"
+    return f"{path}: {len(text)} by {ctx.sender}"
 
 
-@agent.tool(name="count", read_only=True)
+@agent.tool(name="count", title="Count", description="Counts words.", read_only=True)
 def count_words(text: str) -> int:
     return len(text.split())
+
+
+@agent.tool(destructive=False, idempotent=True, open_world=False)
+async def without_arguments() -> None:
+    pass
 
 
 async def functions_stay_what_they_were(ctx: Context) -> None:
     assert_type(await write_file("a", "b", ctx), str)
     assert_type(count_words("a b"), int)
+    await write_file("a")  # type: ignore[call-arg]
+    count_words(1)  # type: ignore[arg-type]
 
 
 @agent.on_proposal(method="tools/call", name="write_*")
 async def review(proposal: Proposal, ctx: Context) -> None:
+    assert_type(proposal.id, str)
+    assert_type(proposal.proposer, str)
+    assert_type(proposal.to, tuple[str, ...])
+    assert_type(proposal.target, str | None)
     assert_type(proposal.arguments, dict[str, Any])
     assert_type(proposal.state, ProposalState | None)
-    if ctx.cancelled:
-        await proposal.reject(Reason.UNSAFE, explain="no")
-    done = await proposal.fulfill({"path": "b"})
+    await proposal.reject(Reason.UNSAFE, explain="no")
+    await proposal.reject("a reason of our own")
+    await proposal.reject()  # type: ignore[call-arg]
+    done = await proposal.fulfill({"path": "b"}, executor="files", timeout=None)
     assert_type(done, Fulfilled)
     assert_type(done.changes, tuple[Change, ...])
+    await proposal.fulfill("b")  # type: ignore[arg-type]
+    await ctx.chat("done", to=proposal.proposer)
 
 
 @agent.on_proposal
 def review_all(proposal: Proposal) -> None:
-    assert_type(proposal.proposer, str)
+    assert_type(proposal.tool, str)
+
+
+@agent.on_proposal(method=["tools/call", "resources/*"], name=["a", "b"])
+async def review_some(space: Space, proposal: Proposal) -> None:
+    assert_type(space.me, str)
 
 
 @agent.on_reject
@@ -78,9 +107,16 @@ async def rejected(rejection: Rejection) -> None:
         return
 
 
+@agent.on_reject()
+def rejected_in_a_thread(rejection: Rejection, ctx: Context) -> None:
+    ctx.check_cancelled()
+
+
 @agent.on_withdraw
 async def withdrawn(withdrawal: Withdrawal) -> None:
+    assert_type(withdrawal.cause, Cause)
     assert_type(withdrawal.cause.code, str)
+    assert_type(withdrawal.cause.chain, tuple[Link, ...])
 
 
 @agent.on_conflict
@@ -90,12 +126,14 @@ async def conflict(conflict: Conflict) -> None:
 
 @agent.on_chat
 async def said(chat: Chat, space: Space) -> None:
-    await space.chat(chat.text, to=chat.sender, about=chat.id)
+    assert_type(await space.chat(chat.text, to=chat.sender, about=chat.id), str)
+    assert_type(chat.about, str | None)
 
 
 @agent.on("acme/event", "system/*")
 async def seen(envelope: Envelope) -> None:
     assert_type(envelope.to, tuple[str, ...])
+    envelope.kind = "another"  # type: ignore[misc]
 
 
 @agent.on_join
@@ -103,52 +141,144 @@ async def joined(participant: Participant) -> None:
     assert_type(participant.id, str)
 
 
+@agent.on_leave()
+async def left(participant: Participant, ctx: Context) -> None:
+    await ctx.chat(f"{participant.id} left")
+
+
 class Tools:
     @handlers.tool
     async def add(self, a: int, b: int) -> int:
         return a + b
 
+    @handlers.on_proposal(name="add")
+    async def review(self, proposal: Proposal) -> None:
+        await proposal.fulfill()
+
 
 agent.include(Tools())
 
 
+async def methods_stay_what_they_were(tools: Tools) -> None:
+    assert_type(await tools.add(1, 2), int)
+
+
+def what_no_decorator_takes() -> None:
+    agent.tool(nome="x")  # type: ignore[call-overload]
+    agent.tool(name=1)  # type: ignore[call-overload]
+    agent.on_proposal(tool="x")  # type: ignore[call-overload]
+    agent.on(1)  # type: ignore[arg-type]
+    agent.on_request()  # type: ignore[attr-defined]
+
+
+# --- the context ----------------------------------------------------------------------------------
+
+
+@agent.tool
+async def everything_in_a_context(ctx: Context) -> None:
+    assert_type(ctx.cancelled, bool)
+    assert_type(ctx.reason, Cause | None)
+    assert_type(ctx.space, Space)
+    assert_type(ctx.envelope, Envelope)
+    str(ctx.reason.code)  # type: ignore[union-attr]
+    ctx.progress(1, 2, "half")
+    await ctx.progress(2, 2)
+    async with ctx.cleanup(5):
+        ctx.log.info("tidy")
+    assert_type(await ctx.call("files", "read", to=["a"], accept_edits=True), Any)
+    async with ctx.propose("files", "write", wait=Wait.FIRST) as proposal:
+        assert_type(proposal, OwnProposal)
+
+
+# --- being in a space -----------------------------------------------------------------------------
+
+
 def on_progress(progress: Progress) -> None:
+    assert_type(progress.done, float)
     assert_type(progress.total, float | None)
 
 
 async def verbs() -> None:
     async with agent.join("ws://localhost:8420", space="demo", token="…") as space:
         assert_type(space, Space)
+        assert_type(space.connected, bool)
         assert_type(space.participants, tuple[Participant, ...])
+        assert_type(space.guarantees, Guarantees)
+        assert_type(space.guarantees.identity_checked, bool)
+        assert_type(space.may("chat", {"message": "hi"}), bool)
         result = await space.call("files", "write_file", {"path": "a"}, on_progress=on_progress)
         assert_type(result, Any)
+        assert_type(await space.request("files", "tools/list", idempotent=True), Any)
         assert_type(await space.tools("files"), list[dict[str, Any]])
-        async with space.propose(
-            "files", "write_file", {"path": "a"}, to=["reviewer"], ttl=30
-        ) as proposal:
-            assert_type(proposal, OwnProposal)
-            outcome = await proposal.outcome()
-            assert_type(outcome, Outcome)
-            assert_type(summary(outcome), str)
+        assert_type(await space.send("acme/event", {"any": ["JSON"]}), str)
+        await space.call("files")  # type: ignore[call-arg]
+        await space.call("files", "write_file", ["a"])  # type: ignore[arg-type]
+        await space.chat("hi", to=1)  # type: ignore[arg-type]
         with space.watch() as envelopes:
+            assert_type(envelopes.missed, int)
             async for envelope in envelopes:
                 assert_type(envelope, Envelope)
+        for record in space.proposals:
+            assert_type(record, ProposalRecord)
+            assert_type(record.state, ProposalState)
+            await space.proposal(record).reject(Reason.POLICY)
 
 
-def summary(outcome: Outcome) -> str:
+async def proposing(space: Space) -> None:
+    async with space.propose(
+        "files", "write_file", {"path": "a"}, to=["reviewer"], ttl=30, wait="first"
+    ) as proposal:
+        assert_type(proposal, OwnProposal)
+        assert_type(proposal.state, ProposalState)
+        outcome = await proposal.outcome()
+        assert_type(outcome, Outcome)
+        assert_type(by_match(outcome), str)
+        assert_type(await proposal.result(accept_edits=True), Any)
+        await proposal.withdraw(Reason.NO_LONGER_NEEDED)
+    with space.propose("files", "write_file"):  # type: ignore[attr-defined]
+        pass
+
+
+def by_match(outcome: Outcome) -> str:
     """Every way in which a proposal ends, and no other."""
     match outcome:
         case Fulfilled():
             assert_type(outcome.edited, bool)
-            return f"by {outcome.by}"
+            assert_type(outcome.is_error, bool)
+            return f"by {outcome.by}, carried out by {outcome.executor}"
         case Rejected():
             return outcome.reason
         case Withdrawn():
+            assert_type(outcome.cause, Cause)
             return outcome.reason
         case Expired():
             return f"sent: {outcome.sent}"
         case Gone():
             return ", ".join(outcome.participants)
+        case _:
+            assert_never(outcome)
+
+
+def by_isinstance(outcome: Outcome) -> str:
+    if isinstance(outcome, Fulfilled):
+        return outcome.by
+    if isinstance(outcome, Rejected | Withdrawn):
+        assert_type(outcome, Rejected | Withdrawn)
+        return outcome.reason
+    assert_type(outcome, Expired | Gone)
+    str(outcome.reason)  # type: ignore[union-attr]
+    return outcome.proposal_id
+
+
+def a_way_forgotten(outcome: Outcome) -> str:
+    match outcome:
+        case Fulfilled() | Rejected() | Withdrawn() | Expired():
+            return outcome.proposal_id
+        case _:
+            assert_never(outcome)  # type: ignore[arg-type]
+
+
+# --- scripts and settings -------------------------------------------------------------------------
 
 
 async def token() -> str:
@@ -157,10 +287,87 @@ async def token() -> str:
 
 def script() -> None:
     agent.run("ws://localhost:8420", space="demo", token=token)
-    agent.run(backend="trio", log_level=None)
+    agent.run(token=lambda: "…", grace=1)
+    agent.run(
+        backend="trio",
+        log_level=None,
+        settings=Settings(
+            dialect="mew/v0.4",
+            backoff=Backoff(first=1, longest=60),
+            limits=Limits(),
+            first_welcome=None,
+        ),
+    )
+    agent.run(backend="curio")  # type: ignore[arg-type]
+    agent.run(token=1)  # type: ignore[arg-type]
+    Settings(dialekt="mew/v0.4")  # type: ignore[call-arg]
+    Settings().dialect = "mew/v0.4"  # type: ignore[misc]
+
+
+# --- gateways -------------------------------------------------------------------------------------
+
+
+async def gateways() -> None:
+    async with Gateway("demo", participants={"alice": [{"kind": "chat"}]}) as gateway:
+        assert_type(gateway, Gateway)
+        assert_type(gateway.url, str)
+        assert_type(gateway.port, int)
+        assert_type(gateway.token("alice"), str)
+        async with agent.join(gateway.url, space="demo", token=gateway.token("alice")):
+            pass
+        gateway.drop("alice")
+        gateway.kill()
+        await gateway.restart()
+    Gateway(port="8420")  # type: ignore[arg-type]
+
+
+def gateway_for_trio() -> None:
+    with Gateway(participants={"alice": [{"kind": "chat"}]}).in_thread() as gateway:
+        assert_type(gateway.url, str)
+        assert_type(gateway.token("alice"), str)
+        gateway.restart()
+
+
+async def without_a_network() -> None:
+    space = MemorySpace(participants={"alice": [{"kind": "chat"}]})
+    async with agent.join(space.connector("alice")) as joined:
+        assert_type(joined, Space)
+        space.drop("alice")
+    space.kill()
+    space.restart()
+
+
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def every_error_is_one_of_ours(error: meup_agent.MeupError) -> str:
-    if isinstance(error, meup_agent.RequestError):
-        assert_type(error.code, int | str)
+    match error:
+        case meup_agent.RequestError():
+            assert_type(error.code, int | str)
+            assert_type(error.by, str | None)
+        case meup_agent.ToolError():
+            assert_type(error.result, dict[str, Any])
+        case meup_agent.ProposalRejected():
+            assert_type((error.reason, error.by), tuple[str, str])
+        case meup_agent.ProposalEdited():
+            assert_type(error.value, Any)
+        case meup_agent.AlreadyInProgress():
+            assert_type(error.by, str)
+        case meup_agent.AlreadyDecided():
+            assert_type(error.state, str)
+        case meup_agent.Refused():
+            assert_type(error.error, str)
+            assert_type(error.details, dict[str, Any])
+        case meup_agent.HandshakeRefused():
+            assert_type(error.retry_after, float | None)
+        case meup_agent.TransportClosed():
+            assert_type((error.code, error.reason), tuple[int, str])
+        case meup_agent.InvalidPattern():
+            assert_type(error.place, str)
+        case _:
+            pass
     return str(error)
+
+
+def a_timeout_is_one_for_python_too(error: meup_agent.RequestTimeout) -> TimeoutError:
+    return error
