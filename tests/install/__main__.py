@@ -166,10 +166,16 @@ def main(folder: Path) -> None:
             job.result()
     say(f"without extras, {new}")
     try_bare(bare, tests)
-    say(f"the oldest dependencies, {old}")
-    run_suite(oldest, tests)
-    say(f"the newest dependencies, {new}")
-    run_suite(newest, tests)
+    failures: list[str] = []
+    for environment, python in ((oldest, old), (newest, new)):
+        say(f"the {environment.name} dependencies, {python}")
+        try:
+            run_suite(environment, tests)
+        except Failed as failure:
+            # What the other one says helps to find out why.
+            failures.append(str(failure))
+    if failures:
+        raise Failed("; ".join(failures))
     say("the installed package works")
 
 
