@@ -110,10 +110,11 @@ class Spaces:
 
     def grant(self, recipient: str, capabilities: list[Json], grant_id: str) -> None:
         """Adds to what a participant may do and tells it so."""
-        if self.version.grants_welcome and recipient in self.tokens.values():
-            # By token, since the name may stand for whoever joined with that token.
+        if self.version.grants_welcome:
+            # By token: the name stands for whoever joined with the token that was made for it.
             made_for = [token for token, owner in self.tokens.items() if owner == recipient]
-            recipient = next((p for p, t in self.shown_token.items() if t in made_for), recipient)
+            holders = [name for name, token in self.shown_token.items() if token in made_for]
+            recipient = holders[0] if holders else ""
         peer = self.peer(recipient)
         if peer is None:
             return
