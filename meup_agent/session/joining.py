@@ -57,14 +57,16 @@ class Welcomed(NamedTuple):
     capable: bool
 
 
-def join_frame(participant: str, space: str | None, token: str | None, dialect: str) -> bytes:
+def join_frame(
+    participant: str, space: str | None, token: str | None, dialect: str | None
+) -> bytes:
     """The first frame for a gateway that does not read the handshake's headers (PROTOCOL 2).
 
     Args:
         participant: Who we are, or want to be.
         space: The space's name, where we know it.
         token: Our token.
-        dialect: The dialect that we speak.
+        dialect: The dialect that we speak, where the gateway may know it.
     """
     said = {"participantId": participant, "space": space, "token": token, "protocol": dialect}
     known = {name: value for name, value in said.items() if value is not None}

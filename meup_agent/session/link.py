@@ -72,7 +72,8 @@ class Link:
         connector: Opens a connection.
         token: The participant's token, or what gives it.
         headers: More headers for the handshake.
-        join: Makes the join frame from the token.
+        join: Makes the join frame from the token, and from whether the gateway has answered with
+            its dialect.
         insist: Send it also to a gateway that has taken the token from the handshake.
         line: What is done with each connection.
         backoff: How long to wait in between.
@@ -88,7 +89,7 @@ class Link:
         *,
         token: Token | None,
         headers: dict[str, str],
-        join: Callable[[str | None], bytes],
+        join: Callable[[str | None, bool], bytes],
         insist: bool,
         line: Line,
         backoff: Backoff,
@@ -147,7 +148,7 @@ class Link:
             async with self._connector(headers) as transport:
                 knows_us = DIALECT_HEADER.lower() in transport.response_headers
                 joining = Joining(
-                    self._join(token),
+                    self._join(token, knows_us),
                     at_once=self._insist or not knows_us,
                     again=self._was_welcomed,
                 )

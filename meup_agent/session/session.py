@@ -168,8 +168,12 @@ class Session(AsyncContextManagerMixin):
             connector,
             token=token,
             headers={DIALECT_HEADER: self._settings.dialect},
-            join=lambda token: join_frame(
-                participant or name, space, token, self._settings.dialect
+            join=lambda token, knows_us: join_frame(
+                participant or name,
+                space,
+                token,
+                # Gateways that do not know our dialect refuse a join frame that names it.
+                self._settings.dialect if knows_us else None,
             ),
             insist=participant is not None,
             line=Line(
