@@ -6,7 +6,7 @@ import logging
 import os
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
@@ -20,6 +20,8 @@ from meup_agent.agent.tasks import handler_tasks
 from meup_agent.client.space import Space
 from meup_agent.errors import ConfigurationError
 from meup_agent.session import Session, Settings
+from meup_agent.session.events import Observer
+from meup_agent.session.telling import check_observer, observed
 from meup_agent.transport.websocket import websocket_connector
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from meup_agent.transport.base import Connector
 
 log = logging.getLogger("meup_agent.agent")
+
+AnyObserver = TypeVar("AnyObserver", bound=Observer)
 
 GRACE: Final = 5.0
 """Seconds that handlers get to finish when an agent stops, and again to end when cancelled."""
@@ -51,6 +55,7 @@ class Agent(Decorators):
     def __init__(self, name: str) -> None:
         self.name = name
         self._registry = Registry(INJECTABLES)
+        self._observers: list[Observer] = []
         super().__init__(INJECTABLES, self._registry.add)
 
     def include(self, source: object) -> None:
@@ -61,6 +66,26 @@ class Agent(Decorators):
             UsageError: Nothing in it is marked, or the agent has started.
         """
         self._registry.include(source)
+
+    def observe(self, observer: AnyObserver) -> AnyObserver:
+        """Tell a function what happens to the agent in all its spaces; also a decorator.
+
+        It is called with each :class:`~meup_agent.Event`, in the order of happening, on the
+        space's event loop: it must return at once. What it raises is logged and disturbs nothing.
+        Where nobody observes, nothing is spent on it. Observers may come at any time.
+
+        Args:
+            observer: The function, or any other callable that is not ``async``.
+
+        Returns:
+            The observer, unchanged.
+
+        Raises:
+            UsageError: It cannot be called, or is ``async``.
+        """
+        check_observer(observer)
+        self._observers.append(observer)
+        return observer
 
     def __repr__(self) -> str:
         """The agent's name."""
@@ -104,8 +129,11 @@ class Agent(Decorators):
         """
         connector, where, space, token, participant = _where_to(url, space, token, participant)
         self._registry.freeze()
-        async with handler_tasks() as (tasks, group):
-            runner = Runner(self._registry, self.name, tasks, group)
+        async with (
+            observed(self._observers, space) as events,
+            handler_tasks() as (tasks, group),
+        ):
+            runner = Runner(self._registry, self.name, tasks, group, events)
             session = Session(
                 connector,
                 token=token,
@@ -115,6 +143,7 @@ class Agent(Decorators):
                 space=space,
                 participant=participant,
                 name=self.name,
+                events=events,
             )
             joined = Space(session)
             runner.attach(session, joined)

@@ -13,6 +13,7 @@ from meup_agent.agent import mcp
 from meup_agent.agent.answer import wire_result
 from meup_agent.agent.context import Context
 from meup_agent.agent.definitions import HandlerDefinition, Role
+from meup_agent.agent.observing.handlers import HandlerEvents
 from meup_agent.agent.scope import (
     LATE_SECONDS,
     Scope,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Key, Work
     from meup_agent.session import Session
+    from meup_agent.session.telling import Events
 
 log = logging.getLogger("meup_agent.agent")
 
@@ -61,15 +63,23 @@ class Runner:
         name: The agent's name.
         tasks: Where the handlers' tasks live.
         group: Where the tasks live that watch over them.
+        events: Told of what happens to them.
     """
 
     def __init__(
-        self, registry: Registry, name: str, tasks: HandlerTasks, group: TaskGroup
+        self,
+        registry: Registry,
+        name: str,
+        tasks: HandlerTasks,
+        group: TaskGroup,
+        events: Events,
     ) -> None:
         self._registry = registry
         self._name = name
         self._tasks = tasks
         self._group = group
+        self._events = events
+        self._followed = HandlerEvents(events)
         self._scopes: dict[Key, Scope] = {}
         self._idle = anyio.Event()
         # How many run at once is the exchange table's decision: a handler that awaits an exchange
@@ -113,6 +123,8 @@ class Runner:
         if scope is None or scope.cause is not None:
             return
         log.info("%s is cancelled by %r: %r", scope.name, cause.by, str(cause)[:MAX_LOGGED_CHARS])
+        if self._followed.begun:
+            self._followed.stopping(key, cause)
         scope.cancel(cause)
         self._group.start_soon(self._watch_the_end, scope, name=f"end of {scope.name}")
 
@@ -125,32 +137,41 @@ class Runner:
     def abandon_threads(self) -> None:
         """Stop waiting for worker threads that do not look whether they were cancelled."""
         for scope in self._scopes.values():
-            scope.abandon()
+            if scope.abandon():
+                self._followed.left_behind(scope.key)
 
     def end(self) -> None:
         """The space has been left: begin nothing more, and wait for no thread."""
         self._over = True
-        for scope in self._scopes.values():
-            scope.cancel(
-                Cause(Reason.NO_LONGER_NEEDED, self._used_session.me, "the agent shuts down")
-            )
+        for key, scope in list(self._scopes.items()):
+            if scope.cause is None:
+                cause = Cause(
+                    Reason.NO_LONGER_NEEDED, self._used_session.me, "the agent shuts down"
+                )
+                self._followed.stopping(key, cause)
+                scope.cancel(cause)
         self.abandon_threads()
 
     # --- one handler ---
 
     async def _run(self, scope: Scope, work: Work) -> None:
         session = self._used_session
+        if self._events.observers and scope.cause is None:
+            self._followed.started(scope.key, work, self._handler_of(work))
         try:
             begin_handler(RunningHandler(scope.key, session, scope.why))
             result = await scope.run(partial(self._result, scope, work))
         except BaseException as error:
             scope.end()
+            self._followed.raised(scope.key, error)
             if not self._failed(scope, error):
                 raise
         else:
             scope.end()
             self._returned(scope, result)
         finally:
+            if self._followed.begun:
+                self._followed.ended(scope.key, scope.cause)
             del self._scopes[scope.key]
             if not self._scopes:
                 self._idle.set()
@@ -162,6 +183,7 @@ class Runner:
         try:
             self._used_session.returned(scope.key, result)
         except NotExpressible as error:
+            self._followed.raised(scope.key, error)
             self._answer_error(scope, error)
 
     def _stopped(self, scope: Scope) -> None:
@@ -253,6 +275,7 @@ class Runner:
             if not is_failure(error):
                 raise
             failure = error
+        self._followed.raised(scope.key, failure)
         if scope.cause is None:
             log.error("%s failed", scope.name, exc_info=failure)
         return wire_result(handler.tool.error_result(failure))
@@ -266,6 +289,7 @@ class Runner:
                 return
             if not is_failure(error):
                 raise
+            self._followed.raised(scope.key, error)
             log.exception("%s failed", definition.signature.source.qualname)
 
     async def _invoke(
@@ -276,12 +300,15 @@ class Runner:
             parameter: self._injected(what, scope, work)
             for parameter, what in signature.injected.items()
         }
-        return await scope.call(
+        value = await scope.call(
             definition.fn,
             {**arguments, **injected},
             is_async=signature.is_async,
             threads=self._threads,
         )
+        if self._followed.begun:
+            self._followed.returned(scope.key)
+        return value
 
     def _injected(self, what: str, scope: Scope, work: Work) -> Any:
         envelope = work.envelope
@@ -310,6 +337,14 @@ class Runner:
         if work.role is exchange.Role.KIND:
             return self._registry.for_kind(work.envelope.kind)
         return self._registry.handlers(_ROLES[work.role])
+
+    def _handler_of(self, work: Work) -> str:
+        """The handler's name for observers; no stranger's word is one, so that they are few."""
+        if work.role is not exchange.Role.REQUEST:
+            return ", ".join(each.signature.source.qualname for each in self._definitions(work))
+        call = called(work)
+        is_tool = call.method == mcp.TOOL_CALL and self._registry.tool(call.name) is not None
+        return call.name if is_tool else call.method
 
     def _name_of(self, work: Work) -> str:
         """The handler's name and the exchange's, for the log."""

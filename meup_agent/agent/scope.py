@@ -81,12 +81,13 @@ class Scope:
             self.cause = cause
             self._cancel_scope.cancel()
 
-    def abandon(self) -> None:
-        """Do not wait for its worker threads any longer."""
+    def abandon(self) -> bool:
+        """Do not wait for its worker threads any longer; whether there were any."""
         for waiting, thread in self._threads.items():
             if thread is not None:
                 abandoned.add(thread)
             waiting.cancel()
+        return bool(self._threads)
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """Do the handler's work in the scope; ``None`` if it was cancelled."""

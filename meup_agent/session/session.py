@@ -53,8 +53,10 @@ from meup_agent.session.watcher import Watcher
 from meup_agent.transport.base import DIALECT_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
     from typing import Self
+
+    from anyio.abc import TaskGroup
 
     from meup_agent.errors import TransportError
     from meup_agent.protocol.envelope import Envelope
@@ -80,6 +82,14 @@ class Handlers(Protocol):
 
     def cancel(self, key: Key, cause: Cause) -> None:
         """End its scope."""
+        ...
+
+
+class Listener(Protocol):
+    """Somebody who hears every envelope."""
+
+    def put(self, envelope: Envelope) -> None:
+        """Take one; returns at once."""
         ...
 
 
@@ -162,8 +172,11 @@ class Session(AsyncContextManagerMixin):
         self._timer_at: float | None = None
         self._failure: TransportError | None = None
         self._presence = anyio.CancelScope(shield=True)
+        self._tasks: TaskGroup | None = None
         self._over = ""
-        self._watchers: set[Watcher] = set()
+        self._watchers: set[Listener] = set()
+        self.connections = 0
+        """Connections that have welcomed us."""
         self._link = Link(
             connector,
             token=token,
@@ -198,6 +211,7 @@ class Session(AsyncContextManagerMixin):
     @asynccontextmanager
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
         async with background_tasks() as tasks:
+            self._tasks = tasks
             tasks.start_soon(self._be_present, name="meup session")
             try:
                 await self._first_welcome()
@@ -261,6 +275,7 @@ class Session(AsyncContextManagerMixin):
         if welcomed and self._participant not in (None, self.table.me):
             raise WrongParticipant(str(self._participant), self.table.me, self._where)
         if welcomed:
+            self.connections += 1
             self.events.connected(self.table.me, self._where, envelope.protocol)
         self.apply(effects)
         for watcher in self._watchers:
@@ -441,13 +456,14 @@ class Session(AsyncContextManagerMixin):
         if waiter is None:
             return Unsent("the exchange is not open")
         if waiter.ending is None:
-            with self._place_given_free(parent):
+            with self.place_given_free(parent):
                 await waiter.done.wait()
         assert waiter.ending is not None
         return waiter.ending
 
     @contextmanager
-    def _place_given_free(self, parent: Key | None) -> Generator[None]:
+    def place_given_free(self, parent: Key | None) -> Generator[None]:
+        """What a handler waits for in the block keeps no other handler from running."""
         if parent is None:
             yield
             return
@@ -508,6 +524,20 @@ class Session(AsyncContextManagerMixin):
     def raised(self, key: Key, code: int, message: str, data: Any = None) -> None:
         """A handler has failed, or has ended cancelled."""
         self.apply(self.table.raised(key, code, message, data, self.now()))
+
+    def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Do something in a task of the session's own; what it raises ends the session.
+
+        Raises:
+            NotSent: There is no connection any more, and there will be none.
+        """
+        if self._over or self._tasks is None:
+            raise NotSent(f"{name} was not begun: {self._over or 'we have not joined'}")
+        self._tasks.start_soon(work, name=name)
+
+    def listen(self, listener: Listener) -> None:
+        """Hand every envelope from here on to somebody at once, after it took effect."""
+        self._watchers.add(listener)
 
     @contextmanager
     def watch(self) -> Generator[Watcher]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import deque
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypedDict
 
 import anyio
 
-from meup_agent.errors import UsageError, printable
+from meup_agent.errors import SessionEnded, UsageError, printable
 from meup_agent.protocol import payloads
 from meup_agent.session.events import (
     Connected,
@@ -23,7 +24,7 @@ from meup_agent.session.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from meup_agent.errors import InvalidEnvelope
     from meup_agent.protocol.envelope import Envelope
@@ -161,6 +162,20 @@ class Events:
                 expected=False,
             )
         )
+
+
+@asynccontextmanager
+async def observed(observers: Sequence[Observer], space: str | None) -> AsyncGenerator[Events]:
+    """The events of one presence in a space; at the block's end it is over."""
+    events = Events(observers, space or "")
+    why = "we have left the space"
+    try:
+        yield events
+    except SessionEnded as error:
+        why = str(error)
+        raise
+    finally:
+        events.left(why)
 
 
 def check_observer(observer: object) -> None:

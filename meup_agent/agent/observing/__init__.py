@@ -1,0 +1,3 @@
+"""What happens to an agent: told to its observers, written to a log, counted."""
+
+from __future__ import annotations

@@ -1,0 +1,125 @@
+"""What happens to the handlers of a space, as events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from meup_agent.agent.scope import is_failure, without_stops
+from meup_agent.session.events import (
+    HandlerFailed,
+    HandlerFinished,
+    HandlerStarted,
+    HandlerStopped,
+    HandlerStopping,
+)
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.exchange import Key, Work
+    from meup_agent.protocol.reasons import Cause
+    from meup_agent.session.telling import Events
+
+
+class _Which(TypedDict):
+    role: str
+    handler: str
+    exchange: str
+    sender: str
+
+
+@dataclass(slots=True)
+class _Begun:
+    which: _Which
+    since: float
+    failure: BaseException | None = None
+    returned: bool = False
+    left_behind: bool = False
+
+
+class HandlerEvents:
+    """Follows each handler from its start to its end, where somebody observes.
+
+    Attributes:
+        begun: The handlers that are followed; empty where nobody observes.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self.begun: dict[Key, _Begun] = {}
+
+    def started(self, key: Key, work: Work, handler: str) -> None:
+        """A handler begins."""
+        happening = self._events.happening()
+        which: _Which = {
+            "role": str(work.role),
+            "handler": handler,
+            "exchange": work.envelope.id,
+            "sender": work.envelope.sender,
+        }
+        self.begun[key] = _Begun(which, happening["at"])
+        self._events.tell(HandlerStarted(**happening, **which))
+
+    def stopping(self, key: Key, cause: Cause) -> None:
+        """It was asked to stop."""
+        begun = self.begun.get(key)
+        if begun is not None:
+            self._events.tell(
+                HandlerStopping(**self._events.happening(), **begun.which, cause=cause)
+            )
+
+    def returned(self, key: Key) -> None:
+        """Its function has returned."""
+        begun = self.begun.get(key)
+        if begun is not None:
+            begun.returned = True
+
+    def raised(self, key: Key, error: BaseException) -> None:
+        """It raised; of several functions that are told of the same, another one may have."""
+        begun = self.begun.get(key)
+        failure = without_stops(error)
+        if begun is None or failure is None:
+            return
+        if begun.failure is not None:
+            failure = BaseExceptionGroup("several handlers failed", [begun.failure, failure])
+        begun.failure = failure
+
+    def left_behind(self, key: Key) -> None:
+        """Nobody waits for its thread any longer."""
+        begun = self.begun.get(key)
+        if begun is not None:
+            begun.left_behind = True
+
+    def ended(self, key: Key, cause: Cause | None) -> None:
+        """It has ended, cancelled or not."""
+        begun = self.begun.pop(key, None)
+        if begun is None:
+            return
+        happening = self._events.happening()
+        seconds, failure = happening["at"] - begun.since, begun.failure
+        if cause is not None:
+            own = failure if failure is not None and is_failure(failure) else None
+            self._events.tell(
+                HandlerStopped(
+                    **happening,
+                    **begun.which,
+                    seconds=seconds,
+                    cause=cause,
+                    outcome=_outcome(begun, own),
+                    error=own,
+                )
+            )
+        elif failure is not None:
+            self._events.tell(
+                HandlerFailed(**happening, **begun.which, seconds=seconds, error=failure)
+            )
+        else:
+            self._events.tell(HandlerFinished(**happening, **begun.which, seconds=seconds))
+
+
+def _outcome(
+    begun: _Begun, failure: BaseException | None
+) -> Literal["stopped", "completed", "unknown"]:
+    """What is known of a handler that was asked to stop (PROTOCOL 5)."""
+    if failure is not None or begun.left_behind:
+        return "unknown"
+    return "completed" if begun.returned else "stopped"
