@@ -1,0 +1,18 @@
+"""Every figure: `python -m tests.bench`, or only those named: `python -m tests.bench calls`."""
+
+import sys
+
+from tests.bench import calls, gateway_fanout, imports, memory, request, withdraw
+from tests.bench.figures import main
+
+PROGRAMS = (
+    calls.PROGRAM,
+    withdraw.PROGRAM,
+    request.PROGRAM,
+    gateway_fanout.PROGRAM,
+    memory.PROGRAM,
+    imports.PROGRAM,
+)
+
+if __name__ == "__main__":
+    main(PROGRAMS, sys.argv[1:])

@@ -1,0 +1,138 @@
+"""A tool call, agent → gateway → agent and back: alone, and with 32 under way.
+
+Run it from the repository: `python -m tests.bench.calls`
+
+Caller, gateway and tool run in processes of their own, on uvloop. In the same round, messages of
+the same sizes make the same way without any of our code, and the official SDK makes the same call
+between two processes.
+"""
+
+import sys
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from meup_agent import Agent
+from tests.bench import peers
+from tests.bench.figures import Figure, Program, main
+from tests.bench.processes import Address, answer, gateway, on_uvloop, process
+from tests.bench.timing import Calls, Times, measured
+
+ALONE, TOGETHER, IN_FLIGHT = 1500, 6400, 32
+OF_MCP = 0.2
+"""Share of these that the SDK makes: its calls take longer, and are as even."""
+
+SPACE = "demo"
+PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
+    "caller": [{"kind": "mcp/request"}],
+    "tools": [],
+}
+
+
+class Seen(NamedTuple):
+    """What a caller found: the times, and how large a request and its answer are."""
+
+    times: Times
+    asked_bytes: int
+    answer_bytes: int
+
+
+def tools(pipe: Connection, address: Address) -> None:
+    """The agent with the tool."""
+    agent = Agent("tools")
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    async def serve() -> None:
+        token = address.tokens[SPACE, "tools"]
+        async with agent.join(address.url, space=SPACE, token=token):
+            pipe.send("ready")
+            await answer(pipe, lambda _: None)
+
+    on_uvloop(serve())
+
+
+def caller(pipe: Connection, address: Address, wanted: Calls) -> None:
+    """The agent that calls."""
+
+    async def call_all() -> None:
+        token = address.tokens[SPACE, "caller"]
+        async with Agent("caller").join(address.url, space=SPACE, token=token) as space:
+
+            async def call() -> None:
+                assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+
+            times = await measured(call, wanted)
+            with space.watch() as heard:
+                await call()
+                request, response = await anext(heard), await anext(heard)
+            pipe.send(Seen(times, len(request.frame), len(response.frame)))
+
+    on_uvloop(call_all())
+
+
+def ours(wanted: Calls) -> Seen:
+    with process(gateway, {SPACE: PARTICIPANTS}) as middle:
+        address = middle.recv()
+        with process(tools, address) as tool:
+            tool.recv()
+            with process(caller, address, wanted) as calling:
+                seen: Seen = calling.recv()
+                return seen
+
+
+def bare_echo(wanted: Calls, asked_bytes: int, answer_bytes: int) -> Times:
+    with process(peers.relay) as middle:
+        port = middle.recv()
+        with process(peers.echo, port, answer_bytes) as far:
+            far.recv()
+            with process(peers.echo_caller, port, asked_bytes, wanted) as calling:
+                times: Times = calling.recv()
+                return times
+
+
+def mcp_over_http(wanted: Calls) -> Times:
+    with process(peers.mcp_http_server) as server:
+        url = f"http://127.0.0.1:{server.recv()}/mcp"
+        with process(peers.mcp_caller, url, wanted) as calling:
+            times: Times = calling.recv()
+            return times
+
+
+def mcp_over_stdio(wanted: Calls) -> Times:
+    with process(peers.mcp_caller, None, wanted) as calling:
+        times: Times = calling.recv()
+        return times
+
+
+def measure(scale: float = 1.0) -> Iterator[Figure]:
+    wanted = Calls(max(1, round(ALONE * scale)), max(1, round(TOGETHER * scale)), IN_FLIGHT)
+    fewer = Calls(
+        max(1, round(wanted.alone * OF_MCP)), max(1, round(wanted.together * OF_MCP)), IN_FLIGHT
+    )
+    seen = ours(wanted)
+    our = seen.times
+    bare = bare_echo(wanted._replace(together=1), seen.asked_bytes, seen.answer_bytes)
+    http, stdio = mcp_over_http(fewer), mcp_over_stdio(fewer)
+    yield Figure("a call", our.median * 1e6, "µs")
+    yield Figure("bare echo, same processes and sizes", bare.median * 1e6, "µs")
+    yield Figure("`mcp` over streamable HTTP", http.median * 1e6, "µs")
+    yield Figure("`mcp` over stdio", stdio.median * 1e6, "µs")
+    yield Figure("a call: times the bare echo", our.median / bare.median, "×", 2)
+    yield Figure(
+        "faster than `mcp` over streamable HTTP", http.median / our.median, "×", 8, at_least=True
+    )
+    yield Figure("faster than `mcp` over stdio", stdio.median / our.median, "×", 4, at_least=True)
+    yield Figure("calls with 32 under way", our.rate, "/s")
+    yield Figure("`mcp` over streamable HTTP with 32 under way", http.rate, "/s")
+    yield Figure(
+        "more calls than `mcp` over streamable HTTP", our.rate / http.rate, "×", 10, at_least=True
+    )
+
+
+PROGRAM = Program("calls", "A tool call through the gateway", measure)
+
+if __name__ == "__main__":
+    main([PROGRAM], sys.argv[1:])

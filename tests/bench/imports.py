@@ -1,0 +1,70 @@
+"""How long an import takes, in fresh processes, beside the import of the libraries alone.
+
+Run it from the repository: `python -m tests.bench.imports`
+
+CPU time, from bytecode that is there: the first import after an installation compiles more.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from tests.bench.figures import Figure, Program, main
+
+TIMES = 5
+"""Processes for each figure and round."""
+
+LIBRARIES = (
+    "import anyio, anyio.from_thread, anyio.to_thread, msgspec, re2, rfc8785, typing_extensions\n"
+    "import websockets.exceptions, websockets.protocol\n"
+    "from tenacity import AsyncRetrying\n"
+    "from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model"
+)
+"""What the agent imports, as it does."""
+
+IMPORTS = {
+    "the libraries": LIBRARIES,
+    "`from meup_agent import Agent`": "from meup_agent import Agent",
+    "`import meup_agent`": "import meup_agent",
+    "`import meup_agent.gateway.server`": "import meup_agent.gateway.server",
+}
+
+
+def seconds(statement: str, bytecode: str) -> float:
+    """CPU seconds of an import in a fresh process."""
+    code = f"from time import process_time as now\nbegun = now()\n{statement}\nprint(now() - begun)"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHONPYCACHEPREFIX": bytecode,
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    return float(done.stdout)
+
+
+def measure(scale: float = 1.0) -> Iterator[Figure]:
+    times = round(TIMES * scale)
+    found: dict[str, list[float]] = {name: [] for name in IMPORTS}
+    with tempfile.TemporaryDirectory() as bytecode:
+        for turn in range(1 + times):
+            for name, statement in IMPORTS.items():
+                took = seconds(statement, bytecode)
+                if turn or not times:  # the first mostly compiles
+                    found[name].append(took)
+    medians = {name: statistics.median(took) for name, took in found.items()}
+    for name, median in medians.items():
+        yield Figure(name, median * 1e3, "ms")
+    libraries, agent, *_ = medians.values()
+    yield Figure("the agent's import: times its libraries'", agent / libraries, "×", 1.5)
+
+
+PROGRAM = Program("imports", "Import time", measure)
+
+if __name__ == "__main__":
+    main([PROGRAM], sys.argv[1:])

@@ -1,0 +1,114 @@
+"""Processes to measure, a pipe to each, and a gateway in one of them."""
+
+import asyncio
+import multiprocessing
+import resource
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvloop
+
+from meup_agent.gateway.auth import new_token
+from meup_agent.gateway.config import Config, SpaceConfig, participant
+from meup_agent.gateway.embedded import Gateway
+
+_SPAWN = multiprocessing.get_context("spawn")
+
+Spaces = Mapping[str, Mapping[str, list[dict[str, Any]]]]
+"""Space → participant → capabilities."""
+
+
+class Address(NamedTuple):
+    """Where a gateway listens, and the tokens by space and participant."""
+
+    url: str
+    port: int
+    tokens: dict[tuple[str, str], str]
+
+
+class Usage(NamedTuple):
+    """What a process has used so far: CPU in seconds, and its memory now, in bytes."""
+
+    cpu: float
+    memory: int
+    delivered: int = 0
+
+
+@contextmanager
+def process(role: Callable[..., None], *arguments: object) -> Generator[Connection]:
+    """Run a role in a process of its own, which is killed at the end; the pipe to it."""
+    ours, theirs = multiprocessing.Pipe()
+    child = _SPAWN.Process(target=role, args=(theirs, *arguments), daemon=True)
+    child.start()
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        child.kill()
+        child.join()
+        ours.close()
+
+
+def on_uvloop(main: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
+
+
+def usage(delivered: int = 0) -> Usage:
+    """What this process has used."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return Usage(used.ru_utime + used.ru_stime, own_memory(), delivered)
+
+
+def own_memory() -> int:
+    """Bytes of memory that only this process has (Linux)."""
+    rollup = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
+    return sum(
+        int(line.split()[1]) * 1024
+        for line in rollup.splitlines()
+        if line.startswith(("Private_Clean:", "Private_Dirty:"))
+    )
+
+
+async def answer(pipe: Connection, question: Callable[[Any], Any]) -> None:
+    """Answer what is asked through the pipe, for ever."""
+    loop = asyncio.get_running_loop()
+    loop.add_reader(pipe.fileno(), lambda: pipe.send(question(pipe.recv())))
+    await asyncio.Event().wait()
+
+
+def gateway(pipe: Connection, spaces: Spaces) -> None:
+    """A gateway: tells its :class:`Address`, then its :class:`Usage` whenever it is asked."""
+    config = Config(
+        tuple(
+            SpaceConfig(
+                space,
+                {name: participant(name, may, (new_token(),)) for name, may in members.items()},
+            )
+            for space, members in spaces.items()
+        )
+    )
+
+    async def main() -> None:
+        async with Gateway(config=config) as it:
+            tokens = {
+                (space, name): it.token(name, space)
+                for space, members in spaces.items()
+                for name in members
+            }
+            pipe.send(Address(it.url, it.port, tokens))
+            await answer(pipe, lambda _: usage(it.counters.delivered))
+
+    on_uvloop(main())
+
+
+def ask(pipe: Connection, delivered: int = 0) -> Usage:
+    """A gateway's usage once so many frames have been delivered."""
+    while True:
+        pipe.send("usage")
+        used: Usage = pipe.recv()
+        if used.delivered >= delivered:
+            return used

@@ -1,0 +1,60 @@
+"""Every program of this folder works; what it measures is nobody's condition."""
+
+import pytest
+
+from tests.bench.__main__ import PROGRAMS
+from tests.bench.figures import Figure, Program, Summary, cells, main, report, summaries
+
+SMALLEST = 0.002
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_program_measures(program: Program) -> None:
+    figures = list(program.measure(SMALLEST))
+    names = [figure.name for figure in figures]
+    assert names
+    assert len(set(names)) == len(names)
+
+
+def test_a_figure_is_the_median_of_its_rounds() -> None:
+    rounds = [
+        [Figure("a", value, "µs", 2.0), Figure("b", -value, "s")] for value in (3.0, 1.0, 2.0)
+    ]
+    a, b = summaries(rounds)
+    assert (a.median, b.median) == (2.0, -2.0)
+    assert a.met
+    assert b.met
+
+
+@pytest.mark.parametrize(
+    ("figure", "met"),
+    [
+        (Figure("a", 2.0, "×", 2.0), True),
+        (Figure("a", 2.1, "×", 2.0), False),
+        (Figure("a", 1.9, "×", 2.0, at_least=True), False),
+        (Figure("a", 2.0, "×", 2.0, at_least=True), True),
+    ],
+)
+def test_a_missed_goal_shows(figure: Figure, met: bool) -> None:
+    summary = Summary(figure, (figure.value,))
+    assert summary.met is met
+    assert ("missed" in cells(summary)[2]) is not met
+
+
+def test_markdown_is_a_table() -> None:
+    program = Program("p", "Title", lambda _: iter(()))
+    summary = Summary(Figure("a call", 1.0, "µs", 2.0), (0.5, 1.0, 1234.5))
+    assert list(report(program, [summary], markdown=True)) == [
+        "## Title",
+        "",
+        "| what   | goal   | median  | lowest to highest |",
+        "|---|---|---|---|",
+        "| a call | ≤ 2 µs | 1.00 µs | 0.50 to 1,234     |",
+        "",
+    ]
+
+
+def test_unknown_program_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([], ["nothing"])
+    assert "no program nothing" in capsys.readouterr().err

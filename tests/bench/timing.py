@@ -1,0 +1,49 @@
+"""Calls, timed one by one and many at once."""
+
+import statistics
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import NamedTuple
+
+import anyio
+
+WARM_UP = 20
+"""Calls before the first that counts."""
+
+
+class Calls(NamedTuple):
+    """How many calls to make one after the other, and how many with `in_flight` under way."""
+
+    alone: int
+    together: int
+    in_flight: int
+
+
+class Times(NamedTuple):
+    """Seconds of the median call of those made alone, and calls in a second of the others."""
+
+    median: float
+    rate: float
+
+
+async def measured(call: Callable[[], Awaitable[None]], wanted: Calls) -> Times:
+    """Make the calls."""
+    for _ in range(WARM_UP):
+        await call()
+    took: list[float] = []
+    for _ in range(wanted.alone):
+        begun = perf_counter()
+        await call()
+        took.append(perf_counter() - begun)
+
+    async def some() -> None:
+        for _ in range(max(1, wanted.together // wanted.in_flight)):
+            await call()
+
+    begun = perf_counter()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(wanted.in_flight):
+            tasks.start_soon(some)
+    elapsed = perf_counter() - begun
+    made = max(1, wanted.together // wanted.in_flight) * wanted.in_flight
+    return Times(statistics.median(took), made / elapsed)

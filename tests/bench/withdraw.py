@@ -1,0 +1,117 @@
+"""How long a withdrawal takes: from its sending to the first line of the tool's `finally`.
+
+Run it from the repository: `python -m tests.bench.withdraw`
+
+Proposer → gateway → fulfiller → gateway → executor, each in a process of its own on uvloop. The
+clock (CLOCK_MONOTONIC) is the same in all of them.
+"""
+
+import statistics
+import sys
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from time import monotonic_ns
+from typing import Any
+
+import anyio
+
+from meup_agent import Agent, Context, Proposal
+from meup_agent.protocol import kinds
+from meup_agent.session.watcher import Watcher
+from tests.bench.figures import Figure, Program, main
+from tests.bench.processes import Address, answer, gateway, on_uvloop, process
+
+WITHDRAWALS = 300
+WARM_UP = 10
+
+SPACE = "demo"
+PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
+    "proposer": [{"kind": "mcp/proposal"}],
+    "fulfiller": [{"kind": "mcp/*"}],
+    "executor": [{"kind": "chat"}],
+}
+
+
+def serve(pipe: Connection, address: Address, agent: Agent) -> None:
+    """Be in the space until the process is killed."""
+
+    async def stay() -> None:
+        token = address.tokens[SPACE, agent.name]
+        async with agent.join(address.url, space=SPACE, token=token):
+            pipe.send("ready")
+            await answer(pipe, lambda _: None)
+
+    on_uvloop(stay())
+
+
+def fulfiller(pipe: Connection, address: Address) -> None:
+    """Fulfills everything."""
+    agent = Agent("fulfiller")
+
+    @agent.on_proposal
+    async def review(proposal: Proposal) -> None:
+        await proposal.fulfill()
+
+    serve(pipe, address, agent)
+
+
+def executor(pipe: Connection, address: Address) -> None:
+    """Has a tool that works until it is cancelled, and tells when that was."""
+    agent = Agent("executor")
+
+    @agent.tool
+    async def work(ctx: Context) -> None:
+        try:
+            await ctx.space.chat("started", to="proposer")
+            await anyio.sleep_forever()
+        finally:
+            stopped = monotonic_ns()
+            async with ctx.cleanup(5):
+                await ctx.space.chat(str(stopped), to="proposer")
+
+    serve(pipe, address, agent)
+
+
+async def said(heard: Watcher) -> str:
+    """What the next chat message says."""
+    async for envelope in heard:
+        if envelope.kind == kinds.CHAT:
+            return str(envelope.payload_object["message"])
+    raise AssertionError("the executor said nothing")
+
+
+def proposer(pipe: Connection, address: Address, count: int) -> None:
+    """Proposes, withdraws when the tool has started, and hears when it stopped."""
+
+    async def withdraw_all() -> None:
+        token = address.tokens[SPACE, "proposer"]
+        async with Agent("proposer").join(address.url, space=SPACE, token=token) as space:
+            took: list[int] = []
+            with space.watch() as heard:
+                for _ in range(WARM_UP + count):
+                    async with space.propose("executor", "work", to=["fulfiller"]) as proposal:
+                        assert await said(heard) == "started"
+                        sent = monotonic_ns()
+                        await proposal.withdraw()
+                    took.append(int(await said(heard)) - sent)
+            pipe.send([nanoseconds * 1e-9 for nanoseconds in took[WARM_UP:]])
+
+    on_uvloop(withdraw_all())
+
+
+def measure(scale: float = 1.0) -> Iterator[Figure]:
+    with process(gateway, {SPACE: PARTICIPANTS}) as middle:
+        address = middle.recv()
+        with process(fulfiller, address) as second, process(executor, address) as third:
+            second.recv()
+            third.recv()
+            with process(proposer, address, max(2, round(WITHDRAWALS * scale))) as first:
+                took: list[float] = first.recv()
+    yield Figure("median", statistics.median(took) * 1e3, "ms", 1.5)
+    yield Figure("of 100, the second slowest", statistics.quantiles(took, n=100)[97] * 1e3, "ms")
+
+
+PROGRAM = Program("withdraw", "From a withdrawal to the tool's `finally`, over three hops", measure)
+
+if __name__ == "__main__":
+    main([PROGRAM], sys.argv[1:])
