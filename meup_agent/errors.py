@@ -206,7 +206,8 @@ class ProposalEdited(PeerError):
         )
         super().__init__(
             f"proposal {proposal_id} was fulfilled by {by!r} otherwise than proposed: "
-            f"{said[:MAX_SAID_CHARS]}; pass accept_edits=True to take its result"
+            f"{said[:MAX_SAID_CHARS] or 'how is hidden by the gateway'}; "
+            "pass accept_edits=True to take its result"
         )
         self.proposal_id = proposal_id
         self.by = by

@@ -19,7 +19,12 @@ class Fulfilled(msgspec.Struct, frozen=True):
         executor: Who carried it out and answered.
         result: The MCP result as JSON values; ``None`` if the answer was an error.
         error: The JSON-RPC error as JSON values; ``None`` if there was a result.
-        changes: What was carried out otherwise than proposed.
+        changes: What was carried out otherwise than proposed, as far as we could see it.
+        relayed: We have it from the fulfiller, because the gateway hid the fulfilling request from
+            us (PROTOCOL 2): then ``changes`` is empty, and ``executor`` is empty unless the
+            fulfiller says that nothing was changed.
+        relay_says_edited: Whether the fulfiller says that it changed something; ``None``: it does
+            not say, or nothing was relayed.
     """
 
     proposal_id: str
@@ -28,11 +33,18 @@ class Fulfilled(msgspec.Struct, frozen=True):
     result: Any = None
     error: dict[str, Any] | None = None
     changes: tuple[Change, ...] = ()
+    relayed: bool = False
+    relay_says_edited: bool | None = None
 
     @property
     def edited(self) -> bool:
-        """Whether something other than the proposal was carried out."""
-        return bool(self.changes)
+        """Whether something other than the proposal was carried out, as far as we know."""
+        return bool(self.changes) or self.relay_says_edited is True
+
+    @property
+    def knows_edits(self) -> bool:
+        """Whether :attr:`edited` is known; a relay that does not say it leaves it open."""
+        return not self.relayed or self.relay_says_edited is not None
 
     @property
     def is_error(self) -> bool:

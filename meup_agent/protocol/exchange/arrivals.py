@@ -44,6 +44,10 @@ _EXCHANGES = frozenset(
 """What does no harm twice: the state of the exchange tells a copy from a new one."""
 
 
+_SAID_BY_MEMBERS = frozenset({"system/heartbeat", "system/register"})
+"""What clients that exist send although only the gateway may (PROTOCOL 2); it means nothing."""
+
+
 class Arrivals:
     """Applies what arrives to the ledger and to both sides of the table."""
 
@@ -241,9 +245,26 @@ class Arrivals:
             conflict = self._outgoing.fulfilled(*found, envelope, now)
             if conflict is not None:
                 self._incoming.notice(Role.CONFLICT, envelope, now, conflict)
-        if not self._outgoing.response(envelope, now) and found is None:
-            expected = self._is_own(envelope) or not envelope.concerns(self._situation.me)
-            self._situation.drop("unknown_response", envelope, expected=expected)
+        if self._outgoing.response(envelope, now) or found is not None:
+            return
+        taken, conflict = self._outgoing.relayed(envelope, now)
+        if conflict is not None:
+            self._incoming.notice(Role.CONFLICT, envelope, now, conflict)
+        if not taken:
+            self._situation.drop(
+                "unknown_response", envelope, expected=self._is_harmless(envelope, now)
+            )
+
+    def _is_harmless(self, response: Envelope, now: float) -> bool:
+        """Whether correct, or merely eager, participants send such a response.
+
+        Some answer whatever is addressed to them, our notifications too (PROTOCOL 2).
+        """
+        return (
+            self._is_own(response)
+            or not response.concerns(self._situation.me)
+            or any(self._situation.voice.said(name, now) for name in response.correlation)
+        )
 
     def _complete(
         self, envelope: Envelope, now: float
@@ -268,7 +289,8 @@ class Arrivals:
 
     def _system(self, envelope: Envelope, now: float) -> None:
         if envelope.sender not in kinds.GATEWAY_NAMES:
-            self._situation.drop("forged_system", envelope)
+            expected = envelope.kind in _SAID_BY_MEMBERS
+            self._situation.drop("forged_system", envelope, expected=expected)
             return
         payload = envelope.payload_object
         match envelope.kind:

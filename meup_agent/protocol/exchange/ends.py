@@ -29,11 +29,12 @@ def cause_of(ending: Ending | None) -> Cause:
             return Cause(Reason.NO_LONGER_NEEDED)
 
 
-def step_own(exchange: Exchange, ending: Ending | None, me: str) -> None:
+def step_own(exchange: Exchange, ending: Ending | None, me: str, *, echo: bool = True) -> None:
     """Keep the record of our own proposal: it says *rejected* where others say *withdrawn*.
 
-    What was given up while it was out there becomes withdrawn when the gateway says so (PROTOCOL
-    4.13); what never left, or was refused, no gateway will order.
+    What was given up while it was out there becomes withdrawn when the gateway says so, or at once
+    where it says nothing of the kind (PROTOCOL 4.13); what never left, or was refused, no gateway
+    will order.
     """
     record = exchange.proposal
     if record is None:
@@ -45,7 +46,7 @@ def step_own(exchange: Exchange, ending: Ending | None, me: str) -> None:
             record.step(ProposalEvent.EXPIRY, me, Reason.TIMEOUT)
         case GatewayRefused():
             record.step(ProposalEvent.WITHDRAWAL, me, Reason.NO_LONGER_NEEDED)
-        case _ if exchange.state is OutgoingState.UNSENT:
+        case _ if exchange.state is OutgoingState.UNSENT or not (echo or exchange.echoed):
             record.step(ProposalEvent.WITHDRAWAL, me, cause_of(ending).code)
         case _:
             pass

@@ -27,6 +27,7 @@ from meup_agent.protocol.exchange.own import (
     read_response,
     verdict,
 )
+from meup_agent.protocol.exchange.relaying import Relays, outcome_of_relay
 from meup_agent.protocol.exchange.situation import Situation
 from meup_agent.protocol.lifecycle import (
     OutgoingAction,
@@ -60,6 +61,7 @@ class Outgoing:
 
     def __init__(self, situation: Situation) -> None:
         self._situation = situation
+        self._relays = Relays(situation)
         self._open: dict[str, Exchange] = {}
         self._ended: Memory[str, Exchange] = Memory(
             count=ENDED_COUNT, seconds=ENDED_SECONDS, size=ENDED_SIZE
@@ -242,7 +244,10 @@ class Outgoing:
                     return True
                 continue
             result, error = read_response(envelope.payload)
+            is_first = not exchange.is_answered
             self._answered(exchange, envelope, Responded(envelope.sender, result, error), now)
+            if is_first:
+                self._relays.send_response(exchange, envelope, now)
             return True
         return False
 
@@ -265,10 +270,33 @@ class Outgoing:
             error=error,
             changes=payloads.changes(record.call, request, executor),
         )
+        return self._conflict(exchange, envelope, ending, now)
+
+    def relayed(self, envelope: Envelope, now: float) -> tuple[bool, Conflict | None]:
+        """A response that may be the outcome of a proposal of ours, which its fulfiller sent on.
+
+        Returns:
+            Whether it was, and the conflict if it is too late.
+        """
+        record = self._relays.about(envelope, now)
+        exchange = None if record is None else self._of_proposal(record, now)
+        if record is None or exchange is None:
+            return False, None
+        if payloads.is_refusal(envelope.payload):
+            return True, None
+        if not exchange.is_answered:
+            self.order_unechoed(record, now)
+            record.step(ProposalEvent.RESPONSE, envelope.sender)
+        return True, self._conflict(exchange, envelope, outcome_of_relay(record, envelope), now)
+
+    def _conflict(
+        self, exchange: Exchange, envelope: Envelope, ending: Fulfilled, now: float
+    ) -> Conflict | None:
+        """Apply the outcome of a proposal; a conflict if we had given it up."""
         if not self._answered(exchange, envelope, ending, now):
             return None
         assert exchange.ending is not None  # it had been given up
-        return Conflict(record.key.id, ending, exchange.ending)
+        return Conflict(ending.proposal_id, ending, exchange.ending)
 
     def order_unechoed(self, record: ProposalRecord, now: float) -> None:
         """On a gateway without echoes, our withdraw came when we said it (PROTOCOL 4.13)."""
@@ -287,7 +315,7 @@ class Outgoing:
 
     def _answered(self, exchange: Exchange, envelope: Envelope, ending: Ending, now: float) -> bool:
         """Apply an answer; ``True`` if it is the first for something that we had given up."""
-        if exchange.state is OutgoingState.DONE or exchange.late:
+        if exchange.is_answered:
             self._situation.drop("duplicate_response", envelope, expected=True)
             return False
         self._has_left(exchange, now)
@@ -337,15 +365,10 @@ class Outgoing:
         if exchange is None or done is None or done <= exchange.progress:
             return
         exchange.progress = done
-        message = params.get("message")
-        self._situation.effects.append(
-            Progressed(
-                exchange.key,
-                done,
-                payloads.number(params.get("total")),
-                message if isinstance(message, str) else "",
-            )
-        )
+        total, message = payloads.number(params.get("total")), params.get("message")
+        text = message if isinstance(message, str) else ""
+        self._situation.effects.append(Progressed(exchange.key, done, total, text))
+        self._relays.send_progress(exchange, done, total, text, now)
 
     def _reported(self, envelope: Envelope, token: object, now: float) -> Exchange | None:
         """What a progress is about: our request, or our proposal that somebody carries out."""
@@ -357,10 +380,9 @@ class Outgoing:
                 self._situation.drop("foreign_progress", envelope)
                 return None
         found = self._situation.ledger.responded(envelope, now)
-        if found is not None:
-            proposal = self._of_proposal(found[0], now)
-            return proposal if proposal is not None and proposal.is_open else None
-        return None
+        record = found[0] if found is not None else self._relays.about(envelope, now)
+        proposal = None if record is None else self._of_proposal(record, now)
+        return proposal if proposal is not None and proposal.is_open else None
 
     # --- the table ---
 
@@ -401,7 +423,8 @@ class Outgoing:
                 | OutgoingAction.GONE_AND_END
                 | OutgoingAction.EXPIRED_AND_END
             ):
-                step_own(exchange, ending, self._situation.me)
+                guarantees = self._situation.roster.guarantees
+                step_own(exchange, ending, self._situation.me, echo=guarantees.echo)
                 say_end(self._situation.voice, exchange, cause or cause_of(ending), now)
         exchange.state = state
         if action is OutgoingAction.NOTE_SENT:

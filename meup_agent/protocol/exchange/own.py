@@ -78,6 +78,11 @@ class Exchange(msgspec.Struct):
         return self.state in (OutgoingState.UNSENT, OutgoingState.WAITING)
 
     @property
+    def is_answered(self) -> bool:
+        """Whether it has had its response, in time or not; any further one is a duplicate."""
+        return self.state is OutgoingState.DONE or self.late
+
+    @property
     def call(self) -> payloads.Call:
         """The call that is requested or proposed."""
         return payloads.read_call(self.draft.payload)

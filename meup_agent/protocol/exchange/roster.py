@@ -60,10 +60,11 @@ class Roster:
             dialect: The dialect that it came in.
 
         Returns:
-            Who came and who left by it; ``None`` if it does not say who we are.
+            Who came and who left by it; ``None`` if it does not say who we are, or is an update
+            that says otherwise than before: where anybody may forge one, that is what it is.
         """
         you = participant_of(payload.get("you"))
-        if you is None:
+        if you is None or (update and you.id != self.me):
             return None
         before = self._present
         self.me, self.my_capabilities = you.id, you.capabilities

@@ -1,0 +1,139 @@
+"""Outcomes of proposals on gateways that hide what is addressed to others (PROTOCOL 2).
+
+There a proposer sees neither the request that fulfills its proposal nor the response. So the
+fulfiller sends the response on, correlated to the proposal and to the request; and the proposer
+believes it if it comes from somebody who could have made that request.
+"""
+
+from __future__ import annotations
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.effects import Priority
+from meup_agent.protocol.exchange.ledger import ProposalRecord
+from meup_agent.protocol.exchange.own import Exchange, read_response
+from meup_agent.protocol.exchange.situation import Situation
+from meup_agent.protocol.outcomes import Fulfilled
+
+
+class Relays:
+    """What a fulfiller sends on, and what a proposer takes for it."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+
+    def send_response(self, exchange: Exchange, response: Envelope, now: float) -> None:
+        """Our request got its first response: its proposer learns of it, if it fulfills anything.
+
+        Refusals, and errors that only confirm a cancel, decide nothing and are kept.
+        """
+        if not self._hidden_from_proposer(exchange) or exchange.fulfills is None:
+            return
+        payload = response.payload
+        result, error = read_response(payload)
+        if payloads.is_refusal(payload) or (error is not None and exchange.late):
+            return
+        proposal = exchange.fulfills
+        body: payloads.JsonObject = {"jsonrpc": "2.0", "id": proposal.id}
+        if error is not None:
+            body["error"] = error
+        else:
+            body["result"] = _with_edits(result, exchange.call.meta)
+        self._situation.voice.say(
+            kinds.MCP_RESPONSE,
+            body,
+            now=now,
+            priority=Priority.ANSWER,
+            to=(proposal.proposer,),
+            correlation=(proposal.id, exchange.key.id),
+            concerned=(proposal.proposer,),
+        )
+
+    def send_progress(
+        self, exchange: Exchange, done: float, total: float | None, message: str, now: float
+    ) -> None:
+        """Our request made progress: its proposer learns of it, if it asked for that."""
+        if not self._hidden_from_proposer(exchange) or exchange.fulfills is None:
+            return
+        proposal, record = exchange.fulfills, exchange.record
+        token = None if record is None else record.call.meta.get(payloads.PROGRESS_TOKEN)
+        if isinstance(token, bool) or not isinstance(token, int | str):
+            return
+        said = payloads.progress(token, done, total, message or None)
+        if not self._situation.roster.may(self._situation.me, kinds.MCP_REQUEST, said):
+            return
+        self._situation.voice.say(
+            kinds.MCP_REQUEST,
+            said,
+            now=now,
+            priority=Priority.TALK,
+            to=(proposal.proposer,),
+            correlation=(proposal.id, exchange.key.id),
+        )
+
+    def about(self, envelope: Envelope, now: float) -> ProposalRecord | None:
+        """The proposal of ours whose outcome, or progress, somebody sends on.
+
+        Its sender must be whom we asked to decide; of a broadcast proposal, somebody present whose
+        announced capabilities allow the fulfilling request. Whom we asked needs these, too, where
+        the gateway checks names: there, what it announces is what it lets through. If we have seen
+        fulfilling requests, only what is about them counts.
+        """
+        me = self._situation.me
+        if envelope.sender == me or not envelope.concerns(me):
+            return None
+        record = self._situation.ledger.named(envelope.correlation, now, to=(me,))
+        if record is None or record.key.proposer != me or record.fulfillments:
+            return None
+        asked = record.envelope.to
+        if asked and envelope.sender not in asked:
+            return None
+        if asked and not self._situation.roster.guarantees.identity_checked:
+            return record
+        call = record.call
+        request = payloads.request(call.method, call.params, "")
+        able = self._situation.roster.may(envelope.sender, kinds.MCP_REQUEST, request)
+        return record if able else None
+
+    def _hidden_from_proposer(self, exchange: Exchange) -> bool:
+        return exchange.fulfills is not None and self._situation.roster.guarantees.hidden_targets
+
+
+def outcome_of_relay(record: ProposalRecord, relay: Envelope) -> Fulfilled:
+    """What a relayed response says, and what nobody but the fulfiller can know of it.
+
+    Args:
+        record: The proposal.
+        relay: The response that its fulfiller sent on.
+    """
+    result, error = read_response(relay.payload)
+    call = record.call
+    edited = _says_edited(payloads.as_object(payloads.as_object(result).get(payloads.META)), call)
+    executor = call.target if edited is False else None
+    return Fulfilled(
+        proposal_id=record.key.id,
+        by=relay.sender,
+        executor=executor or "",
+        result=result,
+        error=error,
+        relayed=True,
+        relay_says_edited=edited,
+    )
+
+
+def _with_edits(result: object, said: payloads.JsonObject) -> object:
+    """The result with what our request said of itself, where there is room for it."""
+    if not isinstance(result, dict):
+        return result
+    body = payloads.as_object(result)
+    names = (payloads.DIGEST, payloads.EDITED)
+    added = {name: said[name] for name in names if name in said}
+    return {**body, payloads.META: {**payloads.as_object(body.get(payloads.META)), **added}}
+
+
+def _says_edited(meta: payloads.JsonObject, proposed: payloads.Call) -> bool | None:
+    """Whether something else was carried out than proposed; ``None`` if the relay is silent."""
+    if meta.get(payloads.EDITED) is True:
+        return True
+    digest, own = meta.get(payloads.DIGEST), proposed.meta.get(payloads.DIGEST)
+    return None if digest is None or own is None else digest != own
