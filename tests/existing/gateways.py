@@ -19,7 +19,7 @@ from websockets.asyncio.server import ServerConnection, broadcast, serve
 from websockets.exceptions import ConnectionClosed
 
 from tests.existing.matcher import Json
-from tests.existing.spaces import Spaces, now
+from tests.existing.spaces import Spaces, given, now
 from tests.existing.versions import MEUP_V02, MEW_V04, Version
 
 __all__ = ["MEUP_V02", "MEW_V04", "ExistingGateway", "Heard", "Version"]
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One frame from a client, noted when everything that it caused has been written.
+    """One frame from a client, noted together with everything that it caused.
 
     Attributes:
         who: the participant of its socket, the join frame's included; None before any join.
@@ -329,27 +329,31 @@ class ExistingGateway:
             socket.ended.set()
 
     def _hear(self, socket: Socket, data: str | bytes) -> None:
-        frame = self._spaces.hear(socket, data)
-        name = socket.participant
-        joined = isinstance(frame, dict) and "join" in (
-            frame.get("type"),
-            str(frame.get("kind")).removeprefix("system/"),
-        )
-        if joined and name in self._release_on_join and self._old[name] is not socket:
-            self._release_on_join.discard(name)
-            old = self._old.pop(name)
+        # Under the lock, so that whoever has seen what a frame caused finds the frame noted.
+        with self._news:
+            frame = self._spaces.hear(socket, data)
+            name = socket.participant
+            self._frames.append(Heard(name, frame, socket.number))
+            if name is not None and self._is_join(frame):
+                self._joins[name] += 1
+                self._release_after_join(name, socket)
+            self._news.notify_all()
+
+    @staticmethod
+    def _is_join(frame: Any) -> bool:
+        return given(frame, "type") == "join" or given(frame, "kind") == "system/join"
+
+    def _release_after_join(self, participant: str, socket: Socket) -> None:
+        if participant in self._release_on_join and self._old[participant] is not socket:
+            self._release_on_join.discard(participant)
+            old = self._old.pop(participant)
             old.held = False
             if old.ended.is_set():
                 self._notice_end(old)
-        with self._news:
-            self._frames.append(Heard(name, frame, socket.number))
-            if joined and name is not None:
-                self._joins[name] += 1
-            self._news.notify_all()
 
     def _notice_end(self, socket: Socket) -> None:
-        self._spaces.left(socket)
         with self._news:
+            self._spaces.left(socket)
             self._ends += 1
             self._news.notify_all()
 
