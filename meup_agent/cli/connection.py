@@ -38,6 +38,14 @@ TokenFile = Annotated[
         help="A file that holds the token; it is read anew for each connection.",
     ),
 ]
+Participant = Annotated[
+    str | None,
+    typer.Option(
+        "--participant",
+        metavar="NAME",
+        help="Who you are, where the gateway does not know it by the token; else MEUP_PARTICIPANT.",
+    ),
+]
 
 
 class Address(NamedTuple):
@@ -47,15 +55,21 @@ class Address(NamedTuple):
         url: The gateway's address.
         space: The space's name.
         token: The token, or what reads it.
+        participant: Our name, for a gateway that does not know it by the token.
     """
 
     url: str
     space: str
     token: str | Callable[[], str]
+    participant: str | None = None
 
 
 def address(
-    url: str | None, space: str | None, token: str | None, token_file: Path | None
+    url: str | None,
+    space: str | None,
+    token: str | None,
+    token_file: Path | None,
+    participant: str | None = None,
 ) -> Address:
     """The address from options and environment.
 
@@ -73,7 +87,9 @@ def address(
     assert url
     assert space
     handshake_url(url, space)  # a wrong address is better known before anything begins
-    return Address(url, space, _token(token, token_file))
+    if participant is None:
+        participant = os.environ.get("MEUP_PARTICIPANT")
+    return Address(url, space, _token(token, token_file), participant or None)
 
 
 def _token(token: str | None, token_file: Path | None) -> str | Callable[[], str]:

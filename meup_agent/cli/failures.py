@@ -7,13 +7,40 @@ from typing import Final
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.escape import visible
-from meup_agent.errors import ConnectionFailed, MeupError, UsageError
+from meup_agent.errors import (
+    ConnectionFailed,
+    MeupError,
+    OutcomeUnknown,
+    ParticipantGone,
+    ProposalExpired,
+    ProposalRejected,
+    Refused,
+    RequestError,
+    RequestTimeout,
+    ToolError,
+    UsageError,
+)
 
 DEBUG_VARIABLE: Final = "MEUP_DEBUG"
 """Set to anything but ``0``: failures come with their traceback. ``--debug`` sets it."""
 
 MAX_SENTENCE: Final = 2_000
 """Characters of a failure that are shown; it may quote what a stranger sent."""
+
+
+_CODES: Final[dict[type[MeupError], int]] = {
+    UsageError: exit_codes.USAGE,
+    ToolError: exit_codes.TOOL_FAILED,
+    RequestError: exit_codes.TOOL_FAILED,
+    ProposalRejected: exit_codes.REJECTED,
+    ProposalExpired: exit_codes.TIMED_OUT,
+    RequestTimeout: exit_codes.TIMED_OUT,
+    ParticipantGone: exit_codes.ABSENT,
+    Refused: exit_codes.REFUSED,
+    OutcomeUnknown: exit_codes.UNKNOWN,
+    ConnectionFailed: exit_codes.NO_CONNECTION,
+}
+"""The exit code by exception; a class stands before those that it is derived from."""
 
 
 class Failure(Exception):
@@ -35,11 +62,8 @@ class Failure(Exception):
 
 def code_for(error: MeupError) -> int:
     """The exit code for an exception of this package."""
-    if isinstance(error, UsageError):
-        return exit_codes.USAGE
-    if isinstance(error, ConnectionFailed):
-        return exit_codes.NO_CONNECTION
-    return exit_codes.FAILED
+    codes = (code for kind, code in _CODES.items() if isinstance(error, kind))
+    return next(codes, exit_codes.FAILED)
 
 
 def sentence_for(error: BaseException) -> str:

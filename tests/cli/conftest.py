@@ -1,10 +1,13 @@
 """A gateway that the processes under test meet at."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import NamedTuple
 
 import pytest
 
+from meup_agent.cli.program import run
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from tests.cli.stage import Stage, staged
 
 PARTICIPANTS = {
     "alice": [{"kind": "*"}],
@@ -27,3 +30,41 @@ def tail_settings(gateway: ThreadedGateway) -> dict[str, str]:
         "MEUP_SPACE": "demo",
         "MEUP_TOKEN": gateway.token("tailer"),
     }
+
+
+@pytest.fixture(scope="module")
+def set_stage() -> Generator[Stage]:
+    with staged() as stage:
+        yield stage
+
+
+@pytest.fixture
+def stage(set_stage: Stage) -> Stage:
+    """A space with tools and a reviewer in it, where nothing has happened yet."""
+    set_stage.forget()
+    return set_stage
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Here = Callable[..., Done]
+
+
+@pytest.fixture
+def here(stage: Stage, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    """Runs a command in this process, as somebody on the stage: a process takes half a second."""
+
+    def command(*arguments: str, participant: str = "alice", **variables: str) -> Done:
+        for name, value in stage.variables(participant, **variables).items():
+            monkeypatch.setenv(name, value)
+        code = run(arguments)
+        done = capfd.readouterr()
+        return Done(code, done.out, done.err)
+
+    return command

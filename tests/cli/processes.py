@@ -32,10 +32,12 @@ def meup(
     command: Iterable[str] = COMMAND,
     cwd: Path | None = None,
     variables: Mapping[str, str] | None = None,
+    given: str | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run `meup` to its end."""
+    """Run `meup` to its end, with a text as its standard input."""
     return subprocess.run(
         [*command, *arguments],
+        input=given,
         capture_output=True,
         text=True,
         encoding="utf-8",

@@ -1,0 +1,78 @@
+"""``meup call``: call somebody's tool, or propose the call where we may not."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from meup_agent.cli.calling import Wanted, carry_out
+from meup_agent.cli.connection import Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.options import (
+    AcceptEdits,
+    Args,
+    ArgsFile,
+    Json,
+    NoColour,
+    Owner,
+    To,
+    Tool,
+    Words,
+    seconds,
+)
+from meup_agent.cli.reading import read_given
+from meup_agent.cli.visit import Visit
+from meup_agent.client.proposing import TTL
+from meup_agent.client.requests import TIMEOUT
+
+
+def call(
+    owner: Owner,
+    tool: Tool,
+    words: Words = None,
+    args: Args = None,
+    args_file: ArgsFile = None,
+    to: To = None,
+    accept_edits: AcceptEdits = False,
+    idempotent: Annotated[
+        bool,
+        typer.Option("--idempotent", help="A request may be sent again after a lost connection."),
+    ] = False,
+    url: Url = None,
+    space: Space = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    participant: Participant = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help=f"How long to wait: {TIMEOUT:g} s, or {TTL:g} s for a proposal; inf: as long as it"
+            " takes.",
+        ),
+    ] = None,
+    as_json: Json = False,
+    no_colour: NoColour = False,
+) -> None:
+    """Call a tool and print its result.
+
+    Where you may not call it, the call is proposed, and somebody who may decides. Ctrl-C cancels
+    the request or withdraws the proposal.
+
+    Example: `MEUP_TOKEN=… meup call tools write_file path=notes.txt text="hello"`
+    """
+    where = address(url, space, token, token_file, participant)
+    limit = None if timeout is None else seconds(timeout, "--timeout")
+    wanted = Wanted(
+        participant=owner,
+        tool=tool,
+        given=read_given(words or [], args, args_file),
+        to=tuple(to or ()),
+        request_seconds=TIMEOUT if timeout is None else limit,
+        proposal_seconds=TTL if timeout is None else limit,
+        idempotent=idempotent,
+        accept_edits=accept_edits,
+        as_json=as_json,
+    )
+    Visit(where, colour=not no_colour, seconds=limit).run(lambda visit: carry_out(visit, wanted))

@@ -1,0 +1,253 @@
+"""Calls a tool and waits for its result: as a request, or as a proposal that somebody decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.escape import arguments as in_words
+from meup_agent.cli.escape import compact, visible
+from meup_agent.cli.failures import Failure, code_for
+from meup_agent.cli.reading import arguments_for, did_you_mean, unknown_among
+from meup_agent.cli.results import as_json_line, as_text
+from meup_agent.cli.schema import Inputs, read_inputs
+from meup_agent.cli.waiting import Waiting
+from meup_agent.client.chat import Chat
+from meup_agent.client.endings import raise_for, tool_value
+from meup_agent.client.proposing import TTL
+from meup_agent.client.requests import TIMEOUT
+from meup_agent.errors import (
+    ParticipantGone,
+    ProposalRejected,
+    Refused,
+    RequestError,
+    RequestTimeout,
+    ToolError,
+)
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.exchange import Wait
+from meup_agent.protocol.outcomes import Fulfilled, Rejected, Responded
+from meup_agent.session.groups import background_tasks
+
+if TYPE_CHECKING:
+    from meup_agent.cli.reading import Given
+    from meup_agent.cli.visit import Visit
+    from meup_agent.client.space import Space
+    from meup_agent.session.watcher import Watcher
+
+LIST_SECONDS: Final = 5.0
+"""How long a participant may take to say which tools it has; then the call goes unchecked."""
+
+EXPLANATION_SECONDS: Final = 0.5
+"""How long an explanation may follow its rejection to be shown; nobody owes one (PROTOCOL 4.3)."""
+
+MAX_CHANGES: Final = 400
+MAX_NAMED: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be called, and how.
+
+    Attributes:
+        participant: Who has the tool.
+        tool: Its name.
+        given: The arguments as they were given.
+        to: Who should decide, if it is proposed.
+        request_seconds: How long to wait for a request; ``None``: as long as it takes.
+        proposal_seconds: How long to wait for a proposal, likewise.
+        wait: Which rejection ends the wait, if it is proposed.
+        idempotent: A request may be sent again after a reconnect.
+        accept_edits: What was carried out otherwise than proposed counts as well.
+        as_proposal: Propose it, whatever we may do.
+        as_json: The result as one JSON document.
+    """
+
+    participant: str
+    tool: str
+    given: Given
+    to: tuple[str, ...] = ()
+    request_seconds: float | None = TIMEOUT
+    proposal_seconds: float | None = TTL
+    wait: Wait = Wait.ADDRESSED
+    idempotent: bool = False
+    accept_edits: bool = False
+    as_proposal: bool = False
+    as_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    executor: str
+    result: Any
+    fulfilled: Fulfilled | None = None
+
+
+async def carry_out(visit: Visit, wanted: Wanted) -> None:
+    """Call the tool, and print its result.
+
+    Raises:
+        Failure: It was not called, or there is no result.
+        MeupError: As :meth:`meup_agent.Space.call` says.
+    """
+    space = visit.space
+    visit.require(wanted.participant)
+    inputs = await _inputs(space, wanted)
+    arguments = arguments_for(wanted.given, wanted.tool, inputs)
+    for remark in unknown_among(arguments, inputs) if inputs is not None else ():
+        visit.notes.say(f"{remark}; sent all the same")
+    try:
+        if not wanted.as_proposal and _may(space, "tools/call", _params(wanted, arguments)):
+            answer = await _request(visit, wanted, arguments)
+        else:
+            answer = await _propose(visit, wanted, arguments)
+        await _print(visit, wanted, answer)
+    except ToolError as error:
+        raise Failure(f"{_name(wanted)} failed: {error}", code_for(error)) from error
+    except RequestError as error:
+        by = error.by or wanted.participant
+        raise Failure(f"{by} answered with an error: {error}", code_for(error)) from error
+
+
+# --- before the call ---
+
+
+async def _inputs(space: Space, wanted: Wanted) -> Inputs | None:
+    """What the tool takes; ``None`` where its owner does not say.
+
+    Raises:
+        Failure: Its owner has no such tool.
+    """
+    if not _may(space, "tools/list", {}):
+        return None
+    try:
+        with anyio.fail_after(LIST_SECONDS):
+            tools = await space.tools(wanted.participant)
+    except (TimeoutError, RequestError, RequestTimeout, Refused, ParticipantGone):
+        return None
+    by_name = {str(tool.get("name")): tool for tool in tools}
+    if wanted.tool not in by_name:
+        names = [visible(name, 64) for name in by_name]
+        hint = did_you_mean(wanted.tool, names)
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        has = f"its tools: {', '.join(names[:MAX_NAMED])}{more}" if names else "it has none"
+        raise Failure(
+            f"{wanted.participant} has no tool {wanted.tool!r}{hint}; {has}", exit_codes.USAGE
+        )
+    return read_inputs(by_name[wanted.tool].get("inputSchema"))
+
+
+def _may(space: Space, method: str, params: dict[str, Any]) -> bool:
+    return space.may(kinds.MCP_REQUEST, payloads.request(method, params, ""))
+
+
+def _params(wanted: Wanted, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"name": wanted.tool, "arguments": arguments}
+
+
+def _name(wanted: Wanted) -> str:
+    return f"{wanted.participant}.{wanted.tool}"
+
+
+# --- the call ---
+
+
+async def _request(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> _Answer:
+    waiting = Waiting(visit.notes.console, f"waiting for {wanted.participant}")
+    visit.given_up = f"{wanted.participant} was asked to stop {wanted.tool}"
+    async with background_tasks() as tasks:
+        tasks.start_soon(waiting.show)
+        result = await visit.space.request(
+            wanted.participant,
+            "tools/call",
+            _params(wanted, arguments),
+            timeout=wanted.request_seconds,
+            idempotent=wanted.idempotent,
+            on_progress=waiting.told,
+        )
+    return _Answer(wanted.participant, result)
+
+
+async def _propose(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> _Answer:
+    visit.remark_absence(wanted.to)
+    who = ", ".join(visible(name, 64) for name in wanted.to) or "somebody"
+    waiting = Waiting(visit.notes.console, f"waiting for {who} to decide")
+    with visit.space.watch() as envelopes:
+        async with visit.space.propose(
+            wanted.participant,
+            wanted.tool,
+            arguments,
+            to=wanted.to,
+            ttl=wanted.proposal_seconds,
+            wait=wanted.wait,
+            on_progress=waiting.told,
+        ) as proposal:
+            visit.given_up = f"proposal {proposal.id} was withdrawn"
+            why = "" if wanted.as_proposal else ", since you may not call it yourself"
+            said = f"{_name(wanted)}({in_words(arguments, 200)})"
+            visit.notes.say(f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide")
+            async with background_tasks() as tasks:
+                tasks.start_soon(waiting.show)
+                outcome = await proposal.outcome()
+        if isinstance(outcome, Fulfilled):
+            visit.notes.say(f"fulfilled by {outcome.by}")
+            return _Answer(outcome.executor, outcome.result, outcome)
+        if isinstance(outcome, Rejected):
+            error = ProposalRejected(outcome.proposal_id, outcome.reason, outcome.by)
+            explained = await _explanation(envelopes, outcome)
+            raise Failure(f"{error}{explained}", exit_codes.REJECTED) from error
+    raise_for(outcome, what=f"proposal {proposal.id}")
+
+
+async def _explanation(envelopes: Watcher, rejected: Rejected) -> str:
+    """What the rejecting participant says of it, where it comes at once."""
+    with anyio.move_on_after(EXPLANATION_SECONDS):
+        async for envelope in envelopes:
+            if envelope.kind == kinds.CHAT and envelope.sender == rejected.by:
+                chat = Chat(envelope)
+                if chat.about == rejected.rejection_id:
+                    return f" ({chat.text})"
+    return ""
+
+
+# --- its result ---
+
+
+async def _print(visit: Visit, wanted: Wanted, answer: _Answer) -> None:
+    fulfilled = answer.fulfilled
+    value = tool_value(fulfilled or Responded(answer.executor, answer.result))
+    if wanted.as_json:
+        await visit.output.write(as_json_line(_document(value, answer)))
+    elif text := as_text(answer.result):
+        await visit.output.write(text)
+    else:
+        visit.notes.say(f"{_name(wanted)} is done; it returned nothing")
+    if fulfilled is None or not fulfilled.changes:
+        return
+    said = "; ".join(
+        f"{visible(each.path, 64)} is {compact(each.fulfilled, 64)}"
+        f" instead of {compact(each.proposed, 64)}"
+        for each in fulfilled.changes
+    )
+    sentence = f"carried out otherwise than proposed: {visible(said, MAX_CHANGES)}"
+    if not wanted.accept_edits:
+        raise Failure(f"{sentence}; --accept-edits takes that as success", exit_codes.EDITED)
+    visit.notes.say(sentence)
+
+
+def _document(value: Any, answer: _Answer) -> dict[str, Any]:
+    fulfilled = answer.fulfilled
+    changes = fulfilled.changes if fulfilled is not None else ()
+    return {
+        "result": value,
+        "executor": answer.executor,
+        "proposal": None if fulfilled is None else fulfilled.proposal_id,
+        "fulfilled_by": None if fulfilled is None else fulfilled.by,
+        "changes": [
+            {"path": each.path, "proposed": each.proposed, "fulfilled": each.fulfilled}
+            for each in changes
+        ],
+    }

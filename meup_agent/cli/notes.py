@@ -1,0 +1,39 @@
+"""What a command says beside its result: short lines on standard error, safe for a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from meup_agent.cli.escape import visible
+
+MAX_NOTE: Final = 2_000
+"""Characters of a note; it may quote what a stranger sent."""
+
+
+class Notes:
+    """Standard error.
+
+    Args:
+        colour: ``False``: none, also on a terminal.
+
+    Attributes:
+        console: For whatever is shown there besides; lines go above what is being redrawn.
+    """
+
+    def __init__(self, *, colour: bool = True) -> None:
+        self.console = Console(
+            file=sys.stderr,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            no_color=None if colour else True,
+        )
+
+    def say(self, note: str) -> None:
+        """Write a line; everything in it that does not print as itself is escaped."""
+        line = Text(f"meup: {visible(note, MAX_NOTE)}", style="dim")
+        self.console.print(line, soft_wrap=True)

@@ -1,0 +1,139 @@
+"""``meup reject``: say no to somebody's proposal."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+import anyio
+import typer
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.connection import Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.options import Json, NoColour, Timeout, seconds
+from meup_agent.cli.results import as_json_line
+from meup_agent.cli.saying import say, unconfirmed
+from meup_agent.cli.visit import Visit
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress
+from meup_agent.protocol import kinds
+from meup_agent.protocol.reasons import Reason
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.exchange import ProposalRecord
+
+WHOLE_ID: Final = 32
+"""Characters of an id as this package draws them."""
+
+_HEX: Final = frozenset("0123456789abcdef")
+_REASONS: Final = ", ".join(Reason)
+
+
+def reject(
+    proposal: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROPOSAL", help="The proposal's id, not shortened.", show_default=False
+        ),
+    ],
+    reason: Annotated[
+        str,
+        typer.Argument(metavar="REASON", help=f"Why: {_REASONS}.", show_default=False),
+    ],
+    explain: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Longer words for the proposer, said as a chat."),
+    ] = None,
+    proposer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose proposal it is; else everybody is told."),
+    ] = None,
+    url: Url = None,
+    space: Space = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    participant: Participant = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
+    no_colour: NoColour = False,
+) -> None:
+    """Reject somebody's proposal.
+
+    Nobody confirms a rejection, and one that comes too late does nothing: whether it counts is the
+    proposer's to say. `meup tail --json` shows the ids in full.
+
+    Example: `MEUP_TOKEN=… meup reject 0c9f2c62a4ce4d1d9a0e6a1f6c1b7d55 unsafe --explain "no"`
+    """
+    where = address(url, space, token, token_file, participant)
+    limit = seconds(timeout, "--timeout")
+    for value, name in ((proposal, "proposal"), (reason, "reason")):
+        if not value.strip():
+            raise Failure(f"the {name} is empty; see meup reject --help", exit_codes.USAGE)
+
+    async def act(visit: Visit) -> None:
+        _remark_reason(visit, reason)
+        record = _seen(visit, proposal)
+        whole = proposal if record is None else record.key.id
+        whose = proposer if record is None else record.key.proposer
+        if record is None:
+            _remark_id(visit, proposal)
+        to = (whose,) if whose else ()
+        visit.remark_absence(to)
+        with anyio.move_on_after(limit) as waiting:
+            send = partial(
+                visit.space.send, kinds.MCP_REJECT, {"reason": reason}, to=to, correlation=whole
+            )
+            rejection, confirmed = await say(visit.space, "the rejection", send)
+            if explain:
+                chat = partial(visit.space.chat, explain, to=to, about=rejection)
+                await say(visit.space, "the explanation", chat)
+            visit.notes.say(f"rejection of {whole} sent; nobody confirms that it counts")
+            if as_json:
+                document = {"rejection": rejection, "proposal": whole, "confirmed": confirmed}
+                await visit.output.write(as_json_line(document))
+        if waiting.cancelled_caught:
+            raise unconfirmed("the rejection", timeout)
+
+    Visit(where, colour=not no_colour, seconds=limit).run(act)
+
+
+def _seen(visit: Visit, given: str) -> ProposalRecord | None:
+    """The proposal that an id, or the beginning of one, means among those that we have seen.
+
+    Raises:
+        Failure: Several begin like this.
+        AlreadyDecided: It is not pending any more.
+        AlreadyInProgress: Its fulfillment is on its way.
+    """
+    found = [each for each in visit.space.proposals if each.key.id.startswith(given)]
+    whole = [each for each in found if each.key.id == given]
+    if len(found) > 1 and len(whole) != 1:
+        ids = ", ".join(each.key.id for each in found[:4])
+        raise Failure(f"several proposals begin with {given!r}: {ids}", exit_codes.USAGE)
+    if not found:
+        return None
+    record = (whole or found)[0]
+    if not record.state.is_pending:
+        raise AlreadyDecided(record.key.id, record.state)
+    if record.in_progress_by is not None:
+        raise AlreadyInProgress(record.key.id, record.in_progress_by)
+    return record
+
+
+def _remark_id(visit: Visit, given: str) -> None:
+    """Who has just come has seen no proposal, and cannot tell what a shortened id means."""
+    if len(given) < WHOLE_ID and _HEX.issuperset(given):
+        visit.notes.say(
+            f"{given!r} looks shortened, and is sent as it is: if it is, nobody will know it;"
+            " meup tail --json shows ids in full"
+        )
+
+
+def _remark_reason(visit: Visit, reason: str) -> None:
+    known = [str(each) for each in Reason]
+    if reason in known:
+        return
+    close = get_close_matches(reason, known, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    visit.notes.say(f"{reason!r} is none of the protocol's reasons{hint}; sent as it is")

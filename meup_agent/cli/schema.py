@@ -1,0 +1,169 @@
+"""A tool's input schema, as far as the arguments of a command line need it.
+
+Names, types, fixed values and what is required: enough to read ``key=value`` as it was meant, and
+to tell of most mistakes before anything is sent. The rest is the tool's own to check. The schema
+is a stranger's: references are followed within it only, and only so far.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple, cast
+
+from meup_agent.protocol.payloads import as_object, objects_in
+
+MAX_DEPTH: Final = 8
+"""References and alternatives within each other that are followed."""
+
+MAX_ARGUMENTS: Final = 256
+"""Arguments of a tool that are looked at."""
+
+MAX_VALUES: Final = 64
+"""Fixed values that are looked at."""
+
+_DEFINITION: Final = ("#/$defs/", "#/definitions/")
+
+_NAMES: Final[dict[type, str]] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+
+class Argument(NamedTuple):
+    """One argument of a tool.
+
+    Attributes:
+        name: Its name.
+        types: The JSON types that it may have; empty: any.
+        values: The only values that it may have; empty: no such list.
+        required: Whether a call must give it.
+        default: What it is otherwise, as JSON text; empty where the schema does not say.
+        about: What the schema says of it.
+        words: Its type, for a person.
+    """
+
+    name: str
+    types: frozenset[str]
+    values: tuple[Any, ...]
+    required: bool
+    default: str
+    about: str
+    words: str
+
+    def takes(self, value: object) -> bool:
+        """Whether a value may be given."""
+        if self.values and not any(_same(value, each) for each in self.values):
+            return False
+        kind = type_of(value)
+        if not self.types or kind in self.types:
+            return True
+        if kind == "integer":
+            return "number" in self.types
+        return "integer" in self.types and isinstance(value, float) and value.is_integer()
+
+
+class Inputs(NamedTuple):
+    """The arguments of a tool.
+
+    Attributes:
+        arguments: By name, in the schema's order.
+        closed: Whether it takes no others.
+    """
+
+    arguments: dict[str, Argument]
+    closed: bool
+
+
+def read_inputs(schema: object) -> Inputs:
+    """Read an input schema; what cannot be understood allows everything."""
+    root = as_object(schema)
+    required = root.get("required")
+    names = cast("list[object]", required) if isinstance(required, list) else []
+    properties = list(as_object(root.get("properties")).items())[:MAX_ARGUMENTS]
+    arguments = {name: _argument(name, body, root, name in names) for name, body in properties}
+    return Inputs(arguments, root.get("additionalProperties") is False)
+
+
+def type_of(value: object) -> str:
+    """The JSON type of a value."""
+    return _NAMES.get(type(value), "object")
+
+
+def _argument(name: str, body: object, root: dict[str, Any], required: bool) -> Argument:
+    said = as_object(body)
+    resolved = _resolved(said, root)
+    about = said.get("description", resolved.get("description"))
+    return Argument(
+        name=name,
+        types=_types(said, root, MAX_DEPTH),
+        values=_values(resolved),
+        required=required,
+        default=json.dumps(said["default"], ensure_ascii=False) if "default" in said else "",
+        about=about if isinstance(about, str) else "",
+        words=_words(said, root, MAX_DEPTH),
+    )
+
+
+def _resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+    """What a reference names, or the schema itself."""
+    for _ in range(MAX_DEPTH):
+        reference = schema.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith(_DEFINITION):
+            break
+        name = reference.rpartition("/")[2]
+        definitions = as_object(root.get(reference.split("/")[1]))
+        schema = as_object(definitions.get(name))
+    return schema
+
+
+def _values(schema: dict[str, Any]) -> tuple[Any, ...]:
+    if "const" in schema:
+        return (schema["const"],)
+    said: object = schema.get("enum")
+    values = cast("list[object]", said) if isinstance(said, list) else []
+    return tuple(values) if len(values) <= MAX_VALUES else ()
+
+
+def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    return objects_in(schema.get("anyOf", schema.get("oneOf")))[:MAX_VALUES]
+
+
+def _types(schema: dict[str, Any], root: dict[str, Any], depth: int) -> frozenset[str]:
+    """The JSON types that a schema allows; empty: any."""
+    schema = _resolved(schema, root)
+    said = schema.get("type")
+    if isinstance(said, str):
+        return frozenset({said})
+    if isinstance(said, list):
+        return frozenset(each for each in cast("list[object]", said) if isinstance(each, str))
+    if values := _values(schema):
+        return frozenset(map(type_of, values))
+    alternatives = _alternatives(schema)
+    if not alternatives or depth == 0:
+        return frozenset()
+    each = [_types(one, root, depth - 1) for one in alternatives]
+    return frozenset[str]().union(*each) if all(each) else frozenset()
+
+
+def _words(schema: dict[str, Any], root: dict[str, Any], depth: int) -> str:
+    """A type for a person: ``string or null``, ``array of integer``."""
+    schema = _resolved(schema, root)
+    if values := _values(schema):
+        return " | ".join(json.dumps(each, ensure_ascii=False) for each in values)
+    alternatives = _alternatives(schema)
+    if alternatives and depth:
+        return " or ".join(dict.fromkeys(_words(one, root, depth - 1) for one in alternatives))
+    types = _types(schema, root, 0)
+    if types == frozenset({"array"}) and depth and (items := as_object(schema.get("items"))):
+        return f"array of {_words(items, root, depth - 1)}"
+    return " or ".join(sorted(types)) or "any"
+
+
+def _same(value: object, other: object) -> bool:
+    """Whether two JSON values are one; ``1`` and ``true`` are not."""
+    return isinstance(value, bool) == isinstance(other, bool) and value == other

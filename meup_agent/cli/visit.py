@@ -1,0 +1,172 @@
+"""A command's short stay in a space: it joins, does one thing, and leaves."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable, Iterable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from meup_agent.agent.agent import Agent
+from meup_agent.cli import exit_codes
+from meup_agent.cli.connection import Address
+from meup_agent.cli.dialing import (
+    ConnectionEvent,
+    Ended,
+    FirstAttemptFailed,
+    TellingConnector,
+    in_words,
+)
+from meup_agent.cli.escape import visible
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.logs import log_nothing
+from meup_agent.cli.notes import Notes
+from meup_agent.cli.options import WELCOME_SECONDS
+from meup_agent.cli.output import Output, OutputClosed
+from meup_agent.session import Settings
+from meup_agent.session.groups import background_tasks
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+    from meup_agent.client.space import Space
+
+MAX_NAMED: Final = 12
+"""Participants that an error names."""
+
+Act = Callable[["Visit"], Awaitable[None]]
+
+
+class Visit:
+    """One run of a command.
+
+    Args:
+        where: Where the space is, and who we are there.
+        colour: ``False``: none, also on a terminal.
+        seconds: How long to wait for the welcome at the most; ``None``: as for any command.
+
+    Attributes:
+        space: The space, once we have been welcomed.
+        where: Where it is.
+        output: Standard output: the result, and nothing else.
+        notes: Standard error.
+        given_up: What a signal ends, in words: ``proposal 3f… was withdrawn``.
+    """
+
+    space: Space
+
+    def __init__(
+        self, where: Address, *, colour: bool = True, seconds: float | None = None
+    ) -> None:
+        self.where = where
+        self.output = Output(colour=colour)
+        self.notes = Notes(colour=colour)
+        self.given_up = ""
+        self._welcome_seconds = WELCOME_SECONDS if seconds is None else seconds
+        self._acting: anyio.CancelScope | None = None
+        self._signal: int | None = None
+        self._done = False
+        self._told = True
+
+    def run(self, act: Act) -> None:
+        """Join, act, leave; a signal ends it early, with a last word to the others.
+
+        Raises:
+            Failure: It was interrupted, or no gateway answered.
+            MeupError: As ``act`` and :meth:`meup_agent.Agent.join` say.
+        """
+        log_nothing()
+        anyio.run(self._run, act)
+        if self._signal is not None:
+            raise self._interrupted(self._signal)
+
+    async def _run(self, act: Act) -> None:
+        try:
+            async with background_tasks() as tasks:
+                await tasks.start(self._until_signal, tasks.cancel_scope)
+                await self._stay(act)
+        except OutputClosed:
+            self.output.abandon()
+        except FirstAttemptFailed as error:
+            raise Failure(str(error), exit_codes.NO_CONNECTION) from error
+
+    async def _stay(self, act: Act) -> None:
+        where = self.where
+        dial = TellingConnector(where.url, where.space, self._tell, patient=False)
+        settings = Settings(first_welcome=min(self._welcome_seconds, WELCOME_SECONDS))
+        async with Agent("meup").join(
+            dial,
+            space=where.space,
+            token=where.token,
+            participant=where.participant,
+            settings=settings,
+            grace=0.0,
+        ) as self.space:
+            with anyio.CancelScope() as self._acting:
+                await act(self)
+                self._done, self._signal = True, None
+            self._told = self.space.connected
+
+    async def _tell(self, event: ConnectionEvent) -> None:
+        if isinstance(event, Ended) and self._acting is not None:
+            self.notes.say(f"connection lost, {in_words(event.info)}; dialling again")
+
+    # --- signals ---
+
+    async def _until_signal(
+        self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]
+    ) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                if self._done:
+                    continue  # only our last words are still on their way, for a moment
+                if self._signal is not None or self._acting is None:
+                    scope.cancel()
+                else:
+                    self._acting.cancel()
+                self._signal = self._signal or number
+
+    def _interrupted(self, number: int) -> Failure:
+        is_interrupt = number == signal.SIGINT
+        said = "interrupted" if is_interrupt else "terminated"
+        if self.given_up and self._told:
+            said = f"{said}; {self.given_up}"
+        elif self.given_up:
+            said = f"{said} without a connection, so nobody could be told: it may still happen"
+        code = exit_codes.INTERRUPTED if is_interrupt else exit_codes.TERMINATED
+        return Failure(said, code)
+
+    # --- who is here ---
+
+    def others(self) -> list[str]:
+        """The names of everybody else who is present, in order."""
+        return sorted(each.id for each in self.space.participants if each.id != self.space.me)
+
+    def require(self, *names: str) -> None:
+        """Check that these are present.
+
+        Raises:
+            Failure: Somebody is not; it says who is.
+        """
+        for name in names:
+            if name != self.space.me and name not in self.others():
+                raise Failure(f"{self._absence([name])}", exit_codes.ABSENT)
+
+    def remark_absence(self, names: Iterable[str]) -> None:
+        """Say so, if somebody who should decide is not present: they may still come."""
+        absent = [name for name in names if name != self.space.me and name not in self.others()]
+        if absent:
+            self.notes.say(self._absence(absent))
+
+    def _absence(self, names: list[str]) -> str:
+        others = self.others()
+        here = ", ".join(visible(each, 64) for each in others[:MAX_NAMED]) or "nobody else"
+        more = f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
+        close = get_close_matches(names[0], others, n=1)
+        hint = f"; did you mean {visible(close[0], 64)}?" if close else ""
+        who = ", ".join(map(repr, names))
+        verb = "is" if len(names) == 1 else "are"
+        return f"{who} {verb} not in the space {self.where.space!r}; here: {here}{more}{hint}"

@@ -1,0 +1,183 @@
+"""A space with somebody in it, for commands that take part: tools, a reviewer, and one who is mute.
+
+The agents run in a thread of their own, on a gateway of their own.
+"""
+
+import queue
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Annotated, Any, Literal, TypeVar
+
+import anyio
+from anyio.from_thread import start_blocking_portal
+from pydantic import Field
+from websockets.sync.client import connect
+
+from meup_agent import Agent, Context, Proposal, Space, Withdrawal
+from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\r\x9b31m[red]\u200b"
+ESCAPED = "\\e[2J\\e]0;owned\\x07\\u202egnp.exe\\r\\x9b31m[red]\\u200b"
+ON_ONE_LINE = ESCAPED.replace("\\r", " ")
+"""Where white space is of no importance."""
+
+PATIENCE = 10.0
+"""Seconds that anything on the stage may take; only a hang takes so long."""
+
+CALL = {"kind": "mcp.request", "payload": {"method": "tools/call", "params": {"name": "read_*"}}}
+LIST = {"kind": "mcp.request", "payload": {"method": "tools/list"}}
+
+PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
+    "files": [],
+    "reviewer": [{"kind": "*"}],
+    "mute": [],
+    "alice": [{"kind": "*"}],
+    "paula": [{"kind": "mcp.proposal"}, {"kind": "chat"}, LIST, CALL],
+    "nobody": [],
+}
+
+T = TypeVar("T")
+
+
+class Stage:
+    """What tests see of it.
+
+    Attributes:
+        gateway: The gateway.
+        calls: The arguments of every call of `write_file`, in order.
+    """
+
+    def __init__(self, gateway: ThreadedGateway) -> None:
+        self.gateway = gateway
+        self.calls: list[dict[str, str]] = []
+        self._events: queue.Queue[tuple[str, str]] = queue.Queue()
+
+    def variables(self, participant: str = "alice", **more: str) -> dict[str, str]:
+        """The environment of somebody."""
+        token = self.gateway.token(participant)
+        return {"MEUP_URL": self.gateway.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": token, **more}
+
+    def tell(self, what: str, about: str = "") -> None:
+        """Something has happened."""
+        self._events.put((what, about))
+
+    def forget(self) -> None:
+        """Nothing has happened yet."""
+        self.calls.clear()
+        while not self._events.empty():
+            self._events.get()
+
+    def wait_for(self, what: str) -> str:
+        """Wait for the next thing that happens, which must be this; what it is about."""
+        happened, about = self._events.get(timeout=PATIENCE)
+        assert happened == what
+        return about
+
+    def as_somebody(self, participant: str, act: Callable[[Space], Awaitable[T]]) -> T:
+        """Do something in the space, here and now."""
+
+        async def join() -> T:
+            token = self.gateway.token(participant)
+            async with Agent(participant).join(self.gateway.url, space="demo", token=token) as it:
+                with anyio.fail_after(PATIENCE):
+                    return await act(it)
+
+        return anyio.run(join)
+
+
+@contextmanager
+def staged() -> Generator[Stage]:
+    """Set the stage for the length of a block."""
+    with Gateway("demo", PARTICIPANTS).in_thread() as gateway:
+        stage = Stage(gateway)
+        agents = {"files": _files(stage), "reviewer": _reviewer(stage)}
+        header = {"Authorization": f"Bearer {gateway.token('mute')}"}
+        url = f"{gateway.url}/ws?space=demo"
+        # Without a limit, since nobody takes what it receives, and it reads on for the close frame.
+        with connect(url, additional_headers=header, max_queue=None):
+            with start_blocking_portal() as portal:
+                with portal.wrap_async_context_manager(_joined(gateway, agents)):
+                    yield stage
+
+
+@asynccontextmanager
+async def _joined(gateway: ThreadedGateway, agents: dict[str, Agent]) -> AsyncGenerator[None]:
+    async with AsyncExitStack() as stack:
+        for name, agent in agents.items():
+            joined = agent.join(gateway.url, space="demo", token=gateway.token(name), grace=0.0)
+            await stack.enter_async_context(joined)
+        yield
+
+
+def _files(stage: Stage) -> Agent:
+    files = Agent("files")
+
+    @files.tool
+    async def write_file(
+        path: Annotated[str, Field(description="Where, below the workspace.")],
+        text: str,
+        mode: Literal["new", "append"] = "new",
+        tags: list[str] | None = None,
+        size: int = 0,
+    ) -> str:
+        """Write a text file."""
+        stage.calls.append({"path": path, "text": text, "mode": mode})
+        return f"{path!r} has {text!r}"
+
+    @files.tool(description=f"Read it. {HOSTILE}")
+    async def read_hostile() -> str:
+        return f"{HOSTILE}\nsecond line\tends"
+
+    @files.tool
+    async def read_report(lines: int = 2) -> dict[str, Any]:
+        return {"lines": lines, "ok": True}
+
+    @files.tool
+    async def nothing() -> None: ...
+
+    @files.tool
+    async def fail() -> None:
+        raise ValueError(f"no such file {HOSTILE}")
+
+    @files.tool
+    async def read_long(ctx: Context) -> None:
+        """Tell of progress, and never end."""
+        stage.tell("started")
+        await ctx.progress(1, 3, "first of three")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stage.tell("stopped", "" if ctx.reason is None else ctx.reason.code)
+
+    return files
+
+
+def _reviewer(stage: Stage) -> Agent:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal(name="write_file")
+    async def review(proposal: Proposal) -> None:
+        path = proposal.arguments["path"]
+        if path == "bad":
+            await proposal.reject("unsafe", explain=f"never there {HOSTILE}")
+        elif path == "edited":
+            await proposal.fulfill({**proposal.arguments, "path": "elsewhere"})
+        elif path == "later":
+            stage.tell("proposed", proposal.id)
+        else:
+            await proposal.fulfill()
+
+    @reviewer.on_proposal(name="fail")
+    async def carry_out(proposal: Proposal) -> None:
+        await proposal.fulfill()
+
+    @reviewer.on_proposal(name="nothing")
+    async def ponder(proposal: Proposal) -> None:
+        stage.tell("proposed", proposal.id)
+        await anyio.sleep_forever()
+
+    @reviewer.on_withdraw
+    async def withdrawn(withdrawal: Withdrawal) -> None:
+        stage.tell("withdrawn", withdrawal.proposal_id)
+
+    return reviewer

@@ -1,0 +1,85 @@
+"""`meup propose`: what becomes of a proposal shows in the exit code and a sentence."""
+
+import json
+import re
+
+from meup_agent.cli import exit_codes
+from tests.cli.conftest import Here
+from tests.cli.processes import INTERRUPT, meup, running
+from tests.cli.stage import ON_ONE_LINE, Stage
+
+WRITE = ("propose", "files", "write_file", "text=t")
+
+
+def test_a_fulfilled_one_has_a_result(stage: Stage) -> None:
+    done = meup(*WRITE, "path=p", "--to", "reviewer", variables=stage.variables("paula"))
+    proposed, fulfilled = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (0, "'p' has 't'\n")
+    assert re.fullmatch(
+        r'meup: proposed files\.write_file\(text="t", path="p"\) as [0-9a-f]{32};'
+        r" waiting for reviewer to decide",
+        proposed,
+    )
+    assert fulfilled == "meup: fulfilled by reviewer"
+
+
+def test_who_may_call_proposes_all_the_same(stage: Stage, here: Here) -> None:
+    done = here(*WRITE, "path=p", "--json")
+    document = json.loads(done.out)
+    assert done.code == 0
+    assert document["result"] == "'p' has 't'"
+    assert (document["executor"], document["fulfilled_by"]) == ("files", "reviewer")
+    assert document["proposal"] in done.err
+    assert document["changes"] == []
+
+
+def test_an_edited_one_is_told_of(here: Here) -> None:
+    strict = here(*WRITE, "path=edited")
+    assert (strict.code, strict.out) == (exit_codes.EDITED, "'elsewhere' has 't'\n")
+    assert 'arguments.path is "elsewhere" instead of "edited"; --accept-edits' in strict.err
+    lenient = here(*WRITE, "path=edited", "--accept-edits", "--json")
+    assert lenient.code == 0
+    assert json.loads(lenient.out)["changes"] == [
+        {"path": "arguments.path", "proposed": "edited", "fulfilled": "elsewhere"}
+    ]
+
+
+def test_a_rejected_one_says_who_and_why(stage: Stage, here: Here) -> None:
+    done = here(*WRITE, "path=bad", "--to", "reviewer")
+    assert (done.code, done.out) == (exit_codes.REJECTED, "")
+    assert f"was rejected by 'reviewer': unsafe (never there {ON_ONE_LINE})" in done.err
+    assert stage.calls == []
+
+
+def test_a_failing_tool_is_no_rejection(here: Here) -> None:
+    done = here("propose", "files", "fail")
+    assert (done.code, done.out) == (exit_codes.TOOL_FAILED, "")
+    assert "files.fail failed: ValueError: no such file" in done.err
+
+
+def test_an_undecided_one_expires(stage: Stage, here: Here) -> None:
+    done = here(*WRITE, "path=later", "--ttl", "0.3", "--wait", "deadline")
+    assert (done.code, done.out) == (exit_codes.TIMED_OUT, "")
+    assert "expired: nobody decided it in time" in done.err
+
+
+def test_ctrl_c_withdraws_it(stage: Stage) -> None:
+    with running("propose", "files", "nothing", variables=stage.variables("paula")) as propose:
+        proposal = stage.wait_for("proposed")
+        assert propose.end(INTERRUPT) == exit_codes.INTERRUPTED
+    assert stage.wait_for("withdrawn") == proposal
+    assert propose.out == ""
+    assert propose.err.endswith(f"meup: interrupted; proposal {proposal} was withdrawn\n")
+
+
+def test_who_should_decide_may_still_come(here: Here) -> None:
+    done = here("propose", "files", "nothing", "--to", "revewer", "--ttl", "0.1")
+    assert done.code == exit_codes.TIMED_OUT
+    assert "'revewer' is not in the space" in done.err
+    assert "did you mean reviewer?" in done.err
+
+
+def test_who_should_execute_must_be_there(here: Here) -> None:
+    done = here("propose", "fils", "nothing")
+    assert (done.code, done.out) == (exit_codes.ABSENT, "")
+    assert "'fils' is not in the space 'demo'; here: " in done.err

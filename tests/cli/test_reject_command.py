@@ -1,0 +1,68 @@
+"""`meup reject`: it reaches the proposer, and says no more than is known."""
+
+import json
+import threading
+
+from meup_agent import Rejected, Space
+from meup_agent.cli import exit_codes
+from tests.cli.conftest import Here
+from tests.cli.processes import meup
+from tests.cli.stage import HOSTILE, Stage
+
+UNSEEN = "0123456789abcdef0123456789abcdef"
+
+
+def test_it_ends_the_wait_of_the_proposer(stage: Stage) -> None:
+    found: list[object] = []
+    explained: list[str] = []
+
+    async def propose(space: Space) -> None:
+        with space.watch() as envelopes:
+            async with space.propose("files", "nothing", to="alice", ttl=10) as proposal:
+                stage.tell("proposed", proposal.id)
+                found.append(await proposal.outcome())
+            async for envelope in envelopes:
+                if envelope.kind == "chat":
+                    explained.append(envelope.payload_object["message"])
+                    return
+
+    proposer = threading.Thread(target=stage.as_somebody, args=("paula", propose))
+    proposer.start()
+    proposal = stage.wait_for("proposed")
+    done = meup("reject", proposal, "policy", "--explain", HOSTILE, variables=stage.variables())
+    proposer.join()
+    [outcome] = found
+    assert isinstance(outcome, Rejected)
+    assert (outcome.proposal_id, outcome.reason, outcome.by) == (proposal, "policy", "alice")
+    assert explained == [HOSTILE]
+    sent = f"meup: rejection of {proposal} sent; nobody confirms that it counts\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", sent)
+
+
+def test_json_says_what_is_known(here: Here) -> None:
+    done = here("reject", UNSEEN, "unsafe", "--proposer", "reviewer", "--json")
+    document = json.loads(done.out)
+    assert (done.code, document.pop("rejection") in done.out) == (0, True)
+    assert document == {"proposal": UNSEEN, "confirmed": True}
+
+
+def test_what_looks_wrong_is_remarked_and_sent(here: Here) -> None:
+    done = here("reject", "0123abcd", "unsaef", "--proposer", "paul")
+    reason, shortened, absent, sent = done.err.splitlines()
+    assert done.code == 0
+    assert "'unsaef' is none of the protocol's reasons (did you mean unsafe?)" in reason
+    assert "'0123abcd' looks shortened" in shortened
+    assert "'paul' is not in the space" in absent
+    assert sent == "meup: rejection of 0123abcd sent; nobody confirms that it counts"
+
+
+def test_without_the_capability_nothing_is_said_to_be_sent(here: Here) -> None:
+    done = here("reject", UNSEEN, "unsafe", "--explain", "no", participant="paula")
+    assert (done.code, done.out) == (exit_codes.REFUSED, "")
+    assert done.err.startswith("meup: the gateway refused the rejection: capability_violation")
+    assert done.err.count("\n") == 1
+
+
+def test_an_empty_id_or_reason_is_wrong(here: Here) -> None:
+    assert here("reject", "", "unsafe").code == exit_codes.USAGE
+    assert here("reject", UNSEEN, " ").code == exit_codes.USAGE

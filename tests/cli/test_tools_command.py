@@ -1,0 +1,58 @@
+"""`meup tools`: what there is to call."""
+
+import json
+
+from meup_agent.cli import exit_codes
+from tests.cli.conftest import Here
+from tests.cli.processes import meup
+from tests.cli.stage import HOSTILE, ON_ONE_LINE, Stage
+
+WRITE_FILE = """\
+  write_file
+      Write a text file.
+      path  string, required
+            Where, below the workspace.
+      text  string, required
+      mode  "new" | "append", else "new"
+      tags  array of string or null, else null
+      size  integer, else 0
+"""
+
+
+def test_the_tools_of_one(stage: Stage) -> None:
+    done = meup("tools", "files", variables=stage.variables())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(
+        f"files\n{WRITE_FILE}  read_hostile\n      Read it. {ON_ONE_LINE}\n"
+    )
+    assert all(line.isprintable() for line in done.stdout.splitlines())
+
+
+def test_everybody_is_asked_and_who_does_not_answer_is_named(here: Here) -> None:
+    done = here("tools", "--timeout", "0.5")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("files\n")
+    *_, none, silent = done.out.splitlines()
+    assert none == "no tools: reviewer"
+    assert silent.startswith("no answer from mute: tools/list to 'mute' got no response")
+    exact = json.loads(here("tools", "--timeout", "0.5", "--json").out)["participants"]
+    assert [each["participant"] for each in exact] == ["files", "mute", "reviewer"]
+    [files, mute, reviewer] = exact
+    assert files["tools"][1]["description"] == f"Read it. {HOSTILE}"
+    assert "no response" in mute["error"]
+    assert reviewer["tools"] == []
+
+
+def test_who_does_not_answer_alone_is_a_failure(here: Here) -> None:
+    done = here("tools", "mute", "--timeout", "0.2")
+    assert (done.code, done.out) == (exit_codes.TIMED_OUT, "")
+    assert done.err.startswith("meup: tools/list to 'mute' got no response")
+
+
+def test_who_is_not_there_or_may_not_ask_is_told(here: Here) -> None:
+    absent = here("tools", "fils")
+    assert (absent.code, absent.out) == (exit_codes.ABSENT, "")
+    assert "did you mean files?" in absent.err
+    refused = here("tools", participant="nobody")
+    assert (refused.code, refused.out) == (exit_codes.REFUSED, "")
+    assert refused.err.count("\n") == 1

@@ -1,0 +1,64 @@
+"""`meup who`: who is there, and what they may do."""
+
+import json
+from typing import Any
+
+import pytest
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.who import in_short
+from tests.cli.conftest import Here
+from tests.cli.processes import meup
+from tests.cli.stage import ESCAPED, HOSTILE, Stage
+
+
+def test_everybody_is_listed_and_we_come_first(stage: Stage) -> None:
+    done = meup("who", variables=stage.variables("paula"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "paula     you  mcp.proposal, chat, mcp.request tools/list, mcp.request tools/call read_*,"
+        " mcp/withdraw",
+        "files          mcp/withdraw",
+        "mute           mcp/withdraw",
+        "reviewer       anything",
+    ]
+
+
+def test_a_narrow_terminal_is_kept(here: Here) -> None:
+    done = here("who", "--no-color", participant="paula", FORCE_COLOR="1", COLUMNS="50")
+    lines = done.out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+    assert len(lines) > 4
+    assert all(len(line) <= 50 for line in lines)
+
+
+def test_json_has_the_capabilities_as_they_were_announced(here: Here) -> None:
+    done = here("who", "--json")
+    document = json.loads(done.out)
+    assert (document["space"], document["me"]) == ("demo", "alice")
+    people = {each["id"]: each for each in document["participants"]}
+    assert people["reviewer"] == {"id": "reviewer", "me": False, "capabilities": [{"kind": "*"}]}
+    assert people["alice"]["me"] is True
+
+
+def test_a_wrong_token_is_no_way_in(here: Here) -> None:
+    done = here("who", "--token", "wrong")
+    assert (done.code, done.out) == (exit_codes.NO_CONNECTION, "")
+
+
+@pytest.mark.parametrize(
+    ("capability", "words"),
+    [
+        ({"kind": "*"}, "anything"),
+        ({"kind": ["chat", "mcp/*"]}, "chat | mcp/*"),
+        ({"kind": "mcp.request", "payload": {"method": ["a", "b"]}}, 'mcp.request ["a", "b"]'),
+        ({"kind": "x", "payload": {"a": 1}}, "x {a: 1}"),
+        (
+            {"kind": "x", "payload": {"method": "m", "params": {"name": "n", "b": 2}}},
+            'x {method: "m", params: {name: "n", b: 2}}',
+        ),
+        ({"kind": HOSTILE}, ESCAPED),
+        ("chat", "None"),
+    ],
+)
+def test_a_capability_is_a_few_words(capability: Any, words: str) -> None:
+    assert in_short(capability) == words
