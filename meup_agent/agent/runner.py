@@ -23,7 +23,6 @@ from meup_agent.agent.scope import (
 )
 from meup_agent.client.chat import Chat
 from meup_agent.client.current import RunningHandler, begin_handler
-from meup_agent.client.deciding import Proposal
 from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
 from meup_agent.protocol.exchange.roster import participant_of
@@ -318,7 +317,7 @@ class Runner:
             case "space":
                 return self._used_space
             case "proposal":
-                return Proposal(self._used_session, envelope)
+                return self._used_space.proposal(envelope)
             case "chat":
                 return Chat(envelope)
             case "participant":

@@ -20,12 +20,12 @@ class RunningHandler(NamedTuple):
 
     Attributes:
         key: The exchange that it handles.
-        session: Where that exchange is.
+        session: Where that exchange is; ``None``: nowhere, it is only why waits are given up.
         cause: Gives why it was cancelled; ``None`` while it was not.
     """
 
     key: Key
-    session: Session
+    session: Session | None
     cause: Callable[[], Cause | None]
 
 
@@ -39,6 +39,14 @@ def parent_in(session: Session) -> Key | None:
     """
     handler = _current.get()
     return None if handler is None or handler.session is not session else handler.key
+
+
+def begins_more(session: Session) -> bool:
+    """Whether the handler that runs here, if there is one, has not ended and is not cancelled."""
+    handler = _current.get()
+    if handler is None or handler.session is not session:
+        return True
+    return handler.cause() is None and session.table.is_open(handler.key)
 
 
 def cause_of_leaving(session: Session) -> Cause:

@@ -14,6 +14,7 @@ from meup_agent.protocol.outcomes import Fulfilled
 
 if TYPE_CHECKING:
     from meup_agent.client.progress import OnProgress, Progress
+    from meup_agent.client.tools import ToolLists
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.lifecycle import ProposalState
     from meup_agent.session import Session
@@ -34,9 +35,10 @@ class Proposal:
         envelope: The proposal as it came.
     """
 
-    def __init__(self, session: Session, envelope: Envelope) -> None:
+    def __init__(self, session: Session, envelope: Envelope, tools: ToolLists) -> None:
         call = payloads.read_proposal(envelope.payload)
         self._session = session
+        self._tools = tools
         self._call = call
         self._key = ProposalKey(envelope.sender, envelope.id)
         self.id = envelope.id
@@ -82,6 +84,8 @@ class Proposal:
         Raises:
             AlreadyInProgress: Somebody else is fulfilling it; leave it to them.
             AlreadyDecided: It is not pending any more.
+            InvalidArguments: The executor's list of tools is known (:meth:`Space.tools`), and the
+                tool does not take these ``arguments``; nothing was sent.
             UsageError: The proposal does not say who should carry it out; give ``executor``.
             RequestTimeout: No response came in time.
             Refused: The gateway does not let us make that request.
@@ -96,6 +100,8 @@ class Proposal:
             )
         params = payloads.without_meta(self._call.params)
         if arguments is not None:
+            if self.method == "tools/call":
+                self._tools.check(to, self.tool, arguments)
             params["arguments"] = arguments
         changes = payloads.changes(self._call, payloads.Call(self.method, params), to)
         meta = {name: value for name, value in self._call.meta.items() if _is_passed_on(name)}

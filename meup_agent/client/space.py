@@ -10,7 +10,9 @@ from meup_agent.client.deciding import Proposal
 from meup_agent.client.endings import result_of, tool_value
 from meup_agent.client.proposing import TTL, OwnProposal, propose
 from meup_agent.client.requests import TIMEOUT, request
+from meup_agent.client.tools import ToolLists
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Participant, Wait
 
 if TYPE_CHECKING:
@@ -23,15 +25,13 @@ if TYPE_CHECKING:
     from meup_agent.session import Session
     from meup_agent.session.watcher import Watcher
 
-MAX_TOOL_PAGES = 100
-"""Pages of a tool list that are read; a participant that gives more does not end."""
-
 
 class Space:
     """A participant's presence in a space; :meth:`meup_agent.Agent.join` gives one."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._tools = ToolLists(session)
 
     @property
     def me(self) -> str:
@@ -126,6 +126,9 @@ class Space:
     ) -> Any:
         """Call somebody's tool: a request if our capabilities allow it, otherwise a proposal.
 
+        Where the participant's list of tools is known (:meth:`tools`), the call is checked by it
+        first.
+
         Args:
             participant: Who has the tool.
             tool: Its name.
@@ -141,6 +144,7 @@ class Space:
             The tool's structured content, else its content.
 
         Raises:
+            InvalidArguments: There is no such tool, or it does not take these; nothing was sent.
             ToolError: The tool ran and failed.
             RequestError: It was answered with an error, for example for wrong arguments.
             ProposalEdited: The proposal was carried out otherwise than proposed.
@@ -151,6 +155,7 @@ class Space:
             ParticipantGone: Whoever could answer has left.
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
+        self._tools.check(participant, tool, arguments or {})
         params = {"name": tool, "arguments": arguments or {}}
         if self.may(kinds.MCP_REQUEST, payloads.request("tools/call", params, "")):
             response = await request(
@@ -169,32 +174,24 @@ class Space:
             return await proposal.result(accept_edits=accept_edits)
 
     async def tools(
-        self, participant: str, *, timeout: float | None = TIMEOUT
+        self, participant: str, *, refresh: bool = False, timeout: float | None = TIMEOUT
     ) -> list[dict[str, Any]]:
         """The tools that a participant has, as MCP describes them (``name``, ``inputSchema`` …).
 
+        A list is kept, and given again without asking, until its participant says that it changed,
+        leaves, or joins anew, or our own connection is lost. While it is kept, calls and proposals
+        are checked by it before they are sent. Whoever asks at the same time shares one request.
+
         Args:
             participant: Whom to ask.
-            timeout: Seconds to wait for each page.
+            refresh: Ask in any case.
+            timeout: Seconds to wait; ``None``: as long as it takes.
 
         Raises:
             RequestError: It was answered with an error.
             MeupError: As :meth:`request`.
         """
-        tools: list[dict[str, Any]] = []
-        cursor: str | None = None
-        for _ in range(MAX_TOOL_PAGES):
-            params = {} if cursor is None else {"cursor": cursor}
-            result = payloads.as_object(
-                await self.request(
-                    participant, "tools/list", params, timeout=timeout, idempotent=True
-                )
-            )
-            tools += payloads.objects_in(result.get("tools"))
-            cursor = result.get("nextCursor")
-            if not isinstance(cursor, str) or not cursor:
-                break
-        return tools
+        return await self._tools.get(participant, timeout=timeout, refresh=refresh)
 
     # --- proposals ---
 
@@ -223,7 +220,13 @@ class Space:
 
         Returns:
             An async context manager that gives an :class:`OwnProposal`.
+
+        Raises:
+            InvalidArguments: The participant's list of tools is known (:meth:`tools`), and there
+                is no such tool, or it does not take these arguments; nothing was sent.
         """
+        if participant is not None:
+            self._tools.check(participant, tool, arguments or {})
         return propose(
             self._session,
             "tools/call",
@@ -235,9 +238,10 @@ class Space:
             on_progress=on_progress,
         )
 
-    def proposal(self, record: ProposalRecord) -> Proposal:
+    def proposal(self, of: ProposalRecord | Envelope) -> Proposal:
         """Somebody's proposal, one of :attr:`proposals`, to decide outside of a handler."""
-        return Proposal(self._session, record.envelope)
+        envelope = of if isinstance(of, Envelope) else of.envelope
+        return Proposal(self._session, envelope, self._tools)
 
     # --- talk ---
 

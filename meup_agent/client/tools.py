@@ -1,0 +1,302 @@
+"""The tools that others have: their lists, kept until they change, and calls checked by them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from meup_agent.client.current import (
+    RunningHandler,
+    begins_more,
+    cause_of_leaving,
+    handler_is,
+    parent_in,
+)
+from meup_agent.client.endings import result_of
+from meup_agent.client.requests import request
+from meup_agent.client.schemas import checker_for
+from meup_agent.errors import InvalidArguments, OutcomeUnknown, RequestTimeout, printable
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import encode_json
+from meup_agent.protocol.exchange import Key
+from meup_agent.protocol.exchange.roster import participant_of
+
+if TYPE_CHECKING:
+    from meup_agent.client.schemas import Checker
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.payloads import JsonObject
+    from meup_agent.protocol.reasons import Cause
+    from meup_agent.session import Session
+
+log = logging.getLogger("meup_agent.client")
+
+MAX_TOOL_PAGES: Final = 100
+"""Pages of a tool list that are read; a participant that gives more does not end."""
+
+MAX_LIST_CHARS: Final = 4 * 1024 * 1024
+"""Of one participant's list as JSON; what is longer is cut, and not kept. The largest in use have
+a hundredth of it."""
+
+MAX_KEPT_LISTS: Final = 256
+MAX_KEPT_CHARS: Final = 16 * 1024 * 1024
+"""Of all lists that are kept; those that nobody asked for the longest go first."""
+
+MAX_NAMED_TOOLS: Final = 20
+"""Tools that an error names; and characters of each name."""
+MAX_NAME_CHARS: Final = 64
+
+LIST_CHANGED: Final = "notifications/tools/list_changed"
+
+_NO_EXCHANGE: Final = Key("job", "", "tools/list")
+
+
+@dataclass(slots=True)
+class _Known:
+    """A list as it was given.
+
+    Attributes:
+        raw: The list, as JSON: everybody who asks gets values of their own.
+        connection: Which connection of ours it came on.
+        names: The tools' names.
+        checkers: Those of the tools that have been called.
+    """
+
+    raw: str
+    connection: int
+    names: tuple[str, ...]
+    checkers: dict[str, Checker | None] = field(default_factory=dict[str, "Checker | None"])
+
+    def tools(self) -> list[JsonObject]:
+        return payloads.objects_in(json.loads(self.raw))
+
+
+class _Fetch:
+    """A list that was asked for, and everybody who waits for it.
+
+    It is nobody's own: whoever began it may go, and it ends when the last one has gone.
+    """
+
+    def __init__(self, connection: int, deadline: float) -> None:
+        self.connection = connection
+        self.deadline = deadline
+        self.waiting = 0
+        self.done = anyio.Event()
+        self.scope = anyio.CancelScope()
+        self.known: _Known | None = None
+        self.error: Exception | None = None
+        self.abandoned_for: Cause | None = None
+
+
+class ToolLists:
+    """What the participants of a space say that they have.
+
+    A list is good until its participant says that it changed, leaves, or comes anew, and until our
+    own connection is lost: we may have missed that it changed.
+
+    Args:
+        session: Our presence in the space.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._kept: OrderedDict[str, _Known] = OrderedDict()
+        self._size = 0
+        self._fetches: dict[str, _Fetch] = {}
+        self._listens = False
+
+    async def get(
+        self, participant: str, *, timeout: float | None, refresh: bool = False
+    ) -> list[JsonObject]:
+        """A participant's tools; see :meth:`meup_agent.Space.tools`."""
+        known = None if refresh else self._fresh(participant)
+        if known is not None:
+            await checkpoint()
+            return known.tools()
+        if not self._listens:
+            self._listens = True
+            self._session.listen(self)
+        deadline = math.inf if timeout is None else self._session.now() + timeout
+        if not begins_more(self._session):
+            # What its handler must not begin is not begun for it by others.
+            return (await self._read(participant, _Fetch(0, deadline))).tools()
+        fetch = None if refresh else self._fetches.get(participant)
+        if fetch is not None:
+            try:
+                return await self._wait(participant, fetch, deadline)
+            except RequestTimeout:
+                # It was the deadline of whoever began it, and ours may be later.
+                if self._session.now() >= deadline:
+                    raise
+        return await self._wait(participant, self._begin(participant, deadline), math.inf)
+
+    def check(self, participant: str, tool: str, arguments: JsonObject) -> None:
+        """Raise if it is known that a tool will not take some arguments.
+
+        Raises:
+            InvalidArguments: They do not fit its schema, or there is no such tool.
+            NotExpressible: They have no form in JSON.
+        """
+        known = self._fresh(participant)
+        if known is None:
+            return
+        if tool not in known.names:
+            raise InvalidArguments(
+                f"{participant!r} has no tool {tool!r}; it has {_listed(known.names)}"
+            )
+        if tool not in known.checkers:
+            described = next(each for each in known.tools() if each.get("name") == tool)
+            whose = f"{tool[:MAX_NAME_CHARS]!r} of {participant!r}"
+            known.checkers[tool] = checker_for(described.get("inputSchema"), whose)
+        checker = known.checkers[tool]
+        problems = [] if checker is None else checker.problems(json.loads(encode_json(arguments)))
+        if problems:
+            raise InvalidArguments(
+                f"tool {tool!r} of {participant!r} does not take these arguments: "
+                + "; ".join(map(str, problems)),
+                [{"argument": each.argument, "problem": each.problem} for each in problems],
+            )
+
+    # --- what changes a list ---
+
+    def put(self, envelope: Envelope) -> None:
+        """An envelope has come: see whether somebody's list is another from here on."""
+        if envelope.kind == kinds.MCP_REQUEST:
+            known = envelope.sender in self._kept or envelope.sender in self._fetches
+            # Looked for before the payload is read: mostly it is something else.
+            if (
+                known
+                and b"list_changed" in envelope.raw_payload
+                and payloads.read_call(envelope.payload).method == LIST_CHANGED
+            ):
+                self._forget(envelope.sender)
+        elif envelope.kind == kinds.SYSTEM_PRESENCE and envelope.sender in kinds.GATEWAY_NAMES:
+            participant = participant_of(envelope.payload_object.get("participant"))
+            if participant is not None:
+                self._forget(participant.id)
+        elif envelope.kind == kinds.SYSTEM_WELCOME and envelope.sender in kinds.GATEWAY_NAMES:
+            roster = self._session.table.roster
+            for name in [name for name in self._kept if name not in roster]:
+                self._forget(name)
+
+    def _forget(self, participant: str) -> None:
+        known = self._kept.pop(participant, None)
+        if known is not None:
+            self._size -= len(known.raw)
+        # Whoever waits for a list gets it; whoever asks from here on asks anew.
+        self._fetches.pop(participant, None)
+
+    def _fresh(self, participant: str) -> _Known | None:
+        """The list that we have, if nothing can have changed it unseen."""
+        known = self._kept.get(participant)
+        if known is None or not self._is_current(known.connection):
+            return None
+        self._kept.move_to_end(participant)
+        return known
+
+    def _is_current(self, connection: int) -> bool:
+        return self._session.table.connected and connection == self._session.connections
+
+    # --- asking ---
+
+    def _begin(self, participant: str, deadline: float) -> _Fetch:
+        fetch = _Fetch(self._session.connections, deadline)
+        self._session.start_soon(
+            partial(self._fetch, participant, fetch), f"tools/list to {participant!r}"
+        )
+        self._fetches[participant] = fetch
+        return fetch
+
+    async def _wait(self, participant: str, fetch: _Fetch, deadline: float) -> list[JsonObject]:
+        fetch.waiting += 1
+        try:
+            with anyio.CancelScope(deadline=deadline):
+                with self._session.place_given_free(parent_in(self._session)):
+                    await fetch.done.wait()
+        finally:
+            fetch.waiting -= 1
+            if not fetch.waiting and not fetch.done.is_set():
+                self._abandon(participant, fetch)
+        if fetch.error is not None:
+            raise fetch.error
+        if fetch.known is None:
+            raise RequestTimeout(f"tools/list to {participant!r} got no response before a deadline")
+        return fetch.known.tools()
+
+    def _abandon(self, participant: str, fetch: _Fetch) -> None:
+        """Nobody waits any more: what is on its way is cancelled, for the last one's reason."""
+        fetch.abandoned_for = cause_of_leaving(self._session)
+        fetch.scope.cancel()
+        if self._fetches.get(participant) is fetch:
+            del self._fetches[participant]
+
+    async def _fetch(self, participant: str, fetch: _Fetch) -> None:
+        """Ask for all pages, in a task that is no handler's."""
+        nobodys = RunningHandler(_NO_EXCHANGE, None, lambda: fetch.abandoned_for)
+        try:
+            with fetch.scope, handler_is(nobodys):
+                fetch.known = await self._read(participant, fetch)
+        except Exception as error:  # everybody who waits raises it
+            fetch.error = error
+        finally:
+            if fetch.known is None and fetch.error is None:
+                fetch.error = OutcomeUnknown(f"tools/list to {participant!r} was given up")
+            fetch.done.set()
+            if self._fetches.get(participant) is fetch:
+                del self._fetches[participant]
+
+    async def _read(self, participant: str, fetch: _Fetch) -> _Known:
+        """The whole list; kept, if nothing can have changed it on its way."""
+        tools: list[JsonObject] = []
+        size, cursor = 0, None
+        for _ in range(MAX_TOOL_PAGES):
+            page = await self._page(participant, cursor, fetch.deadline)
+            listed = payloads.objects_in(page.get("tools"))
+            size += len(json.dumps(listed))
+            cursor = page.get("nextCursor")
+            if size > MAX_LIST_CHARS:
+                break
+            tools += listed
+            if not isinstance(cursor, str) or not cursor:
+                break
+        names = tuple(str(each["name"]) for each in tools if isinstance(each.get("name"), str))
+        known = _Known(json.dumps(tools), fetch.connection, names)
+        if size > MAX_LIST_CHARS or cursor:
+            log.warning("the tool list of %r is too long, and was cut", participant)
+        elif self._fetches.get(participant) is fetch and self._is_current(fetch.connection):
+            self._keep(participant, known)
+        return known
+
+    async def _page(self, participant: str, cursor: object, deadline: float) -> JsonObject:
+        params: dict[str, Any] = {"cursor": cursor} if cursor else {}
+        left = deadline - self._session.now()
+        response = await request(
+            self._session,
+            participant,
+            "tools/list",
+            params,
+            timeout=None if math.isinf(left) else max(left, 0.0),
+            idempotent=True,
+        )
+        return payloads.as_object(result_of(response))
+
+    def _keep(self, participant: str, known: _Known) -> None:
+        old = self._kept.pop(participant, None)
+        self._size += len(known.raw) - (0 if old is None else len(old.raw))
+        self._kept[participant] = known
+        while len(self._kept) > MAX_KEPT_LISTS or self._size > MAX_KEPT_CHARS:
+            _, oldest = self._kept.popitem(last=False)
+            self._size -= len(oldest.raw)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(repr(printable(name[:MAX_NAME_CHARS])) for name in names[:MAX_NAMED_TOOLS])
+    more = f" and {len(names) - MAX_NAMED_TOOLS} more" if len(names) > MAX_NAMED_TOOLS else ""
+    return f"{shown}{more}" if names else "none"
