@@ -120,6 +120,7 @@ PROPOSAL_TABLE: Final = {
     "5.proposal.cancelling.sender_leaves": "ignore",
     "5.proposal.cancelling.shutdown": "ignore",
     "5.proposal.settled.withdraw": "it is withdrawn, and no handler is cancelled",
+    "5.proposal.settled.rejected": "our rejection settles it: a withdraw after it cancels nobody",
     "5.proposal.fulfillment_out": "a withdraw cancels our fulfilling request",
     "5.proposal.overflow": "reject as busy, only if addressed to us",
     "5.proposal.told_of_withdraw": "whoever handled it is told after the handler's end",
@@ -176,8 +177,17 @@ EXTRAS: Final = {
     "6.ts": "what is said again says the time at which it was said first",
 }
 
+PATTERNS: Final = {
+    "7.bounded": "a check ends in bounded time, and what was not found to be allowed is not",
+    "7.refused_with_place": "a pattern that does not compile is refused, with its place",
+}
+
 CONNECTION: Final = {
     "2.second_welcome": "a second welcome is an update, not a new session",
+    "2.relay.sent": "a fulfiller sends the response on where the gateway hides it, with both ids",
+    "2.relay.progress": "and the progress, if the proposer asked for it",
+    "2.relay.accepted": "it is believed from whoever could have fulfilled, once",
+    "2.relay.edits": "it says whether what was carried out is what was proposed",
     "3.takeover": "a newer connection of the same participant takes over; the older stops",
     "3.capability.as_read": "a capability is for what readers read, not for what is around it",
     "3.codes.stop": "401, 403, 404, 4401, 4403, 4404 and 4409 end it, and say why",
@@ -198,5 +208,6 @@ REQUIREMENTS: Final = (
     | CAUSES
     | EXTRAS
     | CONNECTION
+    | PATTERNS
 )
 """Rule id -> what it says. Further parts of the protocol add their own tables here."""

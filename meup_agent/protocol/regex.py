@@ -2,48 +2,69 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import re2 as _re2
 
 re2: Any = _re2  # the library ships no types
 
-MAX_PROGRAM_BYTES = 1 << 20
+MAX_PROGRAM_BYTES: Final = 1 << 20
 """Memory that one compiled pattern may take; a stranger may have written it."""
 
-MAX_PROGRAM_STEPS = 1000
+MAX_PROGRAM_STEPS: Final = 1000
 """Instructions of one compiled pattern. In the worst case each is tried at every byte of a text, in
-5 to 10 ns: a text of 100 KB then takes a second at most."""
+5 to 15 ns: whoever matches long texts counts what it costs."""
+
+MAX_UNICODE_CLASSES: Final = 8
+r"""Classes such as ``\pL`` in one pattern: each is read as hundreds of ranges, and a pattern of
+nothing else took 22 ms before it was found too large."""
+
+_UNICODE_CLASS: Final = re.compile(r"\\[pP]")
 
 
-def compile_search(pattern: str) -> Callable[[str], bool]:
-    """A function that tells whether the pattern occurs anywhere in a text.
+class Program(NamedTuple):
+    """A compiled pattern.
+
+    Attributes:
+        matches: Whether a text, as UTF-8, matches.
+        steps: The instructions that each byte of it may take.
+    """
+
+    matches: Callable[[bytes], bool]
+    steps: int
+
+
+def compile_search(pattern: str) -> Program:
+    """A pattern that may occur anywhere in a text.
 
     Raises:
         ValueError: The pattern is no regular expression that RE2 takes, or is too large.
     """
-    return _matcher(pattern, "search")
+    return _program(pattern, "search")
 
 
-def compile_fullmatch(pattern: str) -> Callable[[str], bool]:
-    """A function that tells whether the whole text matches.
+def compile_fullmatch(pattern: str) -> Program:
+    """A pattern for a whole text.
 
     Raises:
         ValueError: The pattern is no regular expression that RE2 takes, or is too large.
     """
-    return _matcher(pattern, "fullmatch")
+    return _program(pattern, "fullmatch")
 
 
 def compile_bytes(pattern: str, *, max_bytes: int) -> Callable[[bytes], bool]:
     """The same as :func:`compile_fullmatch`, byte by byte, for patterns of our own."""
     options = _options(max_bytes)
     options.encoding = re2.Options.Encoding.LATIN1
-    match = re2.compile(pattern.encode("latin-1"), options).fullmatch
+    match: Callable[[bytes], object] = re2.compile(pattern.encode("latin-1"), options).fullmatch
     return lambda text: match(text) is not None
 
 
-def _matcher(pattern: str, how: str) -> Callable[[str], bool]:
+def _program(pattern: str, how: str) -> Program:
+    if len(_UNICODE_CLASS.findall(pattern)) > MAX_UNICODE_CLASSES:
+        raise ValueError(f"it has more than {MAX_UNICODE_CLASSES} classes such as \\pL")
     try:
         compiled = re2.compile(pattern, _options(MAX_PROGRAM_BYTES))
     except re2.error as error:
@@ -54,8 +75,12 @@ def _matcher(pattern: str, how: str) -> Callable[[str], bool]:
             f"it takes {compiled.programsize} steps where {MAX_PROGRAM_STEPS} are allowed; "
             "make it shorter, or its repetitions"
         )
-    match: Callable[[str], object] = getattr(compiled, how)
-    return lambda text: match(text) is not None
+    match: Callable[[bytes], object] = getattr(compiled, how)
+
+    def matches(text: bytes) -> bool:
+        return match(text) is not None
+
+    return Program(matches, compiled.programsize)
 
 
 def _options(max_bytes: int) -> Any:

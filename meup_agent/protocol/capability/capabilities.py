@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.errors import InvalidPattern
+from meup_agent.protocol.capability.glob import StringMatch
+from meup_agent.protocol.capability.joining import joined
 from meup_agent.protocol.capability.patterns import Compiler, Match
-from meup_agent.protocol.capability.strings import StringMatch, compile_kind
+from meup_agent.protocol.capability.work import Exhausted, Work
+from meup_agent.protocol.kinds import canonical
 
 MAX_CAPABILITIES: Final = 256
 """Capabilities of one participant: a kind that is new is held against each."""
@@ -15,53 +19,96 @@ MAX_CAPABILITIES: Final = 256
 MAX_KINDS_REMEMBERED: Final = 256
 """Kinds whose rules are kept: ten times those that exist, few for those that are made up."""
 
-_NEVER: Final = ("system/", "system.")
+MAX_NOT_UNDERSTOOD: Final = 16
+"""Capabilities of somebody else's that may fail to compile before the rest is left unread."""
+
+_SYSTEM: Final = "system"
+_NEVER: Final = (f"{_SYSTEM}/", f"{_SYSTEM}.")
 
 # `id` is what existing gateways put beside a capability. Any other field would be a restriction
 # that is not understood, and leaving it out would allow more than was meant.
 _FIELDS: Final = {"kind", "payload", "id"}
 
 
+class Rule(NamedTuple):
+    """One capability.
+
+    Attributes:
+        fits: Whether it is about a kind.
+        restricted: Whether it says something of the payload.
+        payload: The pattern of the payload, if it does.
+    """
+
+    fits: StringMatch
+    restricted: bool
+    payload: object
+
+
 class Capabilities:
     """Compiled capabilities; decides what may be sent.
+
+    Args:
+        patterns: The capabilities as they were written, as JSON values.
+        rules: The same, compiled.
+        compiler: What compiled them.
 
     Attributes:
         patterns: The capabilities as they were written, as JSON values.
     """
 
     def __init__(
-        self, patterns: tuple[Any, ...], rules: Sequence[tuple[StringMatch, Match | None]]
+        self, patterns: tuple[Any, ...], rules: Sequence[Rule], compiler: Compiler
     ) -> None:
         self.patterns = patterns
         self._rules = rules
-        self._by_kind: dict[str, bool | tuple[Match, ...]] = {}
+        self._compiler = compiler
+        self._by_kind: dict[str, bool | Match] = {}
+        self._by_rules: dict[tuple[int, ...], Match] = {}
 
     def allow(self, kind: str, payload: object | Callable[[], object]) -> bool:
         """Whether an envelope may be sent.
 
+        A check that takes more than it may (:mod:`~.capability.work`) says no.
+
         Args:
-            kind: Its kind, with slashes.
+            kind: Its kind, with slashes or, if it is a known one, with dots.
             payload: Its payload as JSON values, or a function that decodes it: called at most
                 once, and only if the answer depends on it.
         """
-        rule = self._by_kind.get(kind)
-        if rule is None:
-            rule = self._rule(kind)
-            if len(self._by_kind) < MAX_KINDS_REMEMBERED:
-                self._by_kind[kind] = rule
-        if isinstance(rule, bool):
-            return rule
-        value = payload() if callable(payload) else payload
-        return any(matches(value) for matches in rule)
-
-    def _rule(self, kind: str) -> bool | tuple[Match, ...]:
-        if kind == "system" or kind.startswith(_NEVER):
+        try:
+            rule = self._by_kind.get(kind)
+            if rule is None:
+                rule = self._rule(kind)
+            if isinstance(rule, bool):
+                return rule
+            value = payload() if callable(payload) else payload
+            return rule(value, Work(value))
+        except Exhausted:
             return False
-        matching = [matches for fits, matches in self._rules if fits(kind)]
-        of_payload = tuple(matches for matches in matching if matches is not None)
-        if len(of_payload) < len(matching):
+
+    def _rule(self, kind: str) -> bool | Match:
+        rule = self._decided(canonical(kind))
+        if len(self._by_kind) < MAX_KINDS_REMEMBERED:
+            self._by_kind[kind] = rule
+        return rule
+
+    def _decided(self, kind: str) -> bool | Match:
+        if kind == _SYSTEM or kind.startswith(_NEVER):
+            return False
+        work = Work(kind)
+        matching = tuple(number for number, rule in enumerate(self._rules) if rule.fits(kind, work))
+        if not matching:
+            return False
+        if not all(self._rules[number].restricted for number in matching):
             return True
-        return of_payload or False
+        # Many kinds, made up ones too, come under the same rules.
+        found = self._by_rules.get(matching)
+        if found is None:
+            payloads = [self._rules[number].payload for number in matching]
+            found = self._compiler.again(joined(payloads))
+            if len(self._by_rules) < MAX_KINDS_REMEMBERED:
+                self._by_rules[matching] = found
+        return found
 
 
 def compile_capabilities(
@@ -87,7 +134,7 @@ def compile_capabilities(
     rules = [
         _capability(item, compiler, f"{place}[{index}]") for index, item in enumerate(patterns)
     ]
-    return Capabilities(tuple(patterns), rules)
+    return Capabilities(tuple(patterns), rules, compiler)
 
 
 def compile_announced(patterns: Sequence[object]) -> Capabilities:
@@ -101,17 +148,21 @@ def compile_announced(patterns: Sequence[object]) -> Capabilities:
     """
     compiler = Compiler()
     understood: list[object] = []
-    rules: list[tuple[StringMatch, Match | None]] = []
+    rules: list[Rule] = []
+    failed = 0
     for item in patterns[:MAX_CAPABILITIES]:
         try:
             rules.append(_capability(item, compiler, "capability"))
         except InvalidPattern:
-            continue
-        understood.append(item)
-    return Capabilities(tuple(understood), rules)
+            failed += 1
+            if failed == MAX_NOT_UNDERSTOOD:
+                break
+        else:
+            understood.append(item)
+    return Capabilities(tuple(understood), rules, compiler)
 
 
-def _capability(item: object, compiler: Compiler, place: str) -> tuple[StringMatch, Match | None]:
+def _capability(item: object, compiler: Compiler, place: str) -> Rule:
     if not isinstance(item, dict):
         raise InvalidPattern('a capability is an object such as {"kind": "chat"}', place=place)
     fields = cast("dict[object, object]", item)
@@ -124,17 +175,20 @@ def _capability(item: object, compiler: Compiler, place: str) -> tuple[StringMat
         raise InvalidPattern("the capability has no kind", place=place)
     fits = _kind(fields["kind"], compiler, f"{place}.kind")
     if "payload" not in fields:
-        return fits, None
+        return Rule(fits, restricted=False, payload=None)
     payload: object = fields["payload"]
     if not isinstance(payload, dict | list):
         raise InvalidPattern("the pattern of a payload is an object", place=f"{place}.payload")
-    return fits, compiler.compile(cast("object", payload), f"{place}.payload")
+    compiler.compile(cast("object", payload), f"{place}.payload")
+    # Rules of one kind are compiled together when it first comes; whoever gave them may go on to
+    # change what they gave.
+    return Rule(fits, restricted=True, payload=copy.deepcopy(cast("object", payload)))
 
 
 def _kind(pattern: object, compiler: Compiler, place: str) -> StringMatch:
     compiler.count(place)
     if isinstance(pattern, str):
-        return compile_kind(pattern, place=place)
+        return compiler.strings.kind(pattern, place)
     if not isinstance(pattern, list):
         raise InvalidPattern("a kind is a string or a list of strings", place=place)
     alternatives: list[StringMatch] = []
@@ -142,5 +196,5 @@ def _kind(pattern: object, compiler: Compiler, place: str) -> StringMatch:
         if not isinstance(item, str):
             raise InvalidPattern("a kind is a string", place=f"{place}[{index}]")
         compiler.count(f"{place}[{index}]")
-        alternatives.append(compile_kind(item, place=f"{place}[{index}]"))
-    return lambda kind: any(fits(kind) for fits in alternatives)
+        alternatives.append(compiler.strings.kind(item, f"{place}[{index}]"))
+    return lambda kind, work: any(fits(kind, work) for fits in alternatives)

@@ -3,6 +3,10 @@ r"""Globs as RE2 (PROTOCOL 7): ``*`` ``**`` ``?`` ``[…]`` ``{a,b}`` and ``\`` 
 A dot that begins a segment must not be met by a wildcard. RE2 cannot look around, so the dot is
 given another letter before matching: wildcards do not know that letter, a dot that is written in
 the pattern does. Then one regular expression says it all, and nothing is ever expanded.
+
+What a match may cost is known from the glob. RE2 builds states as it meets them and then walks
+through them, byte by byte; only where many sets of places in the pattern are possible at once does
+it go through all its steps at every byte.
 """
 
 from __future__ import annotations
@@ -11,7 +15,11 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from meup_agent.protocol.regex import compile_fullmatch
+from meup_agent.protocol.capability.work import CALL_WORK, NODE_WORK, Work
+from meup_agent.protocol.regex import Program, compile_fullmatch
+
+StringMatch = Callable[[str, Work], bool]
+"""Whether a text matches, and what that takes."""
 
 MAX_BRACES: Final = 8
 """Levels of ``{…}`` in one another: more than anybody reads, and the parser recurses."""
@@ -23,6 +31,10 @@ _FOREIGN: Final = "\ufdd2"  # either of the two where a value holds it already
 _RESERVED: Final = _HIDDEN + _RELATIVE + _FOREIGN
 
 _LEADING_DOTS: Final = re.compile(r"(?:\A|(?<=/))(?:(\.\.?)(?=/|\Z)|\.)")
+_HEAD: Final = re.compile(r"[^*?[{}\\]*")
+_ONE_STAR: Final = re.compile(r"((?:[^*?[{}\\]*/)?)((?:[^*?[{}\\/.][^*?[{}\\/]*)?)\*([^*?[{}\\/]*)")
+_TREE: Final = re.compile(r"([^*?[{}\\]+)/\*\*")
+_CHOICES: Final = frozenset("?[{}")
 _WILDCARD: Final = re.compile(r"[*?]|\[.+\]", re.DOTALL)
 
 _IN_SEGMENT: Final = rf"[^/{_HIDDEN}{_RELATIVE}]"
@@ -35,16 +47,90 @@ def is_glob(pattern: str) -> bool:
     return _WILDCARD.search(pattern) is not None
 
 
-def compile_glob(pattern: str) -> Callable[[str], bool]:
-    """A function that tells whether a whole text matches the glob.
+def compile_glob(pattern: str) -> tuple[StringMatch, int]:
+    """The test for a whole text, and the steps of its program.
 
     Raises:
         ValueError: A bracket or brace is not closed, or the glob is too large.
     """
     if any(letter in pattern for letter in _RESERVED):
         raise ValueError("it holds one of the characters U+FDD0 to U+FDD2, which are no text")
-    match = compile_fullmatch(_Parser(pattern).whole())
-    return lambda text: match(_mark(text))
+    if (one := _ONE_STAR.fullmatch(pattern)) is not None:
+        return _one_star(one), 1
+    if (tree := _TREE.fullmatch(pattern)) is not None:
+        return _tree(tree[1]), 1
+    program = compile_fullmatch(_Parser(pattern).whole())
+    return _runs(program, _most_states(pattern)), program.steps
+
+
+def head(pattern: str) -> str:
+    """What every text that the glob matches begins with."""
+    found = _HEAD.match(pattern)
+    return "" if found is None else found[0].rstrip("/")
+
+
+# Two forms that most globs have, for a tenth of the time that RE2 takes.
+
+
+def _one_star(form: re.Match[str]) -> StringMatch:
+    """One star with letters around it: ``read_*``, ``*.txt``, ``/public/*``."""
+    path, begun, tail = form.groups()
+    start = path + begun
+    from_star = len(start)
+    shortest = from_star + (len(tail) or not begun)
+
+    def match(text: str, work: Work) -> bool:
+        return (
+            text.startswith(start)
+            and text.endswith(tail)
+            and len(text) >= shortest
+            and text.find("/", from_star) < 0
+            and (begun != "" or text[from_star] != ".")
+        )
+
+    return match
+
+
+def _tree(root: str) -> StringMatch:
+    """``/public/**``, everything below and the directory itself."""
+    start, from_slash = f"{root}/", len(root)
+
+    def match(text: str, work: Work) -> bool:
+        if not text.startswith(start):
+            return text == root
+        work.spend(len(text))
+        return text.find("/.", from_slash) < 0
+
+    return match
+
+
+def _runs(program: Program, states: int | None) -> StringMatch:
+    matches, steps = program
+
+    def match(text: str, work: Work) -> bool:
+        marked = _mark(text).encode()
+        size = len(marked)
+        built = size if states is None else min(size, states)
+        # Marking a dot takes a call of ours.
+        work.spend(CALL_WORK + NODE_WORK * text.count("/.") + size + steps * built)
+        return matches(marked)
+
+    return match
+
+
+def _most_states(pattern: str) -> int | None:
+    """How many states are ever built for a glob; ``None`` if they may be too many to be kept.
+
+    Before the first star a text has one place for each letter. After it, where only letters follow,
+    a set of places is told by the last star that was reached and the letters since; where a choice
+    follows, or ``**`` begins several segments with stars anew, any set of places may occur.
+    """
+    tail = pattern.partition("*")[2]
+    starred = [segment for segment in pattern.split("/") if "*" in segment]
+    in_segment = len([segment for segment in starred if segment != "**"])
+    if not _CHOICES.isdisjoint(tail) or (in_segment > 1 and in_segment < len(starred)):
+        return None
+    return 4 * len(pattern) * (1 + tail.count("*"))
 
 
 def _mark(text: str) -> str:

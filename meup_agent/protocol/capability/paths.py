@@ -1,7 +1,8 @@
 """Paths into a JSON value (PROTOCOL 7): ``$.a``, ``$['a']``, ``$[0]``, ``$.*``, ``$..a``.
 
 Children and descendants, no filters. Each step turns the nodes found so far into the next ones and
-visits no node twice, so a path costs time linear in the value.
+visits no node twice, so each costs time linear in the value; a path may have hundreds of steps, so
+every visit counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,12 @@ from typing import Any, Final, cast
 import msgspec
 
 from meup_agent.errors import InvalidPattern
+from meup_agent.protocol.capability.work import NODE_WORK, Work
+
+MAX_PATH_STEPS: Final = 100
+"""Steps of one path: each leads one level down, and no frame has more levels."""
+
+_Step = Callable[[Iterator[object], Work], Iterator[object]]
 
 _STEP: Final = re.compile(
     r"""(?P<deep>\.\.(?=[^.])|(?:\.(?=[^.\[])|(?=\[)))"""
@@ -30,7 +37,7 @@ class Path(msgspec.Struct, frozen=True):
     """
 
     deep: bool
-    select: Callable[[object], Iterable[object]]
+    select: Callable[[object, Work], Iterable[object]]
 
 
 def is_path(key: str) -> bool:
@@ -44,10 +51,14 @@ def compile_path(key: str, place: str) -> Path:
     Raises:
         InvalidPattern: It has something other than children and descendants.
     """
-    steps: list[Callable[[Iterator[object]], Iterator[object]]] = []
+    steps: list[_Step] = []
     deep = False
     at = 1
+    levels = 0
     while at < len(key):
+        levels += 1
+        if levels > MAX_PATH_STEPS:
+            raise InvalidPattern(f"the path has more than {MAX_PATH_STEPS} steps", place=place)
         step = _STEP.match(key, at)
         if step is None:
             raise InvalidPattern(
@@ -61,10 +72,10 @@ def compile_path(key: str, place: str) -> Path:
             steps.append(_with_descendants)
         steps.append(_child_step(step))
 
-    def select(value: object) -> Iterator[object]:
+    def select(value: object, work: Work) -> Iterator[object]:
         nodes: Iterator[object] = iter((value,))
         for take in steps:
-            nodes = take(nodes)
+            nodes = take(nodes, work)
         return nodes
 
     return Path(deep, select)
@@ -90,7 +101,7 @@ def descendants(value: object) -> Iterator[object]:
             waiting.pop()
 
 
-def _with_descendants(nodes: Iterator[object]) -> Iterator[object]:
+def _with_descendants(nodes: Iterator[object], work: Work) -> Iterator[object]:
     """The objects and arrays among the nodes and below them, each once."""
     # A node may stand below another one: without this, depth would multiply the cost.
     seen: set[int] = set()
@@ -99,6 +110,7 @@ def _with_descendants(nodes: Iterator[object]) -> Iterator[object]:
         for node in waiting[-1]:
             below = children(node)
             if below and id(node) not in seen:
+                work.spend(NODE_WORK * len(below))
                 seen.add(id(node))
                 yield node
                 waiting.append(iter(below))
@@ -107,19 +119,29 @@ def _with_descendants(nodes: Iterator[object]) -> Iterator[object]:
             waiting.pop()
 
 
-def _child_step(step: re.Match[str]) -> Callable[[Iterator[object]], Iterator[object]]:
+def _child_step(step: re.Match[str]) -> _Step:
     if step["every"]:
-        return lambda nodes: (child for node in nodes for child in children(node))
+        return _every_child
     if step["index"]:
         index = int(step["index"])
-        return lambda nodes: (
+        return lambda nodes, work: (
             cast("list[object]", node)[index]
-            for node in nodes
+            for node in _counted(nodes, work)
             if isinstance(node, list) and index < len(cast("list[object]", node))
         )
     name = next(found for found in step.group("name", "single", "double") if found is not None)
-    return lambda nodes: (
+    return lambda nodes, work: (
         cast("dict[str, Any]", node)[name]
-        for node in nodes
+        for node in _counted(nodes, work)
         if isinstance(node, dict) and name in node
     )
+
+
+def _every_child(nodes: Iterator[object], work: Work) -> Iterator[object]:
+    return (child for node in nodes for child in _counted(children(node), work))
+
+
+def _counted(nodes: Iterable[object], work: Work) -> Iterator[object]:
+    for node in nodes:
+        work.spend(NODE_WORK)
+        yield node

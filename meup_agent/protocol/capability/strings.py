@@ -2,33 +2,106 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability.glob import compile_glob, is_glob
+from meup_agent.protocol.capability.glob import StringMatch, compile_glob, head, is_glob
+from meup_agent.protocol.capability.work import CALL_WORK, Exhausted, Work
 from meup_agent.protocol.kinds import KINDS, canonical
 from meup_agent.protocol.regex import compile_search
-
-StringMatch = Callable[[str], bool]
 
 MAX_PATTERN_CHARS: Final = 1024
 """Characters of one pattern or key: room for a long path; a stranger may have written it."""
 
+MAX_STEPS: Final = 20_000
+"""Instructions of all the programs of one participant: compiling takes up to 1 µs for each."""
+
 _SHOWN_CHARS: Final = 60  # of a pattern, in an error message
 
-
-def compile_string(pattern: str, *, place: str) -> tuple[StringMatch, bool]:
-    """The test for a pattern without its ``!``, and whether the outcome is to be negated.
-
-    Raises:
-        InvalidPattern: The pattern does not compile.
-    """
-    body, negated = _split(pattern, place)
-    return _compile(body, place), negated
+# A regular expression that only looks for letters, whatever stands around them.
+_WORDS: Final = re.compile(r"\^?(?:[^\\^$.|?*+()[\]{}]|\\[^\w]|\|)*\$?")
 
 
-def compile_kind(pattern: str, *, place: str = "kind") -> StringMatch:
+class Strings:
+    """Compiles string patterns, and counts what their programs take together."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._compiled: dict[str, StringMatch] = {}
+
+    def compile(self, body: str, place: str) -> StringMatch:
+        """The test for a pattern that :func:`split_negation` has passed.
+
+        Raises:
+            InvalidPattern: It does not compile, or is one too many.
+        """
+        known = self._compiled.get(body)
+        if known is not None:
+            return known
+        if _is_regex(body):
+            try:
+                compiled, steps = _search(body[1:-1])
+            except ValueError as error:
+                raise InvalidPattern(
+                    f"the regular expression {shown(body)} does not compile: {error}", place=place
+                ) from None
+        elif is_glob(body):
+            return self.glob(body, place)
+        else:
+            return lambda text, work: text == body
+        return self._counted(body, compiled, steps, place)
+
+    def glob(self, pattern: str, place: str) -> StringMatch:
+        """The test for a glob.
+
+        Raises:
+            InvalidPattern: It does not compile, or is one too many.
+        """
+        known = self._compiled.get(pattern)
+        if known is not None:
+            return known
+        try:
+            compiled, steps = compile_glob(pattern)
+        except ValueError as error:
+            raise InvalidPattern(
+                f"the glob {shown(pattern)} does not compile: {error}", place=place
+            ) from None
+        return self._counted(pattern, compiled, steps, place)
+
+    def kind(self, pattern: str, place: str) -> StringMatch:
+        """The test for a kind, as :func:`compile_kind` describes it.
+
+        Raises:
+            InvalidPattern: The pattern does not compile, or is one too many.
+        """
+        body, negated = split_negation(pattern, place)
+        match = self._kind(body, place)
+        return (lambda kind, work: not match(kind, work)) if negated else match
+
+    def _kind(self, body: str, place: str) -> StringMatch:
+        if body == "*":
+            return lambda kind, work: True
+        match = self.compile(canonical(body), place)
+        if not is_glob(body) or _is_regex(body) or "." not in body or "/" in body:
+            return match
+        slashed = self.glob(body.replace(".", "/"), place)
+        return lambda kind, work: match(kind, work) or (kind in KINDS and slashed(kind, work))
+
+    def _counted(self, pattern: str, match: StringMatch, steps: int, place: str) -> StringMatch:
+        self._steps += steps
+        if self._steps > MAX_STEPS:
+            raise InvalidPattern(
+                f"the patterns take more than {MAX_STEPS} steps together; make them fewer or "
+                "shorter",
+                place=place,
+            )
+        self._compiled[pattern] = match
+        return match
+
+
+def compile_kind(pattern: str, *, place: str = "kind") -> Callable[[str], bool]:
     """A function that tells whether a kind (with slashes) matches.
 
     Kinds that this package knows may stand in the pattern with dots too, wildcards included:
@@ -37,9 +110,31 @@ def compile_kind(pattern: str, *, place: str = "kind") -> StringMatch:
     Raises:
         InvalidPattern: The pattern does not compile.
     """
-    body, negated = _split(pattern, place)
-    match = _compile_kind(body, place)
-    return (lambda kind: not match(kind)) if negated else match
+    match = Strings().kind(pattern, place)
+
+    def matches(kind: str) -> bool:
+        try:
+            return match(kind, Work(kind))
+        except Exhausted:
+            return False
+
+    return matches
+
+
+def split_negation(pattern: str, place: str) -> tuple[str, bool]:
+    """A pattern without its ``!``, and whether the outcome is to be negated.
+
+    Raises:
+        InvalidPattern: It is too long, no valid text, or names nothing.
+    """
+    check_length(pattern, place)
+    body = pattern.lstrip("!")
+    # A bare `!` would allow nearly everything, and `//` everything: both are slips of the pen.
+    if pattern and body in ("", "//"):
+        raise InvalidPattern(
+            f"{shown(pattern)} names nothing; write the pattern that is meant", place=place
+        )
+    return body, (len(pattern) - len(body)) % 2 == 1
 
 
 def check_length(pattern: str, place: str) -> None:
@@ -59,57 +154,35 @@ def check_length(pattern: str, place: str) -> None:
         raise InvalidPattern("the pattern holds a lone surrogate", place=place) from None
 
 
-def checked_glob(pattern: str, place: str) -> StringMatch:
-    """:func:`~.glob.compile_glob` with the place in its error.
-
-    Raises:
-        InvalidPattern: The glob does not compile.
-    """
-    try:
-        return compile_glob(pattern)
-    except ValueError as error:
-        raise InvalidPattern(
-            f"the glob {_shown(pattern)} does not compile: {error}", place=place
-        ) from None
+def is_exact(body: str) -> bool:
+    """Whether a pattern without its ``!`` matches only itself."""
+    return not _is_regex(body) and not is_glob(body)
 
 
-def _split(pattern: str, place: str) -> tuple[str, bool]:
-    check_length(pattern, place)
-    body = pattern.lstrip("!")
-    # A bare `!` would allow nearly everything, and `//` everything: both are slips of the pen.
-    if pattern and body in ("", "//"):
-        raise InvalidPattern(
-            f"{_shown(pattern)} names nothing; write the pattern that is meant", place=place
-        )
-    return body, (len(pattern) - len(body)) % 2 == 1
+def begins(body: str) -> str:
+    """What every text that a pattern without ``!`` matches begins with, where that is known."""
+    return "" if _is_regex(body) else head(body)
 
 
-def _compile(body: str, place: str) -> StringMatch:
-    if _is_regex(body):
-        try:
-            return compile_search(body[1:-1])
-        except ValueError as error:
-            raise InvalidPattern(
-                f"the regular expression {_shown(body)} does not compile: {error}", place=place
-            ) from None
-    if is_glob(body):
-        return checked_glob(body, place)
-    return body.__eq__
+def shown(pattern: str) -> str:
+    """A pattern for an error message."""
+    return repr(pattern if len(pattern) <= _SHOWN_CHARS else pattern[:_SHOWN_CHARS] + "…")
 
 
-def _compile_kind(body: str, place: str) -> StringMatch:
-    if body == "*":
-        return lambda kind: True
-    match = _compile(canonical(body), place)
-    if not is_glob(body) or _is_regex(body) or "." not in body or "/" in body:
-        return match
-    slashed = checked_glob(body.replace(".", "/"), place)
-    return lambda kind: match(kind) or (kind in KINDS and slashed(kind))
+def _search(expression: str) -> tuple[StringMatch, int]:
+    matches, steps = compile_search(expression)
+    # For letters alone few states are ever built; for anything else all steps may count each byte.
+    states = 4 * len(expression) if _WORDS.fullmatch(expression) else None
+
+    def match(text: str, work: Work) -> bool:
+        encoded = text.encode()
+        size = len(encoded)
+        built = size if states is None else min(size, states)
+        work.spend(CALL_WORK + size + steps * built)
+        return matches(encoded)
+
+    return match, steps
 
 
 def _is_regex(body: str) -> bool:
     return len(body) > 2 and body.startswith("/") and body.endswith("/")
-
-
-def _shown(pattern: str) -> str:
-    return repr(pattern if len(pattern) <= _SHOWN_CHARS else pattern[:_SHOWN_CHARS] + "…")

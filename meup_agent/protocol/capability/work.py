@@ -1,0 +1,77 @@
+"""What one check may cost, whatever was granted and whatever is checked (PROTOCOL 7).
+
+Each pattern alone takes time linear in the value, but a stranger may have written a thousand of
+them, and the value too. So work is counted while it is done, in units of about 10 ns, and a check
+that costs too much ends with *no*: nothing is allowed that was not found to be allowed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+MAX_WORK: Final = 2_000_000
+"""Units of one check, of a value of 100 KB and less: some 20 ms."""
+
+WORK_PER_BYTE: Final = 20
+"""Units for each byte of a larger value. A glob or regular expression takes one of each byte in
+most cases, and as many as it has steps in the worst."""
+
+NODE_WORK: Final = 20
+"""Units for visiting one value inside another, and for holding one part of a pattern against it."""
+
+CALL_WORK: Final = 200
+"""Units for handing a text to RE2."""
+
+
+class Exhausted(Exception):
+    """A check costs more than it may."""
+
+
+class Work:
+    """How much of one check's work is left.
+
+    Args:
+        value: The value that is checked; its size is looked at only if it matters.
+    """
+
+    __slots__ = ("_left", "_value")
+
+    def __init__(self, value: object) -> None:
+        self._left = MAX_WORK
+        self._value: object | None = value
+
+    def spend(self, units: int) -> None:
+        """Take some units.
+
+        Raises:
+            Exhausted: There are not so many left.
+        """
+        self._left -= units
+        if self._left < 0:
+            self._extend()
+
+    def _extend(self) -> None:
+        """Go on once if the value is so large that it may cost more."""
+        value, self._value = self._value, None
+        if value is not None:
+            self._left += max(0, WORK_PER_BYTE * _size(value) - MAX_WORK)
+        if self._left < 0:
+            raise Exhausted
+
+
+def _size(value: object) -> int:
+    """About the bytes that a value takes as JSON; never more."""
+    size = 0
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            size += len(each)
+        elif isinstance(each, dict):
+            members = cast("dict[str, Any]", each)
+            size += sum(map(len, members))
+            waiting.extend(members.values())
+        elif isinstance(each, list):
+            waiting.extend(cast("list[object]", each))
+        size += 2
+    return size
