@@ -13,7 +13,10 @@ import typer
 from typer.main import get_command
 
 from meup_agent.cli import exit_codes
+from meup_agent.cli.call import call
+from meup_agent.cli.chat import chat
 from meup_agent.cli.demo.command import demo
+from meup_agent.cli.doctor import doctor
 from meup_agent.cli.failures import (
     DEBUG_VARIABLE,
     Failure,
@@ -22,20 +25,30 @@ from meup_agent.cli.failures import (
     sentence_for,
 )
 from meup_agent.cli.gateway import gateway
+from meup_agent.cli.propose import propose
+from meup_agent.cli.reject import reject
 from meup_agent.cli.run import run as run_agent
 from meup_agent.cli.tail import tail
+from meup_agent.cli.tools import tools
+from meup_agent.cli.who import who
 from meup_agent.errors import MeupError
 
 app = typer.Typer(
     name="meup",
-    add_completion=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("call")(call)
+app.command("chat")(chat)
 app.command("demo")(demo)
+app.command("doctor")(doctor)
 app.command("gateway")(gateway)
+app.command("propose")(propose)
+app.command("reject")(reject)
 app.command("run")(run_agent)
 app.command("tail")(tail)
+app.command("tools")(tools)
+app.command("who")(who)
 
 # What is wrong with a command line. Typer keeps a copy of click, whose names are not public.
 _Complaint = cast("type[Exception]", typer.BadParameter.__mro__[2])

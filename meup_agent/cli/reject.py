@@ -10,6 +10,7 @@ import anyio
 import typer
 
 from meup_agent.cli import exit_codes
+from meup_agent.cli.completion import complete_reason
 from meup_agent.cli.connection import Participant, Space, Token, TokenFile, Url, address
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
@@ -39,7 +40,12 @@ def reject(
     ],
     reason: Annotated[
         str,
-        typer.Argument(metavar="REASON", help=f"Why: {_REASONS}.", show_default=False),
+        typer.Argument(
+            metavar="REASON",
+            help=f"Why: {_REASONS}.",
+            show_default=False,
+            autocompletion=complete_reason,
+        ),
     ],
     explain: Annotated[
         str | None,

@@ -13,7 +13,7 @@ import typer
 from meup_agent.agent.agent import Agent
 from meup_agent.cli import exit_codes
 from meup_agent.cli.completion import complete_kind
-from meup_agent.cli.connection import Address, Space, Token, TokenFile, Url, address
+from meup_agent.cli.connection import Address, Participant, Space, Token, TokenFile, Url, address
 from meup_agent.cli.dialing import (
     ConnectionEvent,
     Ended,
@@ -47,6 +47,7 @@ def tail(
     space: Space = None,
     token: Token = None,
     token_file: TokenFile = None,
+    participant: Participant = None,
     kind: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,7 +106,7 @@ def tail(
     Example: `meup tail --about 4f2a`
     """
     shown = Filter(kind=kind or (), sender=sender or (), to=to or (), who=who or (), about=about)
-    where = address(url, space, token, token_file)
+    where = address(url, space, token, token_file, participant)
     output = Output(colour=not no_colour)
     log_nothing()
     code = anyio.run(_Tail(where, output, shown, as_json=as_json).run)
@@ -149,9 +150,16 @@ class _Tail:
 
     async def _follow(self) -> None:
         dial = TellingConnector(self._where.url, self._where.space, self._tell, patient=False)
-        async with Agent("meup tail").join(dial, token=self._where.token, grace=0.0) as space:
+        joining = Agent("meup tail").join(
+            dial, token=self._where.token, participant=self._where.participant, grace=0.0
+        )
+        async with joining as space:
             with space.watch() as envelopes:
                 await self._send.send(self._greeting(space))
+                if space.guarantees.hidden_targets:
+                    await self._send.send(
+                        _Note("this gateway shows only what is for everybody, or for us")
+                    )
                 if self._shown.chain is not None:
                     await self._send.send(_waiting_for(self._shown.chain))
                 missed = 0

@@ -146,6 +146,18 @@ class WebSocketTransport:
             with anyio.CancelScope(shield=True):
                 await self._wire.abort()
 
+    async def round_trip(self) -> None:
+        """Send a ping, and wait for its pong.
+
+        Raises:
+            TransportClosed: The connection has ended.
+        """
+        try:
+            await self._wire.round_trip()
+        except ConnectionClosed:
+            end = self.closed or CloseInfo(ABNORMAL)
+            raise TransportClosed(end.code, end.reason) from None
+
     async def watch(self, interval: float, deadline: float) -> None:
         """Ping until the connection has ended; end it when a pong does not come in time.
 

@@ -1,0 +1,229 @@
+"""The way to a gateway, one step at a time: its name, its port, its certificate.
+
+A connection takes these steps by itself; here each is taken alone, so that a failure says which.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+import anyio
+from anyio import RunFinishedError, from_thread
+from anyio.abc import ByteStream, SocketAttribute
+from anyio.lowlevel import current_token
+from anyio.streams.tls import TLSAttribute, TLSStream
+
+_PORTS: Final = {"ws": 80, "wss": 443}
+
+_ADVICE: Final = {
+    9: "set this machine's clock, or use a certificate that has begun",
+    10: "renew the gateway's certificate",
+    18: "add it to what this machine trusts: SSL_CERT_FILE=its-certificate.pem",
+    19: "add its root to what this machine trusts: SSL_CERT_FILE=root.pem",
+    20: "add its root to what this machine trusts: SSL_CERT_FILE=root.pem",
+    62: "dial by a name that stands in the certificate, or get one for this name",
+    64: "dial by a name that stands in the certificate, or get one for this address",
+}
+"""What to do, by OpenSSL's numbers of what is wrong with a certificate (X509_V_ERR_…)."""
+
+
+class Unreachable(Exception):
+    """A step of the way failed.
+
+    Args:
+        said: What happened.
+        advice: What to do.
+    """
+
+    def __init__(self, said: str, advice: str) -> None:
+        super().__init__(said)
+        self.advice = advice
+
+
+class Place(NamedTuple):
+    """Where a gateway listens.
+
+    Attributes:
+        host: A name or an address.
+        port: The port.
+        is_tls: Whether it is spoken to in TLS.
+    """
+
+    host: str
+    port: int
+    is_tls: bool
+
+    @classmethod
+    def of(cls, url: str) -> Place:
+        """The place that a checked address names."""
+        parts = urlsplit(url)
+        port = _PORTS[parts.scheme] if parts.port is None else parts.port
+        return cls(parts.hostname or "", port, parts.scheme == "wss")
+
+    @property
+    def is_address(self) -> bool:
+        """Whether the host is no name."""
+        return _address(self.host) is not None
+
+    def __str__(self) -> str:
+        """As in an address."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+async def look_up(place: Place, timeout: float) -> list[str]:
+    """The addresses of a host.
+
+    Args:
+        place: The gateway's.
+        timeout: Seconds to wait.
+
+    Raises:
+        Unreachable: It has none, or nobody says.
+    """
+    with anyio.move_on_after(timeout):
+        try:
+            return await _look_up(place)
+        except OSError as error:
+            why = _words(error)
+        except UnicodeError:
+            why = "this is no host's name"
+        raise Unreachable(
+            f"{place.host} has no address: {why}", "check the host in the address, and the network"
+        )
+    raise Unreachable(
+        f"nobody said within {timeout:g} s which address {place.host} has",
+        "check this machine's network and its name servers",
+    )
+
+
+async def _look_up(place: Place) -> list[str]:
+    """Ask the system, in a thread that nobody has to wait for: it may take half a minute."""
+    done, token = anyio.Event(), current_token()
+    found: list[str] = []
+    failures: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            infos = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+            found.extend(dict.fromkeys(str(info[4][0]) for info in infos))
+        except (OSError, UnicodeError) as error:
+            failures.append(error)
+        with suppress(RunFinishedError, RuntimeError):
+            from_thread.run_sync(done.set, token=token)
+
+    threading.Thread(target=ask, name="meup doctor: name", daemon=True).start()
+    await done.wait()
+    if failures:
+        raise failures[0]
+    return found
+
+
+async def try_port(place: Place, timeout: float) -> str:
+    """Connect and leave; the address that took it.
+
+    Args:
+        place: The gateway's.
+        timeout: Seconds to wait.
+
+    Raises:
+        Unreachable: Nobody took it.
+    """
+    async with await _connect(place, timeout) as stream:
+        return str(stream.extra(SocketAttribute.remote_address)[0])
+
+
+async def try_tls(place: Place, timeout: float) -> str:
+    """Connect in TLS and leave; what was agreed on, in words.
+
+    Args:
+        place: The gateway's.
+        timeout: Seconds to wait.
+
+    Raises:
+        Unreachable: The other end speaks no TLS, or shows no certificate to be trusted.
+    """
+    async with await _connect(place, timeout) as stream:
+        with anyio.move_on_after(timeout):
+            try:
+                wrapped = await TLSStream.wrap(
+                    stream, hostname=place.host, standard_compatible=False
+                )
+            except ssl.SSLCertVerificationError as error:
+                raise Unreachable(
+                    f"the certificate is not to be trusted: {error.verify_message}",
+                    _ADVICE.get(error.verify_code, "use a certificate that this machine trusts"),
+                ) from None
+            except (ssl.SSLError, OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
+                why = error.reason if isinstance(error, ssl.SSLError) else ""
+                raise Unreachable(
+                    f"{place} speaks no TLS{f': {why}'.lower() if why else ''}",
+                    "write ws:// if the gateway has no TLS, or check the port",
+                ) from None
+            certificate = wrapped.extra(TLSAttribute.peer_certificate) or {}
+            until = str(certificate.get("notAfter", "nobody knows when"))
+            return f"{wrapped.extra(TLSAttribute.tls_version)}, certificate good until {until}"
+    raise Unreachable(
+        f"{place} did not answer in TLS within {timeout:g} s",
+        "write ws:// if the gateway has no TLS, or check the port",
+    )
+
+
+async def _connect(place: Place, timeout: float) -> ByteStream:
+    try:
+        with anyio.fail_after(timeout):
+            return await anyio.connect_tcp(place.host, place.port)
+    except TimeoutError:
+        raise Unreachable(
+            f"{place} did not answer within {timeout:g} s",
+            "check host and port, and whether a firewall stands in between",
+        ) from None
+    except OSError as error:
+        why = _words(error)
+        refused = isinstance(_first(error), ConnectionRefusedError)
+        raise Unreachable(
+            f"nothing listens at {place}" if refused else f"{place} cannot be reached: {why}",
+            "start the gateway there, or check host and port"
+            if refused
+            else "check the host in the address, and the network",
+        ) from None
+
+
+def is_here(addresses: Sequence[str]) -> bool:
+    """Whether all of these addresses are this machine's own."""
+    found = [_address(each.partition("%")[0]) for each in addresses]
+    return bool(found) and all(each is not None and each.is_loopback for each in found)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _first(error: BaseException) -> BaseException:
+    """What became of the first address that was tried."""
+    match error.__cause__:
+        case BaseExceptionGroup(exceptions=[BaseException() as first, *_]):
+            return _first(first)
+        case OSError() as only:
+            return only
+        case _:
+            return error
+
+
+def _words(error: OSError) -> str:
+    first = _first(error)
+    if isinstance(first, socket.gaierror):
+        return str(first.strerror).lower()
+    if isinstance(first, OSError) and first.errno:
+        return os.strerror(first.errno).lower()
+    return str(first)
