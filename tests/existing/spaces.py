@@ -57,6 +57,7 @@ class Spaces:
         defaults: what the holder of any other token may do.
         home: the space of a join frame that names none.
         address: where it says an invited participant finds it.
+        joins: how many join frames were accepted since the start.
     """
 
     version: Version
@@ -65,6 +66,7 @@ class Spaces:
     defaults: list[Json]
     home: str
     address: str = ""
+    joins: int = 0
     members: dict[str, dict[str, Peer]] = field(default_factory=dict)
     held: dict[str, list[Json]] = field(default_factory=dict)
     granted: dict[str, dict[str, list[Json]]] = field(default_factory=dict)
@@ -202,6 +204,7 @@ class Spaces:
         }
         if self.version.lists_streams:
             payload["active_streams"] = []
+        self.joins += 1
         self._tell(peer, "system/welcome", payload, name="welcome")
         others = [other for name, other in room.items() if name != participant]
         self._presence(others, "join", payload["you"])
