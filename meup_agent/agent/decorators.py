@@ -192,7 +192,9 @@ class Decorators:
     @overload
     def on_join(self, /) -> Callable[[F], F]: ...
     def on_join(self, fn: F | None = None, /) -> F | Callable[[F], F]:
-        """Learn that a participant has come.
+        """Learn that a participant has come, also while our connection was away.
+
+        Whoever was there before our first welcome stands in ``space.participants``.
 
         Raises:
             HandlerDefinitionError: The function cannot work as such a handler.
@@ -204,7 +206,7 @@ class Decorators:
     @overload
     def on_leave(self, /) -> Callable[[F], F]: ...
     def on_leave(self, fn: F | None = None, /) -> F | Callable[[F], F]:
-        """Learn that a participant has gone.
+        """Learn that a participant has gone, also while our connection was away.
 
         Raises:
             HandlerDefinitionError: The function cannot work as such a handler.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.effects import Role
 from meup_agent.protocol.exchange.incoming import USED_AGAIN, Incoming
 from meup_agent.protocol.exchange.ledger import (
@@ -17,6 +17,7 @@ from meup_agent.protocol.exchange.ledger import (
 from meup_agent.protocol.exchange.memory import Memory
 from meup_agent.protocol.exchange.outgoing import Outgoing
 from meup_agent.protocol.exchange.own import read_response
+from meup_agent.protocol.exchange.roster import Presence
 from meup_agent.protocol.exchange.situation import Situation
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Call
@@ -327,6 +328,7 @@ class Arrivals:
                 self._incoming.participant_joined(participant)
             self._outgoing.presence_changed(now)
             situation.voice.say_again(changed.joined, now)
+            self._notice_changes(envelope, changed, now)
             return
         self._incoming.welcomed(now)
         self._outgoing.welcomed(now)
@@ -334,7 +336,24 @@ class Arrivals:
             # Whoever is here may have missed what we said before the connection broke.
             present = [participant.id for participant in situation.roster.participants()]
             situation.voice.say_again(present, now)
+            self._notice_changes(envelope, changed, now)
         self._welcomed_before = True
+
+    def _notice_changes(self, welcome: Envelope, changed: Presence, now: float) -> None:
+        """Handlers hear of whoever came and went unseen, as of everybody else."""
+        events = (("leave", Role.LEAVE, changed.left), ("join", Role.JOIN, changed.joined))
+        for event, role, names in events:
+            if not self._situation.wants(role, welcome):
+                continue
+            for name in names:
+                if name == self._situation.me:
+                    continue
+                participant = {"id": name, "capabilities": self._situation.roster.announced(name)}
+                payload = {"event": event, "participant": participant}
+                presence = welcome.replace(
+                    kind=kinds.SYSTEM_PRESENCE, to=(), raw_payload=encode_json(payload)
+                )
+                self._incoming.notice(role, presence, now)
 
     def _presence(self, envelope: Envelope, payload: dict[str, Any], now: float) -> None:
         update = self._situation.roster.update(payload, now)

@@ -106,6 +106,11 @@ class Roster:
         """Everybody who is present, we included."""
         return tuple(self._present.values())
 
+    def announced(self, participant_id: str) -> tuple[Any, ...]:
+        """What the gateway announced that somebody may send; nothing of whoever is away."""
+        participant = self._present.get(participant_id)
+        return () if participant is None else participant.capabilities
+
     def absent_since(self, participant_id: str, now: float) -> float | None:
         """Since when somebody has been away; never earlier than our own welcome (PROTOCOL 4.6)."""
         if participant_id in self._present or self.welcomed_at is None:

@@ -1,0 +1,65 @@
+"""Who is in the space: told as it happens, and after an absence of our own."""
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Participant, Space
+from tests.interaction.people import PATIENCE, Latch, Meeting, Notes, join, until
+
+pytestmark = pytest.mark.anyio
+
+
+def onlooker(notes: Notes) -> Agent:
+    agent = Agent("reviewer")
+
+    @agent.on_join
+    async def joined(participant: Participant) -> None:
+        notes(("join", participant.id, len(participant.capabilities)))
+
+    @agent.on_leave
+    async def left(participant: Participant) -> None:
+        notes(("leave", participant.id))
+
+    return agent
+
+
+def names(space: Space) -> set[str]:
+    return {participant.id for participant in space.participants}
+
+
+async def test_those_who_were_there_before_us_are_listed_and_not_announced(
+    meeting: Meeting, notes: Notes
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "second"), join(meeting, onlooker(notes)) as space:
+            assert names(space) == {"second", "reviewer"}
+            async with join(meeting, "tools"):
+                await notes.until(("join", "tools", 1))
+                assert names(space) == {"second", "reviewer", "tools"}
+            await notes.until(("leave", "tools"))
+            assert names(space) == {"second", "reviewer"}
+    assert notes.all == [("join", "tools", 1), ("leave", "tools")]
+
+
+async def test_handlers_are_told_who_came_and_went_while_we_were_away(
+    meeting: Meeting, notes: Notes
+) -> None:
+    latch = Latch()
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, onlooker(notes), latch=latch) as space, join(meeting, "deep"):
+            await notes.until(("join", "deep", 1))
+            async with join(meeting, "second"):
+                await notes.until(("join", "second", 1))
+                latch.closed = True
+                meeting.drop("reviewer")
+                await until(lambda: not space.connected)
+            async with join(meeting, "tools"):
+                latch.closed = False
+                await notes.until(("join", "tools", 1), ("leave", "second"))
+                assert names(space) == {"reviewer", "deep", "tools"}
+                # And it goes on as before.
+                async with join(meeting, "mallory"):
+                    await notes.until(("join", "mallory", 1))
+    assert notes.all[:2] == [("join", "deep", 1), ("join", "second", 1)]
+    assert set(notes.all[2:4]) == {("leave", "second"), ("join", "tools", 1)}
+    assert notes.all.count(("join", "deep", 1)) == 1
