@@ -183,7 +183,10 @@ PATTERNS: Final = {
 }
 
 CONNECTION: Final = {
+    "1.lenient": "what participants and gateways that exist write is read",
     "2.second_welcome": "a second welcome is an update, not a new session",
+    "2.heartbeat": "heartbeats and registrations of others mean nothing, and make no noise",
+    "2.answered_notification": "a response to a notification means nothing; we answer none",
     "2.relay.sent": "a fulfiller sends the response on where the gateway hides it, with both ids",
     "2.relay.progress": "and the progress, if the proposer asked for it",
     "2.relay.accepted": "it is believed from whoever could have fulfilled, once",

@@ -146,17 +146,26 @@ class Proposal:
         Raises:
             AlreadyDecided: It is not pending any more.
             AlreadyInProgress: Its fulfillment is on its way.
+            NotExpressible: JSON, or the gateway's dialect, has no words for it.
+            NotSent: There is no connection any more, and there will be none.
+            UsageError: The explanation is larger than anybody takes. Then nothing was sent.
         """
         record = self._session.table.ledger.get(self._key, self._session.now())
         if record is not None and not record.state.is_pending:
             raise AlreadyDecided(self.id, record.state)
         if record is not None and record.in_progress_by is not None:
             raise AlreadyInProgress(self.id, record.in_progress_by)
+        to, body = (self.proposer,), {"message": explain}
+        self._session.sayable(
+            kinds.MCP_REJECT, {"reason": str(reason)}, to=to, correlation=(self.id,)
+        )
+        if explain:
+            self._session.sayable(
+                kinds.CHAT, body, to=to, correlation=(self._session.table.new_id(),)
+            )
         rejection = self._session.reject(self._key, str(reason))
         if explain:
-            self._session.say(
-                kinds.CHAT, {"message": explain}, to=(self.proposer,), correlation=(rejection.id,)
-            )
+            self._session.say(kinds.CHAT, body, to=to, correlation=(rejection.id,))
         await checkpoint()
 
 

@@ -18,6 +18,7 @@ from meup_agent.protocol.exchange import ProposalKey, Wait
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Fulfilled, Withdrawn
 from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.session.timeouts import checked_timeout
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -127,6 +128,7 @@ async def propose(
     on_progress: OnProgress | None,
 ) -> AsyncGenerator[OwnProposal]:
     """Propose a call for the length of a block; see :meth:`meup_agent.Space.propose`."""
+    ttl = checked_timeout(ttl)
     proposal_id = session.table.new_id()
     meta = dict(payloads.as_object(params.get(payloads.META)))
     if target is not None:

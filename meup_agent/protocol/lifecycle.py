@@ -90,6 +90,8 @@ class IncomingEvent(StrEnum):
     SENDER_LEFT = "sender_left"
     SENDER_ABSENT = "sender_absent"
     """The sender has been away for the whole grace period."""
+    REJECTED = "rejected"
+    """The handler of a proposal has rejected it: nothing that others say of it matters any more."""
     LOST = "connection_lost"
     SHUTDOWN = "shutdown"
     SHUTDOWN_OVER = "shutdown_over"
@@ -133,6 +135,7 @@ INCOMING: Final[Mapping[tuple[IncomingState, IncomingEvent], IncomingStep]] = {
     (_I.RUNNING, _IE.RETURNED): IncomingStep(_I.SETTLED, _IA.RESPOND),
     (_I.RUNNING, _IE.RAISED): IncomingStep(_I.SETTLED, _IA.RESPOND_ERROR),
     (_I.RUNNING, _IE.CANCEL): IncomingStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
+    (_I.RUNNING, _IE.REJECTED): IncomingStep(_I.SETTLED, _IA.KEEP),
     (_I.RUNNING, _IE.SENDER_LEFT): IncomingStep(_I.RUNNING, _IA.BEGIN_GRACE),
     (_I.RUNNING, _IE.SENDER_ABSENT): IncomingStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
     (_I.RUNNING, _IE.LOST): IncomingStep(_I.RUNNING, _IA.KEEP),
@@ -141,12 +144,21 @@ INCOMING: Final[Mapping[tuple[IncomingState, IncomingEvent], IncomingStep]] = {
     (_I.CANCELLING, _IE.RETURNED): IncomingStep(_I.SETTLED, _IA.DISCARD),
     (_I.CANCELLING, _IE.RAISED): IncomingStep(_I.SETTLED, _IA.LOG),
     (_I.CANCELLING, _IE.CANCEL): IncomingStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.REJECTED): IncomingStep(_I.CANCELLING, _IA.IGNORE),
     (_I.CANCELLING, _IE.SENDER_LEFT): IncomingStep(_I.CANCELLING, _IA.IGNORE),
     (_I.CANCELLING, _IE.SENDER_ABSENT): IncomingStep(_I.CANCELLING, _IA.IGNORE),
     (_I.CANCELLING, _IE.LOST): IncomingStep(_I.CANCELLING, _IA.IGNORE),
     (_I.CANCELLING, _IE.SHUTDOWN): IncomingStep(_I.CANCELLING, _IA.IGNORE),
     (_I.CANCELLING, _IE.SHUTDOWN_OVER): IncomingStep(_I.CANCELLING, _IA.IGNORE),
+    # Its handler may go on after a rejection.
+    (_I.SETTLED, _IE.RETURNED): IncomingStep(_I.SETTLED, _IA.DISCARD),
+    (_I.SETTLED, _IE.RAISED): IncomingStep(_I.SETTLED, _IA.LOG),
     (_I.SETTLED, _IE.CANCEL): IncomingStep(_I.SETTLED, _IA.COUNT_LATE),
+    (_I.SETTLED, _IE.REJECTED): IncomingStep(_I.SETTLED, _IA.KEEP),
+    (_I.SETTLED, _IE.SENDER_LEFT): IncomingStep(_I.SETTLED, _IA.IGNORE),
+    (_I.SETTLED, _IE.SENDER_ABSENT): IncomingStep(_I.SETTLED, _IA.IGNORE),
+    (_I.SETTLED, _IE.SHUTDOWN): IncomingStep(_I.SETTLED, _IA.KEEP),
+    (_I.SETTLED, _IE.SHUTDOWN_OVER): IncomingStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
     (_I.SETTLED, _IE.LOST): IncomingStep(_I.SETTLED, _IA.KEEP),
 }
 """PROTOCOL 5, first and second table. For a proposal nothing is owed: the answers are rejections,

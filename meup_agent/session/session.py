@@ -49,6 +49,7 @@ from meup_agent.session.line import Line
 from meup_agent.session.link import Backoff, Link, Token
 from meup_agent.session.outbox import Outbox
 from meup_agent.session.telling import Events
+from meup_agent.session.timeouts import checked_timeout
 from meup_agent.session.watcher import Watcher
 from meup_agent.transport.base import DIALECT_HEADER
 
@@ -420,8 +421,9 @@ class Session(AsyncContextManagerMixin):
             AlreadyDecided: That proposal is no longer pending.
             NotExpressible: Our dialect has no words for it.
             NotSent: There is no connection any more, and there will be none.
-            UsageError: It is larger, or nests deeper, than anybody takes.
+            UsageError: It is larger, or nests deeper, than anybody takes; or the timeout is none.
         """
+        timeout = checked_timeout(timeout)
         self._check_sayable(opening)
         now = self.now()
         with anyio.move_on_after(timeout):
@@ -507,15 +509,33 @@ class Session(AsyncContextManagerMixin):
             NotSent: There is no connection any more, and there will be none.
             UsageError: It is larger, or nests deeper, than anybody takes.
         """
-        if self._over:
-            raise NotSent(f"the {kind} was not sent: {self._over}")
-        trial = draft(kind, payload, id=new_id(), sender=self.me, to=to, correlation=correlation)
-        self._check_sayable(trial)
+        trial = self.sayable(kind, payload, to=to, correlation=correlation)
         envelope, effects = self.table.say(
             kind, trial.raw_payload, now=self.now(), to=to, correlation=correlation
         )
         self.apply(effects)
         return envelope
+
+    def sayable(
+        self,
+        kind: str,
+        payload: Any,
+        *,
+        to: tuple[str, ...] = (),
+        correlation: tuple[str, ...] = (),
+    ) -> Envelope:
+        """Check that something could be said now; what it would be, but for its id.
+
+        Raises:
+            NotExpressible: As :meth:`say`.
+            NotSent: As :meth:`say`.
+            UsageError: As :meth:`say`.
+        """
+        if self._over:
+            raise NotSent(f"the {kind} was not sent: {self._over}")
+        trial = draft(kind, payload, id=new_id(), sender=self.me, to=to, correlation=correlation)
+        self._check_sayable(trial)
+        return trial
 
     def returned(self, key: Key, result: Any) -> None:
         """A handler has ended well."""

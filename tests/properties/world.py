@@ -464,9 +464,10 @@ class World:
             return False
         if self.now - sender.ended_at[own] >= REMEMBERED:
             return False
-        # A response that the gateway ordered before the withdraw decides otherwise.
+        # A response that the gateway ordered before the withdraw decides otherwise, and what the
+        # participant rejected is settled there: its handler may put things in order.
         record = participant.table.ledger.get(ProposalKey(key.sender, key.id), self.now)
-        return record is None or record.state is not ProposalState.FULFILLED
+        return record is None or not (record.refused or record.state is ProposalState.FULFILLED)
 
     def _check_answers(self) -> None:
         answers: dict[tuple[str, str], set[str]] = {}

@@ -49,6 +49,7 @@ INCOMING_CELLS = """
     running     returned         -> settled     respond
     running     raised           -> settled     respond_error
     running     cancel           -> cancelling  cancel_scope
+    running     rejected         -> settled     keep
     running     sender_left      -> running     begin_grace
     running     sender_absent    -> cancelling  cancel_scope
     running     connection_lost  -> running     keep
@@ -57,13 +58,21 @@ INCOMING_CELLS = """
     cancelling  returned         -> settled     discard
     cancelling  raised           -> settled     log
     cancelling  cancel           -> cancelling  ignore
+    cancelling  rejected         -> cancelling  ignore
     cancelling  sender_left      -> cancelling  ignore
     cancelling  sender_absent    -> cancelling  ignore
     cancelling  connection_lost  -> cancelling  ignore
     cancelling  shutdown         -> cancelling  ignore
     cancelling  shutdown_over    -> cancelling  ignore
+    settled     returned         -> settled     discard
+    settled     raised           -> settled     log
     settled     cancel           -> settled     count_late
+    settled     rejected         -> settled     keep
+    settled     sender_left      -> settled     ignore
+    settled     sender_absent    -> settled     ignore
     settled     connection_lost  -> settled     keep
+    settled     shutdown         -> settled     keep
+    settled     shutdown_over    -> cancelling  cancel_scope
 """
 
 OUTGOING_CELLS = """

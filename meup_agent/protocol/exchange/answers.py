@@ -109,6 +109,9 @@ class Answers:
 
     def reject(self, proposal: ProposalKey, reason: str, now: float) -> Envelope:
         """Say no to a proposal."""
+        record = self._situation.ledger.get(proposal, now)
+        if record is not None:
+            record.refused = True
         return self._situation.voice.say(
             kinds.MCP_REJECT,
             {"reason": reason},

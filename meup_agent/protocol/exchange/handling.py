@@ -6,14 +6,16 @@ import msgspec
 
 from meup_agent.protocol.exchange.effects import Key, Role, Work
 from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord, content_of
-from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.exchange.memory import Shares
 from meup_agent.protocol.lifecycle import IncomingState
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.reasons import Cause, Link
 
-SETTLED_COUNT = 1000
+SETTLED_A_SENDER = 1000
+SETTLED_SENDERS = 256
 SETTLED_SECONDS = 300.0
-"""Settled requests are remembered for cancels that come late and requests that come twice."""
+"""Settled requests are remembered for cancels that come late and requests that come twice. Each
+sender has a share, so that one who asks a lot does not have another's request run twice."""
 
 Name = tuple[str, str]
 """A sender, and an id of theirs."""
@@ -86,9 +88,11 @@ class Requests:
     def __init__(self) -> None:
         self._by_id: dict[Name, Handling] = {}
         self._by_rpc_id: dict[Name, Handling] = {}
-        self._settled: Memory[Name, Settled] = Memory(count=SETTLED_COUNT, seconds=SETTLED_SECONDS)
-        self._settled_rpc_ids: Memory[Name, bool] = Memory(
-            count=SETTLED_COUNT, seconds=SETTLED_SECONDS
+        self._settled: Shares[str, Settled] = Shares(
+            senders=SETTLED_SENDERS, count=SETTLED_A_SENDER, seconds=SETTLED_SECONDS
+        )
+        self._settled_rpc_ids: Shares[str, bool] = Shares(
+            senders=SETTLED_SENDERS, count=SETTLED_A_SENDER, seconds=SETTLED_SECONDS
         )
 
     def add(self, handling: Handling) -> None:
@@ -105,9 +109,9 @@ class Requests:
         self.forget(handling)
         name, by_rpc_id = handling.names
         content = content_of(handling.work.envelope)
-        self._settled.put(name, Settled(content, handling.answer_id), now)
+        self._settled.put(*name, Settled(content, handling.answer_id), now)
         if by_rpc_id is not None:
-            self._settled_rpc_ids.put(by_rpc_id, True, now)
+            self._settled_rpc_ids.put(*by_rpc_id, True, now)
 
     def forget(self, handling: Handling) -> None:
         """Nobody can mean this request any more."""
@@ -123,7 +127,7 @@ class Requests:
 
     def settled(self, name: Name, now: float) -> Settled | None:
         """What is remembered under an envelope id."""
-        return self._settled.get(name, now)
+        return self._settled.get(*name, now)
 
     def meant(self, name: Name) -> Handling | None:
         """What a ``requestId`` names: the JSON-RPC id, or else the envelope id (PROTOCOL 4.8)."""
@@ -132,8 +136,8 @@ class Requests:
     def has_ended(self, name: Name, now: float) -> bool:
         """Whether a ``requestId`` names one that has ended."""
         return (
-            self._settled_rpc_ids.get(name, now) is not None
-            or self._settled.get(name, now) is not None
+            self._settled_rpc_ids.get(*name, now) is not None
+            or self._settled.get(*name, now) is not None
         )
 
     def others(self, name: Name) -> bool:

@@ -237,7 +237,7 @@ class Incoming:
         cause = ended_by(proposal.proposer, proposal.id, reason, text, now)
         handling = self._proposals.get(proposal)
         if handling is not None:
-            if handling.state is not IncomingState.QUEUED:
+            if handling.state in (IncomingState.RUNNING, IncomingState.CANCELLING):
                 handling.withdrawal = cause
             self._apply(handling, IncomingEvent.CANCEL, now, cause)
         elif record is not None and record.handled:
@@ -383,12 +383,13 @@ class Incoming:
             case IncomingAction.DROP:
                 self._situation.drop("cancelled_in_queue", handling.work.envelope, expected=True)
                 self._close(handling, now)
+            case IncomingAction.COUNT_LATE:
+                self._situation.drop("late_withdraw", handling.work.envelope, expected=True)
             case (
                 IncomingAction.RESPOND
                 | IncomingAction.RESPOND_ERROR
                 | IncomingAction.DISCARD
                 | IncomingAction.LOG
-                | IncomingAction.COUNT_LATE
                 | IncomingAction.KEEP
                 | IncomingAction.IGNORE
             ):
@@ -430,15 +431,21 @@ class Incoming:
 
     def _tell_withdrawn(self, record: ProposalRecord, cause: Cause, now: float) -> None:
         """A proposal that we handled was withdrawn; what we rejected is no news to us."""
-        if self._situation.me not in record.rejections:
+        if not record.refused:
             subject = Withdrawal(record.key.id, record.key.proposer, cause)
             self.notice(Role.WITHDRAW, record.envelope, now, subject)
 
     def reject(self, proposal: ProposalKey, reason: str, now: float) -> Envelope:
-        """Say no to a proposal."""
+        """Say no to a proposal.
+
+        It is settled then: the withdraw with which its proposer answers cancels nobody, since the
+        handler may still have something to put in order.
+        """
         handling = self._proposals.get(proposal)
         if handling is not None:
             handling.rejected = True
+            if handling.state is IncomingState.RUNNING:
+                self._apply(handling, IncomingEvent.REJECTED, now)
         return self._answers.reject(proposal, reason, now)
 
     def _fulfillment_sent(self, handling: Handling, now: float) -> bool:

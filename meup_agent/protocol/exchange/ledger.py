@@ -97,6 +97,7 @@ class ProposalRecord(msgspec.Struct):
         holders: Exchanges and handlers of ours that are about it; while there are any, it is
             not forgotten.
         handled: A handler of ours has begun on it.
+        refused: We have rejected it; on gateways without echoes ``rejections`` does not tell.
     """
 
     key: ProposalKey
@@ -109,6 +110,7 @@ class ProposalRecord(msgspec.Struct):
     reason: str | None = None
     holders: int = 0
     handled: bool = False
+    refused: bool = False
 
     @property
     def call(self) -> Call:

@@ -119,15 +119,50 @@ class Memory(Generic[K, V]):
             self._used -= size
 
 
+class Shares(Generic[K, V]):
+    """A memory with a share for each sender, so that nobody can push out another's entries.
+
+    Args:
+        senders: Shares at the most; the one that was longest not added to goes first.
+        count: Entries of one sender at the most.
+        seconds: How long an entry is kept.
+        size: The sum of the sizes of one sender's entries at the most.
+    """
+
+    def __init__(
+        self, *, senders: int, count: int, seconds: float, size: int | None = None
+    ) -> None:
+        self._limit = senders
+        self._count, self._seconds, self._size = count, seconds, size
+        self._senders: OrderedDict[str, Memory[K, V]] = OrderedDict()
+
+    def put(self, sender: str, key: K, value: V, now: float, *, size: int = 0) -> None:
+        """Remember a value of a sender's."""
+        if sender not in self._senders:
+            self._senders[sender] = Memory(
+                count=self._count, seconds=self._seconds, size=self._size
+            )
+            if len(self._senders) > self._limit:
+                self._senders.popitem(last=False)
+        self._senders.move_to_end(sender)
+        self._senders[sender].put(key, value, now, size=size)
+
+    def get(self, sender: str, key: K, now: float) -> V | None:
+        """The value, if it is still remembered."""
+        share = self._senders.get(sender)
+        return None if share is None else share.get(key, now)
+
+    def __len__(self) -> int:
+        """How many entries are held, over all senders."""
+        return sum(len(share) for share in self._senders.values())
+
+
 Ended = Literal["withdrawn", "cancelled"]
 """What a tombstone says of what it names: a proposal, or a request."""
 
 
 class Tombstones:
-    """Withdraws and cancels that came before what they name (PROTOCOL 5).
-
-    Each sender has a share of its own, so that nobody can push out another's.
-    """
+    """Withdraws and cancels that came before what they name (PROTOCOL 5)."""
 
     SECONDS = 300.0
     A_SENDER = 1000
@@ -135,23 +170,22 @@ class Tombstones:
     SENDERS = 1000
 
     def __init__(self) -> None:
-        self._senders: OrderedDict[str, Memory[tuple[Ended, str], str]] = OrderedDict()
+        self._shares: Shares[tuple[Ended, str], str] = Shares(
+            senders=self.SENDERS,
+            count=self.A_SENDER,
+            seconds=self.SECONDS,
+            size=self.A_SENDER_BYTES,
+        )
 
     def put(self, ended: Ended, sender: str, exchange_id: str, reason: str, now: float) -> None:
         """Remember that a sender has ended something that we have not seen."""
-        share = self._senders.pop(sender, None) or Memory(
-            count=self.A_SENDER, seconds=self.SECONDS, size=self.A_SENDER_BYTES
-        )
-        share.put((ended, exchange_id), reason, now, size=len(exchange_id) + len(reason))
-        self._senders[sender] = share
-        if len(self._senders) > self.SENDERS:
-            self._senders.popitem(last=False)
+        size = len(exchange_id) + len(reason)
+        self._shares.put(sender, (ended, exchange_id), reason, now, size=size)
 
     def get(self, ended: Ended, sender: str, exchange_id: str, now: float) -> str | None:
         """The reason with which the sender ended it, if it did."""
-        share = self._senders.get(sender)
-        return None if share is None else share.get((ended, exchange_id), now)
+        return self._shares.get(sender, (ended, exchange_id), now)
 
     def __len__(self) -> int:
         """How many ends are remembered, over all senders."""
-        return sum(len(share) for share in self._senders.values())
+        return len(self._shares)

@@ -7,6 +7,8 @@ believes it if it comes from somebody who could have made that request.
 
 from __future__ import annotations
 
+from typing import cast
+
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Priority
@@ -125,7 +127,7 @@ def _with_edits(result: object, said: payloads.JsonObject) -> object:
     """The result with what our request said of itself, where there is room for it."""
     if not isinstance(result, dict):
         return result
-    body = payloads.as_object(result)
+    body = cast("payloads.JsonObject", result)
     names = (payloads.DIGEST, payloads.EDITED)
     added = {name: said[name] for name in names if name in said}
     return {**body, payloads.META: {**payloads.as_object(body.get(payloads.META)), **added}}

@@ -28,6 +28,7 @@ from meup_agent.protocol.exchange import (
     Wait,
     Wake,
 )
+from meup_agent.protocol.guarantees import Guarantees, said_by
 from meup_agent.protocol.outcomes import Ending
 from meup_agent.protocol.reasons import Cause, Reason
 
@@ -40,9 +41,9 @@ MAY_CALL: tuple[dict[str, Any], ...] = ({"kind": "mcp/request"},)
 MAY_PROPOSE: tuple[dict[str, Any], ...] = ({"kind": "mcp/proposal"},)
 
 
-def over_the_wire(envelope: Envelope) -> Envelope:
+def over_the_wire(envelope: Envelope, dialect: str = DIALECT) -> Envelope:
     """The envelope as its readers get it."""
-    return decode(encode(envelope, DIALECT))
+    return decode(encode(envelope, dialect))
 
 
 class Peer:
@@ -54,6 +55,7 @@ class Peer:
         wants: Tells more closely which envelopes a handler takes.
         limits: How much is handled at once.
         wall_clock: Tells the time of day.
+        dialect: What the gateway speaks.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class Peer:
         wants: Callable[[Role, Envelope], bool] | None = None,
         limits: Limits | None = None,
         wall_clock: Callable[[], datetime] | None = None,
+        dialect: str = DIALECT,
     ) -> None:
         self.name = name
+        self.dialect = dialect
         self.now = 1000.0
         self.effects: list[Effect] = []
         self._ids = 0
@@ -89,15 +93,19 @@ class Peer:
     # --- the gateway's words ---
 
     def welcomed(
-        self, *others: str, capabilities: Iterable[dict[str, Any]] = MAY_CALL
+        self,
+        *others: str,
+        capabilities: Iterable[dict[str, Any]] = MAY_CALL,
+        gives: Guarantees | None = None,
     ) -> list[Effect]:
-        """A welcome that lists these participants."""
+        """A welcome that lists these participants, and what the gateway gives."""
         listed = list(capabilities)
         return self.system(
             kinds.SYSTEM_WELCOME,
             {
-                "you": {"id": self.name, "capabilities": []},
+                "you": {"id": self.name, "capabilities": [{"kind": "*"}]},
                 "participants": [{"id": other, "capabilities": listed} for other in others],
+                **({} if gives is None else said_by(gives)),
             },
             to=(self.name,),
         )
@@ -144,7 +152,7 @@ class Peer:
 
     def receives(self, envelope: Envelope) -> list[Effect]:
         """An envelope arrives, by the wire."""
-        return self.did(self.table.receive(over_the_wire(envelope), self.now))
+        return self.did(self.table.receive(over_the_wire(envelope, self.dialect), self.now))
 
     def echo(self, envelope: Envelope) -> list[Effect]:
         """The gateway has ordered an envelope of ours: it comes back."""

@@ -251,6 +251,40 @@ def test_a_withdraw_after_the_handler_ended_still_counts_and_reaches_no_handler(
     assert me.record("alice", "p1").state == "withdrawn"
 
 
+@pytest.mark.rule("5.proposal.settled.rejected")
+def test_the_withdraw_that_answers_our_rejection_cancels_nobody(me: Peer) -> None:
+    key = running(me)
+    me.rejects("alice", "p1")
+    effects = me.withdraw("alice", "p1")
+    assert cancelled(effects) == {}
+    assert dropped(effects) == ["late_withdraw"]
+    assert me.record("alice", "p1").state == "withdrawn"
+    assert me.table.is_open(key)
+    assert said(me.returns(key)) == []
+    assert not me.table.is_open(key)
+
+
+@pytest.mark.rule("5.proposal.settled.rejected")
+def test_a_handler_that_has_rejected_is_left_alone_when_its_proposer_leaves(me: Peer) -> None:
+    key = running(me)
+    me.rejects("alice", "p1")
+    me.left("alice")
+    me.passes(31)
+    assert me.table.is_open(key)
+    assert said(me.raises(key)) == []
+
+
+@pytest.mark.rule("5.proposal.settled.rejected")
+def test_a_handler_that_has_rejected_ends_with_us(me: Peer) -> None:
+    key = running(me)
+    me.rejects("alice", "p1")
+    assert cancelled(me.shuts_down()) == {}
+    effects = me.ends_grace()
+    assert list(cancelled(effects)) == [key]
+    assert said(effects) == []
+    assert cancelled(me.ends_grace()) == {}
+
+
 # --- on_withdraw ---
 
 
