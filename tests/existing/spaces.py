@@ -7,12 +7,14 @@ wholly, so what one frame caused is out before the next one is looked at.
 import json
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from tests.existing.matcher import Json, ProcessingError, may
+from tests.existing.streams import Streams, is_stream_frame
 from tests.existing.versions import Version
 
 GATEWAY = "system:gateway"
@@ -72,11 +74,13 @@ class Spaces:
     granted: dict[str, dict[str, list[Json]]] = field(default_factory=dict)
     shown_token: dict[str, Any] = field(default_factory=dict)
     invited: dict[str, list[Json]] = field(default_factory=dict)
+    streams: dict[str, Streams] = field(default_factory=lambda: defaultdict(Streams))
 
     def forget(self) -> None:
         """What a restart leaves: the configuration."""
         for memory in (self.members, self.held, self.granted, self.shown_token, self.invited):
             memory.clear()
+        self.streams.clear()
 
     def peer(self, participant: str) -> Peer | None:
         """The socket that the gateway takes for the participant's, alive or not."""
@@ -89,6 +93,9 @@ class Spaces:
     def hear(self, peer: Peer, data: str | bytes) -> Any:
         """Deals with one frame; what it held is returned, or the frame itself if it was no JSON."""
         text = data if isinstance(data, str) else data.decode(errors="replace")
+        if self.version.has_streams and is_stream_frame(text):
+            self._relay_data(peer, text)
+            return data
         try:
             message = json.loads(text)
         except ValueError as exc:
@@ -202,8 +209,8 @@ class Spaces:
                 if other != participant
             ],
         }
-        if self.version.lists_streams:
-            payload["active_streams"] = []
+        if self.version.has_streams:
+            payload["active_streams"] = list(self.streams[peer.space].active.values())
         self.joins += 1
         self._tell(peer, "system/welcome", payload, name="welcome")
         others = [other for name, other in room.items() if name != participant]
@@ -232,6 +239,10 @@ class Spaces:
         if correlation and not isinstance(correlation, list):
             envelope["correlation_id"] = [correlation]
         room = self.members.get(peer.space or "", {})
+        if self.version.has_streams and kind == "stream/request":
+            self._open_stream(peer, envelope, room.values())
+        elif self.version.has_streams and kind == "stream/close":
+            self.streams[peer.space or ""].close(given(payload, "stream_id"))
         to = envelope.get("to")
         if self.version.to_routes and isinstance(to, list):
             readers = [room[name] for name in to if isinstance(name, str) and name in room]
@@ -239,6 +250,25 @@ class Spaces:
             readers = list(room.values())
         for reader in readers:
             reader.write(json.dumps(envelope))
+
+    def _open_stream(self, peer: Peer, request: Json, readers: Iterable[Peer]) -> None:
+        """Everybody hears of the stream before they hear who asked for it."""
+        streams = self.streams[peer.space or ""]
+        opened = streams.open(peer.participant, given(request, "payload") or {}, now())
+        correlation = {"correlation_id": [request.get("id")]}
+        envelope = self._made("stream-open", "stream/open", sender="gateway", to=peer.participant)
+        for reader in list(readers):
+            reader.write(json.dumps(envelope | correlation | {"payload": opened}))
+
+    def _relay_data(self, peer: Peer, text: str) -> None:
+        """Passes a stream's frame on to everybody as a binary one, however it came."""
+        refusal = self.streams[peer.space or ""].refusal(text, peer.participant)
+        if refusal is None:
+            for reader in list(self.members.get(peer.space or "", {}).values()):
+                reader.write(text.encode())
+        else:
+            envelope = self._made("error", "system/error", sender="gateway", to=peer.participant)
+            peer.write(json.dumps(envelope | {"payload": refusal}))
 
     def _invite(self, peer: Peer, frame: Json) -> None:
         name = given(frame, "payload", "participant_id")
@@ -291,14 +321,7 @@ class Spaces:
         self, peer: Peer, kind: str, payload: Json, *, name: str, correlation: Any = UNSET
     ) -> None:
         """Sends what the gateway itself says to one participant."""
-        envelope: Json = {
-            "protocol": self.version.protocol,
-            "id": f"{name}-{milliseconds()}",
-            "ts": now(),
-            "from": GATEWAY,
-            "to": [peer.participant],
-            "kind": kind,
-        }
+        envelope = self._made(name, kind, to=peer.participant)
         if correlation is not UNSET:
             envelope["correlation_id"] = [correlation]
         peer.write(json.dumps(envelope | {"payload": payload}))
@@ -307,16 +330,22 @@ class Spaces:
         self, readers: Iterable[Peer], event: str, participant: Json, more: Json | None = None
     ) -> None:
         name = "presence-invite" if event == "invited" else "presence"
-        envelope = {
+        payload = {"event": event, "participant": participant} | (more or {})
+        envelope = self._made(name, "system/presence") | {"payload": payload}
+        for reader in list(readers):
+            reader.write(json.dumps(envelope))
+
+    def _made(self, name: str, kind: str, *, sender: str = GATEWAY, to: Any = UNSET) -> Json:
+        """The header of an envelope that the gateway makes."""
+        header: Json = {
             "protocol": self.version.protocol,
             "id": f"{name}-{milliseconds()}",
             "ts": now(),
-            "from": GATEWAY,
-            "kind": "system/presence",
-            "payload": {"event": event, "participant": participant} | (more or {}),
+            "from": sender,
         }
-        for reader in list(readers):
-            reader.write(json.dumps(envelope))
+        if to is not UNSET:
+            header["to"] = [to]
+        return header | {"kind": kind}
 
     def _complain(self, peer: Peer, error: str, code: str) -> None:
         """An error that names neither itself nor its time nor its sender nor its cause."""

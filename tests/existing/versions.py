@@ -17,7 +17,8 @@ class Version:
             is refused whatever they are.
         grants_welcome: a grant brings its recipient a second welcome; otherwise a `grant-ack`.
         makes_invitations: `space/invite` is answered with a token; otherwise it is relayed.
-        lists_streams: the welcome has `active_streams`.
+        has_streams: `stream/request` is answered with `stream/open`, `#stream#data` is relayed as a
+            binary frame, and the welcome has `active_streams`.
         negations: `!value` in a capability means any other value.
         json_position: its complaint about bad JSON says line and column.
     """
@@ -29,7 +30,7 @@ class Version:
     heartbeats: bool
     grants_welcome: bool
     makes_invitations: bool
-    lists_streams: bool
+    has_streams: bool
     negations: bool
     json_position: bool
 
@@ -42,7 +43,7 @@ MEUP_V02 = Version(
     heartbeats=False,
     grants_welcome=False,
     makes_invitations=False,
-    lists_streams=False,
+    has_streams=False,
     negations=False,
     json_position=False,
 )
@@ -55,7 +56,7 @@ MEW_V04 = Version(
     heartbeats=True,
     grants_welcome=True,
     makes_invitations=True,
-    lists_streams=True,
+    has_streams=True,
     negations=True,
     json_position=True,
 )
