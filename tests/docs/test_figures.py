@@ -1,15 +1,41 @@
 """What the reference says about limits and settings is what the code says."""
 
+import ast
 import re
 from dataclasses import fields
 from importlib import import_module
+from operator import attrgetter
+from pathlib import Path
 
+import meup_agent
 from meup_agent.gateway.config import Limits
 from tests.programs import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
+PACKAGE = Path(meup_agent.__file__).parent
 
 UNITS = {"": 1, "s": 1, "KiB": 2**10, "MiB": 2**20}
+
+NO_LIMITS = {
+    # Codes and numbers that standards give.
+    *("admission.BAD_REQUEST", "admission.TOKEN_REFUSED", "admission.NO_SUCH_SPACE"),
+    *("admission.OVERLOADED", "base.ABNORMAL", "base.INVALID", "base.TOO_BIG"),
+    *("connection.NORMAL", "connection.LOST", "framing.BINARY", "framing.CONTINUATION"),
+    *("framing.PROTOCOL_ERROR", "framing.TEXT", "framing.TOO_BIG", "host.TAKEN_OVER"),
+    *("member.TOO_SLOW", "server.RESTARTING", "script.INTERRUPTED"),
+    *("payloads.EXCHANGE_ERROR", "payloads.INTERNAL_ERROR", "payloads.INVALID_PARAMS"),
+    *("payloads.INVALID_REQUEST", "payloads.METHOD_NOT_FOUND"),
+    # A default, documented where it is set; and the length of what we make ourselves.
+    *("config.DEFAULT_PORT", "auth.TOKEN_BYTES"),
+    # What RFC 6455 leaves room for.
+    *("base.MAX_CLOSE_REASON_BYTES", "connection.MAX_CLOSE_REASON_BYTES"),
+    # Turns of a loop and sizes of caches: nobody notices them from outside.
+    *("server.LAST_TURNS", "server.READ_BEYOND", "table.SPARE_TIMERS"),
+    "capabilities.MAX_KINDS_REMEMBERED",
+    # Prices and not budgets.
+    *("work.CALL_WORK", "work.NODE_WORK", "work.WORK_PER_BYTE"),
+}
+"""Public numbers of the package that no reader of the limits looks for."""
 
 
 def number(text: str) -> float:
@@ -28,19 +54,71 @@ def rows(page: str) -> list[list[str]]:
     ]
 
 
-def test_named_limits_are_the_constants() -> None:
-    constants = {
+def shown_limits() -> dict[tuple[str, str], str]:
+    """Module and constant of each row, and the number that it shows."""
+    return {
         (match[2], match[1]): cells[1]
-        for cells in rows("settings.md")
-        if (match := re.fullmatch(r"`([A-Z_]+)` in `([\w.]+)`", cells[-1]))
+        for cells in rows("limits.md")
+        if (match := re.fullmatch(r"`((?:\w+\.)?[A-Z_]+)` in `([\w.]+)`", cells[-1]))
     }
-    assert len(constants) > 20
+
+
+def numbers_in(source: str) -> set[str]:
+    """The public constants of a module that are numbers."""
+    names: set[str] = set()
+    for node in ast.parse(source).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                pass
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                pass
+            case _:
+                continue
+        parts = ast.walk(value)
+        computed = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+        is_number = all(isinstance(part, computed) for part in parts)
+        text = isinstance(value, ast.Constant) and not isinstance(value.value, int | float)
+        if name.isupper() and not name.startswith("_") and is_number and not text:
+            names.add(name)
+    return names
+
+
+def test_named_limits_are_the_constants() -> None:
+    constants = shown_limits()
+    assert len(constants) > 50
     wrong: dict[str, tuple[str, object]] = {}
     for (module, constant), shown in constants.items():
-        value = getattr(import_module(f"meup_agent.{module}"), constant, None)
+        try:
+            value = attrgetter(constant)(import_module(f"meup_agent.{module}"))
+        except AttributeError:
+            value = None
         if value != number(shown):
-            wrong[constant] = (shown, value)
+            wrong[f"{module}.{constant}"] = (shown, value)
     assert wrong == {}
+
+
+def test_every_limit_is_named() -> None:
+    shown = {(module, constant) for module, constant in shown_limits()}
+    missing: list[str] = []
+    used: set[str] = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        *folders, name = path.relative_to(PACKAGE).with_suffix("").parts
+        if folders[:1] in (["cli"], ["testing"]):
+            continue  # these say what they need themselves
+        module = ".".join([*folders, name])
+        for constant in numbers_in(path.read_text(encoding="utf-8")):
+            if f"{name}.{constant}" in NO_LIMITS:
+                used.add(f"{name}.{constant}")
+            elif (module, constant) not in shown:
+                missing.append(f"`{constant}` in `{module}`")
+    told = "docs/reference/limits.md needs a row, or NO_LIMITS an entry, for "
+    assert not missing, told + ", ".join(missing)
+    assert used == NO_LIMITS
+
+
+def test_a_number_is_found() -> None:
+    source = 'A: Final = 4 * 2**10\nB = -1.5\nC = "text"\nD = {1}\n_E = 1\nf = 2\nG = int("3")\n'
+    assert numbers_in(source) == {"A", "B"}
 
 
 def test_gateway_limits_are_the_defaults() -> None:

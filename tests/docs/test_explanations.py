@@ -1,0 +1,54 @@
+"""What the explanations show of the code's tables is what these tables say."""
+
+import re
+
+from meup_agent.protocol.guarantees import OURS, WELCOME_KEY, Guarantees, read_guarantees, said_by
+from meup_agent.protocol.lifecycle import INCOMING, PROPOSAL, IncomingState
+from tests.programs import ROOT
+
+DOCS = ROOT / "docs"
+STEP = re.compile(r"(\w+) (\w+) (\w+)")
+
+
+def steps_in(picture: str) -> list[tuple[str, ...]]:
+    """The steps that the arrows of a diagram stand for, as (from, event, to)."""
+    text = (DOCS / "img" / picture).read_text(encoding="utf-8")
+    return [
+        step for said in re.findall(r'data-steps="([^"]*)"', text) for step in STEP.findall(said)
+    ]
+
+
+def test_arrows_between_a_proposals_states_are_the_table() -> None:
+    table = [(str(state), str(event), str(after)) for (state, event), after in PROPOSAL.items()]
+    assert sorted(steps_in("states.svg")) == sorted(table)
+
+
+def test_arrows_between_a_requests_states_are_the_table() -> None:
+    table = [
+        (str(state), str(event), str(step.state))
+        for (state, event), step in INCOMING.items()
+        # Only a proposal's handler rejects, and only then goes on with what is settled.
+        if step.state != state and event != "rejected" and state != IncomingState.SETTLED
+    ]
+    assert sorted(steps_in("handling.svg")) == sorted(table)
+
+
+def test_what_gateways_give_is_what_the_code_takes_from_them() -> None:
+    page = (DOCS / "explanation" / "gateways.md").read_text(encoding="utf-8")
+    (head,) = re.findall(r"^\| what is known of it \|(.*)\|$", page, re.MULTILINE)
+    dialects = re.findall(r"`([a-z]+/v[\d.]+)`", head)
+    given = [
+        read_guarantees(said_by(OURS) if dialect == "meup/v0.1" else {}, dialect)
+        for dialect in dialects
+    ]
+    assert len(given) == 3
+    for name in Guarantees.__struct_fields__:
+        cells = " | ".join("yes" if getattr(each, name) else "no" for each in given)
+        assert re.search(rf"^\| `{name}`: .* \| {re.escape(cells)} \|$", page, re.MULTILINE), (
+            f"docs/explanation/gateways.md must say of {name}: {cells}"
+        )
+
+
+def test_of_an_unknown_gateway_the_worst_is_thought() -> None:
+    unknown = read_guarantees({}, "acme/v1")
+    assert unknown == read_guarantees({WELCOME_KEY: {}}, "meup/v0.1") == Guarantees()
