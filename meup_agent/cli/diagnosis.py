@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 import anyio
-from websockets.exceptions import InvalidMessage
-
 from meup_agent.agent.agent import Agent
 from meup_agent.cli.abilities import abilities_by, in_words
 from meup_agent.cli.connection import Address, address
@@ -374,14 +372,13 @@ def _no_handshake(error: TransportError, timeout: float) -> tuple[str, str]:
                 f"no answer within {timeout:g} s: the port takes connections and says nothing",
                 "check the port; if it is the gateway's, the gateway hangs: restart it",
             )
-        case InvalidMessage() | EOFError() | ConnectionError() as cause:
-            why = visible(str(cause.__cause__ or cause), 120)
+        case cause:
+            root = cause if cause is None or cause.__cause__ is None else cause.__cause__
+            why = visible(str(root or error), 120)
             return (
                 f"what listens there answers no WebSocket handshake: {why}",
                 "check host, port and path; if it speaks TLS, write wss://",
             )
-        case cause:
-            return visible(str(cause or error), 200), "check the address: host, port and path"
 
 
 def _others(report: Report) -> str:

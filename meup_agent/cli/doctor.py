@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -97,7 +98,7 @@ def doctor(
     found = gateway or url or os.environ.get("MEUP_URL")
     if not found:
         raise ConfigurationError("the url is missing; give it as an argument or set MEUP_URL")
-    limit = seconds(timeout, "--timeout") or float("inf")
+    limit = seconds(timeout, "--timeout") or math.inf
     log_nothing()
     given = Given(found, space, token, token_file, participant)
     code = anyio.run(_Doctor(given, Output(colour=not no_colour), limit, as_json=as_json).run)
@@ -151,9 +152,8 @@ class _Doctor:
             with anyio.move_on_after(QUIET_SECONDS if self._waits_for else float("inf")):
                 await self._changed.wait()
                 continue
-            sys.stderr.write(
-                f"meup: waiting for {self._waits_for}, up to {self._limit:g} s in all\n"
-            )
+            until = "" if math.isinf(self._limit) else f", up to {self._limit:g} s in all"
+            sys.stderr.write(f"meup: waiting for {self._waits_for}{until}\n")
             sys.stderr.flush()
             self._waits_for = ""
 
