@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 import anyio
+
 from meup_agent.agent.agent import Agent
 from meup_agent.cli.abilities import abilities_by, in_words
 from meup_agent.cli.connection import Address, address
