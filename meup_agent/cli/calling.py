@@ -104,6 +104,7 @@ async def carry_out(visit: Visit, wanted: Wanted) -> None:
             answer = await _request(visit, wanted, arguments)
         else:
             answer = await _propose(visit, wanted, arguments)
+        visit.given_up = ""
         await _print(visit, wanted, answer)
     except ToolError as error:
         raise Failure(f"{_name(wanted)} failed: {error}", code_for(error)) from error

@@ -42,4 +42,4 @@ INTERRUPTED: Final = 130
 """Ctrl-C before it was done: 128 and the number of SIGINT, as shells have it."""
 
 TERMINATED: Final = 143
-"""SIGTERM, likewise."""
+"""SIGTERM or a closed terminal, likewise."""

@@ -55,7 +55,9 @@ AcceptEdits = Annotated[
 ]
 To = Annotated[
     list[str] | None,
-    typer.Option("--to", metavar="NAME", help="Who should decide it; may be given several times."),
+    typer.Option(
+        "--to", metavar="NAME", help="Who should decide the proposal; may be given several times."
+    ),
 ]
 
 WELCOME_SECONDS: Final = 10.0

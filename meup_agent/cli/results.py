@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from meup_agent.cli.escape import visible
 from meup_agent.client.endings import tool_value
 from meup_agent.protocol.outcomes import Responded
-from meup_agent.protocol.payloads import as_object, objects_in
+from meup_agent.protocol.payloads import as_object
 
 
 def as_json_line(value: Any) -> str:
@@ -26,9 +26,11 @@ def as_text(result: Any) -> str:
         result: MCP's ``CallToolResult``, as JSON values, or what else was answered.
     """
     value = tool_value(Responded("", result))
-    if value is not as_object(result).get("content"):
-        return _lines(value if isinstance(value, str) else _as_json(value))
-    return "".join(_lines(_block(block)) for block in objects_in(value))
+    if value is None and "structuredContent" not in as_object(result):
+        return ""
+    if isinstance(value, list) and value is as_object(result).get("content"):
+        return "".join(_lines(_block(block)) for block in cast("list[object]", value))
+    return _lines(value if isinstance(value, str) else _as_json(value))
 
 
 def safe_lines(text: str) -> str:
@@ -36,13 +38,14 @@ def safe_lines(text: str) -> str:
     return "\n".join("\t".join(map(visible, line.split("\t"))) for line in text.split("\n"))
 
 
-def _block(block: dict[str, Any]) -> str:
-    match block.get("type"):
-        case "text" if isinstance(block.get("text"), str):
-            return str(block["text"])
-        case ("image" | "audio") as kind if isinstance(block.get("data"), str):
-            about = block.get("mimeType", "of an unknown type")
-            return f"[{kind} {about}, {len(block['data'])} characters of base64: see --json]"
+def _block(block: object) -> str:
+    body = as_object(block)
+    match body.get("type"):
+        case "text" if isinstance(body.get("text"), str):
+            return str(body["text"])
+        case ("image" | "audio") as kind if isinstance(body.get("data"), str):
+            about = body.get("mimeType", "of an unknown type")
+            return f"[{kind} {about}, {len(body['data'])} characters of base64: see --json]"
         case _:
             return _as_json(block)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from meup_agent.client.space import Space
+
+_HANGUP = (signal.SIGHUP,) if sys.platform != "win32" else ()
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, *_HANGUP)
+"""The signals that end it; a terminal that is closed must not leave a proposal behind."""
 
 MAX_NAMED: Final = 12
 """Participants that an error names."""
@@ -118,7 +124,7 @@ class Visit:
     async def _until_signal(
         self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]
     ) -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with anyio.open_signal_receiver(*_ENDING) as signals:
             task_status.started()
             async for number in signals:
                 if self._done:

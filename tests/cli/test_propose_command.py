@@ -1,9 +1,14 @@
 """`meup propose`: what becomes of a proposal shows in the exit code and a sentence."""
 
 import json
+import queue
 import re
 
+from anyio.from_thread import start_blocking_portal
+
+from meup_agent import Agent, Proposal
 from meup_agent.cli import exit_codes
+from meup_agent.gateway.embedded import ThreadedGateway
 from tests.cli.conftest import Here
 from tests.cli.processes import INTERRUPT, meup, running
 from tests.cli.stage import ON_ONE_LINE, Stage
@@ -70,6 +75,33 @@ def test_ctrl_c_withdraws_it(stage: Stage) -> None:
     assert stage.wait_for("withdrawn") == proposal
     assert propose.out == ""
     assert propose.err.endswith(f"meup: interrupted; proposal {proposal} was withdrawn\n")
+
+
+def test_without_a_connection_nobody_is_said_to_be_told(
+    gateway: ThreadedGateway, tail_settings: dict[str, str]
+) -> None:
+    bob, hears = Agent("bob"), queue.Queue[str]()
+
+    @bob.tool
+    async def work() -> None: ...
+
+    @bob.on_proposal
+    async def take(proposal: Proposal) -> None:
+        hears.put(proposal.id)
+
+    settings = {**tail_settings, "MEUP_TOKEN": gateway.token("alice")}
+    with start_blocking_portal() as portal:
+        joined = bob.join(gateway.url, space="demo", token=gateway.token("bob"), grace=0.0)
+        with portal.wrap_async_context_manager(joined):
+            with running("propose", "bob", "work", "--json", variables=settings) as propose:
+                hears.get(timeout=10)
+                gateway.kill()
+                propose.until("connection lost, dropped without a close frame", stream="err")
+                assert propose.end(INTERRUPT) == exit_codes.INTERRUPTED
+    assert propose.out == ""
+    assert propose.err.endswith(
+        "meup: interrupted without a connection, so nobody could be told: it may still happen\n"
+    )
 
 
 def test_who_should_decide_may_still_come(here: Here) -> None:

@@ -6,7 +6,7 @@ import threading
 from meup_agent import Rejected, Space
 from meup_agent.cli import exit_codes
 from tests.cli.conftest import Here
-from tests.cli.processes import meup
+from tests.cli.processes import meup, running
 from tests.cli.stage import HOSTILE, Stage
 
 UNSEEN = "0123456789abcdef0123456789abcdef"
@@ -37,6 +37,16 @@ def test_it_ends_the_wait_of_the_proposer(stage: Stage) -> None:
     assert explained == [HOSTILE]
     sent = f"meup: rejection of {proposal} sent; nobody confirms that it counts\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, "", sent)
+
+
+def test_anybody_ends_a_wait_for_the_first(stage: Stage, here: Here) -> None:
+    words = ("propose", "files", "nothing", "--wait", "first")
+    with running(*words, variables=stage.variables("paula")) as propose:
+        proposal = stage.wait_for("proposed")
+        assert here("reject", proposal, "busy", "--explain", "tomorrow").code == 0
+        assert propose.end() == exit_codes.REJECTED
+    assert f"proposal {proposal} was rejected by 'alice': busy" in propose.err
+    assert stage.wait_for("withdrawn") == proposal
 
 
 def test_json_says_what_is_known(here: Here) -> None:

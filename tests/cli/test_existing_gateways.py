@@ -1,0 +1,62 @@
+"""Commands at gateways that know nobody by their token, and in their dialects."""
+
+from collections.abc import Generator
+
+import pytest
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.program import run
+from tests.existing.gateways import ExistingGateway
+from tests.existing.reference_peers import ToolOwner
+from tests.existing.versions import MEUP_V02, MEW_V04
+
+pytestmark = pytest.mark.usefixtures("owner")
+
+
+@pytest.fixture(params=[MEUP_V02, MEW_V04], ids=lambda each: each.protocol)
+def owner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Generator[ToolOwner]:
+    anything = [{"kind": "*"}, {"kind": "mcp/*"}]
+    gateway = ExistingGateway(
+        request.param,
+        tokens={"owner-token": "owner", "my-token": "me", "their-token": "them"},
+        capabilities={"owner": anything, "me": anything},
+        defaults=[],
+        space="demo",
+    )
+    with gateway.in_thread():
+        monkeypatch.setenv("MEUP_URL", gateway.url)
+        monkeypatch.setenv("MEUP_SPACE", "demo")
+        monkeypatch.setenv("MEUP_TOKEN", "my-token")
+        monkeypatch.setenv("MEUP_PARTICIPANT", "me")
+        answers = {"five": {"result": 5}}
+        with ToolOwner(
+            gateway.url,
+            "owner",
+            answers,
+            version=request.param,
+            token="owner-token",
+            space="demo",
+        ) as peer:
+            yield peer
+
+
+def test_a_tool_is_called(owner: ToolOwner, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["call", "owner", "five"]) == 0
+    assert capfd.readouterr() == ("5\n", "")
+
+
+def test_what_is_said_arrives_under_our_name(
+    owner: ToolOwner, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["chat", "hello"]) == 0
+    [chat] = owner.wait_heard(lambda envelope: envelope.get("kind") == "chat")
+    assert (chat["from"], chat["payload"]["text"]) == ("me", "hello")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_refusal_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["chat", "hello", "--token", "their-token", "--participant", "them"]
+    assert run(words) == exit_codes.REFUSED
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("meup: the gateway refused the message: capability_violation")
