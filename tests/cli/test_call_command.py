@@ -1,6 +1,7 @@
 """`meup call`: a result on standard output, or a sentence that says why there is none."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,7 @@ def test_without_any_capability_it_says_so(here: Here) -> None:
     [
         (INTERRUPT, exit_codes.INTERRUPTED, "interrupted"),
         (TERMINATE, exit_codes.TERMINATED, "terminated"),
+        (signal.SIGHUP, exit_codes.TERMINATED, "terminated"),
     ],
 )
 def test_a_signal_stops_the_tool(stage: Stage, number: int, code: int, said: str) -> None:
