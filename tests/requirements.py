@@ -183,8 +183,11 @@ PATTERNS: Final = {
 }
 
 CONNECTION: Final = {
+    "1.dialect_adopted": "an agent adopts the dialect of each connection's first welcome",
     "1.lenient": "what participants and gateways that exist write is read",
     "2.second_welcome": "a second welcome is an update, not a new session",
+    "2.join_frame": "the first frame is a join frame where the header was not read",
+    "2.probe": "after a reconnect a probe must come back; if not, join again, then dial again",
     "2.heartbeat": "heartbeats and registrations of others mean nothing, and make no noise",
     "2.answered_notification": "a response to a notification means nothing; we answer none",
     "2.relay.sent": "a fulfiller sends the response on where the gateway hides it, with both ids",

@@ -1,6 +1,7 @@
 """A gateway that does exactly what a test says, at the other end of a memory connection."""
 
 import itertools
+import json
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Key, Role, Work
 from meup_agent.protocol.guarantees import OURS, said_by
+from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.reasons import Cause
 from meup_agent.session import Session, Settings
 from meup_agent.transport.base import Connector
@@ -29,9 +31,17 @@ _numbers = itertools.count(1)
 class End:
     """The gateway's end of one connection."""
 
-    def __init__(self, transport: MemoryTransport, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        transport: MemoryTransport,
+        headers: Mapping[str, str],
+        dialect: str,
+        gives: JsonObject,
+    ) -> None:
         self.transport = transport
         self.headers = headers
+        self.dialect = dialect
+        self.gives = gives
         self.heard: list[Envelope] = []
 
     async def welcome(self, *present: str) -> None:
@@ -40,7 +50,7 @@ class End:
             {
                 "you": {"id": ME, "capabilities": EVERYTHING},
                 "participants": [{"id": name, "capabilities": EVERYTHING} for name in present],
-                **said_by(OURS),
+                **self.gives,
             },
             sender=kinds.GATEWAY,
             to=(ME,),
@@ -64,7 +74,7 @@ class End:
         await self.raw(
             encode(
                 draft(kind, payload, id=id, sender=sender, to=to, correlation=correlation),
-                "meup/v0.1",
+                self.dialect,
             )
         )
         return id
@@ -88,7 +98,13 @@ class End:
 
     async def echo(self, envelope: Envelope) -> None:
         """The gateway accepts an envelope: its sender gets it back like everybody."""
-        await self.raw(encode(envelope, "meup/v0.1"))
+        await self.raw(encode(envelope, self.dialect))
+
+    async def joined(self) -> JsonObject:
+        """The next frame, which must be a join frame."""
+        frame: JsonObject = json.loads(await anext(self.transport))
+        assert frame["type"] == "join"
+        return frame
 
     async def hear(self, *wanted: str) -> Envelope:
         """The next envelope, which must be of one of these kinds."""
@@ -132,6 +148,9 @@ class Gate:
         self.always: TransportError | None = None
         self.answer: Mapping[str, str] = {"MEUP-Protocol": "meup/v0.1"}
         """The headers of the answer; without that one, sessions send a join frame."""
+        self.dialect = "meup/v0.1"
+        self.gives: JsonObject = said_by(OURS)
+        """What each welcome says of the gateway; nothing: it may be one that evicts."""
         self._ends: deque[End] = deque()
         self._came = anyio.Event()
 
@@ -148,7 +167,7 @@ class Gate:
             refusal = self.refusals.popleft() if self.refusals else self.always
             if refusal is not None:
                 raise refusal
-            self._ends.append(End(end, headers))
+            self._ends.append(End(end, headers, self.dialect, self.gives))
             self._came.set()
             return self.answer
 
@@ -202,10 +221,17 @@ async def present(
     handlers: Recorder | None = None,
     *others: str,
     settings: Settings | None = None,
+    participant: str | None = None,
 ) -> AsyncGenerator[tuple[Session, End]]:
     """A session that has been welcomed, and the gateway's end of its connection."""
     session = Session(
-        gate.connector(), token="secret", handlers=handlers or Recorder(), settings=settings
+        gate.connector(),
+        token="secret",
+        handlers=handlers or Recorder(),
+        settings=settings,
+        space="demo",
+        participant=participant,
+        name=ME,
     )
     end: End | None = None
 

@@ -1,0 +1,313 @@
+"""Getting into a space whose gateway reads no header, and seeing that it keeps us (PROTOCOL 2)."""
+
+import json
+import logging
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent.errors import WrongParticipant
+from meup_agent.protocol import kinds
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.session import Backoff, Session, Settings
+from meup_agent.session.joining import PROBE_ATTEMPTS, PROBE_SECONDS, Joining, join_frame
+from tests.session.gate import ME, PATIENCE, End, Gate, Recorder, present
+
+pytestmark = pytest.mark.anyio
+
+AT_ONCE = Settings(backoff=Backoff(first=0.0, longest=0.0))
+JOIN = {"type": "join", "participantId": ME, "space": "demo", "token": "secret"}
+
+
+@pytest.fixture
+def existing(gate: Gate) -> Gate:
+    """A gateway that reads no header, and may evict."""
+    gate.answer, gate.gives, gate.dialect = {}, {}, "mew/v0.4"
+    return gate
+
+
+async def refuse(end: End, envelope: Envelope, **payload: Any) -> None:
+    await end.say(
+        kinds.SYSTEM_ERROR,
+        {"error": "capability_violation", "attempted_kind": envelope.kind, **payload},
+        sender=kinds.GATEWAY,
+        to=(ME,),
+        correlation=(envelope.id,),
+    )
+
+
+async def dropped(gate: Gate, end: End) -> End:
+    """The connection that follows one that was lost: joined and welcomed."""
+    end.drop()
+    again = await gate.accept()
+    await again.joined()
+    await again.welcome()
+    return again
+
+
+async def probe(end: End) -> Envelope:
+    """The next frame, which must be a probe."""
+    heard = await end.hear(kinds.MCP_RESPONSE)
+    assert (heard.sender, heard.to, heard.correlation) == (ME, (ME,), (heard.id,))
+    return heard
+
+
+# --- the join frame ---
+
+
+@pytest.mark.rule("2.join_frame")
+async def test_a_gateway_that_answers_with_no_dialect_gets_a_join_frame_first(
+    existing: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with anyio.fail_after(PATIENCE):
+        async with present(existing) as (session, end):
+            session.say("chat", {"message": "hi"})
+            assert await end.joined() == JOIN
+            assert end.headers["Authorization"] == "Bearer secret"
+            await end.hear(kinds.CHAT)
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.rule("2.join_frame")
+async def test_a_gateway_that_took_the_header_gets_none(gate: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with present(gate) as (session, end):
+            session.say("chat", {"message": "hi"})
+            await end.hear(kinds.CHAT)
+
+
+@pytest.mark.rule("2.join_frame")
+async def test_a_join_frame_is_sent_again_on_each_connection(existing: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with present(existing, settings=AT_ONCE) as (_, end):
+            assert await end.joined() == JOIN
+            again = await dropped(existing, end)
+            assert again.headers["Authorization"] == "Bearer secret"
+
+
+@pytest.mark.rule("2.join_frame")
+async def test_who_we_must_be_is_said_also_to_a_gateway_that_took_the_header(gate: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with present(gate, participant=ME) as (session, end):
+            assert await end.joined() == JOIN | {"protocol": "meup/v0.1"}
+            assert session.me == ME
+
+
+async def test_a_gateway_that_takes_us_for_somebody_else_is_left(gate: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gate.welcomed)
+            connector = gate.connector()
+            with pytest.raises(WrongParticipant, match="'alice', not for 'bob'") as error:
+                async with Session(connector, token=None, handlers=Recorder(), participant="bob"):
+                    pytest.fail("it was welcomed")
+    assert (error.value.asked, error.value.given) == ("bob", ME)
+    assert len(gate.attempts) == 1
+
+
+def test_a_join_frame_says_what_is_known_and_its_holder_does_not_show_the_token() -> None:
+    frame = join_frame("bob", None, None, None)
+    assert json.loads(frame) == {"type": "join", "participantId": "bob"}
+    assert "secret" not in repr(Joining(join_frame("b", "s", "secret", None), True, False))
+
+
+# --- the dialect ---
+
+
+@pytest.mark.rule("1.dialect_adopted")
+@pytest.mark.parametrize(
+    ("speaks", "adopted"),
+    [
+        ("meup/v0.2", "meup/v0.2"),
+        ("mew/v0.4", "mew/v0.4"),
+        ("mew/v0.3", "mew/v0.4"),
+        ("other/v9", "meup/v0.1"),
+    ],
+)
+async def test_the_dialect_is_the_one_of_the_welcome(gate: Gate, speaks: str, adopted: str) -> None:
+    session = Session(gate.connector(), token=None, handlers=Recorder())
+    welcome = {
+        "protocol": speaks,
+        "kind": "system/welcome",
+        "id": "w",
+        "from": "system:gateway",
+        "payload": {"you": {"id": ME, "capabilities": [{"kind": "*"}]}, "participants": []},
+    }
+    if speaks == "other/v9":
+        del welcome["protocol"]
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+
+            async def greet() -> None:
+                end = await gate.accept()
+                assert end.headers["MEUP-Protocol"] == "meup/v0.1"
+                await end.raw(json.dumps(welcome).encode())
+                sent = json.loads(await anext(end.transport))
+                assert sent["protocol"] == adopted
+
+            tasks.start_soon(greet)
+            async with session:
+                session.say("chat", {"message": "hi"})
+                assert session.dialect == adopted
+
+
+@pytest.mark.rule("1.dialect_adopted")
+async def test_what_was_queued_is_said_in_the_dialect_of_the_next_gateway(existing: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with present(existing, settings=AT_ONCE) as (session, end):
+            await end.joined()
+            assert session.dialect == "mew/v0.4"
+            existing.dialect = "meup/v0.2"
+            again = await dropped(existing, end)
+            session.say("chat", {"message": "hi"})
+            await again.echo(await probe(again))
+            chat = json.loads(await anext(again.transport))
+            assert (chat["protocol"], chat["payload"]["text"]) == ("meup/v0.2", "hi")
+            assert session.dialect == "meup/v0.2"
+
+
+# --- the probe ---
+
+
+@pytest.mark.rule("2.probe")
+async def test_after_a_reconnect_nothing_is_said_before_the_probe_is_back(existing: Gate) -> None:
+    recorder = Recorder(lambda role, envelope: True)
+    with anyio.fail_after(PATIENCE):
+        async with present(existing, recorder, settings=AT_ONCE) as (session, end):
+            await end.joined()
+            recorder.started.clear()
+            with session.watch() as watcher:
+                again = await dropped(existing, end)
+                said = session.say("chat", {"message": "hi"})
+                sent = await probe(again)
+                await again.echo(sent)
+                assert (await again.hear()).id == said.id
+                await again.say(kinds.CHAT, {"message": "after"}, sender="bob", id="last")
+                seen = [envelope.id async for envelope in until(watcher, "last")]
+            assert sent.id not in seen
+            assert all(work.envelope.id != sent.id for _, work in recorder.started)
+            assert not session.counters
+
+
+@pytest.mark.rule("2.probe")
+async def test_an_error_about_the_probe_shows_as_well_that_we_are_heard(existing: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with present(existing, settings=AT_ONCE) as (session, end):
+            await end.joined()
+            again = await dropped(existing, end)
+            said = session.say("chat", {"message": "hi"})
+            await refuse(again, await probe(again), your_capabilities=[{"kind": "chat"}])
+            assert (await again.hear()).id == said.id
+            assert not session.counters
+
+
+@pytest.mark.rule("2.probe")
+async def test_who_is_evicted_joins_again(existing: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with present(existing, settings=AT_ONCE) as (session, end):
+            await end.joined()
+            again = await dropped(existing, end)
+            said = session.say("chat", {"message": "hi"})
+            await refuse(again, await probe(again), your_capabilities=[])
+            assert await again.joined() == JOIN
+            await again.welcome()
+            await again.echo(await probe(again))
+            assert (await again.hear()).id == said.id
+
+
+@pytest.mark.rule("2.probe")
+async def test_who_is_evicted_later_joins_again_when_it_shows(existing: Gate) -> None:
+    """The gateway may notice the end of the older connection long after the probe."""
+    with anyio.fail_after(PATIENCE):
+        async with present(existing, settings=AT_ONCE) as (session, end):
+            await end.joined()
+            session.say("chat", {"message": "lost"})
+            await refuse(end, await end.hear(kinds.CHAT), your_capabilities=[])
+            assert await end.joined() == JOIN
+            said = session.say("chat", {"message": "hi"})
+            await end.welcome()
+            await end.echo(await probe(end))
+            assert (await end.hear()).id == said.id
+
+
+@pytest.mark.rule("2.probe")
+async def test_an_echo_of_an_older_probe_counts_too(existing: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with present(existing, settings=AT_ONCE) as (session, end):
+            await end.joined()
+            again = await dropped(existing, end)
+            said = session.say("chat", {"message": "hi"})
+            first = await probe(again)
+            await refuse(again, first, your_capabilities=[])
+            await again.joined()
+            await probe(again)
+            await again.echo(first)
+            assert (await again.hear()).id == said.id
+
+
+@pytest.mark.rule("2.probe")
+@pytest.mark.parametrize("forged", ["by another", "in our name", "not the gateway's"])
+async def test_what_is_no_answer_proves_nothing(existing: Gate, forged: str) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with present(existing, settings=AT_ONCE) as (session, end):
+            await end.joined()
+            again = await dropped(existing, end)
+            session.say("chat", {"message": "hi"})
+            sent = await probe(again)
+            if forged == "by another":
+                await again.say(sent.kind, {}, sender="bob", id=sent.id, to=(ME,))
+            elif forged == "in our name":
+                await again.say(sent.kind, {}, sender=ME, id="other", correlation=(sent.id,))
+            else:
+                await again.say(
+                    kinds.SYSTEM_ERROR, {"error": "x"}, sender="bob", correlation=(sent.id,)
+                )
+            await refuse(again, sent, your_capabilities=[])
+            await again.joined()
+
+
+@pytest.mark.rule("2.probe")
+async def test_a_gateway_that_states_what_it_gives_is_not_probed(gate: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with present(gate, settings=AT_ONCE) as (session, end):
+            end.drop()
+            again = await gate.welcomed()
+            said = session.say("chat", {"message": "hi"})
+            assert (await again.hear()).id == said.id
+
+
+async def until(watcher: Any, last: str) -> Any:
+    async for envelope in watcher:
+        yield envelope
+        if envelope.id == last:
+            return
+
+
+@pytest.mark.rule("2.probe")
+def test_a_gateway_that_stays_silent_is_joined_again_and_then_dialled_again(
+    virtual_time: tuple[str, dict[str, object]],
+) -> None:
+    async def run() -> None:
+        gate = Gate()
+        gate.answer, gate.gives, gate.dialect = {}, {}, "meup/v0.2"
+        async with present(gate, settings=AT_ONCE) as (session, end):
+            await end.joined()
+            again = await dropped(gate, end)
+            session.say("chat", {"message": "hi"})
+            before = anyio.current_time()
+            for _ in range(PROBE_ATTEMPTS - 1):
+                await probe(again)
+                assert await again.joined() == JOIN
+            await probe(again)
+            assert await again.rest() == []
+            assert anyio.current_time() - before == PROBE_ATTEMPTS * PROBE_SECONDS
+            third = await gate.accept()
+            await third.joined()
+            await third.welcome()
+            await third.echo(await probe(third))
+            await third.hear(kinds.CHAT)
+
+    backend, options = virtual_time
+    anyio.run(run, backend=backend, backend_options=options)
