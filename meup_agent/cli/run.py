@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from meup_agent.cli.connection import Space, Token, TokenFile, Url, address
+from meup_agent.cli.connection import Participant, Space, Token, TokenFile, Url, address
 from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.loading import load_agent
 from meup_agent.cli.logs import log_to_stderr
@@ -45,6 +45,7 @@ def run(
     space: Space = None,
     token: Token = None,
     token_file: TokenFile = None,
+    participant: Participant = None,
     backend: Annotated[Backend, typer.Option(help="The event loop.")] = Backend.ASYNCIO,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged.")] = LogLevel.INFO,
 ) -> None:
@@ -56,7 +57,7 @@ def run(
     Example: `MEUP_TOKEN=… meup run bots/echo.py:agent --url ws://localhost:8420 --space demo`
     """
     agent = load_agent(target)
-    where = address(url, space, token, token_file)
+    where = address(url, space, token, token_file, participant)
     if backend is Backend.TRIO and find_spec("trio") is None:
         raise Failure("trio is not installed; run: pip install trio")
     log_to_stderr(log_level.value)
@@ -65,6 +66,7 @@ def run(
             where.url,
             space=where.space,
             token=where.token,
+            participant=where.participant,
             backend=backend.value,
             log_level=None,
         )
