@@ -82,6 +82,10 @@ class _Fetch:
     """A list that was asked for, and everybody who waits for it.
 
     It is nobody's own: whoever began it may go, and it ends when the last one has gone.
+
+    Args:
+        connection: Which connection of ours it is asked for on.
+        deadline: Until when whoever began it waits.
     """
 
     def __init__(self, connection: int, deadline: float) -> None:
@@ -207,7 +211,9 @@ class ToolLists:
     # --- asking ---
 
     def _begin(self, participant: str, deadline: float) -> _Fetch:
-        fetch = _Fetch(self._session.connections, deadline)
+        # Without a connection it leaves on the next one.
+        away = 0 if self._session.table.connected else 1
+        fetch = _Fetch(self._session.connections + away, deadline)
         self._session.start_soon(
             partial(self._fetch, participant, fetch), f"tools/list to {participant!r}"
         )
