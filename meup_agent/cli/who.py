@@ -13,6 +13,7 @@ from meup_agent.cli.escape import compact, visible
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.results import as_json_line
 from meup_agent.cli.visit import Visit
+from meup_agent.protocol import kinds
 from meup_agent.protocol.payloads import as_object
 
 MAX_NAME: Final = 64
@@ -66,9 +67,15 @@ async def _show(visit: Visit) -> None:
         line.append_text(name)
         line.append("  you  " if each.id == space.me else " " * 7, style="green")
         said = ", ".join(map(in_short, each.capabilities)) or "nothing but answers"
-        lines = [said] if room is None else textwrap.wrap(said, max(room, NARROWEST))
+        lines = [said] if room is None else _wrapped(said, max(room, NARROWEST))
         line.append(("\n" + " " * (width + 7)).join(lines))
         await visit.output.show(line)
+
+
+def _wrapped(capabilities: str, width: int) -> list[str]:
+    """Lines that end between capabilities, as long as one fits into a line."""
+    kept = capabilities.replace(" ", "\xa0").replace(",\xa0", ", ")
+    return [line.replace("\xa0", " ") for line in textwrap.wrap(kept, width)]
 
 
 def in_short(capability: Any) -> str:
@@ -77,8 +84,8 @@ def in_short(capability: Any) -> str:
     kind, payload = body.get("kind"), as_object(body.get("payload"))
     if kind in ("*", "**") and not payload:
         return "anything"
-    kinds = cast("list[object]", kind) if isinstance(kind, list) else [kind]
-    words = [" | ".join(map(str, kinds))]
+    patterns = cast("list[object]", kind) if isinstance(kind, list) else [kind]
+    words = [" | ".join(kinds.canonical(str(each)) for each in patterns)]
     params = payload.get("params")
     is_plain = payload.keys() <= {"method", "params"} and as_object(params).keys() <= {"name"}
     if payload and is_plain:
