@@ -54,6 +54,10 @@ RESERVED = {
     "websockets": {"transport", "gateway"},
 }
 
+# What may import one all the same. A handler's task is the loop's own on asyncio, where anyio's
+# costs a fifth of a whole request; on trio the same file uses a task group.
+EXCEPTED = {("agent/tasks.py", "asyncio")}
+
 
 def imported(source: str, package: str) -> Iterator[tuple[int, str]]:
     """Yields line and absolute dotted name of each import, wherever in the module it stands.
@@ -97,7 +101,9 @@ def violations(source: str, path: Path) -> list[str]:
             if LAYERS.get(target, PUBLIC_NAMES) >= LAYERS[layer]:
                 found.append(f"{path}:{line}: {layer} imports {name}")
         elif (layer == "protocol" and top in IMPURE) or (
-            top in RESERVED and layer not in RESERVED[top]
+            top in RESERVED
+            and layer not in RESERVED[top]
+            and (path.as_posix(), top) not in EXCEPTED
         ):
             found.append(f"{path}:{line}: {layer} imports {name}")
     return found
