@@ -48,7 +48,7 @@ def encode_json(value: object) -> bytes:
         raise NotExpressible(f"a value cannot be written as JSON: {error}") from None
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message of a space.
 
     Attributes:

@@ -75,7 +75,8 @@ KINDS: Final = _table(
 )
 """Every kind that this package knows, by its name in memory."""
 
-_BY_DOTS: Final = {name.replace("/", "."): name for name in KINDS}
+IN_MEMORY: Final = {name.replace("/", "."): name for name in KINDS}
+"""The in-memory form of each kind that is written with dots."""
 
 
 def canonical(kind: str) -> str:
@@ -83,7 +84,7 @@ def canonical(kind: str) -> str:
 
     Kinds outside the table stay as they are.
     """
-    return _BY_DOTS.get(kind, kind)
+    return IN_MEMORY.get(kind, kind)
 
 
 def dotted(kind: str) -> str:

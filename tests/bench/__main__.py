@@ -2,7 +2,16 @@
 
 import sys
 
-from tests.bench import calls, gateway_fanout, imports, memory, request, withdraw
+from tests.bench import (
+    calls,
+    decoding,
+    gateway_fanout,
+    imports,
+    memory,
+    patterns,
+    request,
+    withdraw,
+)
 from tests.bench.figures import main
 
 PROGRAMS = (
@@ -12,6 +21,8 @@ PROGRAMS = (
     gateway_fanout.PROGRAM,
     memory.PROGRAM,
     imports.PROGRAM,
+    decoding.PROGRAM,
+    patterns.PROGRAM,
 )
 
 if __name__ == "__main__":

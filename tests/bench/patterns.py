@@ -178,10 +178,10 @@ def capabilities() -> Iterator[tuple[str, list[object], str, object]]:
     yield "many negated kinds", [{"kind": f"!*{n}*"} for n in range(256)], "a" * 90_000, {}
 
 
-def timed(run: Callable[[], object]) -> float:
+def timed(run: Callable[[], object], runs: int = RUNS) -> float:
     """Seconds that a run takes: the median of some."""
     taken: list[float] = []
-    for _ in range(RUNS):
+    for _ in range(runs):
         begun = time.perf_counter()
         run()
         taken.append(time.perf_counter() - begun)
@@ -248,13 +248,13 @@ Found = tuple[float, str, str]
 """Seconds, what it is, the pattern."""
 
 
-def known() -> Iterator[Found]:
+def known(runs: int = RUNS) -> Iterator[Found]:
     """Every known shape, measured."""
     for cases in (strings, objects):
         for name, pattern, value in cases():
-            yield timed(both(pattern, value)), name, repr(pattern)
+            yield timed(both(pattern, value), runs), name, repr(pattern)
     for name, patterns, kind, payload in capabilities():
-        yield timed(allowed(patterns, kind, payload)), name, repr(patterns)
+        yield timed(allowed(patterns, kind, payload), runs), name, repr(patterns)
 
 
 def searched(tries: int, seed: int) -> Iterator[Found]:
@@ -289,7 +289,7 @@ def checks() -> Iterator[tuple[str, list[object]]]:
 
 
 def measure(scale: float = 1.0) -> Iterator[Figure]:
-    shapes, tries = list(known()), max(1, round(MADE_UP * scale))
+    shapes, tries = list(known(max(1, round(RUNS * scale)))), max(1, round(MADE_UP * scale))
     yield Figure(f"the worst of {len(shapes)} known shapes", max(shapes)[0] * 1e3, "ms", 50)
     worst = max(searched(tries, next(SEEDS)))
     yield Figure(f"the worst of {tries} made up", worst[0] * 1e3, "ms", 50)

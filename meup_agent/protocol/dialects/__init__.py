@@ -11,7 +11,7 @@ from typing import Final
 
 from meup_agent.errors import InvalidEnvelope, UsageError
 from meup_agent.protocol.dialects import mcpx_v01, meup_v01, slashes
-from meup_agent.protocol.dialects.base import Dialect, read_header
+from meup_agent.protocol.dialects.base import UNREADABLE, Dialect, decode_header, unreadable
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.limits import check_frame
 
@@ -25,6 +25,8 @@ DIALECTS: Final[dict[str, Dialect]] = {
 
 ALSO_READ: Final = {"mew/v0.3": "mew/v0.4"}
 """Names on the wire that are read as another dialect's."""
+
+_READERS: Final = DIALECTS | {name: DIALECTS[read_as] for name, read_as in ALSO_READ.items()}
 
 DEFAULT_DIALECT: Final = meup_v01.DIALECT.name
 
@@ -55,28 +57,30 @@ def decode(frame: bytes | str, dialect: str | None = None) -> Envelope:
         UsageError: ``dialect`` is none that this package knows.
     """
     if isinstance(frame, str):
-        try:
-            frame = frame.encode()
-        except UnicodeEncodeError:
-            raise InvalidEnvelope("invalid_utf8", "the frame holds a lone surrogate") from None
+        frame = _encoded(frame)
     check_frame(frame)
-    header = read_header(frame)
-    said = ALSO_READ.get(header.protocol, header.protocol) if header.protocol else None
-    expected = said if dialect is None else _named(dialect).name
-    if said and said != expected:
-        raise InvalidEnvelope(
-            "invalid_envelope",
-            f"the envelope says protocol {header.protocol!r}, not {expected!r}",
-            envelope_id=header.id,
-        )
-    found = DIALECTS.get(expected or DEFAULT_DIALECT)
-    if found is None:
-        raise InvalidEnvelope(
-            "invalid_envelope",
-            f"the protocol {expected!r} is none of {', '.join(DIALECTS)}",
-            envelope_id=header.id,
-        )
-    return found.read(header, frame)
+    try:
+        header = decode_header(frame)
+    except UNREADABLE as error:
+        raise unreadable(error, frame) from None
+    said = header.protocol
+    if dialect is None:
+        reader = _READERS.get(said or DEFAULT_DIALECT)
+        if reader is None:
+            raise InvalidEnvelope(
+                "invalid_envelope",
+                f"the protocol {said!r} is none of {', '.join(DIALECTS)}",
+                envelope_id=header.id,
+            )
+    else:
+        reader = DIALECTS.get(dialect) or _named(dialect)
+        if said != dialect and said and ALSO_READ.get(said) != dialect:
+            raise InvalidEnvelope(
+                "invalid_envelope",
+                f"the envelope says protocol {said!r}, not {dialect!r}",
+                envelope_id=header.id,
+            )
+    return reader.read(header, frame)
 
 
 def encode(envelope: Envelope, dialect: str) -> bytes:
@@ -89,6 +93,13 @@ def encode(envelope: Envelope, dialect: str) -> bytes:
     if envelope.frame and envelope.protocol == dialect:
         return envelope.frame
     return _named(dialect).write(envelope)
+
+
+def _encoded(frame: str) -> bytes:
+    try:
+        return frame.encode()
+    except UnicodeEncodeError:
+        raise InvalidEnvelope("invalid_utf8", "the frame holds a lone surrogate") from None
 
 
 def _named(dialect: str) -> Dialect:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope, NotExpressible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import EMPTY_PAYLOAD, Envelope, encode_json
+from meup_agent.protocol.kinds import IN_MEMORY
 
 
 class Dialect(Protocol):
@@ -36,11 +37,11 @@ class Dialect(Protocol):
         ...
 
 
-Ids = list[str | None] | str | None
+Ids = tuple[str | None, ...] | str | None
 """Names or ids as they are met: one, a list, a list with holes (PROTOCOL 1)."""
 
 
-class Header(msgspec.Struct, frozen=True):
+class Header(msgspec.Struct, frozen=True, gc=False):
     """The header fields of every dialect, as leniently as they may be written."""
 
     kind: str
@@ -48,53 +49,67 @@ class Header(msgspec.Struct, frozen=True):
     id: str | None = None
     sender: str | None = msgspec.field(name="from", default=None)
     protocol: str | None = None
-    to: Ids = None
+    to: Ids = ()
     camel_correlation: Ids = msgspec.field(name="correlationId", default=None)
     snake_correlation: Ids = msgspec.field(name="correlation_id", default=None)
     ts: str | None = None
     context: str | None = None
 
 
-_decode_header = msgspec.json.Decoder(Header).decode
+decode_header = msgspec.json.Decoder(Header).decode
+"""Decodes the header fields of a frame; :func:`unreadable` says what its errors mean."""
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What :func:`decode_header` raises: text that is cut or wrong may lead to each of them."""
 
 
 class _OnlyId(msgspec.Struct):
     id: str | None = None
 
 
-def read_header(frame: bytes) -> Header:
-    """Decode the header fields of a frame that :func:`~..limits.check_frame` has passed.
-
-    Raises:
-        InvalidEnvelope: It is no JSON, no object, has no kind, or a field has the wrong type.
-    """
-    try:
-        return _decode_header(frame)
-    except msgspec.ValidationError as error:
-        raise InvalidEnvelope(
+def unreadable(error: Exception, frame: bytes) -> InvalidEnvelope:
+    """What it means that a header was not decoded: no JSON, no object, no kind, a wrong type."""
+    if isinstance(error, msgspec.ValidationError):
+        return InvalidEnvelope(
             "invalid_envelope", f"the frame is no envelope: {error}", envelope_id=_id_of(frame)
-        ) from None
-    # The library reports text that is cut or wrong with either of the three.
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidEnvelope("invalid_json", f"the frame is no JSON: {error}") from None
+        )
+    return InvalidEnvelope("invalid_json", f"the frame is no JSON: {error}")
 
 
 def read_plain(header: Header, frame: bytes) -> Envelope:
     """Read a header whose kind and correlation stand in plain sight (all dialects but one)."""
-    kind = kinds.canonical(header.kind)
-    required = {"kind": kind, "from": header.sender, "id": header.id}
-    missing = next((name for name, value in required.items() if not value), None)
+    kind = header.kind
+    kind = IN_MEMORY.get(kind, kind)
+    id = header.id
+    sender = header.sender
     # Gateways are seen to send errors without sender or id (PROTOCOL 1).
-    if missing is not None and kind != kinds.SYSTEM_ERROR:
-        raise InvalidEnvelope(
-            "invalid_envelope", f"the envelope has no {missing!r}", envelope_id=header.id or None
+    if not (id and sender and kind) and kind != kinds.SYSTEM_ERROR:
+        missing = next(
+            name for name, value in (("kind", kind), ("from", sender), ("id", id)) if not value
         )
+        raise InvalidEnvelope(
+            "invalid_envelope", f"the envelope has no {missing!r}", envelope_id=id or None
+        )
+    named, camel, snake = header.to, header.camel_correlation, header.snake_correlation
+    # Of all that may stand there, names in a list and one id, or a list of ids, usually do.
+    if isinstance(named, tuple) and all(named):
+        to: tuple[str, ...] = named  # type: ignore[assignment]  # no name in it is None
+    else:
+        to = _ids(named)
+    if isinstance(camel, str) and camel and snake is None:
+        correlation: tuple[str, ...] = (camel,)
+    elif camel is None and snake is None:
+        correlation = ()
+    elif camel and snake:
+        correlation = tuple(dict.fromkeys(_ids(camel) + _ids(snake)))
+    else:
+        correlation = _ids(camel or snake)
     return Envelope(
-        id=header.id or "",
-        sender=header.sender or kinds.GATEWAY,
+        id=id or "",
+        sender=sender or kinds.GATEWAY,
         kind=kind,
-        to=_ids(header.to),
-        correlation=_correlation(header),
+        to=to,
+        correlation=correlation,
         raw_payload=bytes(header.payload),
         ts=header.ts,
         context=header.context,
@@ -103,13 +118,32 @@ def read_plain(header: Header, frame: bytes) -> Envelope:
     )
 
 
-def join_fields(known: dict[str, Any], envelope: Envelope, payload: bytes) -> bytes:
-    """A frame of the known fields that have a value, then the unknown ones, then the payload."""
-    fields = {name: value for name, value in known.items() if value is not None}
-    for name, raw in envelope.extra:
-        fields.setdefault(name, msgspec.Raw(raw))
-    fields["payload"] = msgspec.Raw(payload)
-    return encode_json(fields)
+class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The fields of a frame, in the order in which we write them; a dialect uses one correlation.
+
+    One struct of everything takes a third of the time of a dictionary.
+    """
+
+    protocol: str
+    id: str
+    ts: str | None = None
+    sender: str = msgspec.field(name="from")
+    to: tuple[str, ...] = ()
+    kind: str
+    camel_correlation: str | None = msgspec.field(name="correlationId", default=None)
+    snake_correlation: tuple[str, ...] = msgspec.field(name="correlation_id", default=())
+    context: str | None = None
+    payload: msgspec.Raw
+
+
+def write_fields(fields: Fields, envelope: Envelope) -> bytes:
+    """A frame of the known fields that have a value, then the envelope's unknown ones."""
+    frame = encode_json(fields)
+    unknown = envelope.extra
+    if not unknown:
+        return frame
+    more = encode_json({name: msgspec.Raw(raw) for name, raw in unknown})
+    return b"%b,%b" % (frame[:-1], more[1:])
 
 
 def one_correlation(envelope: Envelope, dialect: str) -> str | None:
@@ -126,17 +160,10 @@ def one_correlation(envelope: Envelope, dialect: str) -> str | None:
     return envelope.correlation[0] if envelope.correlation else None
 
 
-def _correlation(header: Header) -> tuple[str, ...]:
-    camel, snake = _ids(header.camel_correlation), _ids(header.snake_correlation)
-    if not snake or not camel:
-        return camel or snake
-    return tuple(dict.fromkeys(camel + snake))
-
-
 def _ids(value: Ids) -> tuple[str, ...]:
-    if not value:
-        return ()
-    return (value,) if isinstance(value, str) else tuple(each for each in value if each)
+    if isinstance(value, str):
+        return (value,) if value else ()
+    return tuple(each for each in value or () if each)
 
 
 def _id_of(frame: bytes) -> str | None:

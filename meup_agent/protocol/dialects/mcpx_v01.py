@@ -14,10 +14,11 @@ from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects.base import (
     Dialect,
+    Fields,
     Header,
-    join_fields,
     one_correlation,
     read_plain,
+    write_fields,
 )
 from meup_agent.protocol.dialects.translate import DECISIONS, with_message, with_proposal_id
 from meup_agent.protocol.envelope import Envelope
@@ -74,19 +75,20 @@ class _McpxV01:
             raise NotExpressible(f"{self.name} tells a request by its method, and there is none")
         if envelope.kind == kinds.MCP_RESPONSE and rpc.method is not None:
             raise NotExpressible(f"{self.name} tells a response by its having no method")
-        return join_fields(
-            {
-                "protocol": self.name,
-                "id": envelope.id,
-                "ts": envelope.ts,
-                "from": envelope.sender,
-                "to": envelope.to or None,
-                "kind": _TO_WIRE.get(envelope.kind, envelope.kind),
-                "correlationId": None if correlation == _told(envelope.kind, rpc) else correlation,
-                "context": envelope.context,
-            },
+        said = _told(envelope.kind, rpc)
+        return write_fields(
+            Fields(
+                protocol=self.name,
+                id=envelope.id,
+                ts=envelope.ts,
+                sender=envelope.sender,
+                to=envelope.to,
+                kind=_TO_WIRE.get(envelope.kind, envelope.kind),
+                camel_correlation=None if correlation == said else correlation,
+                context=envelope.context,
+                payload=msgspec.Raw(payload),
+            ),
             envelope,
-            payload,
         )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import Raw
+
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects.base import (
     Dialect,
-    Header,
-    join_fields,
+    Fields,
     one_correlation,
     read_plain,
+    write_fields,
 )
 from meup_agent.protocol.dialects.translate import with_message
 from meup_agent.protocol.envelope import Envelope
@@ -19,23 +21,22 @@ from meup_agent.protocol.envelope import Envelope
 class _MeupV01:
     name: str = "meup/v0.1"
 
-    def read(self, header: Header, frame: bytes) -> Envelope:
-        return read_plain(header, frame)
+    read = staticmethod(read_plain)
 
     def write(self, envelope: Envelope) -> bytes:
-        return join_fields(
-            {
-                "protocol": self.name,
-                "id": envelope.id,
-                "ts": envelope.ts,
-                "from": envelope.sender,
-                "to": envelope.to or None,
-                "kind": kinds.dotted(envelope.kind),
-                "correlationId": one_correlation(envelope, self.name),
-                "context": envelope.context,
-            },
+        return write_fields(
+            Fields(
+                protocol=self.name,
+                id=envelope.id,
+                ts=envelope.ts,
+                sender=envelope.sender,
+                to=envelope.to,
+                kind=kinds.dotted(envelope.kind),
+                camel_correlation=one_correlation(envelope, self.name),
+                context=envelope.context,
+                payload=Raw(with_message(envelope, self.name)),
+            ),
             envelope,
-            with_message(envelope, self.name),
         )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from meup_agent.protocol.dialects.base import Dialect, Header, join_fields, read_plain
+from meup_agent.protocol.dialects.base import Dialect, Fields, read_plain, write_fields
 from meup_agent.protocol.dialects.translate import with_text
 from meup_agent.protocol.envelope import Envelope
 
@@ -14,23 +14,22 @@ from meup_agent.protocol.envelope import Envelope
 class _Slashes(msgspec.Struct, frozen=True):
     name: str
 
-    def read(self, header: Header, frame: bytes) -> Envelope:
-        return read_plain(header, frame)
+    read = staticmethod(read_plain)
 
     def write(self, envelope: Envelope) -> bytes:
-        return join_fields(
-            {
-                "protocol": self.name,
-                "id": envelope.id,
-                "ts": envelope.ts,
-                "from": envelope.sender,
-                "to": envelope.to or None,
-                "kind": envelope.kind,
-                "correlation_id": envelope.correlation or None,
-                "context": envelope.context,
-            },
+        return write_fields(
+            Fields(
+                protocol=self.name,
+                id=envelope.id,
+                ts=envelope.ts,
+                sender=envelope.sender,
+                to=envelope.to,
+                kind=envelope.kind,
+                snake_correlation=envelope.correlation,
+                context=envelope.context,
+                payload=msgspec.Raw(with_text(envelope, self.name)),
+            ),
             envelope,
-            with_text(envelope, self.name),
         )
 
 
