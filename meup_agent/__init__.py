@@ -13,6 +13,8 @@ if typing.TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
     from meup_agent.agent.context import Context
     from meup_agent.agent.injectables import handlers
+    from meup_agent.agent.observing.counters import Counters
+    from meup_agent.agent.observing.log import log_events
     from meup_agent.agent.scope import HandlerCancelled
     from meup_agent.client.chat import Chat
     from meup_agent.client.deciding import Proposal
@@ -71,6 +73,23 @@ if typing.TYPE_CHECKING:
     from meup_agent.protocol.payloads import Change
     from meup_agent.protocol.reasons import Cause, Link, Reason
     from meup_agent.session import Backoff, Settings
+    from meup_agent.session.events import (
+        Connected,
+        Disconnected,
+        Dropped,
+        Event,
+        ExchangeBegan,
+        ExchangeEnded,
+        HandlerEvent,
+        HandlerFailed,
+        HandlerFinished,
+        HandlerStarted,
+        HandlerStopped,
+        HandlerStopping,
+        Left,
+        Observer,
+        Retrying,
+    )
 
 __all__ = [
     "Agent",
@@ -83,27 +102,42 @@ __all__ = [
     "Chat",
     "ConfigurationError",
     "Conflict",
+    "Connected",
     "ConnectionFailed",
     "Context",
+    "Counters",
+    "Disconnected",
+    "Dropped",
     "Envelope",
+    "Event",
+    "ExchangeBegan",
+    "ExchangeEnded",
     "Expired",
     "Fulfilled",
     "Gone",
     "Guarantees",
     "HandlerCancelled",
     "HandlerDefinitionError",
+    "HandlerEvent",
+    "HandlerFailed",
+    "HandlerFinished",
+    "HandlerStarted",
+    "HandlerStopped",
+    "HandlerStopping",
     "HandshakeRefused",
     "IllegalStep",
     "InvalidArguments",
     "InvalidEnvelope",
     "InvalidPattern",
     "Kicked",
+    "Left",
     "Limits",
     "Link",
     "MeupError",
     "NoSuchSpace",
     "NotExpressible",
     "NotSent",
+    "Observer",
     "Outcome",
     "OutcomeUnknown",
     "OwnProposal",
@@ -124,6 +158,7 @@ __all__ = [
     "Rejection",
     "RequestError",
     "RequestTimeout",
+    "Retrying",
     "SessionEnded",
     "Settings",
     "Space",
@@ -138,12 +173,15 @@ __all__ = [
     "Withdrawn",
     "WrongParticipant",
     "handlers",
+    "log_events",
 ]
 
 _NAMES = {
     "agent.agent": ("Agent",),
     "agent.context": ("Context",),
     "agent.injectables": ("handlers",),
+    "agent.observing.counters": ("Counters",),
+    "agent.observing.log": ("log_events",),
     "agent.scope": ("HandlerCancelled",),
     "client.chat": ("Chat",),
     "client.deciding": ("Proposal",),
@@ -215,6 +253,23 @@ _NAMES = {
     "session": (
         "Backoff",
         "Settings",
+    ),
+    "session.events": (
+        "Connected",
+        "Disconnected",
+        "Dropped",
+        "Event",
+        "ExchangeBegan",
+        "ExchangeEnded",
+        "HandlerEvent",
+        "HandlerFailed",
+        "HandlerFinished",
+        "HandlerStarted",
+        "HandlerStopped",
+        "HandlerStopping",
+        "Left",
+        "Observer",
+        "Retrying",
     ),
 }
 """Module of this package → the public names that it defines."""

@@ -15,10 +15,12 @@ REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
 # Each is needed by some users only, or slow to import: loaded when first used.
 LATE = (
+    "jsonschema",
     "mcp",
     "mcp_types",
     "picows",
     "pydantic_settings",
+    "referencing",
     "rich",
     "trio",
     "typer",

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from meup_agent.protocol.outcomes import Ending
 from meup_agent.protocol.reasons import Cause
 
 
@@ -171,6 +170,20 @@ class HandlerStopped(HandlerEvent):
 
 # --- what we began ---
 
+OutcomeName = Literal[
+    "answered",
+    "fulfilled",
+    "rejected",
+    "withdrawn",  # or cancelled, of a request
+    "expired",
+    "gone",
+    "refused",
+    "overtaken",
+    "not_sent",
+    "unknown",
+]
+"""How an exchange of our own ends; ``overtaken``: somebody else's fulfillment came first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeBegan(Event):
@@ -200,13 +213,21 @@ class ExchangeEnded(Event):
     Attributes:
         exchange: Its id.
         kind: ``mcp/request`` or ``mcp/proposal``.
-        ending: How it ended; the class says what happened, for example ``Rejected``.
+        outcome: How it ended.
+        by: Who ended it: answered, rejected or gave it up; empty where nobody did.
+        reason: Why, where it has no result: a reason code or somebody's words.
+        is_error: Whether it was answered or fulfilled with an error.
+        cause: Why we gave it up, with the chain that it came along; ``None`` where we did not.
         seconds: How long it was waited for.
     """
 
     exchange: str
     kind: str
-    ending: Ending
+    outcome: OutcomeName
+    by: str
+    reason: str
+    is_error: bool
+    cause: Cause | None
     seconds: float
 
 

@@ -6,12 +6,25 @@ import inspect
 import logging
 from collections import deque
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import anyio
 
 from meup_agent.errors import SessionEnded, UsageError, printable
 from meup_agent.protocol import payloads
+from meup_agent.protocol.outcomes import (
+    Expired,
+    Fulfilled,
+    GatewayRefused,
+    Gone,
+    LostRace,
+    Rejected,
+    Responded,
+    Unknown,
+    Unsent,
+    Withdrawn,
+)
+from meup_agent.protocol.reasons import Reason
 from meup_agent.session.events import (
     Connected,
     Disconnected,
@@ -30,7 +43,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Drop, Key
     from meup_agent.protocol.outcomes import Ending
-    from meup_agent.session.events import Observer
+    from meup_agent.session.events import Observer, OutcomeName
     from meup_agent.transport.base import CloseInfo
 
 log = logging.getLogger("meup_agent.session")
@@ -130,9 +143,18 @@ class Events:
 
     def ended(self, key: Key, kind: str, ending: Ending, seconds: float) -> None:
         """The wait for it is over."""
+        said = _said(ending)
         self.tell(
             ExchangeEnded(
-                **self.happening(), exchange=key.id, kind=kind, ending=ending, seconds=seconds
+                **self.happening(),
+                exchange=key.id,
+                kind=kind,
+                outcome=said.outcome,
+                by=said.by,
+                reason=said.reason,
+                is_error=said.is_error,
+                cause=ending.cause if isinstance(ending, Withdrawn) else None,
+                seconds=seconds,
             )
         )
 
@@ -162,6 +184,41 @@ class Events:
                 expected=False,
             )
         )
+
+
+class _Said(NamedTuple):
+    outcome: OutcomeName
+    by: str = ""
+    reason: str = ""
+    is_error: bool = False
+
+
+def _said(ending: Ending) -> _Said:
+    match ending:
+        case Responded():
+            return _Said("answered", ending.by, is_error=_is_error(ending.error, ending.result))
+        case Fulfilled():
+            return _Said("fulfilled", ending.by, is_error=ending.is_error)
+        case Rejected():
+            return _Said("rejected", ending.by, ending.reason)
+        case Withdrawn():
+            return _Said("withdrawn", ending.cause.by, str(ending.cause))
+        case Expired():
+            return _Said("expired" if ending.sent else "not_sent", reason=Reason.TIMEOUT)
+        case Gone():
+            return _Said("gone", reason=", ".join(ending.participants))
+        case GatewayRefused():
+            return _Said("refused", reason=ending.error)
+        case LostRace():
+            return _Said("overtaken", ending.by)
+        case Unsent():
+            return _Said("not_sent", reason=ending.why)
+        case Unknown():
+            return _Said("unknown", reason=ending.why)
+
+
+def _is_error(error: object, result: object) -> bool:
+    return error is not None or payloads.as_object(result).get("isError") is True
 
 
 @asynccontextmanager
