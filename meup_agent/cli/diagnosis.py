@@ -321,7 +321,7 @@ class _Diagnosis:
             )
             return
         self.report.round_trip = statistics.median(taken)
-        shown = [f"{each * 1000:.1f}" for each in (self.report.round_trip, min(taken), max(taken))]
+        shown = [f"{each * 1000:.2f}" for each in (self.report.round_trip, min(taken), max(taken))]
         await self._good(
             "round trip",
             f"{shown[0]} ms (median of {len(taken)} pings, {shown[1]} to {shown[2]} ms)",

@@ -194,7 +194,8 @@ class _Doctor:
         }[check.ok]
         lines = [self._line(sign, style, check.name, check.said, "dim" if check.ok is None else "")]
         if check.advice:
-            lines.append(self._line("", "", "", f"{glyphs.arrow} {check.advice}", style))
+            look = "yellow" if check.ok else "bold"
+            lines.append(self._line("", "", "", f"{glyphs.arrow} {check.advice}", look))
         return lines
 
     def _guarantees(self, guarantees: Guarantees) -> list[Text]:
@@ -220,7 +221,7 @@ class _Doctor:
         indent = widest + 1 + NAME_COLUMNS
         room = None if columns is None else max(columns - indent, 20)
         parts = [said] if room is None else textwrap.wrap(said, room) or [""]
-        line.append(("\n" + " " * indent).join(parts), style=look or ("" if sign else style))
+        line.append(("\n" + " " * indent).join(parts), style=look)
         return line
 
 

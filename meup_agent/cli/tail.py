@@ -53,8 +53,9 @@ def tail(
         typer.Option(
             "--kind",
             metavar="PATTERN",
-            help="Only these kinds, as in capabilities: mcp.*, acme/**, !system.*; or a word of the"
-            " timeline, such as proposal or cancel. Can be given more than once, as the next ones.",
+            help="Only these kinds, as in capabilities: `mcp.*`, `acme/**`, `!system.*`; or a word"
+            " of the timeline, such as proposal or cancel. Can be given more than once, as the next"
+            " ones.",
             autocompletion=complete_kind,
         ),
     ] = None,

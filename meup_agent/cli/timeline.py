@@ -32,11 +32,17 @@ from meup_agent.protocol.exchange.memory import Memory
 WIDE: Final = 100
 """Columns from which the time has milliseconds and everything more room."""
 
+NARROW: Final = 76
+"""Columns below which what is said gets a line of its own."""
+
+BESIDE_NAMES: Final = 41
+"""Columns of everything else on a narrow terminal's line, the longest states included."""
+
 LONGEST: Final = 200
 """Characters of what is said where there is no terminal whose width would tell."""
 
 NARROWEST: Final = 12
-"""Columns that what is said gets at least; a narrower terminal wraps the line."""
+"""Columns that names and what is said get at least; a narrower terminal wraps the line."""
 
 SHORT_ID: Final = 4
 """Characters of an id that are shown, more where another one begins alike."""
@@ -97,28 +103,37 @@ class Glyphs:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """How wide the columns are; ``said`` is ``None`` where there is no terminal to fit into."""
+    """How wide the columns are.
+
+    Attributes:
+        said: Of what is said; ``None`` where there is no terminal to fit into.
+        below: What is said stands on a line of its own below, since there is no room beside.
+    """
 
     time: int
     names: int
     gap: int
     said: int | None
-    ids: int
-    noun: int
+    ids: int = 9
+    noun: int = 8
+    below: bool = False
 
     @property
     def before_said(self) -> int:
-        """Where what is said begins."""
-        return self.time + self.ids + self.names + self.noun + 4 * self.gap
+        """Where what is said begins; below, under the names."""
+        before_names = self.time + self.ids + 2 * self.gap
+        return before_names if self.below else before_names + self.names + self.noun + 2 * self.gap
 
     @classmethod
     def of(cls, width: int | None) -> Columns:
         """The columns for a terminal of some width."""
-        ids, noun = 9, 8
         if width is None:
-            return cls(12, 23, 2, None, ids, noun)
-        time, names, gap = (12, 23, 2) if width >= WIDE else (8, 19, 1)
-        columns = cls(time, names, gap, None, ids, noun)
+            return cls(12, 23, 2, None)
+        if width < NARROW:
+            names = min(max(width - BESIDE_NAMES, NARROWEST), 19)
+            columns = cls(8, names, 1, None, below=True)
+        else:
+            columns = cls(12, 23, 2, None) if width >= WIDE else cls(8, 19, 1, None)
         return replace(columns, said=max(width - columns.before_said, NARROWEST))
 
 
@@ -210,11 +225,12 @@ class Timeline:
         line = self._head(columns, who, noun, style)
         if columns.said is None:
             return line.append(said)
-        first, *more = textwrap.wrap(said, columns.said) or [""]
-        line.append(first)
-        for each in more:
-            line.append("\n" + " " * columns.before_said + each)
-        return line
+        lines = textwrap.wrap(said, columns.said) or [""]
+        start = "\n" + " " * columns.before_said
+        if columns.below:
+            line.rstrip()
+            line.append(start)
+        return line.append(start.join(lines))
 
     def _head(
         self, columns: Columns, names: str, noun: str, style: str, ids: str = "", colour: str = ""
@@ -240,6 +256,8 @@ class Timeline:
 
     def _with_state(self, line: Text, said: Text, state: Text, columns: Columns) -> Text:
         """Add what is said and, at the right edge, the state."""
+        if columns.below:
+            return self._with_said_below(line, said, state, columns)
         if columns.said is None:
             said.truncate(LONGEST)
         else:
@@ -249,6 +267,17 @@ class Timeline:
         if state:
             line.append("  ").append_text(state)
         line.rstrip()
+        return line
+
+    def _with_said_below(self, line: Text, said: Text, state: Text, columns: Columns) -> Text:
+        """The same on a narrow terminal, in two lines."""
+        width = columns.before_said + (columns.said or 0)
+        line.append(" " * (width - line.cell_len - state.cell_len)).append_text(state)
+        line.rstrip()
+        if said:
+            self._crop(said, columns.said or 0)
+            said.rstrip()
+            line.append("\n" + " " * columns.before_said).append_text(said)
         return line
 
     def _crop(self, text: Text, width: int) -> None:

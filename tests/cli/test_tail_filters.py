@@ -13,15 +13,21 @@ from meup_agent.gateway.embedded import ThreadedGateway
 from meup_agent.protocol.envelope import Envelope, draft
 from tests.cli.processes import INTERRUPT, running
 from tests.cli.test_tail_command import as_alice
-from tests.cli.test_timeline import CANCEL, PROPOSAL, REQUEST, RESPONSE, WITHDRAW, said, timeline
+from tests.cli.test_timeline import (
+    CANCEL,
+    JOIN,
+    PROPOSAL,
+    REQUEST,
+    RESPONSE,
+    WITHDRAW,
+    said,
+    timeline,
+)
 
 CHAT = said("chat", {"message": "why?"}, "rev", about="p" * 32)
 ASIDE = said("chat", {"message": "hello"}, "ann", "bob")
 REJECT = said("mcp/reject", {"reason": "unsafe"}, "rev", about="p" * 32)
 REFUSED = said("system/error", {"error": "no", "message": "no"}, "gateway", "ann", about="p" * 32)
-JOIN = said(
-    "system/presence", {"event": "join", "participant": {"id": "ann"}}, "system:gateway"
-)  # fmt: skip
 UNREADABLE = Envelope(id="u", sender="ann", kind="mcp/request", raw_payload=b"[1e999999999999")
 CHAIN = [PROPOSAL, REJECT, CHAT, REQUEST, CANCEL, RESPONSE, WITHDRAW, REFUSED]
 EVERYTHING = [JOIN, ASIDE, UNREADABLE, *CHAIN]

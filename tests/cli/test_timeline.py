@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from meup_agent.cli.timeline import Glyphs, Timeline
+from meup_agent.cli.timeline import NARROW, Glyphs, Timeline
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.reasons import Cause, Link
@@ -61,6 +62,10 @@ CANCEL = said(
     "files",
     about="r" * 32,
 )
+
+
+JOIN = said("system/presence", {"event": "join", "participant": {"id": "ann"}}, "system:gateway")
+WIDTHS = [53, 60, NARROW - 1, NARROW, 80, 100, 120]
 
 
 def lines(*envelopes: Envelope, width: int | None = None) -> list[str]:
@@ -207,14 +212,16 @@ values = st.recursive(
 )
 
 
-@given(kinds | texts, values, texts, st.lists(texts, max_size=2), st.sampled_from([80, 100, 120]))
+@given(kinds | texts, values, texts, st.lists(texts, max_size=2), st.sampled_from(WIDTHS))
 def test_nothing_leaves_its_line(
     kind: str, payload: Any, sender: str, to: list[str], width: int
 ) -> None:
     envelope = said(kind, payload, sender, *to, about=sender)
-    line = timeline(width).envelope(envelope, 0.0)
-    assert line.plain.isprintable()
-    assert line.cell_len <= width
+    line, *below = timeline(width).envelope(envelope, 0.0).plain.split("\n")
+    assert all(each.isprintable() and cell_len(each) <= width for each in (line, *below))
+    # Only a narrow terminal has a second line, and none that could be taken for a first one.
+    assert len(below) <= (width < NARROW)
+    assert all(each.startswith(" " * 19) for each in below)
     assert timeline(None).envelope(envelope, 0.0).plain.isprintable()
 
 
@@ -225,9 +232,29 @@ def test_the_state_stands_at_the_right_edge(width: int) -> None:
     assert [line.rpartition("  ")[2] for line in shown] == ["pending", "in progress", "fulfilled"]
 
 
-def test_a_note_is_wrapped_and_not_cut() -> None:
-    note = timeline(80).note("disk", "has", "word " * 20).plain
-    assert all(len(line) <= 80 for line in note.splitlines())
+def test_a_narrow_terminal_has_what_is_said_below() -> None:
+    shown = [line.split("\n") for line in lines(PROPOSAL, REQUEST, RESPONSE, width=60)]
+    assert shown == [
+        [
+            "09:41:07 pppp      ann → rev           proposal      pending",
+            '                   files.write(path="a.txt")',
+        ],
+        [
+            "09:41:07 pppp/rrrr rev → files         request   in progress",
+            '                   write(path="a.txt")',
+        ],
+        [
+            "09:41:07 pppp/rrrr files → rev         response    fulfilled",
+            "                   {ok: 1}",
+        ],
+    ]
+    assert "\n" not in lines(JOIN, width=60)[0]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_note_is_wrapped_and_not_cut(width: int) -> None:
+    note = timeline(width).note("disk", "has", "word " * 20).plain
+    assert all(len(line) <= width for line in note.splitlines())
     assert note.count("word") == 20
 
 
