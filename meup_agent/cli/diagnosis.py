@@ -15,6 +15,7 @@ import anyio
 from meup_agent.agent.agent import Agent
 from meup_agent.cli.abilities import abilities_by, in_words
 from meup_agent.cli.connection import Address, address
+from meup_agent.cli.dialing import in_words as ending_in_words
 from meup_agent.cli.escape import visible
 from meup_agent.cli.findings import NAMES, NOT_TRIED, Check, Report
 from meup_agent.cli.reaching import Place, Unreachable, is_here, look_up, try_port, try_tls
@@ -203,7 +204,13 @@ class _Diagnosis:
                     await self._look_around(space, once.tap)
         except (ConnectionFailed, DialledOnce) as error:
             if once.tap is not None and once.tap.welcome is not None:
-                await self._bad(self._next_name(), visible(str(error), 300), "try again")
+                self.report.lost = True
+                why = ending_in_words(once.closed) if once.closed is not None else str(error)
+                await self._bad(
+                    self._next_name(),
+                    f"the connection ended: {visible(why, 300)}",
+                    "try again; if it stays so, look into the gateway's log",
+                )
         if once.tap is None or once.tap.welcome is None:
             await self._not_welcome(once)
 

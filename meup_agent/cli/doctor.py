@@ -24,6 +24,7 @@ from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import NoColour, Timeout, seconds
 from meup_agent.cli.output import Output, OutputClosed
 from meup_agent.errors import ConfigurationError
+from meup_agent.session.groups import background_tasks
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
@@ -68,7 +69,7 @@ def doctor(
     gateway: Annotated[
         str | None,
         typer.Argument(
-            metavar="[URL]",
+            metavar="URL",
             help="The gateway, for example ws://localhost:8420; else `--url` or MEUP_URL.",
             show_default=False,
         ),
@@ -121,15 +122,14 @@ class _Doctor:
     async def run(self) -> int:
         """Look into everything; the exit code."""
         try:
-            async with anyio.create_task_group() as tasks:
+            async with background_tasks() as tasks:
                 await tasks.start(self._until_signal, tasks.cancel_scope)
                 tasks.start_soon(self._say_what_takes_long)
                 report = await diagnose(self._given, self, timeout=self._limit)
                 await self._show(report)
                 if not report.ok:
                     self._code = exit_codes.FAILED if report.connected else exit_codes.NO_CONNECTION
-                tasks.cancel_scope.cancel()
-        except* OutputClosed:
+        except OutputClosed:
             self._output.abandon()
         return self._code
 

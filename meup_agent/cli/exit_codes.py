@@ -9,7 +9,8 @@ OK: Final = 0
 they are meant to end, and ``tail`` when the reader of its output has gone."""
 
 FAILED: Final = 1
-"""It could not do it, or ``demo`` saw something else than what it expected."""
+"""It could not do it, ``demo`` saw something else than what it expected, or ``doctor`` found
+something wrong."""
 
 USAGE: Final = 2
 """The command, an option, an argument, a setting or a configuration file is wrong."""

@@ -59,6 +59,7 @@ class Report:
         url: The address that was dialled; empty where there was none to dial.
         space: The space that was asked for.
         checks: All of them, in the order of :data:`NAMES`.
+        lost: Whether the connection ended before everything was looked at.
         me: Our name in the space.
         asked: The dialect that we asked for.
         adopted: The dialect that the gateway speaks with us.
@@ -74,6 +75,7 @@ class Report:
     url: str = ""
     space: str = ""
     checks: list[Check] = field(default_factory=list[Check])
+    lost: bool = False
     me: str = ""
     asked: str = ""
     adopted: str = ""
@@ -92,5 +94,7 @@ class Report:
 
     @property
     def connected(self) -> bool:
-        """Whether no check failed that a connection needs."""
-        return not any(check.ok is False and check.name in NEEDED for check in self.checks)
+        """Whether no check failed that a connection needs, and it lasted."""
+        return not self.lost and not any(
+            check.ok is False and check.name in NEEDED for check in self.checks
+        )

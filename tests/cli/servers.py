@@ -77,8 +77,8 @@ def silence(connection: ServerConnection) -> None:
         pass
 
 
-def welcome(**fields: Any) -> Callable[[ServerConnection], None]:
-    """Welcome everybody as `me`, and say nothing more."""
+def welcoming(**fields: Any) -> str:
+    """A welcome to `me`, as a frame."""
     envelope = {
         "protocol": "meup/v0.1",
         "id": "w",
@@ -86,11 +86,15 @@ def welcome(**fields: Any) -> Callable[[ServerConnection], None]:
         "to": ["me"],
         "kind": "system.welcome",
         "payload": {"you": {"id": "me", "capabilities": []}, "participants": []},
-        **fields,
     }
+    return json.dumps({**envelope, **fields})
+
+
+def welcome(**fields: Any) -> Callable[[ServerConnection], None]:
+    """Welcome everybody as `me`, and say nothing more."""
 
     def handle(connection: ServerConnection) -> None:
-        connection.send(json.dumps(envelope))
+        connection.send(welcoming(**fields))
         silence(connection)
 
     return handle

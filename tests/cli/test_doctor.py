@@ -18,7 +18,15 @@ from meup_agent.cli.findings import NAMES, NOT_TRIED, Check, Report
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.protocol.guarantees import Guarantees
 from meup_agent.transport.websocket import WebSocketTransport
-from tests.cli.servers import CERTIFICATE, answering, listening, silence, websockets_to, welcome
+from tests.cli.servers import (
+    CERTIFICATE,
+    answering,
+    listening,
+    silence,
+    websockets_to,
+    welcome,
+    welcoming,
+)
 from tests.existing.gateways import MEUP_V02, MEW_V04, ExistingGateway, Version
 
 pytestmark = pytest.mark.anyio
@@ -335,6 +343,19 @@ async def test_a_gateway_that_closes_the_door_again(code: int, name: str) -> Non
     [failed] = [check for check in report.checks if check.ok is False]
     assert failed.name == name
     assert f"(code {code}: go\\x07 away)" in failed.said
+    assert not report.connected
+
+
+async def test_a_connection_that_does_not_last() -> None:
+    def hang_up(connection: ServerConnection) -> None:
+        connection.send(welcoming())
+        connection.close(1011, "tired")
+
+    with websockets_to(hang_up) as url:
+        report = await look_at(url)
+    [failed] = [check for check in report.checks if check.ok is False]
+    assert failed.said.startswith("the connection ended: ")
+    assert report.me == "me"
     assert not report.connected
 
 
