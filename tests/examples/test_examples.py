@@ -240,10 +240,10 @@ def test_long_job_cleans_up_when_its_agent_is_stopped(
 
 
 def test_agents_are_tested_without_a_network() -> None:
-    test = EXAMPLES / "test_without_network.py"
-    with program(["-m", "pytest", "-q", "-p", "no:cacheprovider", test]) as tests:
+    files = [EXAMPLES / "test_without_network.py", EXAMPLES / "test_bad_connection.py"]
+    with program(["-m", "pytest", "-q", "-p", "no:cacheprovider", *files]) as tests:
         assert tests.wait() == 0, str(tests)
-    assert "5 passed" in tests.stdout[-1]
+    assert "9 passed" in tests.stdout[-1]
 
 
 def test_space_file_has_the_participants_of_the_dev_gateway() -> None:
