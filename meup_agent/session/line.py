@@ -16,8 +16,10 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode, encode
+from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.exchange import Priority
 from meup_agent.protocol.limits import check_frame
+from meup_agent.session.clock import loop_clock
 from meup_agent.session.joining import PROBE_ATTEMPTS, Probe, is_eviction
 from meup_agent.transport.base import INVALID, TOO_BIG
 
@@ -79,8 +81,10 @@ class Line:
         self._welcomed = anyio.Event()
         self._welcomed_at = 0.0
         self._may_talk = anyio.Event()
+        self._now = loop_clock()
         self._first: Welcomed | None = None
         self._probe: Probe | None = None
+        self._rpc_ids = RpcIds()
         self._end: SessionEnded | None = None
 
     async def use(self, transport: Transport, joining: Joining | None = None) -> float | None:
@@ -115,7 +119,7 @@ class Line:
                 self._lost()
         if self._end is not None:
             raise self._end
-        return anyio.current_time() - self._welcomed_at if self._welcomed.is_set() else None
+        return self._now() - self._welcomed_at if self._welcomed.is_set() else None
 
     def _blame(self, closed: CloseInfo | None) -> None:
         """Say which envelope the connection was closed for, if it was for one (PROTOCOL 3).
@@ -147,6 +151,8 @@ class Line:
             except InvalidEnvelope as error:
                 self._invalid(error)
                 continue
+            if envelope.protocol == BY_RPC_ID:
+                envelope = self._rpc_ids.heard(envelope, envelope.payload)
             if self._probe is not None and self._probe.takes(envelope):
                 continue
             self._see_taken(envelope)
@@ -157,7 +163,7 @@ class Line:
                 return
             if first is not None:
                 self._first, self._dialect = first, first.dialect
-                self._welcomed_at = anyio.current_time()
+                self._welcomed_at = self._now()
                 self._welcomed.set()
                 if joining is not None and joining.again and not first.stated:
                     tasks.start_soon(self._prove, transport, joining, first, False)
@@ -219,11 +225,13 @@ class Line:
     async def _write(self, transport: Transport) -> None:
         """The one task that sends from the outbox, while we know that we are in."""
         while True:
-            await self._may_talk.wait()
+            # Looked at first: waiting for what is there already lets everybody else run.
+            if not self._may_talk.is_set():
+                await self._may_talk.wait()
             await self._outbox.wait_filled()
             if not self._may_talk.is_set():
                 continue
-            waiting = self._outbox.take(anyio.current_time())
+            waiting = self._outbox.take(self._now())
             if waiting is not None and not await self._transmit(transport, waiting):
                 return
 

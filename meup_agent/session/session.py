@@ -43,6 +43,7 @@ from meup_agent.protocol.exchange import (
 from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.outcomes import Ending, Unsent
 from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.session.clock import loop_clock
 from meup_agent.session.groups import background_tasks
 from meup_agent.session.joining import Welcomed, join_frame
 from meup_agent.session.line import Line
@@ -156,6 +157,8 @@ class Session(AsyncContextManagerMixin):
         self._where = where
         self._participant = participant
         self._dialect = self._settings.dialect
+        self.now: Final = loop_clock()
+        """Seconds of the loop's clock."""
         self.events = events or Events()
         """Told of what happens; look at its ``observers`` before making an event."""
         self.table = ExchangeTable(
@@ -247,7 +250,7 @@ class Session(AsyncContextManagerMixin):
         """Withdraw and cancel what is open, give it a moment to leave, and go."""
         self._over = self._over or "we have left the space"
         cause = Cause(Reason.NO_LONGER_NEEDED, self.table.me, "the participant leaves")
-        self.apply(self.table.close(cause, anyio.current_time()))
+        self.apply(self.table.close(cause, self.now()))
         if self.table.connected:
             with anyio.move_on_after(FLUSH_SECONDS, shield=True):
                 await self.outbox.wait_emptied()
@@ -261,7 +264,7 @@ class Session(AsyncContextManagerMixin):
         except SessionEnded as error:
             log.info("%s", error)
             self._over = str(error)
-            self.apply(self.table.stopped(self._over, anyio.current_time()))
+            self.apply(self.table.stopped(self._over, self.now()))
             raise
 
     def _heard(self, envelope: Envelope) -> Welcomed | None:
@@ -271,7 +274,7 @@ class Session(AsyncContextManagerMixin):
             WrongParticipant: It took us for somebody else.
         """
         connected = self.table.connected
-        effects = self.table.receive(envelope, anyio.current_time())
+        effects = self.table.receive(envelope, self.now())
         welcomed = self.table.connected and not connected
         if welcomed and self._participant not in (None, self.table.me):
             raise WrongParticipant(str(self._participant), self.table.me, self._where)
@@ -293,10 +296,10 @@ class Session(AsyncContextManagerMixin):
 
     def _left(self, envelope_id: str) -> None:
         """A request or proposal of ours is about to leave."""
-        self.apply(self.table.sent(envelope_id, anyio.current_time()))
+        self.apply(self.table.sent(envelope_id, self.now()))
 
     def _lost(self) -> None:
-        self.apply(self.table.connection_lost(anyio.current_time()))
+        self.apply(self.table.connection_lost(self.now()))
 
     def _invalid(self, error: InvalidEnvelope) -> None:
         self.counters[error.problem] += 1
@@ -308,7 +311,7 @@ class Session(AsyncContextManagerMixin):
         """It has no wire form, or the gateway would rather close the connection than take it."""
         log.error("%s of ours could not be sent: %s", envelope_id, words)
         self.outbox.remove(envelope_id)
-        self.apply(self.table.unsayable(envelope_id, words, anyio.current_time()))
+        self.apply(self.table.unsayable(envelope_id, words, self.now()))
 
     def _attempt_failed(self, error: TransportError) -> None:
         self._failure = error
@@ -323,7 +326,7 @@ class Session(AsyncContextManagerMixin):
                 deadline=float("inf") if self._timer_at is None else self._timer_at
             ):
                 await self._timer_changed.wait()
-            self.apply(self.table.tick(anyio.current_time()))
+            self.apply(self.table.tick(self.now()))
 
     def _watch_timer(self) -> None:
         at = self.table.next_deadline()
@@ -337,7 +340,7 @@ class Session(AsyncContextManagerMixin):
         for effect in effects:
             match effect:
                 case Send():
-                    self.outbox.put(effect.draft, effect.priority, anyio.current_time())
+                    self.outbox.put(effect.draft, effect.priority, self.now())
                 case Unsend():
                     self.outbox.remove(effect.id)
                 case Start():
@@ -389,10 +392,6 @@ class Session(AsyncContextManagerMixin):
     def dialect(self) -> str:
         """What the gateway speaks, by the first welcome of its latest connection."""
         return self._dialect
-
-    def now(self) -> float:
-        """Seconds of the loop's clock."""
-        return anyio.current_time()
 
     async def open(
         self,

@@ -37,6 +37,8 @@ class Handling(msgspec.Struct):
         answer_id: The id of our response, once there is one.
         rejected: We have rejected the proposal.
         superseded: Its sender used its id again, for something else.
+        names: A request by its envelope id, and by its JSON-RPC id where that is another
+            (PROTOCOL 4.8).
     """
 
     key: Key
@@ -51,6 +53,16 @@ class Handling(msgspec.Struct):
     answer_id: str | None = None
     rejected: bool = False
     superseded: bool = False
+    names: tuple[Name, Name | None] = (("", ""), None)
+
+    def __post_init__(self) -> None:
+        """Put its names together, which are looked at several times."""
+        sender, envelope_id = self.key.sender, self.key.id
+        rpc_name = None if self.call is None else self.call.rpc_name
+        by_rpc_id = None
+        if rpc_name is not None and rpc_name != envelope_id:
+            by_rpc_id = (sender, rpc_name)
+        self.names = ((sender, envelope_id), by_rpc_id)
 
     @property
     def is_request(self) -> bool:
@@ -66,13 +78,6 @@ class Handling(msgspec.Struct):
     def proposal_key(self) -> ProposalKey:
         """The proposal's name, for one."""
         return ProposalKey(self.key.sender, self.key.id)
-
-    @property
-    def names(self) -> tuple[Name, Name | None]:
-        """A request by its envelope id, and by its JSON-RPC id where it has one (PROTOCOL 4.8)."""
-        rpc_name = None if self.call is None else self.call.rpc_name
-        by_rpc_id = None if rpc_name is None else (self.key.sender, rpc_name)
-        return (self.key.sender, self.key.id), by_rpc_id
 
 
 class Settled(msgspec.Struct, frozen=True):

@@ -123,7 +123,9 @@ class Incoming:
 
     def _is_cancelled_already(self, handling: Handling, call: Call, now: float) -> bool:
         tombstones = self._situation.tombstones
-        return call.method != "initialize" and any(
+        if tombstones.is_empty or call.method == "initialize":
+            return False
+        return any(
             tombstones.get("cancelled", *name, now) is not None
             for name in handling.names
             if name is not None

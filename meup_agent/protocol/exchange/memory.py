@@ -152,6 +152,11 @@ class Shares(Generic[K, V]):
         share = self._senders.get(sender)
         return None if share is None else share.get(key, now)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no sender has a share."""
+        return not self._senders
+
     def __len__(self) -> int:
         """How many entries are held, over all senders."""
         return sum(len(share) for share in self._senders.values())
@@ -185,6 +190,11 @@ class Tombstones:
     def get(self, ended: Ended, sender: str, exchange_id: str, now: float) -> str | None:
         """The reason with which the sender ended it, if it did."""
         return self._shares.get(sender, (ended, exchange_id), now)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is remembered, as on most days."""
+        return self._shares.is_empty
 
     def __len__(self) -> int:
         """How many ends are remembered, over all senders."""
