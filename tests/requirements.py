@@ -177,6 +177,11 @@ EXTRAS: Final = {
     "6.ts": "what is said again says the time at which it was said first",
 }
 
+DIALECTS: Final = {
+    "1.designs": "what the designs show is an envelope, and means what they say, in every dialect",
+    "1.rpc_ids": "a bounded map of (sender, JSON-RPC id) and envelope id stands in for the latter",
+}
+
 PATTERNS: Final = {
     "7.bounded": "a check ends in bounded time, and what was not found to be allowed is not",
     "7.refused_with_place": "a pattern that does not compile is refused, with its place",
@@ -188,6 +193,12 @@ CONNECTION: Final = {
     "2.second_welcome": "a second welcome is an update, not a new session",
     "2.join_frame": "the first frame is a join frame where the header was not read",
     "2.probe": "after a reconnect a probe must come back; if not, join again, then dial again",
+    "2.guarantees": "what a gateway gives is read from its first welcome alone",
+    "2.routing": "a proposal is fulfilled where targets are hidden, and where everybody sees all",
+    "2.old_socket_first": "the old socket is closed before another is dialled",
+    "2.evicted": "who is evicted by the end of an older socket joins again",
+    "2.liveness": "liveness is ours to find out, by a ping with a deadline",
+    "2.no_close": "a gateway that ends without closing is dialled again",
     "2.heartbeat": "heartbeats and registrations of others mean nothing, and make no noise",
     "2.answered_notification": "a response to a notification means nothing; we answer none",
     "2.relay.sent": "a fulfiller sends the response on where the gateway hides it, with both ids",
@@ -215,5 +226,6 @@ REQUIREMENTS: Final = (
     | EXTRAS
     | CONNECTION
     | PATTERNS
+    | DIALECTS
 )
 """Rule id -> what it says. Further parts of the protocol add their own tables here."""

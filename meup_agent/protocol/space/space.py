@@ -10,6 +10,7 @@ import msgspec
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
+from meup_agent.protocol.dialects.rpc_ids import RpcIds
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.space.arrival import Arrival, open_frame
@@ -101,6 +102,7 @@ class Space:
         self._present: dict[str, Capabilities] = {}
         self._requests = Issued()
         self._proposals = Issued()
+        self._rpc_ids = RpcIds()
 
     def __contains__(self, participant: object) -> bool:
         """Whether a participant is in the space."""
@@ -146,9 +148,12 @@ class Space:
             arrival = open_frame(frame, dialect)
         except InvalidEnvelope as invalid:
             return refusal(participant, invalid.problem, str(invalid), about=invalid.envelope_id)
+        if arrival.envelope.kind in DROPPED_KINDS:
+            return Dropped(arrival.envelope.kind)
+        if arrival.envelope.kind == kinds.MCP_RESPONSE:
+            envelope = self._rpc_ids.heard(arrival.envelope, arrival.payload)
+            arrival = arrival._replace(envelope=envelope)
         envelope = arrival.envelope
-        if envelope.kind in DROPPED_KINDS:
-            return Dropped(envelope.kind)
         refused = self._refused(participant, arrival)
         if refused is not None:
             return refused
@@ -156,6 +161,7 @@ class Space:
             _NOTIFICATION
         ):
             self._requests.remember(envelope.id, participant, envelope.to)
+            self._rpc_ids.heard(envelope, arrival.payload)
         elif envelope.kind == kinds.MCP_PROPOSAL:
             self._proposals.remember(envelope.id, participant, envelope.to)
         return Accepted(envelope)

@@ -1,0 +1,88 @@
+"""Envelope ids for JSON-RPC ids: ``mcpx/v0.1`` says with the latter what a response answers.
+
+There a response names its request by the JSON-RPC id that the requester gave it, and two
+requesters may give the same. Everything else here goes by envelope ids, so whoever hears such a
+response has to remember whose request had which (PROTOCOL 1).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import mcpx_v01
+from meup_agent.protocol.envelope import Envelope
+
+BY_RPC_ID: Final = mcpx_v01.DIALECT.name
+"""The dialect whose responses may name their request by its JSON-RPC id alone."""
+
+MAX_RPC_IDS: Final = 1_000
+"""Requests that are remembered of each sender: more than anybody has open at once."""
+
+MAX_SENDERS: Final = 1_000
+"""Senders whose requests are remembered; the one that was first heard of goes first."""
+
+
+class _Request(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    to: tuple[str, ...]
+
+
+class RpcIds:
+    """A bounded memory of (sender, JSON-RPC id) and the envelope that had it."""
+
+    def __init__(self) -> None:
+        self._by_sender: OrderedDict[str, OrderedDict[str, _Request]] = OrderedDict()
+
+    def heard(self, envelope: Envelope, payload: object) -> Envelope:
+        """Remember a request; tell what a response answers.
+
+        Args:
+            envelope: One that came, in the order of the wire, whatever its dialect.
+            payload: Its payload as JSON values.
+
+        Returns:
+            The envelope. A response in ``mcpx/v0.1`` that names its request by a JSON-RPC id alone
+            has the request's envelope id as its correlation, its frame as it came.
+        """
+        if envelope.kind == kinds.MCP_REQUEST:
+            call = payloads.read_call(payload)
+            if call.rpc_name is not None and not call.is_notification:
+                self._remember(envelope, call.rpc_name)
+        elif envelope.kind == kinds.MCP_RESPONSE and envelope.protocol == BY_RPC_ID:
+            name = payloads.read_call(payload).rpc_name
+            request = None if name is None else self._request(envelope, name)
+            if request is not None:
+                return msgspec.structs.replace(envelope, correlation=(request,))
+        return envelope
+
+    def _remember(self, request: Envelope, name: str) -> None:
+        share = self._by_sender.get(request.sender)
+        if share is None:
+            share = self._by_sender[request.sender] = OrderedDict()
+            if len(self._by_sender) > MAX_SENDERS:
+                self._by_sender.popitem(last=False)
+        share[name] = _Request(request.id, request.to)
+        share.move_to_end(name)
+        if len(share) > MAX_RPC_IDS:
+            share.popitem(last=False)
+
+    def _request(self, response: Envelope, name: str) -> str | None:
+        """The envelope id of the only request that a response can answer."""
+        # An id beside the JSON-RPC id is an envelope's already.
+        if response.correlation != (name,):
+            return None
+        found: set[str] = set()
+        for requester in response.to or self._by_sender:
+            share = self._by_sender.get(requester)
+            request = None if share is None else share.get(name)
+            if request is not None and (not request.to or response.sender in request.to):
+                found.add(request.id)
+        return found.pop() if len(found) == 1 else None
+
+    def __len__(self) -> int:
+        """How many requests are remembered, over all senders."""
+        return sum(len(share) for share in self._by_sender.values())
