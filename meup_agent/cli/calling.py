@@ -13,12 +13,13 @@ from meup_agent.cli.escape import compact, visible
 from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.reading import arguments_for, did_you_mean, unknown_among
 from meup_agent.cli.results import as_json_line, as_text
-from meup_agent.cli.schema import Inputs, read_inputs
+from meup_agent.cli.schema import read_inputs
 from meup_agent.cli.waiting import Waiting
 from meup_agent.client.chat import Chat
 from meup_agent.client.endings import raise_for, tool_value
 from meup_agent.client.proposing import TTL
 from meup_agent.client.requests import TIMEOUT
+from meup_agent.client.schemas import checker_for
 from meup_agent.errors import (
     ParticipantGone,
     ProposalRejected,
@@ -95,10 +96,7 @@ async def carry_out(visit: Visit, wanted: Wanted) -> None:
     """
     space = visit.space
     visit.require(wanted.participant)
-    inputs = await _inputs(space, wanted)
-    arguments = arguments_for(wanted.given, wanted.tool, inputs)
-    for remark in unknown_among(arguments, inputs) if inputs is not None else ():
-        visit.notes.say(f"{remark}; sent all the same")
+    arguments = await _arguments(visit, wanted)
     try:
         if not wanted.as_proposal and _may(space, "tools/call", _params(wanted, arguments)):
             answer = await _request(visit, wanted, arguments)
@@ -116,29 +114,42 @@ async def carry_out(visit: Visit, wanted: Wanted) -> None:
 # --- before the call ---
 
 
-async def _inputs(space: Space, wanted: Wanted) -> Inputs | None:
-    """What the tool takes; ``None`` where its owner does not say.
+async def _arguments(visit: Visit, wanted: Wanted) -> dict[str, Any]:
+    """The arguments, read and checked by what the tool's owner says of it.
 
     Raises:
-        Failure: Its owner has no such tool.
+        Failure: Its owner has no such tool, or it does not take them.
     """
+    tools = await _tools(visit.space, wanted)
+    if tools is None:
+        return arguments_for(wanted.given)
+    by_name = {str(tool.get("name")): tool for tool in tools}
+    if wanted.tool not in by_name:
+        raise _no_such_tool(wanted, [visible(name, 64) for name in by_name])
+    schema = by_name[wanted.tool].get("inputSchema")
+    inputs = read_inputs(schema)
+    arguments = arguments_for(wanted.given, inputs, checker_for(schema, _name(wanted)))
+    for remark in unknown_among(arguments, inputs):
+        visit.notes.say(f"{remark}; sent all the same")
+    return arguments
+
+
+async def _tools(space: Space, wanted: Wanted) -> list[dict[str, Any]] | None:
+    """What its owner has; ``None`` where we may not ask, or get no answer."""
     if not _may(space, "tools/list", {}):
         return None
     try:
-        with anyio.fail_after(LIST_SECONDS):
-            tools = await space.tools(wanted.participant)
-    except (TimeoutError, RequestError, RequestTimeout, Refused, ParticipantGone):
+        return await space.tools(wanted.participant, timeout=LIST_SECONDS)
+    except (RequestError, RequestTimeout, Refused, ParticipantGone):
         return None
-    by_name = {str(tool.get("name")): tool for tool in tools}
-    if wanted.tool not in by_name:
-        names = [visible(name, 64) for name in by_name]
-        hint = did_you_mean(wanted.tool, names)
-        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-        has = f"its tools: {', '.join(names[:MAX_NAMED])}{more}" if names else "it has none"
-        raise Failure(
-            f"{wanted.participant} has no tool {wanted.tool!r}{hint}; {has}", exit_codes.USAGE
-        )
-    return read_inputs(by_name[wanted.tool].get("inputSchema"))
+
+
+def _no_such_tool(wanted: Wanted, names: list[str]) -> Failure:
+    hint = did_you_mean(wanted.tool, names)
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    has = f"its tools: {', '.join(names[:MAX_NAMED])}{more}" if names else "it has none"
+    sentence = f"{wanted.participant} has no tool {wanted.tool!r}{hint}; {has}"
+    return Failure(sentence, exit_codes.USAGE)
 
 
 def _may(space: Space, method: str, params: dict[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.escape import visible
 from meup_agent.errors import (
     ConnectionFailed,
+    InvalidArguments,
     MeupError,
     OutcomeUnknown,
     ParticipantGone,
@@ -30,6 +31,7 @@ MAX_SENTENCE: Final = 2_000
 
 _CODES: Final[dict[type[MeupError], int]] = {
     UsageError: exit_codes.USAGE,
+    InvalidArguments: exit_codes.USAGE,
     ToolError: exit_codes.TOOL_FAILED,
     RequestError: exit_codes.TOOL_FAILED,
     ProposalRejected: exit_codes.REJECTED,

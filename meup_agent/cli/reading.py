@@ -6,19 +6,22 @@ import json
 import sys
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.escape import compact, visible
+from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.schema import Argument, Inputs
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    from meup_agent.client.schemas import Checker
 
 STDIN: Final = "-"
 """In place of a text: it is read from standard input."""
 
 MAX_SHOWN: Final = 60
-"""Characters of a wrong value that are shown."""
+"""Characters of a name that are shown."""
 
 
 class Given(NamedTuple):
@@ -74,7 +77,9 @@ def read_stdin() -> str:
         raise _wrong("standard input is no text in UTF-8") from None
 
 
-def arguments_for(given: Given, tool: str, inputs: Inputs | None) -> dict[str, Any]:
+def arguments_for(
+    given: Given, inputs: Inputs | None = None, checker: Checker | None = None
+) -> dict[str, Any]:
     """The arguments as JSON values.
 
     A value in ``key=value`` is JSON where it is JSON, and text otherwise; an argument that takes
@@ -82,8 +87,8 @@ def arguments_for(given: Given, tool: str, inputs: Inputs | None) -> dict[str, A
 
     Args:
         given: What was given.
-        tool: The tool's name, for errors.
-        inputs: What the tool takes; ``None``: not known, so nothing is checked.
+        inputs: What the tool takes; ``None``: not known.
+        checker: Tells what does not fit; ``None``: nobody can, but the tool itself.
 
     Raises:
         Failure: The tool does not take them; every problem is named.
@@ -92,9 +97,13 @@ def arguments_for(given: Given, tool: str, inputs: Inputs | None) -> dict[str, A
     arguments = dict(given.whole)
     for name, text in given.pairs.items():
         arguments[name] = _value(text, known.get(name))
-    if inputs is not None and (problems := _problems(arguments, inputs)):
-        said = "; ".join(problems)
-        raise _wrong(f"{tool} cannot be called so: {said}; it was not called")
+    problems = checker.problems(arguments) if checker is not None else []
+    if problems:
+        said = "; ".join(
+            f"{each}{did_you_mean(each.argument, known) if each.argument not in known else ''}"
+            for each in problems
+        )
+        raise _wrong(f"the tool was not called, since these arguments do not fit it: {said}")
     return arguments
 
 
@@ -103,7 +112,7 @@ def unknown_among(arguments: dict[str, Any], inputs: Inputs) -> list[str]:
     return [
         f"{name!r} is none of its arguments{did_you_mean(name, inputs.arguments)}"
         for name in arguments
-        if name not in inputs.arguments and inputs.arguments
+        if name not in inputs.arguments and not inputs.others
     ]
 
 
@@ -128,26 +137,6 @@ def _value(text: str, argument: Argument | None) -> Any:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
-
-
-def _problems(arguments: dict[str, Any], inputs: Inputs) -> list[str]:
-    problems = [
-        f"{visible(name, MAX_SHOWN)} is missing"
-        for name, argument in inputs.arguments.items()
-        if argument.required and name not in arguments
-    ]
-    for name, value in arguments.items():
-        argument = inputs.arguments.get(name)
-        if argument is None:
-            if inputs.closed:
-                hint = did_you_mean(name, inputs.arguments)
-                problems.append(f"{visible(name, MAX_SHOWN)} is none of its arguments{hint}")
-        elif not argument.takes(value):
-            expected = visible(argument.words, 4 * MAX_SHOWN)
-            problems.append(
-                f"{visible(name, MAX_SHOWN)} must be {expected}, not {compact(value, MAX_SHOWN)}"
-            )
-    return problems
 
 
 def _object(text: str, where: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""A tool's input schema, as far as the arguments of a command line need it.
+"""A tool's input schema for people: its arguments' names, and what kind of value each takes.
 
-Names, types, fixed values and what is required: enough to read ``key=value`` as it was meant, and
-to tell of most mistakes before anything is sent. The rest is the tool's own to check. The schema
-is a stranger's: references are followed within it only, and only so far.
+That is enough to read ``key=value`` as it was meant, and to show what a tool takes. Whether
+arguments fit is checked by :mod:`meup_agent.client.schemas`. The schema is a stranger's: references
+are followed within it only, and only so far.
 """
 
 from __future__ import annotations
@@ -12,8 +12,15 @@ from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.protocol.payloads import as_object, objects_in
 
-MAX_DEPTH: Final = 8
-"""References and alternatives within each other that are followed."""
+MAX_DEPTH: Final = 3
+"""Alternatives and items within each other that are looked at: ``list[str | int] | None``."""
+
+MAX_ALTERNATIVES: Final = 8
+"""Alternatives that are looked at: more say nothing, since their number is taken to the power of
+the depth, and any of them may refer to all of them again."""
+
+MAX_REFERENCES: Final = 8
+"""References that lead to each other."""
 
 MAX_ARGUMENTS: Final = 256
 """Arguments of a tool that are looked at."""
@@ -40,7 +47,6 @@ class Argument(NamedTuple):
     Attributes:
         name: Its name.
         types: The JSON types that it may have; empty: any.
-        values: The only values that it may have; empty: no such list.
         required: Whether a call must give it.
         default: What it is otherwise, as JSON text; empty where the schema does not say.
         about: What the schema says of it.
@@ -49,16 +55,13 @@ class Argument(NamedTuple):
 
     name: str
     types: frozenset[str]
-    values: tuple[Any, ...]
     required: bool
     default: str
     about: str
     words: str
 
     def takes(self, value: object) -> bool:
-        """Whether a value may be given."""
-        if self.values and not any(_same(value, each) for each in self.values):
-            return False
+        """Whether a value has one of its types."""
         kind = type_of(value)
         if not self.types or kind in self.types:
             return True
@@ -72,21 +75,21 @@ class Inputs(NamedTuple):
 
     Attributes:
         arguments: By name, in the schema's order.
-        closed: Whether it takes no others.
+        others: Whether it expects others, too, which the schema does not name.
     """
 
     arguments: dict[str, Argument]
-    closed: bool
+    others: bool
 
 
 def read_inputs(schema: object) -> Inputs:
-    """Read an input schema; what cannot be understood allows everything."""
+    """Read an input schema; what cannot be understood may be anything."""
     root = as_object(schema)
     required = root.get("required")
     names = cast("list[object]", required) if isinstance(required, list) else []
     properties = list(as_object(root.get("properties")).items())[:MAX_ARGUMENTS]
     arguments = {name: _argument(name, body, root, name in names) for name, body in properties}
-    return Inputs(arguments, root.get("additionalProperties") is False)
+    return Inputs(arguments, root.get("additionalProperties", False) is not False)
 
 
 def type_of(value: object) -> str:
@@ -101,7 +104,6 @@ def _argument(name: str, body: object, root: dict[str, Any], required: bool) -> 
     return Argument(
         name=name,
         types=_types(said, root, MAX_DEPTH),
-        values=_values(resolved),
         required=required,
         default=json.dumps(said["default"], ensure_ascii=False) if "default" in said else "",
         about=about if isinstance(about, str) else "",
@@ -111,7 +113,7 @@ def _argument(name: str, body: object, root: dict[str, Any], required: bool) -> 
 
 def _resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
     """What a reference names, or the schema itself."""
-    for _ in range(MAX_DEPTH):
+    for _ in range(MAX_REFERENCES):
         reference = schema.get("$ref")
         if not isinstance(reference, str) or not reference.startswith(_DEFINITION):
             break
@@ -130,7 +132,8 @@ def _values(schema: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    return objects_in(schema.get("anyOf", schema.get("oneOf")))[:MAX_VALUES]
+    found = objects_in(schema.get("anyOf", schema.get("oneOf")))
+    return found if len(found) <= MAX_ALTERNATIVES else []
 
 
 def _types(schema: dict[str, Any], root: dict[str, Any], depth: int) -> frozenset[str]:
@@ -162,8 +165,3 @@ def _words(schema: dict[str, Any], root: dict[str, Any], depth: int) -> str:
     if types == frozenset({"array"}) and depth and (items := as_object(schema.get("items"))):
         return f"array of {_words(items, root, depth - 1)}"
     return " or ".join(sorted(types)) or "any"
-
-
-def _same(value: object, other: object) -> bool:
-    """Whether two JSON values are one; ``1`` and ``true`` are not."""
-    return isinstance(value, bool) == isinstance(other, bool) and value == other

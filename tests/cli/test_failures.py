@@ -37,7 +37,7 @@ from meup_agent.cli.failures import code_for
         (NotSent("not sent"), exit_codes.NO_CONNECTION),
         (CannotConnect("nobody"), exit_codes.NO_CONNECTION),
         (TokenRefused("no"), exit_codes.NO_CONNECTION),
-        (InvalidArguments("no"), exit_codes.FAILED),
+        (InvalidArguments("no"), exit_codes.USAGE),
     ],
     ids=lambda each: type(each).__name__,
 )

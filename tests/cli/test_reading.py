@@ -8,6 +8,7 @@ import pytest
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.reading import arguments_for, read_given, unknown_among
 from meup_agent.cli.schema import Inputs, read_inputs
+from meup_agent.client.schemas import checker_for
 
 
 def inputs(schema: dict[str, Any], **more: Any) -> Inputs:
@@ -16,7 +17,7 @@ def inputs(schema: dict[str, Any], **more: Any) -> Inputs:
 
 
 def read(word: str, known: Inputs | None = None) -> Any:
-    return arguments_for(read_given([word], None, None), "tool", known)
+    return arguments_for(read_given([word], None, None), known)
 
 
 @pytest.mark.parametrize(
@@ -66,25 +67,22 @@ def test_a_schema_says_what_is_meant(schema: dict[str, Any], text: str, value: A
 
 
 @pytest.mark.parametrize(
-    ("schema", "text", "problem"),
+    ("schema", "words"),
     [
-        ({"type": "integer"}, "x", 'a must be integer, not "x"'),
-        ({"type": "integer"}, "5.5", "a must be integer, not 5.5"),
-        ({"type": "integer"}, "true", "a must be integer, not true"),
-        ({"type": "array", "items": {"type": "integer"}}, "1", "a must be array of integer"),
-        ({"enum": ["x", 1]}, "y", 'a must be "x" | 1, not "y"'),
-        ({"const": "x"}, "y", 'a must be "x", not "y"'),
-        ({"oneOf": [{"type": "object"}, {"type": "null"}]}, "1", "a must be object or null"),
-        ({"type": "\x1b[2J"}, "1", "a must be \\e[2J, not 1"),
+        ({"type": "integer"}, "integer"),
+        ({"type": ["string", "null"]}, "null or string"),
+        ({"type": "array", "items": {"type": "integer"}}, "array of integer"),
+        ({"enum": ["x", 1]}, '"x" | 1'),
+        ({"const": "x"}, '"x"'),
+        ({"oneOf": [{"type": "object"}, {"type": "null"}]}, "object or null"),
+        ({"anyOf": [{"type": "string"}] * 9}, "any"),
+        ({"anyOf": [{"type": "string"}, {}]}, "string or any"),
+        ({}, "any"),
     ],
     ids=json.dumps,
 )
-def test_what_a_schema_does_not_allow_is_told(
-    schema: dict[str, Any], text: str, problem: str
-) -> None:
-    with pytest.raises(Failure, match="tool cannot be called so: ") as failed:
-        read(f"a={text}", inputs(schema))
-    assert problem in str(failed.value)
+def test_a_type_has_words(schema: dict[str, Any], words: str) -> None:
+    assert inputs(schema).arguments["a"].words == words
 
 
 @pytest.mark.parametrize(
@@ -106,16 +104,31 @@ def test_a_schema_that_says_nothing_allows_everything(schema: Any) -> None:
 
 
 def test_a_schema_that_contains_itself_has_an_end() -> None:
-    alternatives = {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}
-    known = inputs({"$ref": "#/$defs/a"}, **{"$defs": {"a": alternatives}})
-    assert read("a=x", known) == {"a": "x"}
+    many = {"anyOf": [{"$ref": "#/$defs/a"}] * 8}
+    known = inputs({"$ref": "#/$defs/a"}, **{"$defs": {"a": many}})
+    assert read("a=5", known) == {"a": 5}
 
 
-def test_what_a_tool_does_not_name_is_remarked_or_refused() -> None:
+def test_what_does_not_fit_is_told_with_what_is_close() -> None:
+    schema = {
+        "properties": {"path": {"type": "string"}, "n": {"type": "integer"}},
+        "required": ["path"],
+        "additionalProperties": False,
+    }
+    given = read_given(["pth=x", "n=\x1b"], None, None)
+    with pytest.raises(Failure) as failed:
+        arguments_for(given, read_inputs(schema), checker_for(schema, "a tool"))
+    assert str(failed.value) == (
+        "the tool was not called, since these arguments do not fit it: 'n' should be integer, not"
+        " string; 'path' is required; 'pth' is not known; there is 'path', 'n' (did you mean path?)"
+    )
+
+
+def test_what_a_tool_does_not_name_is_remarked() -> None:
     schema = {"properties": {"path": {"type": "string"}}}
-    open_one = read_inputs(schema)
-    assert unknown_among(read("pth=x", open_one), open_one) == [
+    known = read_inputs(schema)
+    arguments = read("pth=x", known)
+    assert unknown_among(arguments, known) == [
         "'pth' is none of its arguments (did you mean path?)"
     ]
-    with pytest.raises(Failure, match=r"pth is none of its arguments \(did you mean path\?\)"):
-        read("pth=x", read_inputs({**schema, "additionalProperties": False}))
+    assert unknown_among(arguments, read_inputs({**schema, "additionalProperties": {}})) == []
