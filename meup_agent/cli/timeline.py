@@ -203,8 +203,12 @@ class Timeline:
         columns = Columns.of(self._width())
         names = f"{words.who} {self._glyphs.arrow} {words.whom}" if words.whom else words.who
         style = "dim" if sight.state == AGAIN else _NOUNS.get(words.noun, "")
-        line = self._head(columns, names, words.noun, style, ids, colour)
-        said = Text(words.said, style="red" if words.failed else "")
+        noun, text = words.noun, words.said
+        if columns.said is not None and cell_len(noun) > columns.noun:
+            # A kind that has no noun of its own, and whose beginning says less than its end.
+            noun, text = noun.rpartition("/")[2], f"{noun} {text}".rstrip()
+        line = self._head(columns, names, noun, style, ids, colour)
+        said = Text(text, style="red" if words.failed else "")
         if sight.state == AGAIN:
             said.stylize("dim")
         if words.progress is not None:

@@ -9,6 +9,7 @@ from meup_agent import Agent
 from meup_agent.cli import exit_codes
 from meup_agent.gateway.embedded import ThreadedGateway
 from tests.cli.processes import INTERRUPT, TERMINATE, meup, running
+from tests.existing.gateways import MEW_V04, ExistingGateway
 
 ECHO = """
 from meup_agent import Agent
@@ -60,6 +61,16 @@ def test_a_gateway_that_is_not_there_is_waited_for(folder: Path) -> None:
     with running("run", "echo_bot:echo", cwd=folder, variables=extra) as agent:
         agent.until("trying again", stream="err")
         assert agent.end(INTERRUPT) == exit_codes.OK
+
+
+def test_a_gateway_that_goes_by_names_is_told_one(folder: Path) -> None:
+    with ExistingGateway(MEW_V04).in_thread() as existing:
+        settings = {"MEUP_URL": existing.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": "t"}
+        arguments = ("run", "echo_bot:echo", "--participant", "ella")
+        with running(*arguments, cwd=folder, variables=settings) as agent:
+            agent.until("as 'ella'", stream="err")
+            assert existing.members("demo") == ["ella"]
+            assert agent.end(INTERRUPT) == exit_codes.OK
 
 
 def test_a_wrong_token_ends_it(gateway: ThreadedGateway, folder: Path) -> None:

@@ -20,6 +20,7 @@ from tests.cli.processes import (
     meup,
     running,
 )
+from tests.existing.gateways import MEUP_V02, ExistingGateway
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\nalice → bob  forged line\r\x9b31m[red]\u200b"
 ESCAPED = "\\e[2J\\e]0;owned\\x07\\u202egnp.exe\\nalice → bob  forged line\\r\\x9b31m[red]\\u200b"
@@ -134,6 +135,20 @@ def test_a_lost_connection_shows_and_is_made_again(
         tail.until("tailer is in; here: nobody else")
         assert tail.end(INTERRUPT) == exit_codes.INTERRUPTED
     assert tail.err == ""
+
+
+def test_where_targets_are_hidden_it_says_what_it_does_not_see() -> None:
+    gateway = ExistingGateway(MEUP_V02, tokens={"secret": "tess"})
+    with gateway.in_thread() as existing:
+        settings = {"MEUP_URL": existing.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": "secret"}
+        with running("tail", "--participant", "tess", variables=settings) as tail:
+            tail.until("this gateway shows only what is for everybody, or for us")
+            existing.forge({"id": "1", "from": "ann", "kind": "chat", "payload": {"text": "hello"}})
+            line = next(each for each in tail.until("hello").splitlines() if "hello" in each)
+            assert tail.end(INTERRUPT) == exit_codes.INTERRUPTED
+    assert "ann " in line
+    assert tail.err == ""
+    assert "  tess  " in tail.out
 
 
 def test_a_reader_that_has_enough_ends_it_at_once(tail_settings: dict[str, str]) -> None:
