@@ -184,6 +184,7 @@ DIALECTS: Final = {
 
 PATTERNS: Final = {
     "7.bounded": "a check ends in bounded time, and what was not found to be allowed is not",
+    "7.system": "system/* is never granted, and refused where it is configured by name",
     "7.refused_with_place": "a pattern that does not compile is refused, with its place",
 }
 
@@ -199,6 +200,7 @@ CONNECTION: Final = {
     "2.evicted": "who is evicted by the end of an older socket joins again",
     "2.liveness": "liveness is ours to find out, by a ping with a deadline",
     "2.no_close": "a gateway that ends without closing is dialled again",
+    "2.repeated_ids": "ids repeat after a restart of a peer; what they name is new all the same",
     "2.heartbeat": "heartbeats and registrations of others mean nothing, and make no noise",
     "2.answered_notification": "a response to a notification means nothing; we answer none",
     "2.relay.sent": "a fulfiller sends the response on where the gateway hides it, with both ids",

@@ -1,0 +1,57 @@
+"""Agents of the public API at an existing gateway: who they are, and what they may do."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from anyio import to_thread
+
+from meup_agent import Agent, Backoff, Settings, Space
+from tests.existing.gateways import ExistingGateway
+from tests.existing.versions import Version
+
+T = TypeVar("T")
+
+PATIENCE = 20.0
+SPACE = "demo"
+MAY_CALL: list[dict[str, Any]] = [{"kind": "mcp/*"}, {"kind": "chat"}]
+MAY_PROPOSE: list[dict[str, Any]] = [
+    {"kind": "mcp/proposal"},
+    {"kind": "mcp/withdraw"},
+    {"kind": "chat"},
+]
+CAPABILITIES = {
+    "proposer": MAY_PROPOSE,
+    "reviewer": MAY_CALL,
+    "caller": MAY_CALL,
+    "files": MAY_CALL,
+    "typescript": MAY_CALL,
+}
+# A lost connection is dialled again at once, so that no test waits.
+AT_ONCE = Settings(backoff=Backoff(first=0.0, longest=0.0))
+
+
+def gateway_of(version: Version) -> ExistingGateway:
+    return ExistingGateway(
+        version,
+        tokens={f"{name}-token": name for name in CAPABILITIES},
+        capabilities=CAPABILITIES,
+        space=SPACE,
+    )
+
+
+@asynccontextmanager
+async def joined(
+    gateway: ExistingGateway, agent: Agent | str, **options: Any
+) -> AsyncGenerator[Space]:
+    """An agent in the space, under the agent's name."""
+    agent = Agent(agent) if isinstance(agent, str) else agent
+    given: dict[str, Any] = {"space": SPACE, "token": f"{agent.name}-token", "settings": AT_ONCE}
+    given |= options
+    async with agent.join(given.pop("url", gateway.url), **given) as space:
+        yield space
+
+
+async def patiently(wait: Callable[..., T], *args: Any) -> T:
+    """Waits in a thread for something that this loop has to do first."""
+    return await to_thread.run_sync(lambda: wait(*args))

@@ -1,0 +1,293 @@
+"""Proposer, fulfiller and tool owner at the gateways that exist, from end to end (PROTOCOL 2)."""
+
+from contextlib import AsyncExitStack
+
+import anyio
+import pytest
+
+from meup_agent import (
+    Agent,
+    Context,
+    Fulfilled,
+    Progress,
+    Proposal,
+    ProposalEdited,
+    ProposalRejected,
+    Reason,
+    Rejected,
+    Space,
+    Withdrawal,
+    Withdrawn,
+)
+from tests.existing.gateways import ExistingGateway
+from tests.existing.people import PATIENCE, joined
+
+pytestmark = pytest.mark.anyio
+
+
+class Files:
+    """A tool owner, and what becomes of its work."""
+
+    def __init__(self) -> None:
+        self.agent = Agent("files")
+        self.agent.tool(self.write)
+        self.agent.tool(self.copy)
+        self.agent.tool(self.wait)
+        self.running = anyio.Event()
+        self.stopped: list[str] = []
+        self.ended = anyio.Event()
+
+    async def write(self, path: str) -> str:
+        return f"wrote {path}"
+
+    async def copy(self, ctx: Context) -> int:
+        await ctx.progress(1, 2, "half")
+        return 2
+
+    async def wait(self, ctx: Context) -> None:
+        self.running.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert ctx.reason is not None
+            self.stopped.append(ctx.reason.code)
+            self.ended.set()
+
+
+class Reviewer:
+    """Approves what it is told to approve."""
+
+    def __init__(self) -> None:
+        self.agent = Agent("reviewer")
+        self.agent.on_proposal(self.review)
+        self.agent.on_withdraw(self.withdrawn)
+        self.seen: list[Fulfilled] = []
+        self.withdrawals: list[Withdrawal] = []
+        self.told = anyio.Event()
+        self.answer = "fulfill"
+        self.after_rejection = anyio.Event()
+
+    async def review(self, proposal: Proposal) -> None:
+        if self.answer == "reject":
+            await proposal.reject(Reason.UNSAFE, explain="not here")
+        elif self.answer == "edit":
+            self.seen.append(await proposal.fulfill({"path": "b.txt"}))
+        else:
+            self.seen.append(await proposal.fulfill())
+
+    async def withdrawn(self, withdrawal: Withdrawal) -> None:
+        self.withdrawals.append(withdrawal)
+        self.told.set()
+
+
+@pytest.mark.rule("2.join_frame", "1.dialect_adopted", "2.guarantees")
+async def test_agents_join_under_their_names_and_speak_its_dialect(
+    gateway: ExistingGateway,
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with joined(gateway, "proposer") as space:
+            assert (space.me, space.dialect) == ("proposer", gateway.version.protocol)
+            given = space.guarantees
+            assert not given.identity_checked
+            assert (given.hidden_targets, given.echo) == (
+                gateway.version.to_routes,
+                not gateway.version.to_routes,
+            )
+    assert gateway.frames[0].frame == {
+        "type": "join",
+        "participantId": "proposer",
+        "space": "demo",
+        "token": "proposer-token",
+    }
+
+
+async def test_a_participant_may_be_named_otherwise_than_its_agent(
+    gateway: ExistingGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with joined(gateway, "caller", participant="somebody") as space:
+            assert space.me == "somebody"
+        monkeypatch.setenv("MEUP_PARTICIPANT", "else")
+        async with joined(gateway, "caller") as space:
+            assert space.me == "else"
+
+
+async def test_a_tool_is_called_and_a_call_that_is_given_up_stops_it(
+    gateway: ExistingGateway,
+) -> None:
+    files = Files()
+    with anyio.fail_after(PATIENCE):
+        async with joined(gateway, files.agent), joined(gateway, "caller") as space:
+            assert await space.call("files", "write", {"path": "a"}) == "wrote a"
+            assert [tool["name"] for tool in await space.tools("files")] == [
+                "write",
+                "copy",
+                "wait",
+            ]
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(space.call, "files", "wait")
+                await files.running.wait()
+                tasks.cancel_scope.cancel()
+            await files.ended.wait()
+    assert files.stopped == ["no_longer_needed"]
+
+
+@pytest.mark.rule("2.relay.sent", "2.relay.accepted", "2.relay.edits", "2.routing")
+@pytest.mark.parametrize("to", [(), ("reviewer",)], ids=["broadcast", "addressed"])
+async def test_a_proposal_is_fulfilled_and_its_proposer_sees_the_outcome(
+    gateway: ExistingGateway, to: tuple[str, ...]
+) -> None:
+    files, reviewer = Files(), Reviewer()
+    with anyio.fail_after(PATIENCE):
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(joined(gateway, files.agent))
+            await stack.enter_async_context(joined(gateway, reviewer.agent))
+            space = await stack.enter_async_context(joined(gateway, "proposer"))
+            async with space.propose("files", "write", {"path": "a"}, to=to) as proposal:
+                outcome = await proposal.outcome()
+            assert isinstance(outcome, Fulfilled)
+            assert (outcome.by, outcome.executor) == ("reviewer", "files")
+            assert (outcome.edited, outcome.knows_edits) == (False, True)
+            assert outcome.relayed == gateway.version.to_routes
+            assert proposal.state == "fulfilled"
+            assert await space.call("files", "write", {"path": "a"}, to=to) == "wrote a"
+    assert [seen.executor for seen in reviewer.seen] == ["files", "files"]
+
+
+@pytest.mark.rule("2.relay.edits")
+async def test_a_proposer_learns_that_something_else_was_carried_out(
+    gateway: ExistingGateway,
+) -> None:
+    files, reviewer = Files(), Reviewer()
+    reviewer.answer = "edit"
+    with anyio.fail_after(PATIENCE):
+        async with joined(gateway, files.agent), joined(gateway, reviewer.agent):
+            async with joined(gateway, "proposer") as space:
+                with pytest.raises(ProposalEdited) as error:
+                    await space.call("files", "write", {"path": "a"}, to="reviewer")
+    assert (error.value.by, error.value.value) == ("reviewer", "wrote b.txt")
+    hidden = gateway.version.to_routes
+    assert [change.path for change in error.value.changes] == ([] if hidden else ["arguments.path"])
+
+
+@pytest.mark.rule("2.relay.progress")
+async def test_a_proposer_follows_the_progress(gateway: ExistingGateway) -> None:
+    files, reviewer = Files(), Reviewer()
+    told: list[Progress] = []
+    with anyio.fail_after(PATIENCE):
+        async with joined(gateway, files.agent), joined(gateway, reviewer.agent):
+            async with joined(gateway, "proposer") as space:
+                result = await space.call("files", "copy", to="reviewer", on_progress=told.append)
+    assert result == 2
+    assert told == [Progress(1, 2, "half")]
+
+
+async def test_a_proposal_is_rejected_with_its_reason(gateway: ExistingGateway) -> None:
+    reviewer = Reviewer()
+    reviewer.answer = "reject"
+    with anyio.fail_after(PATIENCE):
+        async with joined(gateway, reviewer.agent), joined(gateway, "proposer") as space:
+            with pytest.raises(ProposalRejected) as error:
+                await space.call("files", "write", {"path": "a"}, to="reviewer")
+            assert (error.value.by, error.value.reason) == ("reviewer", "unsafe")
+            async with space.propose("files", "write", {"path": "a"}) as proposal:
+                outcome = await proposal.outcome()
+            assert isinstance(outcome, Rejected)
+
+
+@pytest.mark.rule("5.proposal.settled.rejected")
+async def test_code_after_a_rejection_runs_to_its_end(gateway: ExistingGateway) -> None:
+    """The withdraw with which the proposer answers the rejection cancels nobody."""
+    agent, came, seen = Agent("reviewer"), anyio.Event(), []
+
+    @agent.on_proposal
+    async def review(proposal: Proposal, ctx: Context) -> None:
+        await proposal.reject(Reason.POLICY)
+        await came.wait()
+        await anyio.lowlevel.checkpoint()
+        seen.append(ctx.cancelled)
+
+    with anyio.fail_after(PATIENCE):
+        async with joined(gateway, agent) as there, joined(gateway, "proposer") as space:
+            with there.watch() as watcher:
+                with pytest.raises(ProposalRejected):
+                    await space.call("files", "write", to="reviewer")
+                async for envelope in watcher:
+                    if envelope.kind == "mcp/withdraw":
+                        break
+                came.set()
+    assert seen == [False]
+
+
+@pytest.mark.parametrize("to", [(), ("reviewer",)], ids=["broadcast", "addressed"])
+async def test_a_withdrawal_stops_what_already_runs(
+    gateway: ExistingGateway, to: tuple[str, ...]
+) -> None:
+    files, reviewer = Files(), Reviewer()
+    with anyio.fail_after(PATIENCE):
+        async with joined(gateway, files.agent), joined(gateway, reviewer.agent):
+            async with joined(gateway, "proposer") as space:
+                async with space.propose("files", "wait", to=to) as proposal:
+                    await files.running.wait()
+                    await proposal.withdraw(Reason.POLICY)
+                    outcome = await proposal.outcome()
+                await files.ended.wait()
+                await reviewer.told.wait()
+    assert isinstance(outcome, Withdrawn)
+    assert files.stopped == ["policy"]
+    assert [told.cause.code for told in reviewer.withdrawals] == ["policy"]
+    assert reviewer.seen == []
+
+
+@pytest.mark.rule("2.second_welcome")
+async def test_a_grant_is_an_update_and_no_new_session(gateway: ExistingGateway) -> None:
+    agent, joins = Agent("proposer"), []
+    if not gateway.version.grants_welcome:
+        pytest.skip("this gateway sends no second welcome")
+
+    @agent.on_join
+    async def came(ctx: Context) -> None:
+        joins.append(ctx.sender)
+
+    request = {"method": "tools/call", "params": {"name": "write"}}
+    with anyio.fail_after(PATIENCE):
+        async with joined(gateway, agent) as space, joined(gateway, "reviewer") as other:
+            assert not space.may("mcp/request", request)
+            before = space.guarantees
+            with space.watch() as watcher:
+                gateway.grant("proposer", [{"kind": "mcp/request"}])
+                async for envelope in watcher:
+                    if envelope.kind == "capability/grant":
+                        break
+                assert space.may("mcp/request", request)
+                marker = await other.chat("done")
+                async for envelope in watcher:
+                    if envelope.id == marker:
+                        break
+            assert space.guarantees == before
+            assert space.me == "proposer"
+    assert joins.count("reviewer") <= 1
+
+
+async def test_two_fulfillers_race_and_the_tool_runs_once(gateway: ExistingGateway) -> None:
+    ran: list[str] = []
+    agent = Agent("files")
+
+    @agent.tool
+    async def write(path: str) -> str:
+        ran.append(path)
+        return path
+
+    first, second = Reviewer(), Reviewer()
+    second.agent.name = "caller"
+
+    async def settled(space: Space) -> str:
+        return str(await space.call("files", "write", {"path": "a"}))
+
+    with anyio.fail_after(PATIENCE):
+        async with AsyncExitStack() as stack:
+            for one in (agent, first.agent, second.agent):
+                await stack.enter_async_context(joined(gateway, one))
+            space = await stack.enter_async_context(joined(gateway, "proposer"))
+            assert await settled(space) == "a"
+    assert ran == ["a"]
