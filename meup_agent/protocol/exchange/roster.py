@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+import json
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -15,13 +17,21 @@ from meup_agent.protocol.payloads import as_object, objects_in
 MAX_PARTICIPANTS = 10_000
 """Participants that are kept; a gateway that names more is not believed."""
 
+MAX_SHARED: Final = 4096
+"""Records of participants that all agents of a process share: a space's welcome tells each agent
+of everybody, which would make the memory of a hundred agents grow with their square."""
+
+MAX_SHARED_CHARS: Final = 2048
+"""JSON characters of the capabilities in such a record; larger ones belong to one agent alone, and
+go when it goes."""
+
 
 class Participant(msgspec.Struct, frozen=True):
     """Somebody in the space.
 
     Attributes:
         id: Their name.
-        capabilities: What they may send, as the gateway announced it.
+        capabilities: What they may send, as the gateway announced it; not to be changed.
     """
 
     id: str
@@ -137,4 +147,13 @@ def participant_of(value: object) -> Participant | None:
         return None
     capabilities: object = item.get("capabilities")
     listed = cast("list[object]", capabilities) if isinstance(capabilities, list) else []
-    return Participant(name, tuple(listed))
+    written = json.dumps(listed)
+    if len(written) > MAX_SHARED_CHARS:
+        return Participant(name, tuple(listed))
+    return _shared(name, written)
+
+
+@lru_cache(maxsize=MAX_SHARED)
+def _shared(name: str, capabilities: str) -> Participant:
+    """One record for all agents of a process that hear of the same participant."""
+    return Participant(name, tuple(json.loads(capabilities)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 import msgspec
@@ -133,14 +133,25 @@ class SpaceHost:
             member.close(code, reason)
 
     def _publish(self, envelope: Envelope) -> None:
-        """The one place where an envelope goes to everybody, in the order that all see."""
+        """The one place where an envelope goes to everybody, in the order that all see.
+
+        Those that it names come first: somebody waits for them, and not for the onlookers.
+        """
         packed: dict[str, bytes] = {}
-        for member in self._members.values():
+        for member in self._named_first(envelope.to):
             dialect = member.dialect
             if dialect not in packed:
                 packed[dialect] = self._pack(encode(envelope, dialect))
             member.deliver(packed[dialect])
         self.counters.delivered += len(self._members)
+
+    def _named_first(self, named: tuple[str, ...]) -> Iterable[Member]:
+        """Every member, those with the names first."""
+        if not named:
+            return self._members.values()
+        others = dict(self._members)
+        first = [others.pop(name) for name in dict.fromkeys(named) if name in others]
+        return (*first, *others.values())
 
     def _tell(self, member: Member, draft: Envelope) -> None:
         member.deliver(self._pack(encode(self._stamped(draft), member.dialect)))

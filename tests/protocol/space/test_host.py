@@ -19,9 +19,11 @@ class Listener:
         self.participant = participant
         self.frames: list[bytes] = []
         self.closed: tuple[int, str] | None = None
+        self.order: list[str] = []
 
     def deliver(self, packed: bytes) -> None:
         self.frames.append(packed)
+        self.order.append(self.participant)
 
     def close(self, code: int, reason: str) -> None:
         self.closed = (code, reason)
@@ -160,3 +162,15 @@ def test_closing_tells_nobody_that_the_others_leave() -> None:
     for member in members:
         host.leave(member)
     assert [member.frames for member in members] == [[], []]
+
+
+def test_those_whom_an_envelope_names_get_it_first() -> None:
+    host, members = host_with("alice", "bob", "carol", "dave")
+    order: list[str] = []
+    for member in members:
+        member.order = order
+
+    named = chat("alice").replace(b'"kind"', b'"to":["dave","nobody","bob","dave"],"kind"')
+    host.receive(members[0], named)
+
+    assert order == ["dave", "bob", "alice", "carol"]
