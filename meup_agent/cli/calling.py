@@ -14,7 +14,7 @@ from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.reading import arguments_for, did_you_mean, unknown_among
 from meup_agent.cli.results import as_json_line, as_text
 from meup_agent.cli.schema import read_inputs
-from meup_agent.cli.waiting import Waiting
+from meup_agent.cli.waiting import waiting_for
 from meup_agent.client.chat import Chat
 from meup_agent.client.endings import raise_for, tool_value
 from meup_agent.client.proposing import TTL
@@ -31,7 +31,6 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.outcomes import Fulfilled, Rejected, Responded
-from meup_agent.session.groups import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.cli.reading import Given
@@ -120,7 +119,8 @@ async def _arguments(visit: Visit, wanted: Wanted) -> dict[str, Any]:
     Raises:
         Failure: Its owner has no such tool, or it does not take them.
     """
-    tools = await _tools(visit.space, wanted)
+    async with waiting_for(visit.notes.console, f"asking {wanted.participant} for its tools"):
+        tools = await _tools(visit.space, wanted)
     if tools is None:
         return arguments_for(wanted.given)
     by_name = {str(tool.get("name")): tool for tool in tools}
@@ -168,10 +168,8 @@ def _name(wanted: Wanted) -> str:
 
 
 async def _request(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> _Answer:
-    waiting = Waiting(visit.notes.console, f"waiting for {wanted.participant}")
     visit.given_up = f"{wanted.participant} was asked to stop {wanted.tool}"
-    async with background_tasks() as tasks:
-        tasks.start_soon(waiting.show)
+    async with waiting_for(visit.notes.console, f"waiting for {wanted.participant}") as waiting:
         result = await visit.space.request(
             wanted.participant,
             "tools/call",
@@ -186,24 +184,24 @@ async def _request(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> _
 async def _propose(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> _Answer:
     visit.remark_absence(wanted.to)
     who = ", ".join(visible(name, 64) for name in wanted.to) or "somebody"
-    waiting = Waiting(visit.notes.console, f"waiting for {who} to decide")
     with visit.space.watch() as envelopes:
-        async with visit.space.propose(
-            wanted.participant,
-            wanted.tool,
-            arguments,
-            to=wanted.to,
-            ttl=wanted.proposal_seconds,
-            wait=wanted.wait,
-            on_progress=waiting.told,
-        ) as proposal:
+        async with (
+            waiting_for(visit.notes.console, f"waiting for {who} to decide") as waiting,
+            visit.space.propose(
+                wanted.participant,
+                wanted.tool,
+                arguments,
+                to=wanted.to,
+                ttl=wanted.proposal_seconds,
+                wait=wanted.wait,
+                on_progress=waiting.told,
+            ) as proposal,
+        ):
             visit.given_up = f"proposal {proposal.id} was withdrawn"
             why = "" if wanted.as_proposal else ", since you may not call it yourself"
             said = f"{_name(wanted)}({in_words(arguments, 200)})"
             visit.notes.say(f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide")
-            async with background_tasks() as tasks:
-                tasks.start_soon(waiting.show)
-                outcome = await proposal.outcome()
+            outcome = await proposal.outcome()
         if isinstance(outcome, Fulfilled):
             visit.notes.say(f"fulfilled by {outcome.by}")
             return _Answer(outcome.executor, outcome.result, outcome)

@@ -79,7 +79,7 @@ def reject(
 
     async def act(visit: Visit) -> None:
         _remark_reason(visit, reason)
-        record = _seen(visit, proposal)
+        record = seen_as(visit.space.proposals, proposal)
         whole = proposal if record is None else record.key.id
         whose = proposer if record is None else record.key.proposer
         if record is None:
@@ -104,15 +104,19 @@ def reject(
     Visit(where, colour=not no_colour, seconds=limit).run(act)
 
 
-def _seen(visit: Visit, given: str) -> ProposalRecord | None:
-    """The proposal that an id, or the beginning of one, means among those that we have seen.
+def seen_as(proposals: list[ProposalRecord], given: str) -> ProposalRecord | None:
+    """The proposal that an id, or the beginning of one, means; ``None`` if it was not seen.
+
+    Args:
+        proposals: Those that we have seen.
+        given: The id.
 
     Raises:
         Failure: Several begin like this.
         AlreadyDecided: It is not pending any more.
         AlreadyInProgress: Its fulfillment is on its way.
     """
-    found = [each for each in visit.space.proposals if each.key.id.startswith(given)]
+    found = [each for each in proposals if each.key.id.startswith(given)]
     whole = [each for each in found if each.key.id == given]
     if len(found) > 1 and len(whole) != 1:
         ids = ", ".join(each.key.id for each in found[:4])

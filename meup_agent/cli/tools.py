@@ -15,6 +15,7 @@ from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.results import as_json_line
 from meup_agent.cli.schema import Argument, read_inputs
 from meup_agent.cli.visit import Visit
+from meup_agent.cli.waiting import waiting_for
 from meup_agent.errors import MeupError
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ def tools(
     async def act(visit: Visit) -> None:
         if owner is not None:
             visit.require(owner)
-        listed = await _ask(visit, [owner] if owner is not None else visit.others(), limit)
+        names = [owner] if owner is not None else visit.others()
+        async with waiting_for(visit.notes.console, "waiting for everybody's answer"):
+            listed = await _ask(visit, names, limit)
         errors = [each.error for each in listed if each.error is not None]
         if errors and len(errors) == len(listed):
             # Nobody answered: what is wrong with the first is most likely wrong with all.

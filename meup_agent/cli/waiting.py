@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from meup_agent.cli.escape import visible
+from meup_agent.session.groups import background_tasks
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from rich.console import Console
 
     from meup_agent.client.progress import Progress
@@ -23,6 +27,20 @@ BAR: Final = 20
 
 MAX_MESSAGE: Final = 60
 """Characters of what a tool says that it is doing."""
+
+
+@asynccontextmanager
+async def waiting_for(console: Console, what: str) -> AsyncGenerator[Waiting]:
+    """Show for the length of a block that something takes its time.
+
+    Args:
+        console: Where to show it.
+        what: What we wait for.
+    """
+    waiting = Waiting(console, what)
+    async with background_tasks() as tasks:
+        tasks.start_soon(waiting.show)
+        yield waiting
 
 
 class Waiting:

@@ -3,8 +3,12 @@
 import json
 import threading
 
-from meup_agent import Rejected, Space
+import pytest
+
+from meup_agent import AlreadyDecided, ProposalRecord, Rejected, Space
 from meup_agent.cli import exit_codes
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.reject import seen_as
 from tests.cli.conftest import Here
 from tests.cli.processes import meup, running
 from tests.cli.stage import HOSTILE, Stage
@@ -76,3 +80,22 @@ def test_without_the_capability_nothing_is_said_to_be_sent(here: Here) -> None:
 def test_an_empty_id_or_reason_is_wrong(here: Here) -> None:
     assert here("reject", "", "unsafe").code == exit_codes.USAGE
     assert here("reject", UNSEEN, " ").code == exit_codes.USAGE
+
+
+def test_the_beginning_of_an_id_is_enough_for_what_was_seen(stage: Stage) -> None:
+    async def propose(space: Space) -> list[ProposalRecord]:
+        async with space.propose("files", "nothing"), space.propose("files", "fail"):
+            seen = space.proposals
+            one, other = [each.key.id for each in seen]
+            same = next(place for place in range(32) if one[place] != other[place])
+            assert seen_as(seen, one[: same + 1]) is seen[0]
+            assert seen_as(seen, other) is seen[1]
+            assert seen_as(seen, one[:same] + "-") is None
+            with pytest.raises(Failure, match="several proposals begin with"):
+                seen_as(seen, one[:same])
+            return seen
+
+    # Their blocks were left.
+    withdrawn, _ = stage.as_somebody("paula", propose)
+    with pytest.raises(AlreadyDecided, match="is withdrawn"):
+        seen_as([withdrawn], withdrawn.key.id[:8])
