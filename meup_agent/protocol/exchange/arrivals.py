@@ -107,6 +107,9 @@ class Arrivals:
     def _exchange(
         self, envelope: Envelope, now: float, *, fulfills: ProposalKey | None = None
     ) -> None:
+        if not envelope.correlation and kinds.KINDS[envelope.kind].correlated:
+            self._situation.drop(f"malformed_{envelope.kind.removeprefix('mcp/')}", envelope)
+            return
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
                 self._proposal(envelope, now)
@@ -150,8 +153,6 @@ class Arrivals:
     def _withdraw(self, envelope: Envelope, now: float) -> None:
         """Only the proposer withdraws, and only what is pending (PROTOCOL 4.1, 4.2)."""
         reason = read_reason(envelope.payload_object.get("reason"))
-        if not envelope.correlation:
-            self._situation.drop("malformed_withdraw", envelope)
         for proposal_id in envelope.correlation:
             key = ProposalKey(envelope.sender, proposal_id)
             record = self._situation.ledger.get(key, now)
@@ -251,21 +252,18 @@ class Arrivals:
         taken, conflict = self._outgoing.relayed(envelope, now)
         if conflict is not None:
             self._incoming.notice(Role.CONFLICT, envelope, now, conflict)
-        if not taken:
-            self._situation.drop(
-                "unknown_response", envelope, expected=self._is_harmless(envelope, now)
-            )
+        is_ours = not self._is_own(envelope) and envelope.concerns(self._situation.me)
+        # What others answer each other is nothing that we leave out.
+        if not taken and is_ours:
+            expected = self._is_harmless(envelope, now)
+            self._situation.drop("unknown_response", envelope, expected=expected)
 
     def _is_harmless(self, response: Envelope, now: float) -> bool:
-        """Whether correct, or merely eager, participants send such a response.
+        """Whether correct, or merely eager, participants send us such a response.
 
         Some answer whatever is addressed to them, our notifications too (PROTOCOL 2).
         """
-        return (
-            self._is_own(response)
-            or not response.concerns(self._situation.me)
-            or any(self._situation.voice.said(name, now) for name in response.correlation)
-        )
+        return any(self._situation.voice.said(name, now) for name in response.correlation)
 
     def _complete(
         self, envelope: Envelope, now: float

@@ -1,0 +1,630 @@
+"""What an agent's observers are told."""
+
+import json
+import logging
+import threading
+from typing import Any, TypeVar, cast
+
+import anyio
+import anyio.from_thread
+import pytest
+
+from meup_agent import (
+    Agent,
+    Connected,
+    Context,
+    Counters,
+    Disconnected,
+    Dropped,
+    Event,
+    ExchangeBegan,
+    ExchangeEnded,
+    HandlerEvent,
+    HandlerFailed,
+    HandlerFinished,
+    HandlerStarted,
+    HandlerStopped,
+    HandlerStopping,
+    Left,
+    Limits,
+    Observer,
+    Participant,
+    Proposal,
+    Reason,
+    RequestError,
+    Retrying,
+    SessionEnded,
+    Settings,
+    ToolError,
+    UsageError,
+    log_events,
+)
+from meup_agent.agent import agent as agent_module
+from meup_agent.protocol import kinds
+from meup_agent.session.telling import Events
+from tests.interaction.people import (
+    PATIENCE,
+    QUICK,
+    Meeting,
+    Notes,
+    is_idle,
+    join,
+    lines,
+    raw,
+    session_of,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+E = TypeVar("E", bound=Event)
+
+
+class Seen:
+    """Every event of an agent, in the order in which it was told."""
+
+    def __init__(self, *agents: Agent) -> None:
+        self.all: list[Event] = []
+        for agent in agents:
+            agent.observe(self.all.append)
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.all if isinstance(event, kind)]
+
+    def only(self, kind: type[E]) -> E:
+        (event,) = self.of(kind)
+        return event
+
+    def names(self) -> list[str]:
+        return [type(event).__name__ for event in self.all]
+
+    async def until(self, kind: type[Event], count: int = 1) -> None:
+        await until(lambda: len(self.of(kind)) >= count)
+
+
+def sleeper(notes: Notes, name: str = "tools") -> Agent:
+    agent = Agent(name)
+
+    @agent.tool
+    async def sleep() -> None:
+        notes("sleeps")
+        await anyio.sleep_forever()
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @agent.tool
+    async def fail() -> None:
+        raise ToolError("no luck")
+
+    @agent.tool
+    async def answer_with_an_error() -> None:
+        raise RequestError(-32099, "not today")
+
+    return agent
+
+
+async def test_a_call_is_followed_from_its_beginning_to_its_end(
+    meeting: Meeting, notes: Notes
+) -> None:
+    agent, caller = sleeper(notes), Agent("second")
+    here, there = Seen(caller), Seen(agent)
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent, space="demo"), join(meeting, caller) as space:
+            assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+    began, ended = here.only(ExchangeBegan), here.only(ExchangeEnded)
+    started, finished = there.only(HandlerStarted), there.only(HandlerFinished)
+    assert began.exchange == ended.exchange == started.exchange == finished.exchange
+    assert (began.kind, began.method, began.tool) == (kinds.MCP_REQUEST, "tools/call", "add")
+    assert (began.to, began.parent) == (("tools",), "")
+    assert (ended.outcome, ended.by, ended.is_error, ended.cause) == (
+        "answered",
+        "tools",
+        False,
+        None,
+    )
+    assert (started.role, started.handler, started.sender) == ("request", "add", "second")
+    assert (finished.role, finished.handler, finished.sender) == ("request", "add", "second")
+    assert (started.me, started.space, began.me, began.space) == ("tools", "demo", "second", "")
+    assert finished.seconds == finished.at - started.at
+    assert ended.seconds == pytest.approx(ended.at - began.at, abs=1)
+    assert there.names() == [
+        "Connected",
+        "HandlerStarted",
+        "HandlerFinished",
+        "Disconnected",
+        "Left",
+    ]
+    connected = there.only(Connected)
+    assert (connected.dialect, connected.reconnect, connected.me) == ("meup/v0.1", False, "tools")
+    assert there.only(Disconnected).code is None
+    assert there.only(Left).why == "we have left the space"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "handler", "error"),
+    [
+        ("fail", {}, "fail", ToolError),
+        ("answer_with_an_error", {}, "answer_with_an_error", RequestError),
+        ("add", {"a": 1}, "add", RequestError),
+        ("nothing", {}, "tools/call", RequestError),
+    ],
+)
+async def test_a_failure_has_its_error(
+    meeting: Meeting,
+    notes: Notes,
+    tool: str,
+    arguments: dict[str, int],
+    handler: str,
+    error: type[Exception],
+) -> None:
+    agent, caller = sleeper(notes), Agent("second")
+    here, there = Seen(caller), Seen(agent)
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent), join(meeting, caller) as space:
+            with pytest.raises((ToolError, RequestError)):
+                await space.call("tools", tool, arguments)
+    failed = there.only(HandlerFailed)
+    assert failed.handler == handler
+    assert isinstance(failed.error, error)
+    assert failed.exchange == here.only(ExchangeEnded).exchange
+    assert here.only(ExchangeEnded).is_error
+    assert there.of(HandlerFinished) == []
+
+
+async def test_a_withdrawal_is_followed_through_every_agent(meeting: Meeting, notes: Notes) -> None:
+    tools, reviewer, proposer = sleeper(notes), Agent("reviewer"), Agent("proposer")
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        await proposal.fulfill()
+
+    at_tools, at_reviewer, at_proposer = Seen(tools), Seen(reviewer), Seen(proposer)
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, tools) as tools_space,
+            join(meeting, reviewer) as reviewer_space,
+            join(meeting, proposer) as space,
+        ):
+            async with space.propose("tools", "sleep", to="reviewer") as proposal:
+                await notes.until("sleeps")
+                await proposal.withdraw(Reason.DUPLICATE)
+            await until(lambda: is_idle(tools_space) and is_idle(reviewer_space))
+    ended = at_proposer.only(ExchangeEnded)
+    assert (ended.outcome, ended.by, ended.reason) == ("withdrawn", "proposer", "duplicate")
+
+    stopping, stopped = at_reviewer.only(HandlerStopping), at_reviewer.only(HandlerStopped)
+    assert stopping.exchange == stopped.exchange == proposal.id
+    assert stopping.handler == stopped.handler
+    assert stopping.handler.endswith("review")
+    assert stopping.cause is stopped.cause
+    assert (stopped.cause.code, stopped.cause.by) == ("duplicate", "proposer")
+    assert (stopped.outcome, stopped.error) == ("stopped", None)
+
+    began, given_up = at_reviewer.only(ExchangeBegan), at_reviewer.only(ExchangeEnded)
+    assert began.parent == proposal.id
+    assert given_up.exchange == began.exchange
+    assert given_up.outcome == "withdrawn"
+    assert given_up.cause is not None
+    assert given_up.cause.code == "duplicate"
+
+    last = at_tools.only(HandlerStopped)
+    assert last.exchange == began.exchange
+    assert (last.outcome, last.cause.code) == ("stopped", "duplicate")
+    assert [link.by for link in last.cause.chain] == ["reviewer", "proposer"]
+    names = at_tools.names()
+    assert names.index("HandlerStopping") < names.index("HandlerStopped")
+
+
+async def test_what_is_known_of_stopped_work_is_told(meeting: Meeting, notes: Notes) -> None:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def swallow() -> str:
+        notes("swallow")
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            pass
+        return "done all the same"
+
+    @agent.tool
+    async def protect() -> str:
+        with anyio.CancelScope(shield=True):
+            notes("protect")
+            await notes.until(("asked", "protect"))
+        return "done all the same"
+
+    @agent.tool
+    async def fail() -> None:
+        notes("fail")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise RuntimeError("while it was cancelled")
+
+    @agent.tool
+    def loop(ctx: Context) -> None:
+        notes.from_thread("loop")
+        while True:
+            ctx.check_cancelled()
+            threading.Event().wait(0.001)
+
+    @agent.observe
+    def see(event: Event) -> None:
+        if isinstance(event, HandlerStopping):
+            notes(("asked", event.handler))
+
+    seen = Seen(agent)
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent), join(meeting, "second") as space:
+            for number, tool in enumerate(("swallow", "protect", "fail", "loop"), 1):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(space.call, "tools", tool)
+                    await notes.until(tool)
+                    tasks.cancel_scope.cancel()
+                await seen.until(HandlerStopped, number)
+    told = {event.handler: (event.outcome, str(event.error)) for event in seen.of(HandlerStopped)}
+    assert told == {
+        "swallow": ("completed", "None"),
+        "protect": ("completed", "None"),
+        "fail": ("unknown", "while it was cancelled"),
+        "loop": ("stopped", "None"),
+    }
+
+
+async def test_of_a_thread_that_is_left_behind_nothing_is_known(
+    meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "GRACE", 0.05)
+    agent, over = Agent("tools"), threading.Event()
+
+    @agent.tool
+    def block() -> None:
+        notes.from_thread("blocks")
+        over.wait(PATIENCE)
+
+    seen = Seen(agent)
+    try:
+        with anyio.fail_after(PATIENCE):
+            async with join(meeting, "second") as space, anyio.create_task_group() as tasks:
+                async with join(meeting, agent, grace=0):
+
+                    async def call() -> None:
+                        with pytest.raises(RequestError, match="cancelled"):
+                            await space.call("tools", "block")
+
+                    tasks.start_soon(call)
+                    await notes.until("blocks")
+    finally:
+        over.set()
+    stopped = seen.only(HandlerStopped)
+    assert (stopped.outcome, stopped.cause.text) == ("unknown", "the agent shuts down")
+    assert seen.names()[-1] == "Left"
+
+
+async def test_connections_come_and_go(meeting: Meeting, notes: Notes) -> None:
+    agent = sleeper(notes)
+    seen = Seen(agent)
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent) as space:
+            meeting.drop("tools")
+            await seen.until(Connected, 2)
+            assert space.connected
+    assert seen.names() == [
+        "Connected",
+        "Disconnected",
+        "Retrying",
+        "Connected",
+        "Disconnected",
+        "Left",
+    ]
+    assert [event.reconnect for event in seen.of(Connected)] == [False, True]
+    lost, left = seen.of(Disconnected)
+    assert lost.code is not None
+    assert left.code is None
+    assert seen.only(Retrying).delay >= 0
+    assert str(lost.code) in str(seen.only(Retrying).error)
+
+
+async def test_an_end_that_the_gateway_brings_has_its_reason(meeting: Meeting) -> None:
+    agent = Agent("tools")
+    seen = Seen(agent)
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(SessionEnded):
+            async with join(meeting, agent), join(meeting, "tools"):
+                await anyio.sleep_forever()
+    assert seen.names() == ["Connected", "Disconnected", "Left"]
+    assert seen.only(Disconnected).code == 4409
+    assert "took over" in seen.only(Left).why
+
+
+async def test_what_is_left_out_is_told(meeting: Meeting, notes: Notes) -> None:
+    agent = sleeper(notes)
+    seen = Seen(agent)
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent), join(meeting, "second") as space:
+            async with anyio.create_task_group() as tasks, raw(meeting) as mallory:
+                tasks.start_soon(space.call, "tools", "sleep")
+                await notes.until("sleeps")
+                exchange = seen.only(HandlerStarted).exchange
+                await mallory.cancel("tools", exchange, id="not mine")
+                await seen.until(Dropped)
+                tasks.cancel_scope.cancel()
+    dropped = seen.of(Dropped)[0]
+    assert (dropped.why, dropped.envelope_id) == ("cancel_by_another", "not mine")
+    assert (dropped.kind, dropped.sender) == (kinds.MCP_REQUEST, "mallory")
+    assert dropped.expected is False
+
+
+async def test_too_much_to_do_is_told(meeting: Meeting, notes: Notes) -> None:
+    agent = sleeper(notes)
+    seen = Seen(agent)
+    settings = Settings(backoff=QUICK.backoff, limits=Limits(handlers=1, queued=1))
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent, settings=settings), join(meeting, "second") as space:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(space.call, "tools", "sleep")
+                await notes.until("sleeps")
+                tasks.start_soon(space.call, "tools", "sleep")
+                await anyio.wait_all_tasks_blocked()
+                with pytest.raises(RequestError, match="busy"):
+                    await space.call("tools", "add", {"a": 1, "b": 2})
+                tasks.cancel_scope.cancel()
+    overflow = [event for event in seen.of(Dropped) if event.why == "overflow"]
+    assert len(overflow) == 1
+    assert overflow[0].sender == "second"
+
+
+async def test_several_handlers_of_the_same_are_one(meeting: Meeting) -> None:
+    agent = Agent("tools")
+
+    @agent.on_join
+    async def first(participant: Participant) -> None:
+        raise ValueError("first")
+
+    @agent.on_join
+    async def second(participant: Participant) -> None:
+        raise ValueError("second")
+
+    seen = Seen(agent)
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent):
+            async with join(meeting, "second"):
+                await seen.until(HandlerFailed)
+    failed = seen.only(HandlerFailed)
+    assert (failed.role, failed.sender) == ("join", kinds.GATEWAY)
+    assert [name.rpartition(".")[2] for name in failed.handler.split(", ")] == ["first", "second"]
+    assert isinstance(failed.error, ExceptionGroup)
+    assert {str(error) for error in failed.error.exceptions} == {"first", "second"}
+
+
+async def test_each_beginning_has_one_end(meeting: Meeting, notes: Notes) -> None:
+    agent = sleeper(notes)
+
+    @agent.on_chat
+    async def hear() -> None: ...
+
+    seen = Seen(agent)
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent), join(meeting, "second") as space:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(5):
+                    tasks.start_soon(space.call, "tools", "sleep")
+                    tasks.start_soon(space.tools, "tools")
+                    tasks.start_soon(space.call, "tools", "add", {"a": 1, "b": 2})
+                    tasks.start_soon(space.chat, "hello")
+                await until(lambda: notes.all.count("sleeps") == 5)
+                await until(lambda: len(seen.of(HandlerFinished)) >= 11)
+                tasks.cancel_scope.cancel()
+            await seen.until(HandlerStopped, 5)
+    open_now: dict[tuple[str, str], int] = {}
+    for event in seen.of(HandlerEvent):
+        name = (event.exchange, event.handler)
+        match event:
+            case HandlerStarted():
+                open_now[name] = open_now.get(name, 0) + 1
+            case HandlerStopping():
+                assert open_now[name] == 1
+            case _:
+                open_now[name] -= 1
+    assert set(open_now.values()) == {0}
+
+
+# --- observers ---
+
+
+async def test_an_observer_that_fails_disturbs_nobody(
+    meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = sleeper(notes)
+
+    @agent.observe
+    def bad(event: Event) -> None:
+        raise RuntimeError("the observer's own")
+
+    seen = Seen(agent)
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent), join(meeting, "second") as space:
+            assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+    assert "HandlerFinished" in seen.names()
+    failures = [line for line in lines(caplog, logging.ERROR) if "an observer failed" in line]
+    assert len(failures) == len(seen.all)
+
+
+async def test_what_an_observer_makes_happen_is_told_afterwards(
+    meeting: Meeting, notes: Notes
+) -> None:
+    agent = sleeper(notes)
+    events = Events()
+    order: list[str] = []
+
+    def first(event: Event) -> None:
+        order.append(f"first {type(event).__name__}")
+        if isinstance(event, Connected):
+            events.left("it made that happen")
+
+    def second(event: Event) -> None:
+        order.append(f"second {type(event).__name__}")
+
+    events.observers = [first, second]
+    events.connected("me", "somewhere", "meup/v0.1")
+    assert order == ["first Connected", "second Connected", "first Left", "second Left"]
+    assert agent.observe(second) is second
+
+
+async def test_an_observer_may_come_while_the_agent_runs(meeting: Meeting, notes: Notes) -> None:
+    agent = sleeper(notes)
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent), join(meeting, "second") as space:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(space.call, "tools", "sleep")
+                await notes.until("sleeps")
+                seen = Seen(agent)
+                assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+                tasks.cancel_scope.cancel()
+    assert seen.names()[:2] == ["HandlerStarted", "HandlerFinished"]
+    # What began before it came has no end for it.
+    assert not seen.of(HandlerStopping)
+    assert not seen.of(HandlerStopped)
+
+
+def test_what_cannot_be_told_is_refused() -> None:
+    agent = Agent("tools")
+
+    async def later(event: Event) -> None: ...
+
+    class Later:
+        async def __call__(self, event: Event) -> None: ...
+
+    for observer in (later, Later()):
+        with pytest.raises(UsageError, match="async"):
+            agent.observe(observer)
+    with pytest.raises(UsageError, match="cannot be"):
+        agent.observe(cast("Observer", "events"))
+
+
+async def test_where_nobody_observes_no_event_is_made(
+    meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tell(self: Events, event: Event) -> None:
+        raise AssertionError(f"nobody asked for {event}")
+
+    monkeypatch.setattr(Events, "tell", tell)
+    monkeypatch.setattr(Events, "began", tell)
+    monkeypatch.setattr(Events, "happening", tell)
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, sleeper(notes)), join(meeting, "second") as space:
+            assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(space.call, "tools", "sleep")
+                await notes.until("sleeps")
+                meeting.drop("tools")
+                await until(lambda: session_of(space).table.waiting == 1)
+                tasks.cancel_scope.cancel()
+
+
+# --- what comes with the package ---
+
+
+async def test_events_are_counted(meeting: Meeting, notes: Notes) -> None:
+    agent, caller = sleeper(notes), Agent("second")
+    counters, callers = Counters(), Counters()
+    agent.observe(counters)
+    caller.observe(callers)
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent) as tools, join(meeting, caller) as space:
+            assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+            with pytest.raises(ToolError):
+                await space.call("tools", "fail")
+            for name in ("x", "y"):
+                with pytest.raises(RequestError):
+                    await space.call("tools", name)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(space.call, "tools", "sleep")
+                await notes.until("sleeps")
+                handlers = counters.snapshot()["handlers"]
+                assert handlers["sleep"]["running"] == 1
+                tasks.cancel_scope.cancel()
+            await until(lambda: is_idle(tools))
+            meeting.drop("tools")
+            await until(lambda: counters.snapshot()["reconnected"] == 1)
+    counts = counters.snapshot()
+    seconds = [each.pop("seconds") for each in counts["handlers"].values()]
+    assert min(seconds) >= 0
+    none = {"started": 1, "finished": 0, "failed": 0, "stopped": 0, "running": 0}
+    assert counts["handlers"] == {
+        "add": {**none, "finished": 1},
+        "fail": {**none, "failed": 1},
+        "tools/call": {**none, "started": 2, "failed": 2},
+        "sleep": {**none, "stopped": 1},
+    }
+    assert (counts["connected"], counts["disconnected"], counts["retries"]) == (2, 2, 1)
+    there = callers.snapshot()
+    assert there["exchanges"] == 5
+    assert there["outcomes"] == {"answered": 4, "withdrawn": 1}
+    assert json.loads(json.dumps(counts)) == counts
+    counts["handlers"].clear()
+    assert counters.snapshot()["handlers"] != {}
+
+
+async def test_events_are_logged_with_their_values(
+    meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = sleeper(notes)
+    agent.observe(log_events())
+    with anyio.fail_after(PATIENCE), caplog.at_level(logging.INFO):
+        async with join(meeting, agent) as tools, join(meeting, "second") as space:
+            with pytest.raises(ToolError):
+                await space.call("tools", "fail")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(space.call, "tools", "sleep")
+                await notes.until("sleeps")
+                tasks.cancel_scope.cancel()
+            await until(lambda: is_idle(tools))
+    records: dict[str, Any] = {
+        vars(record)["meup_event"]: record
+        for record in caplog.records
+        if record.name == "meup_agent.events"
+    }
+    assert list(records) == [
+        "Connected",
+        "HandlerStarted",
+        "HandlerFailed",
+        "HandlerStopping",
+        "HandlerStopped",
+        "Disconnected",
+        "Left",
+    ]
+    failed, stopped = records["HandlerFailed"], records["HandlerStopped"]
+    assert (failed.levelno, stopped.levelno) == (logging.WARNING, logging.INFO)
+    assert (failed.meup_handler, failed.meup_error) == ("fail", "ToolError: no luck")
+    assert stopped.meup_cause["chain"][0]["by"] == "second"
+    assert stopped.meup_outcome == "stopped"
+    assert stopped.getMessage().startswith("HandlerStopped me='tools' role='request'")
+    assert "cause='no_longer_needed' by 'second'" in stopped.getMessage()
+    fields = {name: value for name, value in vars(stopped).items() if name.startswith("meup_")}
+    assert json.loads(json.dumps(fields)) == fields
+
+
+def test_the_text_of_a_record_forges_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    event = Dropped(
+        space="demo",
+        me="tools",
+        at=0.0,
+        why="forged_system",
+        envelope_id="x\n%s\x1b[31m",
+        kind="k" * 1000,
+        sender="",
+        expected=False,
+    )
+    log_events(logging.getLogger("somewhere"))(event)
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("somewhere", logging.WARNING)
+    assert record.getMessage().isprintable()
+    assert len(record.getMessage()) < 500
+    log_events(logging.getLogger("somewhere"), logging.DEBUG)(
+        Left(space="demo", me="tools", at=0.0, why="over")
+    )
+    assert len(caplog.records) == 1
