@@ -194,7 +194,7 @@ def _is(id: str) -> Callable[[Envelope], bool]:
 async def taped(space: Space) -> AsyncGenerator[Tape]:
     """What a participant receives from here on: at once, where `watch` needs a task to read it."""
     tape, watchers = Tape(), session_of(space)._watchers
-    watchers.add(tape)  # type: ignore[arg-type]
+    watchers.add(tape)
     yield tape
     watchers.discard(tape)
 
