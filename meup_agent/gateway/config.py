@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import Identity, Tokens
-from meup_agent.protocol.capability import Capabilities
+from meup_agent.protocol.capability import Capabilities, refuse_reserved
 from meup_agent.protocol.kinds import GATEWAY_NAMES
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.space.arrival import MAX_ID_CHARS, is_name
@@ -139,7 +139,7 @@ def participant(
 
     Raises:
         ConfigurationError: Its id cannot be one, or a token is empty.
-        InvalidPattern: A capability does not compile.
+        InvalidPattern: A capability does not compile, or names what nobody is granted.
     """
     place = f"participants.{participant_id}"
     check_id(participant_id, place)
@@ -149,7 +149,9 @@ def participant(
         raise ConfigurationError(
             f"{place}.tokens: expected tokens of ASCII characters, without blanks at the ends"
         )
-    compiled = member_capabilities(capabilities, place=f"{place}.capabilities")
+    listed = list(capabilities)
+    compiled = member_capabilities(listed, place=f"{place}.capabilities")
+    refuse_reserved(listed, place=f"{place}.capabilities")
     return ParticipantConfig(compiled, tuple(tokens))
 
 

@@ -37,7 +37,8 @@ class Kind(msgspec.Struct, frozen=True):
 
     Attributes:
         name: The kind in memory.
-        correlated: Whether it must say what it refers to.
+        correlated: Whether it must say what it refers to; one that does not is dropped by its
+            readers, and passes a gateway, which refuses only what the protocol lets it.
         sender: Who may send it.
     """
 

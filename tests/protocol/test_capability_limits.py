@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.errors import InvalidPattern
+from meup_agent.gateway.config import participant
 from meup_agent.protocol.capability import (
     compile_announced,
     compile_capabilities,
@@ -147,6 +148,31 @@ def test_what_nobody_understands_is_read_only_so_far() -> None:
     unknown: list[object] = [{"kind": f"/(?={n})/"} for n in range(MAX_NOT_UNDERSTOOD)]
     assert compile_announced([*unknown[1:], {"kind": "chat"}]).allow("chat", {})
     assert not compile_announced([*unknown, {"kind": "chat"}]).allow("chat", {})
+
+
+@pytest.mark.rule("7.system")
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("system/*", "participants.bob.capabilities[1].kind"),
+        ("system.presence", "participants.bob.capabilities[1].kind"),
+        ("system", "participants.bob.capabilities[1].kind"),
+        (["chat", "system/**"], "participants.bob.capabilities[1].kind[1]"),
+    ],
+)
+def test_a_configuration_that_grants_what_is_never_granted_is_refused(
+    kind: object, place: str
+) -> None:
+    with pytest.raises(InvalidPattern, match="only from the gateway") as refused:
+        participant("bob", [{"kind": "chat"}, {"kind": kind}], ["token"])
+    assert refused.value.place == place
+
+
+@pytest.mark.rule("7.system")
+@pytest.mark.parametrize("kind", ["*", "**", "!chat", "/./", "!system/x", "{system/x,chat*}"])
+def test_a_wildcard_is_configured_and_does_not_grant_it(kind: str) -> None:
+    capabilities = participant("bob", [{"kind": kind}], ["token"]).capabilities
+    assert not any(capabilities.allow(f"system/{name}", {}) for name in ("x", "presence", ""))
 
 
 # --- what is decided stays the same ---------------------------------------------------------

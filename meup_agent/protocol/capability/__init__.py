@@ -1,8 +1,8 @@
 """Capability patterns: what a participant may say (PROTOCOL 7).
 
 Patterns are compiled once and matched many times. Whoever wrote them, matching takes time linear in
-the value: globs and regular expressions become RE2, and what looks through a whole payload cannot
-be nested.
+the value: globs and regular expressions become RE2, what looks through a whole payload cannot be
+nested, and a check that takes more than its share of work says no.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from meup_agent.protocol.capability.capabilities import (
     Capabilities,
     compile_announced,
     compile_capabilities,
+    refuse_reserved,
 )
 from meup_agent.protocol.capability.patterns import Pattern, compile_pattern
 from meup_agent.protocol.capability.strings import compile_kind
@@ -22,4 +23,5 @@ __all__ = [
     "compile_capabilities",
     "compile_kind",
     "compile_pattern",
+    "refuse_reserved",
 ]

@@ -137,6 +137,34 @@ def compile_capabilities(
     return Capabilities(tuple(patterns), rules, compiler)
 
 
+def refuse_reserved(patterns: Sequence[object], *, place: str = "capabilities") -> None:
+    """Refuse what names ``system/*`` in so many words: it would never have an effect (PROTOCOL 7).
+
+    A wildcard that would cover it too is none of that, it just does not grant it.
+
+    Args:
+        patterns: Capabilities as JSON values that have been compiled.
+        place: Where the list stands, for error messages.
+
+    Raises:
+        InvalidPattern: One does.
+    """
+    for index, item in enumerate(patterns):
+        kind: object = cast("dict[str, object]", item)["kind"]
+        if isinstance(kind, str):
+            _refuse_reserved_kind(kind, f"{place}[{index}].kind")
+        else:
+            for number, each in enumerate(cast("list[str]", kind)):
+                _refuse_reserved_kind(each, f"{place}[{index}].kind[{number}]")
+
+
+def _refuse_reserved_kind(kind: str, place: str) -> None:
+    if kind == _SYSTEM or kind.startswith(_NEVER):
+        raise InvalidPattern(
+            f"{kind!r} comes only from the gateway and is never granted; take it out", place=place
+        )
+
+
 def compile_announced(patterns: Sequence[object]) -> Capabilities:
     """Compile what a gateway says of somebody, as far as it can be understood.
 

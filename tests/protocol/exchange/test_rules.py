@@ -10,6 +10,7 @@ from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import Key, Progressed, ProposalKey, Role, Start, Wait
+from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Expired, Fulfilled, Gone, LostRace, Rejected, Withdrawn
 from meup_agent.protocol.reasons import MAX_CHAIN, Cause, Link
 from tests.protocol.exchange.peer import (
@@ -48,9 +49,14 @@ def test_withdraw_and_reject_are_never_answered(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.1.no_answer")
-def test_a_withdraw_that_names_nothing_is_counted(me: Peer) -> None:
-    effects = me.hears("mcp/withdraw", {"reason": "busy"}, sender="alice", id="w1")
-    assert dropped(effects) == ["malformed_withdraw"]
+@pytest.mark.parametrize("kind", ["withdraw", "reject", "response"])
+def test_what_names_nothing_is_counted(me: Peer, kind: str) -> None:
+    me.proposal("alice", "p1", to=("me",))
+    key = me.begins_proposal(to=("alice",))
+    effects = me.hears(f"mcp/{kind}", {"reason": "busy"}, sender="alice", id="w1", to=("me",))
+    assert dropped(effects) == [f"malformed_{kind}"]
+    assert me.record("alice", "p1").state is ProposalState.PENDING
+    assert me.own(key).state is ProposalState.PENDING
 
 
 # --- 4.2: the states of a proposal ---
