@@ -28,6 +28,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange import Key
 from meup_agent.protocol.exchange.roster import participant_of
+from meup_agent.session.timeouts import checked_timeout
 
 if TYPE_CHECKING:
     from meup_agent.client.schemas import Checker
@@ -120,6 +121,7 @@ class ToolLists:
         self, participant: str, *, timeout: float | None, refresh: bool = False
     ) -> list[JsonObject]:
         """A participant's tools; see :meth:`meup_agent.Space.tools`."""
+        timeout = checked_timeout(timeout)
         known = None if refresh else self._fresh(participant)
         if known is not None:
             await checkpoint()

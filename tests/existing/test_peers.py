@@ -103,8 +103,8 @@ async def test_what_they_say_after_a_restart_is_new_though_its_id_is_not(
                     assert sent == "typescript-2"
 
                     def answers(envelope: Any, to: str = sent, path: str = path) -> bool:
-                        named: list[str] = envelope.get("correlation_id", [])
-                        return named == [to] and path in str(envelope["payload"])
+                        named = envelope.get("correlation_id") == [to]
+                        return bool(named and path in str(envelope["payload"]))
 
                     await patiently(peer.wait_heard, answers)
                     await patiently(peer.restart)
