@@ -18,11 +18,11 @@ PROGRAMS = (
     calls.PROGRAM,
     withdraw.PROGRAM,
     request.PROGRAM,
+    decoding.PROGRAM,
+    patterns.PROGRAM,
     gateway_fanout.PROGRAM,
     memory.PROGRAM,
     imports.PROGRAM,
-    decoding.PROGRAM,
-    patterns.PROGRAM,
 )
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """What tool calls are compared with: a bare echo over the same processes, and the `mcp` SDK."""
 
-import asyncio
 import json
 import socket
 import sys
@@ -9,12 +8,11 @@ from multiprocessing.connection import Connection
 import anyio
 import picows
 import uvicorn
-import uvloop
 from mcp import Client, StdioServerParameters
 from mcp.server import MCPServer
 from websockets.asyncio.client import connect
 
-from tests.bench.processes import on_uvloop
+from tests.bench.processes import answer, on_uvloop
 from tests.bench.timing import Calls, measured
 
 # --- a bare echo ----------------------------------------------------------------------------
@@ -43,7 +41,7 @@ def relay(pipe: Connection) -> None:
     async def main() -> None:
         server = await picows.ws_create_server(lambda _: Relay(), "127.0.0.1", 0)
         pipe.send(server.sockets[0].getsockname()[1])
-        await asyncio.Event().wait()
+        await answer(pipe, lambda _: None)
 
     on_uvloop(main())
 
@@ -122,5 +120,4 @@ def mcp_caller(pipe: Connection, url: str | None, wanted: Calls) -> None:
 
             pipe.send(await measured(call, wanted))
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main())
+    on_uvloop(main())

@@ -2,7 +2,9 @@
 
 import asyncio
 import multiprocessing
+import os
 import resource
+import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -41,7 +43,7 @@ class Usage(NamedTuple):
 def process(role: Callable[..., None], *arguments: object) -> Generator[Connection]:
     """Run a role in a process of its own, which is killed at the end; the pipe to it."""
     ours, theirs = multiprocessing.Pipe()
-    child = _SPAWN.Process(target=role, args=(theirs, *arguments), daemon=True)
+    child = _SPAWN.Process(target=_play, args=(role, theirs, *arguments), daemon=True)
     child.start()
     theirs.close()
     try:
@@ -50,6 +52,19 @@ def process(role: Callable[..., None], *arguments: object) -> Generator[Connecti
         child.kill()
         child.join()
         ours.close()
+
+
+def _play(role: Callable[..., None], *arguments: object) -> None:
+    """Play a role, but not for longer than the process lives that wants it."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    role(*arguments)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def on_uvloop(main: Coroutine[Any, Any, None]) -> None:
@@ -74,7 +89,7 @@ def own_memory() -> int:
 
 
 async def answer(pipe: Connection, question: Callable[[Any], Any]) -> None:
-    """Answer what is asked through the pipe, for ever."""
+    """Answer what is asked through the pipe, until the process is killed."""
     loop = asyncio.get_running_loop()
     loop.add_reader(pipe.fileno(), lambda: pipe.send(question(pipe.recv())))
     await asyncio.Event().wait()

@@ -16,6 +16,11 @@ def test_program_measures(program: Program) -> None:
     assert len(set(names)) == len(names)
 
 
+def test_each_program_is_listed_once() -> None:
+    names = [program.name for program in PROGRAMS]
+    assert len(set(names)) == len(names)
+
+
 def test_a_figure_is_the_median_of_its_rounds() -> None:
     rounds = [
         [Figure("a", value, "µs", 2.0), Figure("b", -value, "s")] for value in (3.0, 1.0, 2.0)
