@@ -239,6 +239,35 @@ def test_long_job_cleans_up_when_its_agent_is_stopped(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_observed_agent_writes_down_what_happens_to_it(gateway: ThreadedGateway) -> None:
+    async def call_and_give_up(space: Space) -> None:
+        assert await space.call("tools", "wait", {"seconds": 0}) == "waited"
+        with pytest.raises(ToolError):
+            await space.call("tools", "wait", {"seconds": -1})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(space.call, "tools", "wait", {"seconds": 3600})
+            await anyio.to_thread.run_sync(observed.wait_for, "HandlerStarted", 3)
+            tasks.cancel_scope.cancel()
+
+    with run_example(gateway, "observed.py", "tools") as observed:
+        observed.wait_for("connected to")
+        in_space(gateway, "fulfiller", call_and_give_up)
+        observed.wait_for("wait was stopped by fulfiller")
+        assert observed.stop() == 0
+    names = [line.partition(" ")[0] for line in observed.stdout]
+    assert [name for name in names if name.startswith("Handler")] == [
+        "HandlerStarted",
+        "HandlerFinished",
+        "HandlerStarted",
+        "HandlerFailed",
+        "HandlerStarted",
+        "HandlerStopping",
+        "HandlerStopped",
+    ]
+    assert (names[0], names[-2], names[-1]) == ("Connected", "Left", "wait")
+    assert "{'started': 3, 'finished': 1, 'failed': 1, 'stopped': 1" in observed.stdout[-1]
+
+
 def test_agents_are_tested_without_a_network() -> None:
     files = [EXAMPLES / "test_without_network.py", EXAMPLES / "test_bad_connection.py"]
     with program(["-m", "pytest", "-q", "-p", "no:cacheprovider", *files]) as tests:

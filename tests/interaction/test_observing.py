@@ -515,14 +515,15 @@ async def test_where_nobody_observes_no_event_is_made(
     monkeypatch.setattr(Events, "began", tell)
     monkeypatch.setattr(Events, "happening", tell)
     with anyio.fail_after(PATIENCE):
-        async with join(meeting, sleeper(notes)), join(meeting, "second") as space:
+        async with join(meeting, sleeper(notes)) as tools, join(meeting, "second") as space:
             assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(space.call, "tools", "sleep")
                 await notes.until("sleeps")
                 meeting.drop("tools")
-                await until(lambda: session_of(space).table.waiting == 1)
+                await until(lambda: session_of(tools).connections == 2)
                 tasks.cancel_scope.cancel()
+            await until(lambda: is_idle(tools))
 
 
 # --- what comes with the package ---

@@ -6,6 +6,7 @@ Where `type: ignore` stands, users must see an error: both checkers say so if th
 
 from __future__ import annotations
 
+import logging
 from typing import Any, assert_never, assert_type
 
 import meup_agent
@@ -371,3 +372,32 @@ def every_error_is_one_of_ours(error: meup_agent.MeupError) -> str:
 
 def a_timeout_is_one_for_python_too(error: meup_agent.RequestTimeout) -> TimeoutError:
     return error
+
+
+# --- observers ------------------------------------------------------------------------------------
+
+
+@agent.observe
+def observe(event: meup_agent.Event) -> None:
+    assert_type((event.space, event.me, event.at), tuple[str, str, float])
+    match event:
+        case meup_agent.HandlerStopped():
+            assert_type((event.role, event.handler, event.exchange), tuple[str, str, str])
+            assert_type(event.cause, meup_agent.Cause)
+            assert_type(event.error, BaseException | None)
+        case meup_agent.HandlerFinished():
+            assert_type(event.seconds, float)
+        case meup_agent.Disconnected():
+            assert_type(event.code, int | None)
+        case meup_agent.ExchangeEnded():
+            assert_type(event.cause, meup_agent.Cause | None)
+        case _:
+            pass
+
+
+def observe_with_what_is_there(logger: logging.Logger) -> None:
+    counters = meup_agent.Counters()
+    assert_type(agent.observe(counters), meup_agent.Counters)
+    agent.observe(meup_agent.log_events(logger))
+    assert_type(counters.snapshot(), dict[str, Any])
+    agent.observe("events")  # type: ignore[type-var]
