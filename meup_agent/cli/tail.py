@@ -152,7 +152,11 @@ class _Tail:
     async def _follow(self) -> None:
         dial = TellingConnector(self._where.url, self._where.space, self._tell, patient=False)
         joining = Agent("meup tail").join(
-            dial, token=self._where.token, participant=self._where.participant, grace=0.0
+            dial,
+            space=self._where.space,
+            token=self._where.token,
+            participant=self._where.participant,
+            grace=0.0,
         )
         async with joining as space:
             with space.watch() as envelopes:

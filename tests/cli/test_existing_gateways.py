@@ -1,11 +1,13 @@
 """Commands at gateways that know nobody by their token, and in their dialects."""
 
+import os
 from collections.abc import Generator
 
 import pytest
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.program import run
+from tests.cli.processes import INTERRUPT, running
 from tests.existing.gateways import ExistingGateway
 from tests.existing.reference_peers import ToolOwner
 from tests.existing.versions import MEUP_V02, MEW_V04
@@ -21,7 +23,7 @@ def owner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ge
         tokens={"owner-token": "owner", "my-token": "me", "their-token": "them"},
         capabilities={"owner": anything, "me": anything},
         defaults=[],
-        space="demo",
+        space="another",
     )
     with gateway.in_thread():
         monkeypatch.setenv("MEUP_URL", gateway.url)
@@ -60,3 +62,12 @@ def test_a_refusal_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     out, err = capfd.readouterr()
     assert out == ""
     assert err.startswith("meup: the gateway refused the message: capability_violation")
+
+
+def test_a_timeline_shows_the_space_that_was_named(owner: ToolOwner) -> None:
+    names = ("MEUP_URL", "MEUP_SPACE", "MEUP_TOKEN", "MEUP_PARTICIPANT")
+    with running("tail", variables={name: os.environ[name] for name in names}) as tail:
+        tail.until("here: owner")
+        owner.send("chat", {"text": "good morning", "format": "plain"})
+        tail.until("good morning")
+        assert tail.end(INTERRUPT) == exit_codes.INTERRUPTED
