@@ -11,7 +11,7 @@ from shutil import which
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 OLDEST = (3, 11)
 """The first version that the package supports."""
@@ -58,11 +58,14 @@ def asked(path: Path) -> Python | None:
     return Python(version, path) if level == "final" and version >= OLDEST else None
 
 
-def oldest_and_newest() -> tuple[Python, Python]:
-    """The two ends of what there is; the same one twice where there is only one."""
-    found = [python for path in candidates() if (python := asked(path)) is not None]
-    # Of several with the same minor version, the first that was found.
+def ends(found: Sequence[Python]) -> tuple[Python, Python]:
+    """The oldest and the newest; of several with the same minor version, the first."""
     return (
         min(found, key=lambda python: python.version[:2]),
         max(found, key=lambda python: python.version[:2]),
     )
+
+
+def oldest_and_newest() -> tuple[Python, Python]:
+    """The two ends of what there is; the same one twice where there is only one."""
+    return ends([python for path in candidates() if (python := asked(path)) is not None])
