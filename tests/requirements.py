@@ -178,6 +178,20 @@ EXTRAS: Final = {
 }
 
 DIALECTS: Final = {
+    "1.kinds": "each dialect has its own words for a kind, and its own form of correlation",
+    "1.unknown_kept": "unknown kinds and fields are kept as they are",
+    "1.read.correlation": "correlation is read as a string or a list, under either name",
+    "1.read.kinds": "kinds are read with dots and with slashes",
+    "1.read.payloads": "payloads are read whatever they lack, and whatever stands there",
+    "1.read.wrapper": "a proposal is read with {proposal: …} around it",
+    "1.read.errors": "a system/error may lack id, time and sender",
+    "1.read.gateway_names": "the gateway has three names",
+    "1.read.notification": "a notification is a method that begins with notifications/",
+    "1.write.strict": "our own are written exactly in the dialect's form, with jsonrpc and id",
+    "1.forward.same_dialect": "within a dialect an envelope is forwarded byte for byte",
+    "1.forward.between": "between dialects nothing but its forms is translated",
+    "1.not_expressible": "what a dialect has no words for is refused by name, never garbled",
+    "1.captures": "what existing gateways and participants said is read, and survives",
     "1.designs": "what the designs show is an envelope, and means what they say, in every dialect",
     "1.rpc_ids": "a bounded map of (sender, JSON-RPC id) and envelope id stands in for the latter",
 }

@@ -79,6 +79,7 @@ def test_what_is_written_is_read_again(dialect: str, envelope: Envelope) -> None
     assert encode(read, dialect) is read.frame
 
 
+@pytest.mark.rule("1.unknown_kept")
 @given(envelopes(), st.dictionaries(NAME.map(lambda name: f"x-{name}"), PAYLOADS))
 def test_unknown_fields_survive_a_change(envelope: Envelope, unknown: dict[str, Any]) -> None:
     sent = {**json.loads(encode(envelope, V01)), **unknown}
@@ -101,6 +102,7 @@ def test_the_examples_of_the_design_are_envelopes(line: str) -> None:
     assert json.loads(encode(of_our_own(read), V01)) == example
 
 
+@pytest.mark.rule("1.write.strict")
 def test_our_own_are_written_exactly() -> None:
     envelope = draft(
         kinds.MCP_REJECT,
@@ -118,12 +120,14 @@ def test_our_own_are_written_exactly() -> None:
     )
 
 
+@pytest.mark.rule("1.write.strict")
 def test_what_there_is_not_is_left_out() -> None:
     assert encode(draft("chat", b'{"message":"hi"}', id="e1", sender="a"), V01) == (
         b'{"protocol":"meup/v0.1","id":"e1","from":"a","kind":"chat","payload":{"message":"hi"}}'
     )
 
 
+@pytest.mark.rule("1.forward.same_dialect")
 def test_within_a_dialect_every_byte_stays() -> None:
     odd = (
         b' {"kind" : "mcp.request","from":"a", "x":1e2,"id":"e1","protocol":"meup/v0.1",'
@@ -133,6 +137,7 @@ def test_within_a_dialect_every_byte_stays() -> None:
     assert decode(odd).raw_payload == b'{"b":1.0,"a":"\\u00e9"}'
 
 
+@pytest.mark.rule("1.kinds")
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_known_kinds_have_dots_on_the_wire_and_slashes_in_memory(kind: str) -> None:
     written = encode(draft(kind, {}, id="e1", sender="a", correlation=("p",)), V01)
@@ -140,6 +145,7 @@ def test_known_kinds_have_dots_on_the_wire_and_slashes_in_memory(kind: str) -> N
     assert decode(written).kind == kind
 
 
+@pytest.mark.rule("1.unknown_kept")
 @pytest.mark.parametrize("kind", ["custom/x/y", "custom.x.y", "meup.lifecycle", "MCP.request"])
 def test_unknown_kinds_stay_as_they_are(kind: str) -> None:
     read = decode(frame(kind=kind))
@@ -164,6 +170,7 @@ def test_a_dialect_that_nobody_knows_is_the_callers_mistake(dialect: str) -> Non
 # --- read leniently -------------------------------------------------------------------------
 
 
+@pytest.mark.rule("1.read.correlation")
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
@@ -192,6 +199,7 @@ def test_addressees_in_every_form(to: Any, expected: tuple[str, ...]) -> None:
     assert read.concerns("z") is not bool(expected)
 
 
+@pytest.mark.rule("1.read.kinds")
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
@@ -205,6 +213,7 @@ def test_kinds_with_dots_and_with_slashes(written: str, expected: str) -> None:
     assert decode(frame(kind=written)).kind == expected
 
 
+@pytest.mark.rule("1.read.payloads")
 @pytest.mark.parametrize(
     "payload",
     [
@@ -230,12 +239,14 @@ def test_a_payload_may_be_missing() -> None:
     assert decode(frame(payload=...)).payload == {}
 
 
+@pytest.mark.rule("1.read.errors")
 @pytest.mark.parametrize("missing", [..., None, ""])
 def test_an_error_may_lack_id_time_and_sender(missing: Any) -> None:
     read = decode(frame(**{"kind": "system/error", "id": missing, "from": missing}))
     assert (read.id, read.sender, read.ts) == ("", kinds.GATEWAY, None)
 
 
+@pytest.mark.rule("1.read.gateway_names")
 @pytest.mark.parametrize("name", sorted(kinds.GATEWAY_NAMES))
 def test_a_gateways_own_name_is_kept(name: str) -> None:
     assert decode(frame(**{"kind": "system.welcome", "from": name})).sender == name
@@ -362,6 +373,7 @@ def test_the_refusal_says_which_field() -> None:
     assert "$.to[1]" in str(refused(frame(to=["b", 5])))
 
 
+@pytest.mark.rule("1.write.strict")
 def test_another_dialect_than_the_members_is_refused() -> None:
     error = refused(frame(protocol="mew/v0.4"), V01)
     assert (error.problem, error.envelope_id) == ("invalid_envelope", "e1")

@@ -55,6 +55,7 @@ def content(envelope: Envelope) -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.rule("1.captures")
 @pytest.mark.parametrize("name", FILES)
 def test_captured_envelopes_survive_in_their_own_dialect(name: str) -> None:
     dialect = FILES[name]
@@ -68,10 +69,16 @@ def test_captured_envelopes_survive_in_their_own_dialect(name: str) -> None:
         assert encode(envelope, envelope.protocol or dialect) == frame
         again = decode(encode(envelope.replace(), dialect), dialect)
         assert content(again) == content(envelope)
+        more = {"x-unknown": {"a": [seen]}, "seq": seen}
+        stranger = decode(json.dumps({**value, **more}), dialect)
+        kept = decode(encode(stranger.replace(), dialect), dialect)
+        assert content(kept)[:-1] == content(envelope)[:-1]
+        assert content(kept)[-1] == {**content(envelope)[-1], **more}
         seen += 1
     assert seen > 100
 
 
+@pytest.mark.rule("1.captures")
 @pytest.mark.parametrize("name", FILES)
 def test_captured_messages_that_are_no_envelopes_are_refused(name: str) -> None:
     refused = 0
@@ -84,6 +91,7 @@ def test_captured_messages_that_are_no_envelopes_are_refused(name: str) -> None:
     assert refused > 0
 
 
+@pytest.mark.rule("1.captures")
 @pytest.mark.parametrize("name", FILES)
 def test_captured_envelopes_pass_through_every_dialect_that_can_say_them(name: str) -> None:
     dialect = FILES[name]
@@ -100,6 +108,7 @@ def test_captured_envelopes_pass_through_every_dialect_that_can_say_them(name: s
             assert comparable(back) == comparable(envelope)
 
 
+@pytest.mark.rule("1.kinds")
 def test_the_older_name_of_a_dialect_is_read_and_kept() -> None:
     frame = b'{"protocol":"mew/v0.3","id":"1","from":"a","kind":"chat","payload":{"text":"hi"}}'
     assert decode(frame, V04).kind == "chat"
@@ -116,6 +125,7 @@ TALK = [
 ]
 
 
+@pytest.mark.rule("1.forward.between")
 @pytest.mark.parametrize(("dialect", "payload"), TALK)
 @pytest.mark.parametrize(("from_dialect", "said"), TALK)
 def test_chat(dialect: str, payload: Any, from_dialect: str, said: Any) -> None:
@@ -129,6 +139,7 @@ def test_chat_keeps_what_is_not_plain() -> None:
     assert said == {"message": "*hi*", "format": "markdown", "x": 1}
 
 
+@pytest.mark.rule("1.read.wrapper")
 def test_a_wrapped_proposal_is_unwrapped() -> None:
     call = {"method": "tools/call", "params": {"name": "add"}}
     envelope = draft("mcp/proposal", {"proposal": call}, id="1", sender="a")
@@ -174,12 +185,38 @@ def test_one_kind_for_all_of_mcp() -> None:
         assert content(decode(encode(envelope, MCPX))) == content(envelope)
 
 
+@pytest.mark.rule("1.read.payloads")
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '"id": 1.5',
+        '"id": true',
+        '"id": [1]',
+        '"id": {"a": 1}',
+        '"id": ' + "9" * 400,
+        '"id": 1e999',
+        '"proposalId": 5',
+        '"proposalId": {}',
+        '"id": null',
+        '"x": 1',
+    ],
+)
+def test_a_method_makes_a_request_whatever_else_stands_there(odd: str) -> None:
+    message = f'{{"jsonrpc": "2.0", {odd}, "method": "tools/list"}}'
+    frame = f'{{"protocol":"{MCPX}","id":"1","from":"a","kind":"mcp","payload":{message}}}'
+    read = decode(frame)
+    assert (read.kind, read.correlation) == ("mcp/request", ())
+    assert decode(encode(read, V01)).kind == "mcp/request"
+    assert decode(frame.replace('"method"', '"result"')).kind == "mcp/response"
+
+
 def test_a_response_whose_json_rpc_id_is_another_says_its_correlation_beside_it() -> None:
     envelope = draft("mcp/response", {"id": 7, "result": 1}, id="2", sender="b", correlation=("r",))
     assert json.loads(encode(envelope, MCPX))["correlationId"] == "r"
     assert decode(encode(envelope, MCPX)).correlation == ("r",)
 
 
+@pytest.mark.rule("1.not_expressible")
 @pytest.mark.parametrize("dialect", [MCPX, V01])
 def test_several_correlations_are_refused_by_name(dialect: str) -> None:
     envelope = draft("mcp/response", {"result": 1}, id="1", sender="a", correlation=("p", "r"))
@@ -189,6 +226,7 @@ def test_several_correlations_are_refused_by_name(dialect: str) -> None:
         assert json.loads(encode(envelope, other))["correlation_id"] == ["p", "r"]
 
 
+@pytest.mark.rule("1.not_expressible")
 @pytest.mark.parametrize(
     ("kind", "payload"),
     [
@@ -202,6 +240,54 @@ def test_several_correlations_are_refused_by_name(dialect: str) -> None:
 def test_what_it_has_no_words_for_is_refused(kind: str, payload: Any) -> None:
     with pytest.raises(NotExpressible, match=MCPX):
         encode(draft(kind, payload, id="1", sender="a", correlation=("p",)), MCPX)
+
+
+KIND_ON_THE_WIRE = {
+    kinds.MCP_REQUEST: ("mcp", "mcp.request", "mcp/request"),
+    kinds.MCP_RESPONSE: ("mcp", "mcp.response", "mcp/response"),
+    kinds.MCP_PROPOSAL: ("proposal", "mcp.proposal", "mcp/proposal"),
+    kinds.MCP_WITHDRAW: ("proposal/withdraw", "mcp.withdraw", "mcp/withdraw"),
+    kinds.MCP_REJECT: ("proposal/reject", "mcp.reject", "mcp/reject"),
+    "chat": ("chat", "chat", "chat"),
+    "reasoning/thought": ("reasoning/thought", "reasoning.thought", "reasoning/thought"),
+    "capability/grant-ack": (
+        "capability/grant-ack",
+        "capability.grant-ack",
+        "capability/grant-ack",
+    ),
+    "system/welcome": ("system/welcome", "system.welcome", "system/welcome"),
+    "acme/event": ("acme/event", "acme/event", "acme/event"),
+    "acme.event": ("acme.event", "acme.event", "acme.event"),
+}
+
+
+@pytest.mark.rule("1.kinds")
+@pytest.mark.parametrize("kind", KIND_ON_THE_WIRE)
+def test_each_dialect_has_its_own_words(kind: str) -> None:
+    payload: dict[str, Any] = {"method": "ping"} if kind == kinds.MCP_REQUEST else {"a": 1}
+    envelope = draft(kind, payload, id="1", sender="a", correlation=("p",))
+    for dialect, wire in zip((MCPX, V01, V02), KIND_ON_THE_WIRE[kind], strict=True):
+        assert json.loads(encode(envelope, dialect))["kind"] == wire
+        assert decode(encode(envelope, dialect)).kind == kind
+    correlation = json.loads(encode(envelope, V01))["correlationId"]
+    assert (correlation, json.loads(encode(envelope, V04))["correlation_id"]) == ("p", ["p"])
+
+
+@pytest.mark.rule("1.forward.between")
+@pytest.mark.parametrize(
+    "kind",
+    sorted(kinds.KINDS.keys() - {"chat", kinds.MCP_PROPOSAL, kinds.MCP_WITHDRAW, kinds.MCP_REJECT}),
+)
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+@pytest.mark.parametrize("other", sorted(DIALECTS))
+def test_between_dialects_no_byte_of_any_other_payload_changes(
+    kind: str, dialect: str, other: str
+) -> None:
+    said = "" if kind == kinds.MCP_RESPONSE else '"method" : "ping", '
+    raw = f'{{ {said}"b": 1.0,"a":1e2, "proposal":{{}}, "message":"\\u00e9", "proposalId":"x" }}'
+    envelope = draft(kind, raw.encode(), id="1", sender="a", correlation=("p",))
+    there = decode(encode(envelope, dialect), dialect)
+    assert decode(encode(there, other), other).raw_payload == raw.encode()
 
 
 # --- from each to each ------------------------------------------------------------------------
@@ -245,15 +331,20 @@ def comparable(envelope: Envelope) -> tuple[Any, ...]:
     return (envelope.id, envelope.sender, envelope.kind, envelope.to, correlation, payload)
 
 
+@pytest.mark.rule("1.forward.between")
+@pytest.mark.rule("1.not_expressible")
 @given(envelope=envelopes, path=st.lists(st.sampled_from(sorted(DIALECTS)), min_size=1, max_size=4))
 def test_an_envelope_passes_through_any_dialects_or_is_refused(
     envelope: Envelope, path: list[str]
 ) -> None:
     travelling = envelope
     for dialect in path:
+        refused: str | None = None
         try:
-            frame = encode(travelling, dialect)
-        except NotExpressible:
-            return  # that it is refused by name is tested above, case by case
-        travelling = decode(frame, dialect)
+            travelling = decode(encode(travelling, dialect), dialect)
+        except NotExpressible as error:
+            refused = str(error)
+        if refused is not None:  # what for is tested above, case by case
+            assert dialect in refused
+            return
     assert comparable(travelling) == comparable(envelope)

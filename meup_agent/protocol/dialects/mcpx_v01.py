@@ -6,7 +6,7 @@ Where neither says what an envelope refers to, it stands in ``correlationId`` be
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -38,15 +38,30 @@ _FROM_WIRE: Final = {wire: kind for kind, wire in _TO_WIRE.items() if wire != MC
 _MCPX_ONLY: Final = frozenset({MCP, *_FROM_WIRE})
 
 
-class _Rpc(msgspec.Struct):
-    """What an MCP message says of itself."""
+class _Members(msgspec.Struct):
+    """What an MCP message may say of itself, whatever stands there."""
 
-    method: str | None = None
-    id: str | int | None = None
-    proposal_id: str | None = msgspec.field(name="proposalId", default=None)
+    method: msgspec.Raw = msgspec.Raw(b"null")
+    id: msgspec.Raw = msgspec.Raw(b"null")
+    proposal_id: msgspec.Raw = msgspec.field(name="proposalId", default=msgspec.Raw(b"null"))
 
 
-_decode_rpc = msgspec.json.Decoder(_Rpc).decode
+class _Rpc(NamedTuple):
+    """What an MCP message says of itself.
+
+    Attributes:
+        has_method: Whether it has one, which tells a request from a response.
+        id: The JSON-RPC id as a name, where it is one.
+        proposal_id: What ``proposalId`` says.
+    """
+
+    has_method: bool = False
+    id: str | None = None
+    proposal_id: str | None = None
+
+
+_decode_members = msgspec.json.Decoder(_Members).decode
+_decode_name = msgspec.json.Decoder(str | int | None).decode
 
 
 class _McpxV01:
@@ -57,7 +72,7 @@ class _McpxV01:
         rpc = _rpc(envelope.raw_payload)
         kind = _FROM_WIRE.get(envelope.kind, envelope.kind)
         if kind == MCP:
-            kind = kinds.MCP_REQUEST if rpc.method is not None else kinds.MCP_RESPONSE
+            kind = kinds.MCP_REQUEST if rpc.has_method else kinds.MCP_RESPONSE
         told = _told(kind, rpc)
         correlation = envelope.correlation or ((told,) if told else ())
         return msgspec.structs.replace(envelope, kind=kind, correlation=correlation)
@@ -71,9 +86,9 @@ class _McpxV01:
         else:
             payload = with_message(envelope, self.name)
         rpc = _rpc(payload)
-        if envelope.kind == kinds.MCP_REQUEST and rpc.method is None:
+        if envelope.kind == kinds.MCP_REQUEST and not rpc.has_method:
             raise NotExpressible(f"{self.name} tells a request by its method, and there is none")
-        if envelope.kind == kinds.MCP_RESPONSE and rpc.method is not None:
+        if envelope.kind == kinds.MCP_RESPONSE and rpc.has_method:
             raise NotExpressible(f"{self.name} tells a response by its having no method")
         said = _told(envelope.kind, rpc)
         return write_fields(
@@ -94,15 +109,25 @@ class _McpxV01:
 
 def _rpc(payload: bytes) -> _Rpc:
     try:
-        return _decode_rpc(payload)
+        members = _decode_members(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _Rpc()
+    return _Rpc(bytes(members.method) != b"null", _name(members.id), _name(members.proposal_id))
+
+
+def _name(raw: msgspec.Raw) -> str | None:
+    """An id, where it is one; what else stands there changes nothing of the message's meaning."""
+    try:
+        found = _decode_name(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return None if found is None else str(found)
 
 
 def _told(kind: str, rpc: _Rpc) -> str | None:
     """What the payload itself says that it refers to."""
     if kind == kinds.MCP_RESPONSE:
-        return None if rpc.id is None else str(rpc.id)
+        return rpc.id
     if kind in DECISIONS:
         return rpc.proposal_id
     return None
