@@ -203,6 +203,7 @@ async def verbs() -> None:
     async with agent.join("ws://localhost:8420", space="demo", token="…") as space:
         assert_type(space, Space)
         assert_type(space.connected, bool)
+        assert_type(space.dialect, str)
         assert_type(space.participants, tuple[Participant, ...])
         assert_type(space.guarantees, Guarantees)
         assert_type(space.guarantees.identity_checked, bool)
@@ -246,6 +247,7 @@ def by_match(outcome: Outcome) -> str:
         case Fulfilled():
             assert_type(outcome.edited, bool)
             assert_type(outcome.is_error, bool)
+            assert_type(outcome.knows_edits, bool)
             return f"by {outcome.by}, carried out by {outcome.executor}"
         case Rejected():
             return outcome.reason
@@ -288,7 +290,7 @@ async def token() -> str:
 
 def script() -> None:
     agent.run("ws://localhost:8420", space="demo", token=token)
-    agent.run(token=lambda: "…", grace=1)
+    agent.run(token=lambda: "…", participant="alice", grace=1)
     agent.run(
         backend="trio",
         log_level=None,
@@ -363,6 +365,10 @@ def every_error_is_one_of_ours(error: meup_agent.MeupError) -> str:
             assert_type(error.retry_after, float | None)
         case meup_agent.TransportClosed():
             assert_type((error.code, error.reason), tuple[int, str])
+        case meup_agent.WrongParticipant():
+            assert_type((error.asked, error.given), tuple[str, str])
+        case meup_agent.InvalidArguments():
+            assert_type(error.problems, tuple[dict[str, str], ...])
         case meup_agent.InvalidPattern():
             assert_type(error.place, str)
         case _:
