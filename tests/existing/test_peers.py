@@ -130,7 +130,7 @@ async def test_their_proposal_is_fulfilled_and_they_learn_the_outcome(
                 proposal = proposer.propose("tools/call", params, to=["reviewer"])
 
                 def outcome(envelope: Any) -> bool:
-                    return envelope.get("kind") == "mcp/response"
+                    return bool(envelope.get("kind") == "mcp/response")
 
                 await patiently(proposer.wait_heard, outcome)
                 result = proposer.outcomes[proposal]["payload"]["result"]

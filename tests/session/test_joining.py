@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio import wait_all_tasks_blocked
 
 from meup_agent.errors import WrongParticipant
 from meup_agent.protocol import kinds
@@ -182,6 +183,8 @@ async def test_after_a_reconnect_nothing_is_said_before_the_probe_is_back(existi
                 again = await dropped(existing, end)
                 said = session.say("chat", {"message": "hi"})
                 sent = await probe(again)
+                await wait_all_tasks_blocked()
+                assert len(session.outbox) == 1, "it was said before we knew that we are in"
                 await again.echo(sent)
                 assert (await again.hear()).id == said.id
                 await again.say(kinds.CHAT, {"message": "after"}, sender="bob", id="last")
@@ -228,7 +231,10 @@ async def test_who_is_evicted_later_joins_again_when_it_shows(existing: Gate) ->
             assert await end.joined() == JOIN
             said = session.say("chat", {"message": "hi"})
             await end.welcome()
-            await end.echo(await probe(end))
+            sent = await probe(end)
+            await wait_all_tasks_blocked()
+            assert len(session.outbox) == 1, "it was said before we were in again"
+            await end.echo(sent)
             assert (await end.hear()).id == said.id
 
 
@@ -251,10 +257,9 @@ async def test_an_echo_of_an_older_probe_counts_too(existing: Gate) -> None:
 @pytest.mark.parametrize("forged", ["by another", "in our name", "not the gateway's"])
 async def test_what_is_no_answer_proves_nothing(existing: Gate, forged: str) -> None:
     with anyio.fail_after(PATIENCE):
-        async with present(existing, settings=AT_ONCE) as (session, end):
+        async with present(existing, settings=AT_ONCE) as (_, end):
             await end.joined()
             again = await dropped(existing, end)
-            session.say("chat", {"message": "hi"})
             sent = await probe(again)
             if forged == "by another":
                 await again.say(sent.kind, {}, sender="bob", id=sent.id, to=(ME,))
