@@ -9,6 +9,7 @@ from meup_agent import AlreadyDecided, ProposalRecord, Rejected, Space
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.reject import seen_as
+from meup_agent.protocol.exchange import ProposalKey
 from tests.cli.conftest import Here
 from tests.cli.processes import meup, running
 from tests.cli.stage import HOSTILE, Stage
@@ -93,6 +94,12 @@ def test_the_beginning_of_an_id_is_enough_for_what_was_seen(stage: Stage) -> Non
             assert seen_as(seen, one[:same] + "-") is None
             with pytest.raises(Failure, match="several proposals begin with"):
                 seen_as(seen, one[:same])
+            # Others count: the whole of one id may be the beginning of another.
+            first, tenth = [
+                ProposalRecord(ProposalKey("them", name), each.envelope, each.content)
+                for name, each in zip(("them-1", "them-10"), seen, strict=True)
+            ]
+            assert seen_as([tenth, first], "them-1") is first
             return seen
 
     # Their blocks were left.
