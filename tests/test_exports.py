@@ -15,6 +15,7 @@ REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
 # Each is needed by some users only, or slow to import: loaded when first used.
 LATE = (
+    "asyncio",
     "jsonschema",
     "mcp",
     "mcp_types",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
+from meup_agent.session.clock import runs_on_asyncio
 from meup_agent.session.groups import background_tasks
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from anyio.abc import TaskGroup
@@ -36,7 +37,7 @@ async def handler_tasks() -> AsyncGenerator[tuple[HandlerTasks, TaskGroup]]:
     The block ends with the last handler: whoever leaves it ends them first.
     """
     async with background_tasks() as group:
-        if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
+        if not runs_on_asyncio():
             yield _GroupTasks(group), group
             return
         native = _NativeTasks(group)
@@ -69,6 +70,8 @@ class _NativeTasks:
     """
 
     def __init__(self, group: TaskGroup) -> None:
+        import asyncio
+
         self._group = group
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
