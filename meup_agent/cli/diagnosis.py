@@ -19,12 +19,15 @@ from meup_agent.cli.dialing import in_words as ending_in_words
 from meup_agent.cli.escape import visible
 from meup_agent.cli.findings import NAMES, NOT_TRIED, Check, Report
 from meup_agent.cli.reaching import Place, Unreachable, is_here, look_up, try_port, try_tls
+from meup_agent.cli.refusals import FIRST_CLOSE_CODE, no_handshake, refusal
 from meup_agent.cli.tap import DialledOnce, Once, Tap
 from meup_agent.client.space import Space
 from meup_agent.errors import (
     ConfigurationError,
     ConnectionFailed,
     HandshakeRefused,
+    MeupError,
+    SessionEnded,
     TransportError,
 )
 from meup_agent.protocol.guarantees import WELCOME_KEY
@@ -42,21 +45,9 @@ MAX_CLOCK_SECONDS: Final = 60.0
 MAX_LISTED: Final = 16
 """Participants that are named."""
 
-_TOKEN: Final = "check MEUP_TOKEN, --token-file or --token; a space's configuration has its tokens"
-_SPACE: Final = "check --space or MEUP_SPACE, and the path in the address"
-_REFUSALS: Final[dict[int, tuple[str, str, str]]] = {
-    401: ("token", "the gateway refuses the token", _TOKEN),
-    403: ("token", "the gateway refuses the token", _TOKEN),
-    404: ("space", "there is no such space, or no gateway at this path", _SPACE),
-    4401: ("token", "the gateway refuses the token", _TOKEN),
-    4403: ("welcome", "the participant is kept out of the space", "ask whoever runs the space"),
-    4404: ("space", "there is no such space", _SPACE),
-    4409: ("welcome", "another program joined with the same token", "give each one of its own"),
-    429: ("handshake", "the gateway has too much to do", "try again later"),
-    503: ("handshake", "the gateway has too much to do, or is not up yet", "try again later"),
-    1013: ("welcome", "the gateway has too much to do", "try again later"),
-}
-"""By HTTP status or close code (PROTOCOL 3): the check that fails, what happened, what to do."""
+_NAME: Final = (
+    "give --participant or MEUP_PARTICIPANT: this gateway goes by the name that one gives"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +98,7 @@ class _Diagnosis:
         self._given = given
         self._watching = watching
         self._timeout = timeout
+        self._participant: str | None = None
 
     async def run(self) -> None:
         """All checks.
@@ -150,6 +142,7 @@ class _Diagnosis:
             await self._tell(Check("settings", False, *_split(error)))
             return None
         self.report.space = where.space
+        self._participant = where.participant
         as_whom = "" if where.participant is None else f", as {visible(where.participant, 64)}"
         await self._good("settings", f"space {visible(where.space, 64)}, with a token{as_whom}")
         return where._replace(token=token)
@@ -205,6 +198,8 @@ class _Diagnosis:
         except (ConnectionFailed, DialledOnce) as error:
             if once.tap is not None and once.tap.welcome is not None:
                 self.report.lost = True
+                if isinstance(error, SessionEnded):
+                    await self._bad(self._next_name(), *_split(error))
                 why = ending_in_words(once.closed) if once.closed is not None else str(error)
                 await self._bad(
                     self._next_name(),
@@ -230,7 +225,7 @@ class _Diagnosis:
             case HandshakeRefused() as error, _:
                 await self._refused(error.status, f"status {error.status}", error.body)
             case TransportError() as error, _:
-                said, advice = _no_handshake(error, self._timeout)
+                said, advice = no_handshake(error, self._timeout)
                 await self._bad("handshake", said, advice)
             case _, CloseInfo(local=False) as info:
                 await self._refused(info.code, f"code {info.code}", info.reason)
@@ -246,19 +241,10 @@ class _Diagnosis:
         )
 
     async def _refused(self, code: int, shown: str, body: str) -> NoReturn:
-        name, said, advice = _REFUSALS.get(
-            code,
-            (
-                "welcome" if code >= 1000 else "handshake",
-                "the connection was closed before the welcome"
-                if code >= 1000
-                else "what answers is no gateway",
-                "check the address: host, port and path",
-            ),
-        )
+        name, said, advice = refusal(code)
         # A sentence tells something; a page of a web server does not.
         words = "" if body.startswith("<") or "\\n" in body else visible(body, 120)
-        if code < 1000 and name != "handshake":
+        if code < FIRST_CLOSE_CODE and name != "handshake":
             await self._good("handshake", f"answered with status {code}")
         await self._bad(name, f"{said} ({shown}{f': {words}' if words else ''})", advice)
 
@@ -288,7 +274,8 @@ class _Diagnosis:
         await self._good("space", visible(report.space, 64))
         await self._good("welcome", f"{(tap.seconds or 0.0) * 1000:.0f} ms after the handshake")
         await self._dialect_and_gateway()
-        await self._good("me", me)
+        goes_by_names = not space.guarantees.identity_checked and self._participant is None
+        await self._good("me", me, _NAME if goes_by_names else "")
         await self._good("may", in_words(report.abilities))
         await self._good("here", _others(report))
         await self._round_trip(tap.inner)
@@ -372,30 +359,13 @@ class _Diagnosis:
         return next(name for name in NAMES if name not in told)
 
 
-def _no_handshake(error: TransportError, timeout: float) -> tuple[str, str]:
-    """Why the port that took a connection made no WebSocket of it, and what to do."""
-    match error.__cause__:
-        case TimeoutError():
-            return (
-                f"no answer within {timeout:g} s: the port takes connections and says nothing",
-                "check the port; if it is the gateway's, the gateway hangs: restart it",
-            )
-        case cause:
-            root = cause if cause is None or cause.__cause__ is None else cause.__cause__
-            why = visible(str(root or error), 120)
-            return (
-                f"what listens there answers no WebSocket handshake: {why}",
-                "check host, port and path; if it speaks TLS, write wss://",
-            )
-
-
 def _others(report: Report) -> str:
     others = [visible(name, 64) for name in report.participants if name != report.me]
     more = f" and {len(others) - MAX_LISTED} more" if len(others) > MAX_LISTED else ""
     return (", ".join(others[:MAX_LISTED]) or "nobody else") + more
 
 
-def _split(error: ConfigurationError) -> tuple[str, str]:
+def _split(error: MeupError) -> tuple[str, str]:
     """What happened, and what to do: the sentence's two halves."""
     said, _, advice = visible(str(error), 400).rpartition("; ")
     return (said, advice) if said else (advice, "")

@@ -164,6 +164,12 @@ async def test_an_existing_gateway_is_known_for_what_it_is(
     assert "does not check who is who" in of(report, "token").said
     assert of(report, "token").advice
     assert "an existing one" in of(report, "gateway").said
+    assert not of(report, "me").advice
+
+    with gateway.in_thread() as running:
+        nameless = await look_at(running.url)
+    assert (nameless.ok, nameless.me) == (True, "meup doctor")
+    assert "--participant" in of(nameless, "me").advice
 
 
 # --- what is wrong before a connection ---
@@ -313,6 +319,15 @@ async def test_a_wrong_token_and_a_wrong_space(ours: ThreadedGateway) -> None:
     report = await look_at(ours.url, token=ours.token("ann"), space="nowhere")
     assert failed_at(report).name == "space"
     assert "there is no such space" in failed_at(report).said
+
+
+async def test_the_token_of_somebody_else(ours: ThreadedGateway) -> None:
+    report = await look_at(ours.url, token=ours.token("ann"), participant="bob")
+    failed = failed_at(report)
+    assert failed.name == "token"
+    assert "takes us for 'ann', not for 'bob'" in failed.said
+    assert failed.advice.startswith("use the token of 'bob'")
+    assert not report.connected
 
 
 # --- the welcome ---
