@@ -24,6 +24,7 @@ from meup_agent.protocol.dialects import decode
 from tests.interaction.people import (
     PATIENCE,
     QUICK,
+    Latch,
     Meeting,
     Notes,
     Raw,
@@ -32,6 +33,7 @@ from tests.interaction.people import (
     is_idle,
     join,
     raw,
+    session_of,
     taped,
     until,
 )
@@ -220,11 +222,38 @@ async def test_it_is_asked_for_again_on_a_new_connection_of_our_own(
         ):
             await space.tools("tools")
             meeting.drop("second")
-            await until(lambda: not space.connected)
+            await until(lambda: session_of(space).connections == 2)
             assert names(await space.tools("tools")) == ["write", "read"]
             assert len(tape.calls(LIST)) == 2
             await space.tools("tools")
             assert len(tape.calls(LIST)) == 2
+
+
+async def test_a_list_that_was_asked_for_while_we_were_away_is_kept(
+    meeting: Meeting, notes: Notes
+) -> None:
+    latch, lists = Latch(), list[Any]()
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, writer(notes)) as tools,
+            taped(tools) as tape,
+            join(meeting, "second", latch=latch) as space,
+        ):
+            await space.tools("tools")
+            latch.closed = True
+            meeting.drop("second")
+            await until(lambda: not space.connected)
+            async with anyio.create_task_group() as tasks:
+
+                async def ask_from_away() -> None:
+                    lists.append(await space.tools("tools"))
+
+                tasks.start_soon(ask_from_away)
+                await until(lambda: session_of(space).table.waiting == 1)
+                latch.closed = False
+            lists.append(await space.tools("tools"))
+            assert len(tape.calls(LIST)) == 2
+    assert [names(each) for each in lists] == [["write", "read"], ["write", "read"]]
 
 
 async def test_a_list_of_several_pages_is_one(meeting: Meeting) -> None:
@@ -456,7 +485,7 @@ async def test_what_is_not_known_is_sent_and_the_tool_has_its_own_word(
             assert caught.value.code == payloads.INVALID_PARAMS
             await space.tools("tools")
             meeting.drop("second")
-            await until(lambda: not space.connected)
+            await until(lambda: session_of(space).connections == 2)
             with pytest.raises(RequestError, match="'path'"):
                 await space.call("tools", "write")
 
