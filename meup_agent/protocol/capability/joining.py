@@ -8,24 +8,38 @@ member stay two.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Final, cast
+
+MAX_JOINED_KEYS: Final = 8
+"""Keys of objects that are joined: MCP messages have four, and each is compared without each."""
+
+MAX_JOINED_LEVELS: Final = 4
+"""Levels at which objects are joined: deep enough for the arguments of a tool."""
 
 
-def joined(alternatives: list[object]) -> object:
-    """A pattern that matches what any of some patterns matches; these have all been compiled."""
+def joined(alternatives: list[object], level: int = 0) -> object:
+    """A pattern that matches what any of some patterns matches.
+
+    Args:
+        alternatives: The patterns; all have been compiled.
+        level: How deep they stand in the whole.
+    """
     flat: dict[str, object] = {}
     for pattern in _flattened(alternatives):
         flat.setdefault(repr(pattern), pattern)
     by_keys: dict[frozenset[str], list[dict[str, Any]]] = {}
     found: list[object] = []
     for pattern in flat.values():
-        if isinstance(pattern, dict):
-            members = cast("dict[str, Any]", pattern)
-            by_keys.setdefault(frozenset(members), []).append(members)
-        else:
+        if not isinstance(pattern, dict):
             found.append(pattern)
+            continue
+        members = cast("dict[str, Any]", pattern)
+        if len(members) > MAX_JOINED_KEYS:
+            found.append(members)
+        else:
+            by_keys.setdefault(frozenset(members), []).append(members)
     for group in by_keys.values():
-        found.extend(_joined_objects(group))
+        found.extend(_joined_objects(group, level) if level < MAX_JOINED_LEVELS else group)
     return found[0] if len(found) == 1 else found
 
 
@@ -39,7 +53,7 @@ def _flattened(alternatives: list[object]) -> list[object]:
     return flat
 
 
-def _joined_objects(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _joined_objects(objects: list[dict[str, Any]], level: int) -> list[dict[str, Any]]:
     """Objects with the same keys; those that differ in one member only become one."""
     for key in objects[0] if len(objects) > 1 else ():
         alike: dict[str, list[dict[str, Any]]] = {}
@@ -47,7 +61,7 @@ def _joined_objects(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
             rest = repr(sorted((name, each) for name, each in members.items() if name != key))
             alike.setdefault(rest, []).append(members)
         objects = [
-            {**group[0], key: joined([members[key] for members in group])}
+            {**group[0], key: joined([members[key] for members in group], level + 1)}
             if len(group) > 1
             else group[0]
             for group in alike.values()
