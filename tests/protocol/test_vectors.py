@@ -35,3 +35,16 @@ def test_every_capability_decision_is_ours() -> None:
         if compile_capabilities([capability]).allow(message["kind"], message["payload"])
         is not allowed
     ] == []
+
+
+def test_where_the_specification_decides_we_decide_alike() -> None:
+    """Gateways and libraries that exist differ over these; `spec` is what the text says."""
+    with (VECTORS / "capability-matrix.jsonl").open(encoding="utf-8") as file:
+        decided = [row for row in map(json.loads, file) if row["spec"] in ("allow", "deny")]
+    assert len(decided) > 15
+    for row in decided:
+        message = row["message"]
+        allowed = compile_capabilities([row["capability"]]).allow(
+            message["kind"], message.get("payload", {})
+        )
+        assert allowed is (row["spec"] == "allow"), row
