@@ -269,7 +269,14 @@ async def test_a_grant_is_an_update_and_no_new_session(gateway: ExistingGateway)
     assert joins.count("reviewer") <= 1
 
 
-async def test_two_fulfillers_race_and_the_tool_runs_once(gateway: ExistingGateway) -> None:
+@pytest.mark.rule("2.routing", "race.two_fulfillers")
+@pytest.mark.parametrize(
+    "to", [(), ("reviewer", "caller", "files")], ids=["broadcast", "addressed"]
+)
+async def test_two_fulfillers_race_and_the_tool_runs_once(
+    gateway: ExistingGateway, to: tuple[str, ...]
+) -> None:
+    """Where targets are hidden, the executor must see the proposal to know of the race."""
     ran: list[str] = []
     agent = Agent("files")
 
@@ -282,7 +289,7 @@ async def test_two_fulfillers_race_and_the_tool_runs_once(gateway: ExistingGatew
     second.agent.name = "caller"
 
     async def settled(space: Space) -> str:
-        return str(await space.call("files", "write", {"path": "a"}))
+        return str(await space.call("files", "write", {"path": "a"}, to=to))
 
     with anyio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:

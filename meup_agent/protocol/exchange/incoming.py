@@ -141,7 +141,10 @@ class Incoming:
         elif not call.method:
             self._answers.rejection(handling, Reason.INVALID, now)
         elif not self._situation.wants(Role.PROPOSAL, envelope):
-            self._answers.rejection(handling, Reason.INCAPABLE, now)
+            # Where targets are hidden, who is to carry it out is addressed beside those who are to
+            # decide, so as to see it (PROTOCOL 2): it is not asked, and would end the wait.
+            if call.target != self._situation.me or len(envelope.to) < 2:
+                self._answers.rejection(handling, Reason.INCAPABLE, now)
         elif self._situation.ledger.get(record.key, now) is not record or not self._make_room():
             self._answers.busy(handling, now)
         else:

@@ -209,3 +209,23 @@ def test_one_who_asks_a_lot_has_no_request_of_another_run_twice(me: Peer) -> Non
         me.returns(key)
     assert dropped(me.request("bob", "b1")) == ["duplicate_request"]
     assert len(started(me.request("alice", "a0"))) == 1
+
+
+@pytest.mark.rule("2.routing", "4.4.incapable")
+@pytest.mark.parametrize(
+    ("to", "target", "rejects"),
+    [
+        (("bob", "me"), "me", False),
+        (("bob", "me"), "tool", True),
+        (("me",), "me", True),
+        (("bob", "me"), None, True),
+    ],
+)
+def test_who_is_addressed_to_see_what_it_is_to_carry_out_rejects_nothing(
+    to: tuple[str, ...], target: str | None, rejects: bool
+) -> None:
+    me = existing(Guarantees(hidden_targets=True), roles=frozenset({Role.REQUEST}))
+    meta = {} if target is None else {"_meta": {payloads.TARGET: target}}
+    effects = me.proposal("alice", "p1", to=to, params={**CALL, **meta})
+    assert [envelope.kind for envelope in said(effects)] == [kinds.MCP_REJECT] * rejects
+    assert me.record("alice", "p1").state == "pending"
