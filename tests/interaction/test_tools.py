@@ -18,6 +18,7 @@ from meup_agent import (
     RequestTimeout,
     Settings,
     Space,
+    UsageError,
 )
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode
@@ -146,6 +147,17 @@ async def test_a_list_is_asked_for_once(meeting: Meeting, notes: Notes) -> None:
             assert len(tape.calls(LIST)) == 1
             assert names(await space.tools("tools", refresh=True)) == ["write", "read"]
             assert len(tape.calls(LIST)) == 2
+
+
+async def test_an_agent_says_that_its_list_does_not_change(meeting: Meeting, notes: Notes) -> None:
+    agent = writer(notes)
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent), join(meeting, "second") as space:
+            answer = await space.request("tools", "initialize")
+            assert answer["capabilities"]["tools"] == {"listChanged": False}
+            # And it keeps its word.
+            with pytest.raises(UsageError, match="the agent has started"):
+                agent.tool(name="late")(lambda: None)
 
 
 async def test_each_participant_has_its_own_list(meeting: Meeting, notes: Notes) -> None:
