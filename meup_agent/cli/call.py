@@ -75,4 +75,4 @@ def call(
         accept_edits=accept_edits,
         as_json=as_json,
     )
-    Visit(where, colour=not no_colour, seconds=limit).run(lambda visit: carry_out(visit, wanted))
+    Visit(where, colour=not no_colour).run(lambda visit: carry_out(visit, wanted))

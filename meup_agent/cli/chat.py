@@ -72,4 +72,4 @@ def chat(
         if waiting.cancelled_caught:
             raise unconfirmed("the message", timeout)
 
-    Visit(where, colour=not no_colour, seconds=limit).run(act)
+    Visit(where, colour=not no_colour).run(act)

@@ -61,7 +61,7 @@ To = Annotated[
 ]
 
 WELCOME_SECONDS: Final = 10.0
-"""How long a command waits for its welcome, unless it is told to wait less."""
+"""How long a command waits for its welcome."""
 
 
 def seconds(value: float, option: str) -> float | None:

@@ -78,4 +78,4 @@ def propose(
         as_proposal=True,
         as_json=as_json,
     )
-    Visit(where, colour=not no_colour, seconds=limit).run(lambda visit: carry_out(visit, wanted))
+    Visit(where, colour=not no_colour).run(lambda visit: carry_out(visit, wanted))

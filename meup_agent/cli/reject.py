@@ -101,7 +101,7 @@ def reject(
         if waiting.cancelled_caught:
             raise unconfirmed("the rejection", timeout)
 
-    Visit(where, colour=not no_colour, seconds=limit).run(act)
+    Visit(where, colour=not no_colour).run(act)
 
 
 def seen_as(proposals: list[ProposalRecord], given: str) -> ProposalRecord | None:

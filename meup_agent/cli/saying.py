@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
 
-REFUSAL_SECONDS: Final = 0.5
+REFUSAL_SECONDS: Final = 1.0
 """How long a refusal is waited for at a gateway that confirms nothing: it answers at once."""
 
 

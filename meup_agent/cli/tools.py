@@ -76,7 +76,7 @@ def tools(
         else:
             await _show(visit, listed)
 
-    Visit(where, colour=not no_colour, seconds=limit).run(act)
+    Visit(where, colour=not no_colour).run(act)
 
 
 async def _ask(visit: Visit, names: list[str], limit: float | None) -> list[_Listed]:

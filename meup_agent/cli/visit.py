@@ -51,7 +51,7 @@ class Visit:
     Args:
         where: Where the space is, and who we are there.
         colour: ``False``: none, also on a terminal.
-        seconds: How long to wait for the welcome at the most; ``None``: as for any command.
+        seconds: How long to wait for the welcome; ``None``: as long as it takes.
 
     Attributes:
         space: The space, once we have been welcomed.
@@ -64,13 +64,13 @@ class Visit:
     space: Space
 
     def __init__(
-        self, where: Address, *, colour: bool = True, seconds: float | None = None
+        self, where: Address, *, colour: bool = True, seconds: float | None = WELCOME_SECONDS
     ) -> None:
         self.where = where
         self.output = Output(colour=colour)
         self.notes = Notes(colour=colour)
         self.given_up = ""
-        self._welcome_seconds = WELCOME_SECONDS if seconds is None else seconds
+        self._welcome_seconds = seconds
         self._acting: anyio.CancelScope | None = None
         self._signal: int | None = None
         self._done = False
@@ -101,7 +101,7 @@ class Visit:
     async def _stay(self, act: Act) -> None:
         where = self.where
         dial = TellingConnector(where.url, where.space, self._tell, patient=False)
-        settings = Settings(first_welcome=min(self._welcome_seconds, WELCOME_SECONDS))
+        settings = Settings(first_welcome=self._welcome_seconds)
         async with Agent("meup").join(
             dial,
             space=where.space,

@@ -1,9 +1,11 @@
-"""A space with somebody in it, for commands that take part: tools, a reviewer, and one who is mute.
+"""A space with somebody in it, for commands that take part: tools, a reviewer, and one who refuses.
 
 The agents run in a thread of their own, on a gateway of their own.
 """
 
+import json
 import queue
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Annotated, Any, Literal, TypeVar
@@ -21,7 +23,7 @@ ESCAPED = "\\e[2J\\e]0;owned\\x07\\u202egnp.exe\\r\\x9b31m[red]\\u200b"
 ON_ONE_LINE = ESCAPED.replace("\\r", " ")
 """Where white space is of no importance."""
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds that anything on the stage may take; only a hang takes so long."""
 
 CALL = {"kind": "mcp.request", "payload": {"method": "tools/call", "params": {"name": "read_*"}}}
@@ -91,10 +93,7 @@ def staged() -> Generator[Stage]:
     with Gateway("demo", PARTICIPANTS).in_thread() as gateway:
         stage = Stage(gateway)
         agents = {"files": _files(stage), "reviewer": _reviewer(stage)}
-        header = {"Authorization": f"Bearer {gateway.token('mute')}"}
-        url = f"{gateway.url}/ws?space=demo"
-        # Without a limit, since nobody takes what it receives, and it reads on for the close frame.
-        with connect(url, additional_headers=header, max_queue=None):
+        with _mute(gateway):
             with start_blocking_portal() as portal:
                 with portal.wrap_async_context_manager(_joined(gateway, agents)):
                     yield stage
@@ -107,6 +106,35 @@ async def _joined(gateway: ThreadedGateway, agents: dict[str, Agent]) -> AsyncGe
             joined = agent.join(gateway.url, space="demo", token=gateway.token(name), grace=0.0)
             await stack.enter_async_context(joined)
         yield
+
+
+@contextmanager
+def _mute(gateway: ThreadedGateway) -> Generator[None]:
+    """Somebody who refuses whatever is asked of them, tool lists too."""
+    header = {"Authorization": f"Bearer {gateway.token('mute')}"}
+    with connect(f"{gateway.url}/ws?space=demo", additional_headers=header) as socket:
+
+        def refuse() -> None:
+            for frame in socket:
+                asked = json.loads(frame)
+                if asked["kind"] != "mcp.request" or asked.get("to") != ["mute"]:
+                    continue
+                error = {"code": -32601, "message": f"not me {HOSTILE}"}
+                answer = {
+                    "protocol": "meup/v0.1",
+                    "id": f"answer to {asked['id']}",
+                    "from": "mute",
+                    "to": [asked["from"]],
+                    "kind": "mcp.response",
+                    "correlationId": asked["id"],
+                    "payload": {"jsonrpc": "2.0", "id": asked["payload"]["id"], "error": error},
+                }
+                socket.send(json.dumps(answer))
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        yield
+    thread.join()
 
 
 def _files(stage: Stage) -> Agent:

@@ -5,9 +5,9 @@ from collections.abc import Generator
 
 import pytest
 
-from meup_agent.cli import exit_codes
+from meup_agent.cli import exit_codes, saying
 from meup_agent.cli.program import run
-from tests.cli.processes import INTERRUPT, running
+from tests.cli.processes import INTERRUPT, PATIENCE, running
 from tests.existing.gateways import ExistingGateway
 from tests.existing.reference_peers import ToolOwner
 from tests.existing.versions import MEUP_V02, MEW_V04
@@ -56,7 +56,10 @@ def test_what_is_said_arrives_under_our_name(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_refusal_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_is_told(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saying, "REFUSAL_SECONDS", PATIENCE)
     words = ["chat", "hello", "--token", "their-token", "--participant", "them"]
     assert run(words) == exit_codes.REFUSED
     out, err = capfd.readouterr()

@@ -11,7 +11,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.gateway.embedded import ThreadedGateway
 from tests.cli.conftest import Here
 from tests.cli.processes import INTERRUPT, meup, running
-from tests.cli.stage import ON_ONE_LINE, Stage
+from tests.cli.stage import ON_ONE_LINE, PATIENCE, Stage
 
 WRITE = ("propose", "files", "write_file", "text=t")
 
@@ -63,7 +63,7 @@ def test_a_failing_tool_is_no_rejection(here: Here) -> None:
 
 
 def test_an_undecided_one_expires(stage: Stage, here: Here) -> None:
-    done = here(*WRITE, "path=later", "--ttl", "0.3", "--wait", "deadline")
+    done = here(*WRITE, "path=later", "--ttl", "1", "--wait", "deadline")
     assert (done.code, done.out) == (exit_codes.TIMED_OUT, "")
     assert "expired: nobody decided it in time" in done.err
 
@@ -94,7 +94,7 @@ def test_without_a_connection_nobody_is_said_to_be_told(
         joined = bob.join(gateway.url, space="demo", token=gateway.token("bob"), grace=0.0)
         with portal.wrap_async_context_manager(joined):
             with running("propose", "bob", "work", "--json", variables=settings) as propose:
-                hears.get(timeout=10)
+                hears.get(timeout=PATIENCE)
                 gateway.kill()
                 propose.until("connection lost, dropped without a close frame", stream="err")
                 assert propose.end(INTERRUPT) == exit_codes.INTERRUPTED

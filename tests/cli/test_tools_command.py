@@ -5,7 +5,7 @@ import json
 from meup_agent.cli import exit_codes
 from tests.cli.conftest import Here
 from tests.cli.processes import meup
-from tests.cli.stage import HOSTILE, ON_ONE_LINE, Stage
+from tests.cli.stage import ESCAPED, HOSTILE, ON_ONE_LINE, Stage
 
 WRITE_FILE = """\
   write_file
@@ -29,24 +29,24 @@ def test_the_tools_of_one(stage: Stage) -> None:
 
 
 def test_everybody_is_asked_and_who_does_not_answer_is_named(here: Here) -> None:
-    done = here("tools", "--timeout", "0.5")
+    done = here("tools")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("files\n")
     *_, none, silent = done.out.splitlines()
     assert none == "no tools: reviewer"
-    assert silent.startswith("no answer from mute: tools/list to 'mute' got no response")
-    exact = json.loads(here("tools", "--timeout", "0.5", "--json").out)["participants"]
+    assert silent == f"no answer from mute: not me {ESCAPED} (code -32601)"
+    exact = json.loads(here("tools", "--json").out)["participants"]
     assert [each["participant"] for each in exact] == ["files", "mute", "reviewer"]
     [files, mute, reviewer] = exact
     assert files["tools"][1]["description"] == f"Read it. {HOSTILE}"
-    assert "no response" in mute["error"]
+    assert mute["error"] == f"not me {HOSTILE} (code -32601)"
     assert reviewer["tools"] == []
 
 
 def test_who_does_not_answer_alone_is_a_failure(here: Here) -> None:
-    done = here("tools", "mute", "--timeout", "0.2")
-    assert (done.code, done.out) == (exit_codes.TIMED_OUT, "")
-    assert done.err.startswith("meup: tools/list to 'mute' got no response")
+    done = here("tools", "mute")
+    assert (done.code, done.out) == (exit_codes.TOOL_FAILED, "")
+    assert done.err == f"meup: not me {ON_ONE_LINE} (code -32601)\n"
 
 
 def test_who_is_not_there_or_may_not_ask_is_told(here: Here) -> None:
