@@ -48,7 +48,8 @@ def check_frame(frame: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> None:
             "too_large", f"the frame has {size} bytes; at most {max_bytes} are taken"
         )
     try:
-        frame.decode()
+        if not frame.isascii():
+            frame.decode()
     except UnicodeDecodeError as error:
         raise InvalidEnvelope(
             "invalid_utf8", f"the frame is not valid UTF-8 at byte {error.start}"
