@@ -9,7 +9,16 @@ import pytest
 
 from examples import fulfiller
 from examples.tutorial import reviewer
-from meup_agent import Agent, Chat, Progress, Rejected, RequestError, Space, ToolError
+from meup_agent import (
+    Agent,
+    Chat,
+    InvalidArguments,
+    Progress,
+    Rejected,
+    RequestError,
+    Space,
+    ToolError,
+)
 from meup_agent.gateway.dev import dev_config
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.files import load_config
@@ -100,7 +109,9 @@ def test_calculator_answers(gateway: ThreadedGateway) -> None:
         }
         with pytest.raises(ToolError, match="division by zero"):
             await space.call("tools", "divide", {"dividend": 1, "divisor": 0})
-        with pytest.raises(RequestError, match="numbers"):
+        with pytest.raises(
+            InvalidArguments, match="'numbers' is \\[\\], which should be non-empty"
+        ):
             await space.call("tools", "summarize", {"numbers": []})
 
     with run_example(gateway, "calculator.py", "tools") as calculator:
