@@ -1,19 +1,24 @@
-"""What tool calls are compared with: a bare echo over the same processes, and the `mcp` SDK."""
+"""What tool calls are compared with: a bare echo over the same processes, and the `mcp` SDK.
+
+The SDK is imported where it is used: processes of other programs that come by here load no SDK.
+"""
 
 import json
+import os
 import socket
 import sys
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 import anyio
 import picows
-import uvicorn
-from mcp import Client, StdioServerParameters
-from mcp.server import MCPServer
 from websockets.asyncio.client import connect
 
 from tests.bench.processes import answer, on_uvloop
 from tests.bench.timing import Calls, measured
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
 
 # --- a bare echo ----------------------------------------------------------------------------
 
@@ -78,7 +83,9 @@ def echo_caller(pipe: Connection, port: int, asked_bytes: int, wanted: Calls) ->
 # --- the official SDK -----------------------------------------------------------------------
 
 
-def mcp_server() -> MCPServer:
+def mcp_server() -> "MCPServer":
+    from mcp.server import MCPServer
+
     server = MCPServer("tools", log_level="WARNING")
 
     @server.tool()
@@ -90,6 +97,8 @@ def mcp_server() -> MCPServer:
 
 def mcp_http_server(pipe: Connection) -> None:
     """The SDK's server over streamable HTTP, as its `run` sets it up."""
+    import uvicorn
+
     listening = socket.create_server(("127.0.0.1", 0))
     pipe.send(listening.getsockname()[1])
     app = mcp_server().streamable_http_app()
@@ -100,19 +109,20 @@ def mcp_stdio_server() -> None:
     anyio.run(mcp_server().run_stdio_async, backend_options={"use_uvloop": True})
 
 
-STDIO = StdioServerParameters(
-    command=sys.executable,
-    args=["-c", "from tests.bench.peers import mcp_stdio_server; mcp_stdio_server()"],
-    # The client hands down little of its environment.
-    env={"PYTHONPATH": ":".join(sys.path)},
-)
-
-
 def mcp_caller(pipe: Connection, url: str | None, wanted: Calls) -> None:
     """Calls the SDK's server: at an address, or over the pipes of a process of its own."""
 
+    from mcp import Client, StdioServerParameters
+
+    over_stdio = StdioServerParameters(
+        command=sys.executable,
+        args=["-c", "from tests.bench.peers import mcp_stdio_server; mcp_stdio_server()"],
+        # The client hands down little of its environment.
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
     async def main() -> None:
-        async with Client(url or STDIO) as client:
+        async with Client(url or over_stdio) as client:
 
             async def call() -> None:
                 result = await client.call_tool("add", {"a": 1, "b": 2})

@@ -8,6 +8,8 @@ from tests.bench.figures import Figure, Program, Summary, cells, main, report, s
 SMALLEST = 0.002
 
 
+# A dozen processes are started, each with its imports, on a machine that may be busy.
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_program_measures(program: Program) -> None:
     figures = list(program.measure(SMALLEST))
