@@ -123,6 +123,7 @@ def run_suite(environment: Environment, folder: Path) -> None:
     environment.run(
         *("-m", "pytest", "--numprocesses=auto", "--dist=worksteal", "--quiet"),
         *("-p", "no:cacheprovider", f"--basetemp={environment.folder / 'tmp'}"),
+        "--ignore=tests/bench",  # programs of the project's own, which measure
         cwd=folder,
     )
 
