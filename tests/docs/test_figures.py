@@ -32,6 +32,8 @@ NO_LIMITS = {
     # Turns of a loop and sizes of caches: nobody notices them from outside.
     *("server.LAST_TURNS", "server.READ_BEYOND", "table.SPARE_TIMERS"),
     "capabilities.MAX_KINDS_REMEMBERED",
+    # Where a short cut ends; what is beyond takes the long way.
+    *("joining.MAX_JOINED_KEYS", "joining.MAX_JOINED_LEVELS"),
     # Prices and not budgets.
     *("work.CALL_WORK", "work.NODE_WORK", "work.WORK_PER_BYTE"),
 }
