@@ -3,7 +3,8 @@
 ``jsonschema`` checks, with what a stranger could harm us by taken out: a schema refers to nothing
 outside of itself, its regular expressions are not run, and a check takes a bounded number of steps.
 Whatever is left out, or cannot be read, is left to whoever has the tool: it checks its arguments
-itself. So nothing is refused here that the schema allows.
+itself. So nothing is refused here that the schema allows, nor what many tools take although their
+schema does not say so: a number written as text, for example.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from meup_agent.errors import printable
 from meup_agent.protocol.envelope import encode_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 log = logging.getLogger("meup_agent.client")
 
@@ -56,8 +57,14 @@ LEFT_OUT: Final = (
 
 REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
-NOT_MONOTONE: Final = ("not", "oneOf", "if", "contains")
-"""With something left out below them these would refuse more, not less."""
+NOT_MONOTONE: Final = ("not", "if", "contains")
+"""Keywords that are left out as well: with less checked below them they would refuse more, not
+less. So would ``oneOf``, which is taken for ``anyOf``."""
+
+BOOLEANS: Final = frozenset(
+    {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "0", "1"}
+)
+"""Texts, in small letters, that tools are known to take for a boolean."""
 
 
 class Problem(NamedTuple):
@@ -176,17 +183,17 @@ def _validator(schema: dict[str, Any]) -> Any:
     if any("$schema" in each for each in objects):
         # Below it, the library would go on with keywords that are not ours.
         raise ValueError("it changes its dialect in the middle")
+    if any(isinstance(each.get("$id"), str) for each in objects[1:]):
+        # Its references are then relative to a place that is not looked for here.
+        raise ValueError("it has another schema inside")
     if any(
         not str(each[name]).startswith("#") for each in objects for name in REFERENCES & each.keys()
     ):
         raise ValueError("it refers to something outside of itself")
     base = _base(dialect)
     base.check_schema(body)
-    # The names of arguments are among them: too many do no harm.
-    keywords = {name for each in objects for name in each}
-    restricted = _restricted(base, keywords.isdisjoint((*LEFT_OUT, "format", "uniqueItems")))
     registry = import_module("referencing").Registry()  # it retrieves nothing
-    return restricted(body, registry=registry)
+    return _restricted(base)(body, registry=registry)
 
 
 def _base(dialect: object) -> Any:
@@ -206,31 +213,35 @@ def _base(dialect: object) -> Any:
 
 
 @cache
-def _restricted(base: Any, exact: bool) -> Any:
-    """The class without what only the tool can check.
-
-    Args:
-        base: The library's class.
-        exact: The schema has nothing that is left out.
-    """
+def _restricted(base: Any) -> Any:
+    """The library's class without what only the tool can check."""
     library = _library()
     keywords: dict[str, Any] = dict(base.VALIDATORS)
-    for name in LEFT_OUT:
+    for name in (*LEFT_OUT, *NOT_MONOTONE):
         keywords.pop(name, None)
-    if not exact:
-        keywords["oneOf"] = keywords["anyOf"]
-        for name in NOT_MONOTONE:
-            if name != "oneOf":
-                keywords.pop(name, None)
+    keywords["oneOf"] = keywords["anyOf"]
     error = library.ValidationError
     keywords["required"] = _required(error)
     keywords["additionalProperties"] = _additional_properties(error, base)
     keywords["uniqueItems"] = _unique_items(base)
     keywords["type"] = _type(error)
     counted = {name: _counted(keyword) for name, keyword in keywords.items()}
+    old = base in (library.Draft7Validator, library.Draft6Validator)
     return library.validators.create(
-        meta_schema={}, validators=counted, type_checker=base.TYPE_CHECKER
+        meta_schema={},
+        validators=counted,
+        type_checker=base.TYPE_CHECKER,
+        applicable_validators=_or_only_reference if old else _all_keywords,
     )
+
+
+def _all_keywords(schema: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    return schema.items()
+
+
+def _or_only_reference(schema: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Until Draft 7 a reference stands for the whole schema that it stands in."""
+    return (("$ref", schema["$ref"]),) if "$ref" in schema else schema.items()
 
 
 def _counted(keyword: Any) -> Any:
@@ -282,12 +293,36 @@ def _unique_items(base: Any) -> Any:
 
 
 def _type(error: Any) -> Any:
-    def expected(validator: Any, types: Any, instance: Any, _: Any) -> Iterator[Any]:
+    def expected(validator: Any, types: Any, instance: Any, schema: Any) -> Iterator[Any]:
         names = _names(types)
-        if not any(validator.is_type(instance, each) for each in names):
+        fits = any(validator.is_type(instance, each) for each in names)
+        if not fits and not _may_be_converted(instance, names, schema):
             yield error(_should_be(names, instance))
 
     return expected
+
+
+def _may_be_converted(value: object, types: list[str], schema: Any) -> bool:
+    """Whether tools are known that make one of these types of a plain value."""
+    numeric = "number" in types or "integer" in types
+    if isinstance(value, bool):
+        return numeric
+    if isinstance(value, str):
+        return (numeric and _is_number(value)) or ("boolean" in types and value.lower() in BOOLEANS)
+    if isinstance(value, int | float):
+        # Texts of a certain form are often moments and spans of time, which numbers tell as well.
+        return ("boolean" in types and value in (0, 1)) or (
+            "string" in types and "format" in schema
+        )
+    return False
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _objects(schema: object) -> Iterator[dict[str, Any]]:

@@ -44,7 +44,10 @@ NESTED = {
     ("schema", "value", "said"),
     [
         ({"type": "string"}, 1, "'x' should be string, not number"),
-        ({"type": "integer"}, True, "'x' should be integer, not boolean"),
+        ({"type": "integer"}, "five", "'x' should be integer, not string"),
+        ({"type": "boolean"}, "maybe", "'x' should be boolean, not string"),
+        ({"type": "boolean"}, 2, "'x' should be boolean, not number"),
+        ({"type": "string"}, True, "'x' should be string, not boolean"),
         ({"type": "integer"}, 1.5, "'x' should be integer, not number"),
         ({"type": ["string", "null"]}, [], "'x' should be string or null, not array"),
         (
@@ -60,10 +63,6 @@ NESTED = {
         ({"enum": ["a", "b"]}, "c", "'x' is 'c', which is not one of ['a', 'b']"),
         ({"minimum": 3}, 1, "'x' is 1, which is less than the minimum of 3"),
         ({"maxLength": 50}, "a" * 60, "'x' is of type string, which is too long"),
-        ({"not": {"type": "integer"}}, 1, "'x' is 1, which should not be valid under"),
-        ({"oneOf": [{"type": "integer"}, {"minimum": 0}]}, 1, "'x' is 1, which is valid under"),
-        ({"if": {"type": "integer"}, "then": {"minimum": 3}}, 1, "'x' is 1, which is less than"),
-        ({"type": "array", "contains": {"const": 1}}, [2], "'x' is [2], which does not contain"),
         ({"type": "array", "uniqueItems": True}, [1, 1], "'x' is [1, 1], which has non-unique"),
         (
             {"type": "object", "additionalProperties": {"type": "string"}},
@@ -117,6 +116,7 @@ def test_the_dialects_of_json_schema_are_read(dialect: str | None) -> None:
         of({"$ref": "other.json#/a"}),
         of({"$ref": 5}),
         of({"$schema": DRAFT_7, "pattern": "(a+)+$"}),
+        {**of({"$ref": "#/$defs/y"}), "$defs": {"y": {"$id": "y", **of({"$ref": "#/$defs/z"})}}},
         of({"enum": ["a" * MAX_SCHEMA_BYTES]}),
         {"allOf": [{} for _ in range(MAX_SCHEMA_OBJECTS)]},
     ],
@@ -194,6 +194,30 @@ def test_what_a_stranger_could_hang_us_with_is_not_run(schema: JsonObject, value
 )
 def test_what_is_left_out_makes_nothing_else_refuse(schema: JsonObject, value: Any) -> None:
     assert problems(of(schema), {"x": value}) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "integer"}, "5"),
+        ({"type": "integer"}, True),
+        ({"type": "number"}, " 1.5 "),
+        ({"type": "boolean"}, "Yes"),
+        ({"type": "boolean"}, 1),
+        ({"type": "string", "format": "date-time"}, 1_700_000_000),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "5"),
+        ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, "5"),
+        ({"not": {"type": "integer"}}, "5"),
+    ],
+)
+def test_what_many_tools_convert_is_left_to_them(schema: JsonObject, value: Any) -> None:
+    assert problems(of(schema), {"x": value}) == []
+
+
+def test_until_draft_7_nothing_counts_beside_a_reference() -> None:
+    schema = {**of({"$ref": "#/definitions/y", "minLength": 50}), "definitions": {"y": {}}}
+    assert problems({**schema, "$schema": DRAFT_7}, {"x": "a"}) == []
+    assert problems(schema, {"x": "a"}) == ["'x' is 'a', which is too short"]
 
 
 def test_something_is_left_out_and_the_rest_is_checked() -> None:
