@@ -27,6 +27,7 @@ from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
 from meup_agent.protocol.exchange.roster import participant_of
 from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.transport.loops import Wakeup
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -80,7 +81,7 @@ class Runner:
         self._events = events
         self._followed = HandlerEvents(events)
         self._scopes: dict[Key, Scope] = {}
-        self._idle = anyio.Event()
+        self._idle = Wakeup()
         # How many run at once is the exchange table's decision: a handler that awaits an exchange
         # gives its place to another, which then needs a thread of its own.
         self._threads = anyio.CapacityLimiter(math.inf)
@@ -130,7 +131,6 @@ class Runner:
     async def wait_idle(self) -> None:
         """Return when no handler runs."""
         while self._scopes:
-            self._idle = anyio.Event()
             await self._idle.wait()
 
     def abandon_threads(self) -> None:
@@ -173,7 +173,7 @@ class Runner:
                 self._followed.ended(scope.key, scope.cause)
             del self._scopes[scope.key]
             if not self._scopes:
-                self._idle.set()
+                self._idle.wake()
 
     def _returned(self, scope: Scope, result: Any) -> None:
         if scope.cause is not None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from meup_agent.session.clock import runs_on_asyncio
 from meup_agent.session.groups import background_tasks
+from meup_agent.transport.loops import Wakeup, runs_on_asyncio
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,7 +41,6 @@ async def handler_tasks() -> AsyncGenerator[tuple[HandlerTasks, TaskGroup]]:
             yield _GroupTasks(group), group
             return
         native = _NativeTasks(group)
-        group.start_soon(native.wait_closed, name="meup agent: handlers")
         try:
             yield native, group
         finally:
@@ -77,8 +76,7 @@ class _NativeTasks:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
-        self._closed = False
-        self._empty = anyio.Event()
+        self._emptied = Wakeup()
 
     def start(self, handler: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         task = self._loop.create_task(handler(), name=name, context=self._context.copy())
@@ -91,19 +89,19 @@ class _NativeTasks:
         if error is not None:
             self._failures.append(error)
             self._group.cancel_scope.cancel()
-        if self._closed and not self._tasks:
-            self._empty.set()
+        if not self._tasks:
+            self._emptied.wake()
 
     def close(self) -> None:
         """There will be no more; the block ends with the last one."""
-        self._closed = True
-        if not self._tasks:
-            self._empty.set()
+        if self._tasks or self._failures:
+            self._group.start_soon(self._wait_closed, name="meup agent: handlers")
 
-    async def wait_closed(self) -> None:
+    async def _wait_closed(self) -> None:
         """Wait for every task, whatever becomes of the block; raise what one of them raised."""
         with anyio.CancelScope(shield=True):
-            await self._empty.wait()
+            while self._tasks:
+                await self._emptied.wait()
         if len(self._failures) == 1:
             raise self._failures[0]
         if self._failures:

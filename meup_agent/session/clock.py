@@ -6,16 +6,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from meup_agent.transport.loops import asyncio_loop
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-def runs_on_asyncio() -> bool:
-    """Whether the loop that runs is asyncio's, or one in its place.
-
-    Told by the name, so that importing an agent does not load a loop (a seventh of its time).
-    """
-    return anyio.get_cancelled_exc_class().__module__.partition(".")[0] == "asyncio"
 
 
 def loop_clock() -> Callable[[], float]:
@@ -23,8 +17,5 @@ def loop_clock() -> Callable[[], float]:
 
     Only for as long as this loop runs.
     """
-    if runs_on_asyncio():
-        import asyncio
-
-        return asyncio.get_running_loop().time
-    return anyio.current_time
+    loop = asyncio_loop()
+    return anyio.current_time if loop is None else loop.time

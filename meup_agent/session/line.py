@@ -22,6 +22,7 @@ from meup_agent.protocol.limits import check_frame
 from meup_agent.session.clock import loop_clock
 from meup_agent.session.joining import PROBE_ATTEMPTS, Probe, is_eviction
 from meup_agent.transport.base import INVALID, TOO_BIG
+from meup_agent.transport.loops import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,9 +79,9 @@ class Line:
         self._unsayable = unsayable
         self._last = self._before_last = ""
         self._largest = (0, "")
-        self._welcomed = anyio.Event()
-        self._welcomed_at = 0.0
-        self._may_talk = anyio.Event()
+        self._welcomed_at: float | None = None
+        self._may_talk = False
+        self._changed = Wakeup()
         self._now = loop_clock()
         self._first: Welcomed | None = None
         self._probe: Probe | None = None
@@ -100,11 +101,7 @@ class Line:
         Raises:
             SessionEnded: ``heard`` will have nothing to do with this gateway.
         """
-        self._welcomed = anyio.Event()
-        self._may_talk = anyio.Event()
-        self._first = self._probe = self._end = None
-        self._last = self._before_last = ""
-        self._largest = (0, "")
+        self._forget()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write, transport, name="meup session: writer")
@@ -115,11 +112,19 @@ class Line:
                 tasks.cancel_scope.cancel()
         finally:
             self._blame(transport.closed)
-            if self._welcomed.is_set():
+            if self._welcomed_at is not None:
                 self._lost()
         if self._end is not None:
             raise self._end
-        return self._now() - self._welcomed_at if self._welcomed.is_set() else None
+        return None if self._welcomed_at is None else self._now() - self._welcomed_at
+
+    def _forget(self) -> None:
+        """Nothing that was so on one connection is so on the next."""
+        self._welcomed_at = None
+        self._may_talk = False
+        self._first = self._probe = self._end = None
+        self._last = self._before_last = ""
+        self._largest = (0, "")
 
     def _blame(self, closed: CloseInfo | None) -> None:
         """Say which envelope the connection was closed for, if it was for one (PROTOCOL 3).
@@ -139,7 +144,8 @@ class Line:
 
     async def _expect_welcome(self, transport: Transport) -> None:
         with anyio.move_on_after(WELCOME_SECONDS):
-            await self._welcomed.wait()
+            while self._welcomed_at is None:
+                await self._changed.wait()
             return
         await transport.aclose(reason=f"no welcome within {WELCOME_SECONDS:g} seconds")
 
@@ -164,13 +170,13 @@ class Line:
             if first is not None:
                 self._first, self._dialect = first, first.dialect
                 self._welcomed_at = self._now()
-                self._welcomed.set()
                 if joining is not None and joining.again and not first.stated:
                     tasks.start_soon(self._prove, transport, joining, first, False)
                 else:
-                    self._may_talk.set()
+                    self._may_talk = True
+                self._changed.wake()
             elif self._first is not None and joining is not None and self._is_out(envelope):
-                self._may_talk = anyio.Event()
+                self._may_talk = False
                 tasks.start_soon(self._prove, transport, joining, self._first, True)
 
     def _see_taken(self, envelope: Envelope) -> None:
@@ -190,7 +196,7 @@ class Line:
             and first is not None
             and first.capable
             and not first.stated
-            and self._may_talk.is_set()
+            and self._may_talk
             and is_eviction(envelope)
         )
 
@@ -210,7 +216,8 @@ class Line:
             if not await self._say(transport, encode(probe.next(), self._dialect)):
                 return
             if await probe.came_back():
-                self._may_talk.set()
+                self._may_talk = True
+                self._changed.wake()
                 return
         await transport.aclose(reason="the gateway does not hear us")
 
@@ -225,11 +232,9 @@ class Line:
     async def _write(self, transport: Transport) -> None:
         """The one task that sends from the outbox, while we know that we are in."""
         while True:
-            # Looked at first: waiting for what is there already lets everybody else run.
-            if not self._may_talk.is_set():
-                await self._may_talk.wait()
             await self._outbox.wait_filled()
-            if not self._may_talk.is_set():
+            if not self._may_talk:
+                await self._changed.wait()
                 continue
             waiting = self._outbox.take(self._now())
             if waiting is not None and not await self._transmit(transport, waiting):

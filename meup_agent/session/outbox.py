@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-import anyio
 import msgspec
 
 from meup_agent.protocol.exchange import Priority
+from meup_agent.transport.loops import Wakeup
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
@@ -50,9 +50,9 @@ class Outbox:
         self._ordered: OrderedDict[str, Waiting] = OrderedDict()
         self._in_flight: Waiting | None = None
         self._bytes = 0
-        self._filled = anyio.Event()
-        self._emptied = anyio.Event()
-        self._has_room = anyio.Event()
+        self._filled = Wakeup()
+        self._emptied = Wakeup()
+        self._has_room = Wakeup()
         self.dropped = 0
         """Envelopes that were left out, full or too old."""
 
@@ -75,7 +75,7 @@ class Outbox:
             return
         lane[draft.id] = Waiting(draft, priority, now)
         self._bytes += len(draft.raw_payload)
-        self._filled.set()
+        self._filled.wake()
 
     def put_back(self, waiting: Waiting) -> None:
         """An envelope that was taken could not be sent: it is the next one again."""
@@ -84,7 +84,7 @@ class Outbox:
         lane[waiting.draft.id] = waiting
         lane.move_to_end(waiting.draft.id, last=False)
         self._bytes += len(waiting.draft.raw_payload)
-        self._filled.set()
+        self._filled.wake()
 
     def remove(self, envelope_id: str) -> None:
         """Take something back that nobody needs to hear any more."""
@@ -114,22 +114,17 @@ class Outbox:
 
     async def wait_filled(self) -> None:
         """Return when there is something to send."""
-        if not len(self):
-            self._filled = anyio.Event()
+        while not (self._ordered or self._urgent):
             await self._filled.wait()
 
     async def wait_emptied(self) -> None:
         """Return when everything has been sent."""
         while len(self) or self._in_flight is not None:
-            self._emptied = anyio.Event()
             await self._emptied.wait()
 
     async def room(self) -> None:
         """Return when there is room for another request or proposal."""
         while self.is_full:
-            if self._has_room.is_set():
-                # Only then: others may wait for the one that is there.
-                self._has_room = anyio.Event()
             await self._has_room.wait()
 
     def _lane(self, priority: Priority) -> OrderedDict[str, Waiting]:
@@ -146,8 +141,8 @@ class Outbox:
     def _taken(self, waiting: Waiting) -> None:
         self._bytes -= len(waiting.draft.raw_payload)
         if not self.is_full:
-            self._has_room.set()
+            self._has_room.wake()
 
     def _wake_if_emptied(self) -> None:
         if not len(self) and self._in_flight is None:
-            self._emptied.set()
+            self._emptied.wake()

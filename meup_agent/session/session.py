@@ -53,6 +53,7 @@ from meup_agent.session.telling import Events
 from meup_agent.session.timeouts import checked_timeout
 from meup_agent.session.watcher import Watcher
 from meup_agent.transport.base import DIALECT_HEADER
+from meup_agent.transport.loops import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
@@ -114,7 +115,7 @@ class Settings:
 
 @dataclass(slots=True)
 class _Waiter:
-    done: anyio.Event
+    done: Wakeup
     kind: str
     since: float
     ending: Ending | None = None
@@ -171,9 +172,10 @@ class Session(AsyncContextManagerMixin):
         self.counters: Counter[str] = Counter()
         """What was dropped and why, by the exchange table's codes."""
         self._waiters: dict[Key, _Waiter] = {}
-        self._welcomed = anyio.Event()
-        self._timer_changed = anyio.Event()
+        self._welcomed = Wakeup()
+        self._timer_changed = Wakeup()
         self._timer_at: float | None = None
+        self._timer_tasks: TaskGroup | None = None
         self._failure: TransportError | None = None
         self._presence = anyio.CancelScope(shield=True)
         self._tasks: TaskGroup | None = None
@@ -233,13 +235,18 @@ class Session(AsyncContextManagerMixin):
         """
         with self._presence:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._keep_connected, name="meup session: connection")
-                tasks.start_soon(self._keep_time, name="meup session: timer")
+                self._timer_tasks = tasks
+                self._watch_timer()
+                try:
+                    await self._keep_connected()
+                finally:
+                    self._timer_tasks = None
 
     async def _first_welcome(self) -> None:
         with anyio.move_on_after(self._settings.first_welcome):
-            await self._welcomed.wait()
-        if self._welcomed.is_set():
+            while not self.connections:
+                await self._welcomed.wait()
+        if self.connections:
             return
         because = f": {self._failure}" if self._failure else ""
         raise CannotConnect(
@@ -289,7 +296,7 @@ class Session(AsyncContextManagerMixin):
         roster = self.table.roster
         self._dialect = spoken(envelope.protocol) or self._dialect
         log.info("connected to %s as %r", self._where, self.table.me)
-        self._welcomed.set()
+        self._welcomed.wake()
         return Welcomed(
             roster.me, self._dialect, roster.states_guarantees, bool(roster.my_capabilities)
         )
@@ -319,19 +326,23 @@ class Session(AsyncContextManagerMixin):
     # --- time ---
 
     async def _keep_time(self) -> None:
-        while True:
-            self._timer_changed = anyio.Event()
-            self._timer_at = self.table.next_deadline()
-            with anyio.CancelScope(
-                deadline=float("inf") if self._timer_at is None else self._timer_at
-            ):
+        """Tell the table when a deadline has come, for as long as there is one."""
+        while (at := self.table.next_deadline()) is not None:
+            self._timer_at = at
+            with anyio.CancelScope(deadline=at):
                 await self._timer_changed.wait()
             self.apply(self.table.tick(self.now()))
+        self._timer_at = None
 
     def _watch_timer(self) -> None:
         at = self.table.next_deadline()
-        if at is not None and (self._timer_at is None or at < self._timer_at):
-            self._timer_changed.set()
+        if at is None or self._timer_tasks is None:
+            return
+        if self._timer_at is None:
+            self._timer_at = at
+            self._timer_tasks.start_soon(self._keep_time, name="meup session: timer")
+        elif at < self._timer_at:
+            self._timer_changed.wake()
 
     # --- effects ---
 
@@ -363,7 +374,7 @@ class Session(AsyncContextManagerMixin):
             if self.events.observers and waiter.ending is None:
                 self.events.ended(key, waiter.kind, ending, self.now() - waiter.since)
             waiter.ending = ending
-            waiter.done.set()
+            waiter.done.wake()
 
     def _dropped(self, drop: Drop) -> None:
         self.counters[drop.why] += 1
@@ -438,7 +449,7 @@ class Session(AsyncContextManagerMixin):
             idempotent=idempotent,
             fulfills=fulfills,
         )
-        self._waiters[key] = _Waiter(anyio.Event(), opening.kind, now, on_progress=on_progress)
+        self._waiters[key] = _Waiter(Wakeup(), opening.kind, now, on_progress=on_progress)
         if self.events.observers:
             self.events.began(opening, parent)
         self.apply(effects)
@@ -458,8 +469,8 @@ class Session(AsyncContextManagerMixin):
             return Unsent("the exchange is not open")
         if waiter.ending is None:
             with self.place_given_free(parent):
-                await waiter.done.wait()
-        assert waiter.ending is not None
+                while waiter.ending is None:
+                    await waiter.done.wait()
         return waiter.ending
 
     @contextmanager

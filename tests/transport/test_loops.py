@@ -1,0 +1,119 @@
+"""What is had for less from asyncio is the same on every loop."""
+
+import anyio
+import pytest
+
+from meup_agent.transport.loops import Wakeup, asyncio_loop, runs_on_asyncio
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE = 20.0
+
+
+async def test_everybody_who_waits_is_woken() -> None:
+    wakeup = Wakeup()
+    woken: list[int] = []
+
+    async def wait(number: int) -> None:
+        await wakeup.wait()
+        woken.append(number)
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(wait, number)
+            await anyio.wait_all_tasks_blocked()
+            assert woken == []
+            wakeup.wake()
+    assert sorted(woken) == [0, 1, 2]
+
+
+async def test_a_wake_is_not_kept_for_who_comes_later() -> None:
+    wakeup = Wakeup()
+    wakeup.wake()
+    again = 0
+
+    async def wait_twice() -> None:
+        nonlocal again
+        for _ in range(2):
+            await wakeup.wait()
+            again += 1
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait_twice)
+            await anyio.wait_all_tasks_blocked()
+            assert again == 0
+            wakeup.wake()
+            wakeup.wake()
+            await anyio.wait_all_tasks_blocked()
+            assert again == 1
+            wakeup.wake()
+    assert again == 2
+
+
+async def test_who_gives_up_takes_nobody_elses_wake() -> None:
+    wakeup = Wakeup()
+    woken: list[str] = []
+    given_up = anyio.CancelScope()
+
+    async def give_up() -> None:
+        with given_up:
+            await wakeup.wait()
+            woken.append("who gave up")
+
+    async def stay() -> None:
+        await wakeup.wait()
+        woken.append("who stayed")
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(give_up)
+            tasks.start_soon(stay)
+            await anyio.wait_all_tasks_blocked()
+            given_up.cancel()
+            await anyio.wait_all_tasks_blocked()
+            wakeup.wake()
+    assert woken == ["who stayed"]
+
+
+async def test_who_is_woken_and_cancelled_at_once_leaves_nobody_asleep() -> None:
+    wakeup = Wakeup()
+    woken: list[str] = []
+    cancelled = anyio.CancelScope()
+
+    async def wait() -> None:
+        with cancelled:
+            await wakeup.wait()
+        await anyio.lowlevel.checkpoint()
+        woken.append("cancelled")
+
+    async def stay() -> None:
+        await wakeup.wait()
+        woken.append("stayed")
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            tasks.start_soon(stay)
+            await anyio.wait_all_tasks_blocked()
+            cancelled.cancel()
+            wakeup.wake()
+    assert sorted(woken) == ["cancelled", "stayed"]
+
+
+async def test_waits_that_are_given_up_leave_nothing_behind() -> None:
+    wakeup = Wakeup()
+    for _ in range(3):
+        with anyio.move_on_after(0):
+            await wakeup.wait()
+    assert not wakeup._futures  # it would grow with every wait
+
+
+async def test_the_loop_is_known_by_who_runs() -> None:
+    if runs_on_asyncio():
+        import asyncio
+
+        assert asyncio_loop() is asyncio.get_running_loop()
+    else:
+        assert asyncio_loop() is None
