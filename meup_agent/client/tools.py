@@ -263,9 +263,10 @@ class ToolLists:
     async def _read(self, participant: str, fetch: _Fetch) -> _Known:
         """The whole list; kept, if nothing can have changed it on its way."""
         tools: list[JsonObject] = []
-        size, cursor = 0, None
+        size, cursor, is_list = 0, None, True
         for _ in range(MAX_TOOL_PAGES):
             page = await self._page(participant, cursor, fetch.deadline)
+            is_list = is_list and isinstance(page.get("tools"), list)
             listed = payloads.objects_in(page.get("tools"))
             size += len(json.dumps(listed))
             cursor = page.get("nextCursor")
@@ -278,6 +279,9 @@ class ToolLists:
         known = _Known(json.dumps(tools), fetch.connection, names)
         if size > MAX_LIST_CHARS or cursor:
             log.warning("the tool list of %r is too long, and was cut", participant)
+        elif not is_list:
+            # It may have tools all the same, and calls of them are not to be refused by this.
+            log.info("%r answers tools/list with no list of tools", participant)
         elif self._fetches.get(participant) is fetch and self._is_current(fetch.connection):
             self._keep(participant, known)
         return known

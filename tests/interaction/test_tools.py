@@ -93,7 +93,7 @@ class Lister:
         return await self.tape.until(asks, count)
 
     async def give(self, request: Envelope, *tools: dict[str, Any], **more: Any) -> None:
-        payload = payloads.result(request.id, {"tools": tools, **more})
+        payload = payloads.result(request.id, {"tools": tools} | more)
         await self.raw.say(
             kinds.MCP_RESPONSE,
             payload,
@@ -282,6 +282,18 @@ async def test_a_list_of_several_pages_is_one(meeting: Meeting) -> None:
             with pytest.raises(InvalidArguments, match="has no tool 'x'; it has 'write', 'read'"):
                 await space.call("mallory", "x")
     assert lists == [[WRITE, READ], [WRITE, READ]]
+
+
+async def test_an_answer_that_is_no_list_refuses_no_call(meeting: Meeting) -> None:
+    lists: list[Any] = []
+    with anyio.fail_after(PATIENCE):
+        async with lister(meeting) as mallory, join(meeting, "second") as space:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, space, lists)
+                await mallory.give(await mallory.asked(1), tools={"write": WRITE})
+            async with space.propose("mallory", "write", {"path": "a"}):
+                pass
+    assert lists == [[]]
 
 
 # --- asked for by several at once ---
