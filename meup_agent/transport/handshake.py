@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from datetime import UTC
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, parse_qs, quote, urlsplit, urlunsplit
 
+from websockets.exceptions import InvalidStatus, WebSocketException
+
 from meup_agent.errors import CannotConnect, ConfigurationError, HandshakeRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from datetime import datetime
+    from collections.abc import Generator, Iterable, Mapping
 
 MAX_REFUSAL_CHARS: Final = 500
 """Characters kept of what a gateway says with a refusal: room for a sentence or two, while an
@@ -85,6 +87,28 @@ def check_headers(headers: Mapping[str, str]) -> None:
                 f"the header {name!r} cannot be sent: it holds a line break or another character"
                 " outside printable ASCII; strip it"
             )
+
+
+@contextmanager
+def explained(url: str, timeout: float) -> Generator[None]:
+    """Raise what a failed handshake means, in place of what the library raises in the block.
+
+    Args:
+        url: Where to, as :func:`handshake_url` made it.
+        timeout: Seconds that the attempt was given.
+
+    Raises:
+        HandshakeRefused: The gateway answered with an HTTP status.
+        CannotConnect: There is no gateway at the address, or none that can be spoken to.
+    """
+    try:
+        yield
+    except InvalidStatus as error:
+        answer = error.response
+        headers, body = answer.headers.raw_items(), bytes(answer.body)
+        raise refused(answer.status_code, headers, body, datetime.now(UTC)) from error
+    except (OSError, WebSocketException) as error:
+        raise cannot_connect(url, error, timeout) from error
 
 
 def refused(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import anyio
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 
 from meup_agent.errors import TransportClosed
@@ -23,16 +22,15 @@ from meup_agent.transport.base import (
     Connector,
     closing,
 )
-from meup_agent.transport.handshake import cannot_connect, check_headers, handshake_url, refused
-from meup_agent.transport.helpers import helper_tasks
+from meup_agent.transport.handshake import check_headers, handshake_url
+from meup_agent.transport.loops import runs_on_asyncio
 
 if TYPE_CHECKING:
     import ssl as ssl_module
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
     from contextlib import AbstractAsyncContextManager
     from typing import Any, Self
 
-    from anyio.abc import TaskStatus
     from websockets.http11 import Response
     from websockets.protocol import Protocol as ConnectionState
 
@@ -67,6 +65,15 @@ class Wire(Protocol):
 
     async def round_trip(self) -> None:
         """Send a ping and wait for its pong, or for the end of the connection."""
+        ...
+
+    def repeat(self, seconds: float, check: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Call so many seconds from now, and again after each call, until the connection ends.
+
+        Args:
+            seconds: To wait before each call.
+            check: Waits for nothing but the connection, and raises nothing.
+        """
         ...
 
     async def shake_hands_and_close(self, code: int, reason: str) -> None:
@@ -158,14 +165,18 @@ class WebSocketTransport:
             end = self.closed or CloseInfo(ABNORMAL)
             raise TransportClosed(end.code, end.reason) from None
 
-    async def watch(self, interval: float, deadline: float) -> None:
+    def watch(self, interval: float, deadline: float) -> None:
         """Ping until the connection has ended; end it when a pong does not come in time.
 
         The library's own keepalive waits without a limit for room to write its ping, and so does
         not notice a peer that has stopped reading.
+
+        Args:
+            interval: Seconds between a pong and the next ping.
+            deadline: Seconds to wait for the pong.
         """
-        while self.closed is None:
-            await anyio.sleep(interval)
+
+        async def check() -> None:
             with anyio.move_on_after(deadline) as waiting:
                 try:
                     await self._wire.round_trip()
@@ -173,6 +184,8 @@ class WebSocketTransport:
                     return
             if waiting.cancelled_caught:
                 await self.aclose(1011, f"no pong within {deadline:g} seconds")
+
+        self._wire.repeat(interval, check)
 
 
 def websocket_connector(
@@ -221,60 +234,26 @@ def websocket_connector(
     @asynccontextmanager
     async def dial(headers: Mapping[str, str]) -> AsyncGenerator[WebSocketTransport]:
         check_headers(headers)
-        async with helper_tasks() as tasks:
-            try:
-                wire, hold = await tasks.start(
-                    _hold_open, address, {**options, "additional_headers": dict(headers)}
-                )
-            except InvalidStatus as error:
-                answer = error.response
-                now = datetime.now(UTC)
-                raise refused(
-                    answer.status_code, answer.headers.raw_items(), bytes(answer.body), now
-                ) from error
-            except (OSError, WebSocketException) as error:
-                raise cannot_connect(address, error, handshake_timeout) from error
-            # From here on only we end it, so that a cancelled block still closes politely.
-            hold.shield = True
+        async with _open_wire()(address, additional_headers=dict(headers), **options) as wire:
             transport = WebSocketTransport(wire, close_timeout)
-            tasks.start_soon(transport.watch, ping_interval, ping_deadline)
+            transport.watch(ping_interval, ping_deadline)
             try:
                 yield transport
             finally:
-                try:
-                    await transport.aclose()
-                finally:
-                    hold.cancel()
+                await transport.aclose()
 
     return dial
 
 
-async def _hold_open(
-    url: str,
-    options: dict[str, Any],
-    *,
-    task_status: TaskStatus[tuple[Wire, anyio.CancelScope]],
-) -> None:
-    """Open a connection and keep it until the scope that is handed out is cancelled.
-
-    On trio the library reads in a nursery around the connection. Opened by the user's task, that
-    nursery would be cancelled together with it, before a close frame could be sent.
-    """
-    with anyio.CancelScope() as scope:
-        async with _open_wire()(url, **options) as wire:
-            task_status.started((wire, scope))
-            await anyio.sleep_forever()
-
-
 def _open_wire() -> Callable[..., AbstractAsyncContextManager[Wire]]:
     """The opener of the running loop."""
-    if anyio.get_cancelled_exc_class().__module__.partition(".")[0] == "trio":
-        from meup_agent.transport.wire_trio import open_wire as open_on_trio
+    if runs_on_asyncio():
+        from meup_agent.transport.wire_asyncio import open_wire as open_on_asyncio
 
-        return open_on_trio
-    from meup_agent.transport.wire_asyncio import open_wire as open_on_asyncio
+        return open_on_asyncio
+    from meup_agent.transport.wire_trio import open_wire as open_on_trio
 
-    return open_on_asyncio
+    return open_on_trio
 
 
 class _WithoutFrames(logging.LoggerAdapter[logging.Logger]):

@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, cast
 
 import anyio
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.protocol import State
+
+from meup_agent.transport.handshake import explained
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from asyncio import Task, TimerHandle
+    from collections.abc import AsyncGenerator, Callable, Coroutine
     from typing import Any
 
 
 class AsyncioWire(ClientConnection):
     """A connection whose writes go into the loop's buffer whole."""
+
+    _timer: TimerHandle | None = None
+    _check: Task[None] | None = None
 
     async def send_whole(self, frame: bytes) -> None:
         """Send a text message: it is in the buffer before the first wait that can be cancelled."""
@@ -23,6 +30,21 @@ class AsyncioWire(ClientConnection):
     async def round_trip(self) -> None:
         """Send a ping and wait for its pong."""
         await (await self.ping())
+
+    def repeat(self, seconds: float, check: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Call again and again while the connection is open.
+
+        In between there is only a timer of the loop's: a task that sleeps takes 3 KiB.
+        """
+        self._timer = self.loop.call_later(seconds, self._begin, seconds, check)
+
+    def _begin(self, seconds: float, check: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def check_and_repeat() -> None:
+            await check()
+            self.repeat(seconds, check)
+
+        if self.protocol.state is State.OPEN:
+            self._check = self.loop.create_task(check_and_repeat(), name="meup connection: check")
 
     async def shake_hands_and_close(self, code: int, reason: str) -> None:
         """Send a close frame and wait for the answer."""
@@ -33,18 +55,30 @@ class AsyncioWire(ClientConnection):
         self.transport.abort()
         await self.wait_closed()
 
+    async def end(self) -> None:
+        """End the connection without a word, and what is repeated with it.
+
+        A check that runs ends by itself, since it can only wait for the connection.
+        """
+        await self.abort()
+        if self._check is not None:
+            await self._check
+        if self._timer is not None:
+            self._timer.cancel()
+
 
 @asynccontextmanager
 async def open_wire(url: str, **options: Any) -> AsyncGenerator[AsyncioWire]:
     """Connect; leaving the block ends the connection without a word.
 
     Raises:
-        OSError: Nobody answered, or TLS failed.
-        websockets.exceptions.WebSocketException: What answered did not accept the handshake.
+        HandshakeRefused: The gateway answered with an HTTP status.
+        CannotConnect: There is no gateway at the address, or none that can be spoken to.
     """
-    wire = cast("AsyncioWire", await connect(url, create_connection=AsyncioWire, **options))
+    with explained(url, options["open_timeout"]):
+        wire = cast("AsyncioWire", await connect(url, create_connection=AsyncioWire, **options))
     try:
         yield wire
     finally:
         with anyio.CancelScope(shield=True):
-            await wire.abort()
+            await wire.end()

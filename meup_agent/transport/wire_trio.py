@@ -9,11 +9,17 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
 import trio
+from websockets.protocol import State
 from websockets.trio.client import ClientConnection, connect
 
+from meup_agent.transport.handshake import explained
+from meup_agent.transport.helpers import helper_tasks
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
     from typing import Any
+
+    from anyio.abc import TaskGroup, TaskStatus
 
 
 class TrioWire(ClientConnection):
@@ -21,6 +27,7 @@ class TrioWire(ClientConnection):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.helpers: TaskGroup
         # The library's own lock is taken after the frame was queued: a send that is cancelled
         # while it waits there would leave the frame to the next one.
         self._turn = trio.Lock()
@@ -40,6 +47,15 @@ class TrioWire(ClientConnection):
         pong = await self.ping(ack_on_close=True)
         await pong.wait()
 
+    def repeat(self, seconds: float, check: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Call again and again while the connection is open."""
+        self.helpers.start_soon(self._repeat, seconds, check)
+
+    async def _repeat(self, seconds: float, check: Callable[[], Awaitable[None]]) -> None:
+        while self.protocol.state is State.OPEN:
+            await trio.sleep(seconds)
+            await check()
+
     async def shake_hands_and_close(self, code: int, reason: str) -> None:
         """Send a close frame and wait for the answer."""
         await self.aclose(code, reason)
@@ -53,15 +69,40 @@ class TrioWire(ClientConnection):
 
 @asynccontextmanager
 async def open_wire(url: str, **options: Any) -> AsyncGenerator[TrioWire]:
-    """Connect; leaving the block ends the connection without a word, if it is cancelled.
+    """Connect; leaving the block ends the connection without a word.
 
     Raises:
-        OSError: Nobody answered, or TLS failed.
-        websockets.exceptions.WebSocketException: What answered did not accept the handshake.
+        HandshakeRefused: The gateway answered with an HTTP status.
+        CannotConnect: There is no gateway at the address, or none that can be spoken to.
+    """
+    async with helper_tasks() as helpers:
+        with explained(url, options["open_timeout"]):
+            wire, held = await helpers.start(_hold_open, url, options)
+        wire.helpers = helpers
+        # From here on only we end it, so that a cancelled block still closes politely.
+        held.shield = True
+        try:
+            yield wire
+        finally:
+            held.cancel()
+
+
+async def _hold_open(
+    url: str,
+    options: dict[str, Any],
+    *,
+    task_status: TaskStatus[tuple[TrioWire, trio.CancelScope]],
+) -> None:
+    """Open a connection and keep it until the scope that is handed out is cancelled.
+
+    The library reads in a nursery around the connection. Opened by the user's task, that nursery
+    would be cancelled together with it, before a close frame could be sent.
     """
     try:
-        async with connect(url, create_connection=TrioWire, **options) as wire:
-            yield cast("TrioWire", wire)
+        with trio.CancelScope() as scope:
+            async with connect(url, create_connection=TrioWire, **options) as wire:
+                task_status.started((cast("TrioWire", wire), scope))
+                await trio.sleep_forever()
     except trio.BrokenResourceError as error:
         # What a failed TLS handshake is to trio; asyncio raises the cause, an OSError.
         raise ConnectionError(str(error.__cause__ or error)) from error
