@@ -4,10 +4,11 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import pytest
 from anyio import to_thread
 
 from meup_agent import Agent, Backoff, Settings, Space
-from tests.existing.gateways import ExistingGateway
+from tests.existing.gateways import MEW_V04, ExistingGateway
 from tests.existing.versions import Version
 
 T = TypeVar("T")
@@ -27,6 +28,9 @@ CAPABILITIES = {
     "files": MAY_CALL,
     "typescript": MAY_CALL,
 }
+only_on_v04 = pytest.mark.parametrize("version", [MEW_V04], ids=["mew-v0.4"])
+"""For a test of what the older gateway, or those who speak its dialect, do not do."""
+
 # A lost connection is dialled again at once, so that no test waits.
 AT_ONCE = Settings(backoff=Backoff(first=0.0, longest=0.0))
 

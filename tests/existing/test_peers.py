@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent import Agent, Fulfilled, Proposal, Reason, RequestError, Withdrawal
 from tests.existing.gateways import ExistingGateway
-from tests.existing.people import PATIENCE, SPACE, joined, patiently
+from tests.existing.people import PATIENCE, SPACE, joined, only_on_v04, patiently
 from tests.existing.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
 
 pytestmark = pytest.mark.anyio
@@ -140,9 +140,8 @@ async def test_their_proposal_is_fulfilled_and_they_learn_the_outcome(
 
 
 @pytest.mark.rule("1.lenient")
+@only_on_v04  # the others withdraw nothing
 async def test_their_withdraw_stops_our_handler(gateway: ExistingGateway) -> None:
-    if gateway.version.to_routes:
-        pytest.skip("these withdraw nothing")
     reviewer, began, told = Agent("reviewer"), anyio.Event(), anyio.Event()
     seen: list[Withdrawal] = []
 
@@ -186,12 +185,11 @@ async def test_they_learn_of_our_rejection(gateway: ExistingGateway) -> None:
 
 
 @pytest.mark.rule("2.relay.accepted", "2.routing")
+@only_on_v04  # the others tell the proposer by a chat, which decides nothing
 @pytest.mark.parametrize("to", [(), ("typescript",)], ids=["broadcast", "addressed"])
 async def test_their_answer_to_our_proposal_itself_is_its_outcome(
     gateway: ExistingGateway, to: tuple[str, ...]
 ) -> None:
-    if gateway.version.to_routes:
-        pytest.skip("these tell the proposer by a chat, which decides nothing")
     calls: list[str] = []
     with anyio.fail_after(PATIENCE):
         async with joined(gateway, files(calls)):
