@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -88,8 +89,9 @@ def run(arguments: Sequence[str]) -> int:
 
     Whatever goes wrong becomes one sentence on standard error.
     """
-    if None in (sys.stdout, sys.stderr):
+    if None in (sys.stdin, sys.stdout, sys.stderr):
         _open_what_is_closed()
+    _write_what_can_be_written()
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -101,12 +103,20 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Write into nothing where a shell's ``>&-`` leaves nothing to write to."""
-    nothing = open(  # noqa: SIM115 - it is used to the end of the program
-        os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", closefd=False
-    )
-    sys.stdout = sys.stdout or nothing
-    sys.stderr = sys.stderr or nothing
+    """Write into nothing, and read nothing, where a shell's ``>&-`` or ``<&-`` leaves no file."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)
+            stream = open(  # noqa: SIM115 - it is used to the end of the program
+                nothing, mode, encoding="utf-8", closefd=False
+            )
+            setattr(sys, name, stream)
+
+
+def _write_what_can_be_written() -> None:
+    """Escape what the encoding of standard output does not have: a help in Latin-1 has an ``…``."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -140,6 +140,8 @@ def _no_constant(name: str) -> Any:
 
 
 def _object(text: str, where: str) -> dict[str, Any]:
+    if not text.strip():
+        raise _wrong(f"there are no arguments in {where}; give a JSON object")
     try:
         value: object = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

@@ -93,6 +93,52 @@ def test_a_closed_output_is_no_defect() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (exit_codes.OK, "", "")
 
 
+def test_a_closed_input_is_an_empty_one() -> None:
+    program = f"{' '.join(COMMAND)} call files write_file - <&-"
+    where = {"MEUP_URL": "ws://127.0.0.1:1", "MEUP_SPACE": "demo", "MEUP_TOKEN": "t"}
+    done = meup(command=("sh", "-c", program), variables=where)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        exit_codes.USAGE,
+        "",
+        "meup: there are no arguments in standard input; give a JSON object\n",
+    )
+
+
+def test_help_can_be_written_in_every_encoding() -> None:
+    done = meup("who", "--help", variables={"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    assert done.stdout.isascii()
+    assert "MEUP_TOKEN=\\u2026 meup who" in done.stdout
+
+
+INTERRUPTED_WHILE_LOADING = """
+import sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "meup_agent.cli.program":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Finder())
+from meup_agent.cli import main
+main()
+"""
+
+INTERRUPTED_AT_THE_END = """
+import atexit, os, signal
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+from meup_agent.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [(INTERRUPTED_WHILE_LOADING, exit_codes.INTERRUPTED), (INTERRUPTED_AT_THE_END, exit_codes.OK)],
+)
+def test_ctrl_c_before_and_after_the_work_shows_no_traceback(program: str, code: int) -> None:
+    done = meup("--version", command=(sys.executable, "-c", program))
+    assert (done.returncode, done.stderr) == (code, "")
+
+
 BROKEN = """
 import sys
 import meup_agent.cli.tail as module
