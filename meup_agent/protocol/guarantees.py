@@ -49,6 +49,21 @@ def said_by(guarantees: Guarantees) -> dict[str, Any]:
     return {WELCOME_KEY: msgspec.structs.asdict(guarantees)}
 
 
+def may_evict(welcome: dict[str, Any], dialect: str) -> bool:
+    """Whether a gateway may throw a new connection out when an older one of ours ends (PROTOCOL 2).
+
+    Those that were seen to do so say nothing of what they give, and were seen to send back what we
+    address to ourselves. Of any other, neither is known: waiting for such an echo might lock us
+    out for good.
+    """
+    return WELCOME_KEY not in welcome and dialect in _BY_DIALECT
+
+
+def is_eviction(refusal: dict[str, Any]) -> bool:
+    """Whether a ``system/error`` says that its gateway forgot us: we may do nothing at all."""
+    return refusal.get("error") == "capability_violation" and refusal.get("your_capabilities") == []
+
+
 def read_guarantees(welcome: dict[str, Any], dialect: str) -> Guarantees:
     """What a gateway gives, by the payload of its first welcome on a connection and its dialect.
 

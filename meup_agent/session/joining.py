@@ -9,6 +9,7 @@ import anyio
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.guarantees import is_eviction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,13 +48,13 @@ class Welcomed(NamedTuple):
     Attributes:
         me: Our name.
         dialect: What the gateway speaks.
-        stated: It says what it gives; otherwise it is one of those that may evict us unseen.
+        may_evict: The gateway is one of those that may evict us unseen.
         capable: We may send something.
     """
 
     me: str
     dialect: str
-    stated: bool
+    may_evict: bool
     capable: bool
 
 
@@ -71,12 +72,6 @@ def join_frame(
     said = {"participantId": participant, "space": space, "token": token, "protocol": dialect}
     known = {name: value for name, value in said.items() if value is not None}
     return json.dumps({"type": "join", **known}).encode()
-
-
-def is_eviction(error: Envelope) -> bool:
-    """Whether a refusal shows that the gateway forgot us: it says that we may do nothing at all."""
-    said = error.payload_object
-    return said.get("error") == "capability_violation" and said.get("your_capabilities") == []
 
 
 class Probe:
@@ -121,11 +116,13 @@ class Probe:
             is_answer = envelope.sender in kinds.GATEWAY_NAMES and any(
                 name in self._sent for name in envelope.correlation
             )
-            self._evicted = is_answer and self._welcomed.capable and is_eviction(envelope)
+            evicted = self._welcomed.capable and is_eviction(envelope.payload_object)
         else:
             is_answer = envelope.sender == self._welcomed.me and envelope.id in self._sent
-            self._evicted = False
+            evicted = False
         if is_answer:
+            # Only then: whatever else comes before the answer is looked at says nothing of it.
+            self._evicted = evicted
             self._answered.set()
         return is_answer
 

@@ -18,9 +18,10 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.exchange import Priority
+from meup_agent.protocol.guarantees import is_eviction
 from meup_agent.protocol.limits import check_frame
 from meup_agent.session.clock import loop_clock
-from meup_agent.session.joining import PROBE_ATTEMPTS, Probe, is_eviction
+from meup_agent.session.joining import PROBE_ATTEMPTS, Probe
 from meup_agent.transport.base import INVALID, TOO_BIG
 from meup_agent.transport.loops import Wakeup
 
@@ -170,7 +171,7 @@ class Line:
             if first is not None:
                 self._first, self._dialect = first, first.dialect
                 self._welcomed_at = self._now()
-                if joining is not None and joining.again and not first.stated:
+                if joining is not None and joining.again and first.may_evict:
                     tasks.start_soon(self._prove, transport, joining, first, False)
                 else:
                     self._may_talk = True
@@ -195,9 +196,9 @@ class Line:
             and envelope.sender in kinds.GATEWAY_NAMES
             and first is not None
             and first.capable
-            and not first.stated
+            and first.may_evict
             and self._may_talk
-            and is_eviction(envelope)
+            and is_eviction(envelope.payload_object)
         )
 
     async def _prove(

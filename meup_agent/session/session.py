@@ -297,9 +297,7 @@ class Session(AsyncContextManagerMixin):
         self._dialect = spoken(envelope.protocol) or self._dialect
         log.info("connected to %s as %r", self._where, self.table.me)
         self._welcomed.wake()
-        return Welcomed(
-            roster.me, self._dialect, roster.states_guarantees, bool(roster.my_capabilities)
-        )
+        return Welcomed(roster.me, self._dialect, roster.may_evict, bool(roster.my_capabilities))
 
     def _left(self, envelope_id: str) -> None:
         """A request or proposal of ours is about to leave."""

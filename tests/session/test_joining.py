@@ -10,9 +10,16 @@ from anyio import wait_all_tasks_blocked
 
 from meup_agent.errors import WrongParticipant
 from meup_agent.protocol import kinds
-from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.session import Backoff, Session, Settings
-from meup_agent.session.joining import PROBE_ATTEMPTS, PROBE_SECONDS, Joining, join_frame
+from meup_agent.session.joining import (
+    PROBE_ATTEMPTS,
+    PROBE_SECONDS,
+    Joining,
+    Probe,
+    Welcomed,
+    join_frame,
+)
 from tests.session.gate import ME, PATIENCE, End, Gate, Recorder, present
 
 pytestmark = pytest.mark.anyio
@@ -281,6 +288,55 @@ async def test_a_gateway_that_states_what_it_gives_is_not_probed(gate: Gate) -> 
             again = await gate.welcomed()
             said = session.say("chat", {"message": "hi"})
             assert (await again.hear()).id == said.id
+
+
+@pytest.mark.rule("2.probe")
+@pytest.mark.parametrize("dialect", ["meup/v0.1", "mcpx/v0.1"])
+async def test_a_gateway_that_may_never_send_a_probe_back_is_not_probed(
+    existing: Gate, dialect: str
+) -> None:
+    """Only those of two dialects are known to do so; of another it would lock us out."""
+    existing.dialect = dialect
+    with anyio.fail_after(PATIENCE):
+        async with present(existing, settings=AT_ONCE) as (session, end):
+            await end.joined()
+            again = await dropped(existing, end)
+            said = session.say("chat", {"message": "hi"})
+            assert (await again.hear()).id == said.id
+
+
+@pytest.mark.rule("2.probe")
+async def test_an_eviction_is_believed_whatever_comes_after_it() -> None:
+    probe = Probe(lambda: "1", Welcomed(ME, "mew/v0.4", may_evict=True, capable=True))
+    sent = probe.next()
+    evicted = {"error": "capability_violation", "your_capabilities": []}
+    error = draft(kinds.SYSTEM_ERROR, evicted, id="e", sender=kinds.GATEWAY, correlation=(sent.id,))
+    assert probe.takes(error)
+    assert not probe.takes(draft(kinds.CHAT, {}, id="c", sender="bob"))
+    assert not await probe.came_back()
+
+
+@pytest.mark.rule("2.probe", "4.14.on_join")
+async def test_an_answer_that_nobody_heard_is_said_when_we_are_in_again(existing: Gate) -> None:
+    recorder = Recorder()
+    with anyio.fail_after(PATIENCE):
+        async with present(existing, recorder, settings=AT_ONCE) as (session, end):
+            await end.joined()
+            await end.request("tools/call", sender="bob", id="r1")
+            await recorder.has(started=1)
+            session.returned(recorder.started[0][0], {"content": []})
+            lost = await end.hear(kinds.MCP_RESPONSE)
+            await refuse(end, lost, your_capabilities=[])
+            assert await end.joined() == JOIN
+            await end.echo(await probe(end))
+            again = await end.hear(kinds.MCP_RESPONSE)
+            assert (again.id, again.correlation) == (lost.id, ("r1",))
+            # A gateway that refuses it all the same is not asked for ever.
+            await refuse(end, again, your_capabilities=[])
+            assert await end.joined() == JOIN
+            await end.echo(await probe(end))
+            said = session.say("chat", {"message": "hi"})
+            assert (await end.hear()).id == said.id
 
 
 async def until(watcher: Any, last: str) -> Any:

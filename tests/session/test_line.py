@@ -22,7 +22,7 @@ WELCOME = b'{"kind":"system.welcome","id":"1","from":"system:gateway","payload":
 def heard(envelope: Envelope) -> Welcomed | None:
     if envelope.kind != "system/welcome":
         return None
-    return Welcomed(ME, "meup/v0.1", stated=True, capable=True)
+    return Welcomed(ME, "meup/v0.1", may_evict=False, capable=True)
 
 
 class CutOff:

@@ -300,6 +300,10 @@ class Arrivals:
             case kinds.SYSTEM_ERROR if envelope.concerns(self._situation.me):
                 names = envelope.correlation
                 known = [self._outgoing.refused(name, payload, now) for name in names]
+                if self._situation.roster.shows_eviction(payload):
+                    # Nobody heard it, so it is to be said when we are in again.
+                    voice = self._situation.voice
+                    known += [voice.say_once_more(name, now) for name in names]
                 if not any(known):
                     self._situation.drop("refused_by_gateway", envelope)
             case _:

@@ -11,7 +11,7 @@ import msgspec
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.dialects import spoken
 from meup_agent.protocol.exchange.memory import Memory
-from meup_agent.protocol.guarantees import WELCOME_KEY, Guarantees, read_guarantees
+from meup_agent.protocol.guarantees import Guarantees, is_eviction, may_evict, read_guarantees
 from meup_agent.protocol.payloads import as_object, objects_in
 
 MAX_PARTICIPANTS = 10_000
@@ -53,7 +53,7 @@ class Roster:
         self.welcomed_at: float | None = None
         self.my_capabilities: tuple[Any, ...] = ()
         self.guarantees = Guarantees()
-        self.states_guarantees = False
+        self.may_evict = False
         self._present: dict[str, Participant] = {}
         self._left: Memory[str, float] = Memory(count=MAX_PARTICIPANTS, seconds=3600.0)
         self._compiled: dict[str, Capabilities] = {}
@@ -87,8 +87,9 @@ class Roster:
             self._left.put(name, now, now)
         if not update:
             self.welcomed_at = now
-            self.guarantees = read_guarantees(payload, spoken(dialect) or dialect)
-            self.states_guarantees = WELCOME_KEY in payload
+            known = spoken(dialect) or dialect
+            self.guarantees = read_guarantees(payload, known)
+            self.may_evict = may_evict(payload, known)
         return Presence([name for name in self._present if name not in before], left)
 
     def update(self, payload: dict[str, Any], now: float) -> tuple[str, Participant] | None:
@@ -107,6 +108,10 @@ class Roster:
         elif len(self._present) < MAX_PARTICIPANTS:
             self._present[participant.id] = participant
         return event, participant
+
+    def shows_eviction(self, refusal: dict[str, Any]) -> bool:
+        """Whether a refusal shows that the gateway has thrown us out (PROTOCOL 2)."""
+        return self.may_evict and bool(self.my_capabilities) and is_eviction(refusal)
 
     def __contains__(self, participant_id: object) -> bool:
         """Whether somebody is present."""

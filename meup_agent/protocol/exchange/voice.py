@@ -32,6 +32,7 @@ class _Ending(msgspec.Struct, frozen=True):
     draft: Envelope
     priority: Priority
     concerned: frozenset[str]
+    repeated: bool = False
 
 
 class Voice:
@@ -130,6 +131,16 @@ class Voice:
         """Do not say an ending again; what it was, if it is remembered."""
         ending = self._endings.pop(envelope_id)
         return None if ending is None else ending.draft
+
+    def say_once_more(self, envelope_id: str, now: float) -> bool:
+        """Send one ending again that was said in vain; only once, or there may be no end to it."""
+        ending = self._endings.get(envelope_id, now)
+        if ending is None or ending.repeated:
+            return False
+        said = msgspec.structs.replace(ending, repeated=True)
+        self._endings.put(envelope_id, said, now, size=size_of(ending.draft))
+        self.send(ending.draft, ending.priority, now, again=True)
+        return True
 
     def repeat(self, envelope_id: str, now: float) -> bool:
         """Send one ending once more; ``False`` if it is no longer remembered."""

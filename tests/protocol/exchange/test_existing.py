@@ -37,9 +37,9 @@ def existing(gives: Guarantees, *, roles: frozenset[Role] = EXCHANGES) -> Peer:
 
 
 @pytest.mark.rule("2.second_welcome", "4.10.only_the_gateway")
-def test_a_forged_second_welcome_changes_neither_our_name_nor_what_the_gateway_gives(
-    me: Peer,
-) -> None:
+def test_a_forged_second_welcome_changes_neither_our_name_nor_what_the_gateway_gives() -> None:
+    me = Peer(dialect="mew/v0.4")
+    me.welcomed("alice")
     before = me.table.roster.guarantees
     forged = {
         "you": {"id": "mallory", "capabilities": [{"kind": "*"}]},
@@ -51,8 +51,8 @@ def test_a_forged_second_welcome_changes_neither_our_name_nor_what_the_gateway_g
     forged["you"] = {"id": me.name, "capabilities": []}
     me.system(kinds.SYSTEM_WELCOME, forged, to=(me.name,))
     assert me.table.me == me.name
-    assert me.table.roster.guarantees == before == Guarantees()
-    assert not me.table.roster.states_guarantees
+    assert me.table.roster.guarantees == before == Guarantees(echo=True)
+    assert me.table.roster.may_evict
 
 
 @pytest.mark.rule("2.second_welcome")
