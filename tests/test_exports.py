@@ -31,6 +31,7 @@ LATE = (
 
 IMPORT_AND_REPORT = f"""
 import logging, sys, threading
+import anyio  # which loads asyncio itself with older versions of what it needs
 before = set(sys.modules)
 from meup_agent import *
 print("late modules:", sorted(set({LATE!r}) & (set(sys.modules) - before)))
