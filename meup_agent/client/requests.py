@@ -83,5 +83,6 @@ async def ending_or_give_up(session: Session, key: Key, parent: Key | None) -> E
             await checkpoint_if_cancelled()
         return ending
     finally:
-        session.give_up(key, cause_of_leaving(session))
+        if session.ended(key) is None:
+            session.give_up(key, cause_of_leaving(session))
         session.forget(key)

@@ -434,8 +434,9 @@ class Session(AsyncContextManagerMixin):
         timeout = checked_timeout(timeout)
         self._check_sayable(opening)
         now = self.now()
-        with anyio.move_on_after(timeout):
-            await self.outbox.room()
+        if self.outbox.is_full:
+            with anyio.move_on_after(timeout):
+                await self.outbox.room()
         if self._over:
             raise NotSent(f"the {opening.kind} was not sent: {self._over}")
         key, effects = self.table.open(

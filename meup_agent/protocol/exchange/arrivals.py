@@ -101,8 +101,16 @@ class Arrivals:
             self._situation.drop("not_ours", envelope)
             return
         fulfills = self._outgoing.echoed(envelope.id)
-        if envelope.kind in _EXCHANGES:
+        if envelope.kind in _EXCHANGES and not self._says_nothing_to_us(envelope):
             self._exchange(envelope, now, fulfills=fulfills)
+
+    def _says_nothing_to_us(self, echo: Envelope) -> bool:
+        """Whether it is a request of ours to others that is about no other exchange, as most."""
+        return (
+            echo.kind == kinds.MCP_REQUEST
+            and not echo.correlation
+            and self._situation.me not in echo.to
+        )
 
     def _exchange(
         self, envelope: Envelope, now: float, *, fulfills: ProposalKey | None = None
