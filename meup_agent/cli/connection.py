@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -35,7 +35,7 @@ TokenFile = Annotated[
     typer.Option(
         "--token-file",
         metavar="PATH",
-        help="A file that holds the token; it is read anew for each connection.",
+        help="A file that holds the token; it is read anew for each connection, a pipe once.",
     ),
 ]
 Participant = Annotated[
@@ -79,31 +79,48 @@ def address(
     # What is given counts, also an empty text: a variable that was not set.
     url = os.environ.get("MEUP_URL") if url is None else url
     space = os.environ.get("MEUP_SPACE") if space is None else space
-    for value, name in ((url, "url"), (space, "space")):
-        if not value:
-            raise ConfigurationError(
-                f"the {name} is missing; give --{name} or set MEUP_{name.upper()}"
-            )
-    assert url
-    assert space
+    found = _token(token, token_file)
+    if not (url and space and found):
+        raise _missing(url=url, space=space, token=found)
     handshake_url(url, space)  # a wrong address is better known before anything begins
     if participant is None:
         participant = os.environ.get("MEUP_PARTICIPANT")
-    return Address(url, space, _token(token, token_file), participant or None)
+    return Address(url, space, found, participant or None)
 
 
-def _token(token: str | None, token_file: Path | None) -> str | Callable[[], str]:
+def _token(token: str | None, token_file: Path | None) -> str | Callable[[], str] | None:
     if token is not None and token_file is not None:
         raise ConfigurationError("the token is given twice; give --token or --token-file, not both")
     if token_file is not None:
-        read_token(token_file)  # a wrong path is better known now than at the first connection
-        return lambda: read_token(token_file)
-    found = os.environ.get("MEUP_TOKEN") if token is None else token
-    if not found or not found.strip():
-        raise ConfigurationError(
+        found = read_token(token_file)  # a wrong path is better known now than when it is needed
+        # What comes out of a pipe, as of a shell's <(…), comes only once.
+        return (lambda: read_token(token_file)) if token_file.is_file() else found
+    found = os.environ.get("MEUP_TOKEN", "") if token is None else token
+    return found if found.strip() else None
+
+
+def _missing(**values: object) -> ConfigurationError:
+    """What to say of the settings that are not there, all in one sentence."""
+    names = [name for name, value in values.items() if not value]
+    if names == ["token"]:
+        return ConfigurationError(
             "the token is missing; set MEUP_TOKEN, or give --token-file or --token"
         )
-    return found
+    if len(names) == 1:
+        name = names[0]
+        return ConfigurationError(
+            f"the {name} is missing; give --{name} or set MEUP_{name.upper()}"
+        )
+    return ConfigurationError(
+        f"{_and(f'the {name}' for name in names)} are missing; set"
+        f" {_and(f'MEUP_{name.upper()}' for name in names)}, or give"
+        f" {_and('--token-file' if name == 'token' else f'--{name}' for name in names)}"
+    )
+
+
+def _and(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}"
 
 
 def read_token(path: Path) -> str:

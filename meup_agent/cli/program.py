@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import traceback
@@ -115,8 +114,9 @@ def _open_what_is_closed() -> None:
 
 def _write_what_can_be_written() -> None:
     """Escape what the encoding of standard output does not have: a help in Latin-1 has an ``…``."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
 
 
 def _run(arguments: Sequence[str]) -> int:

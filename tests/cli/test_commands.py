@@ -48,7 +48,20 @@ def test_every_help_has_an_example(
         (("run",), "meup: Missing argument 'MODULE:AGENT'; see meup run --help"),
         (("gateway", "--port", "70000"), "meup: Invalid value for '--port'"),
         (("gateway",), "meup: a gateway needs either --config FILE or --dev"),
-        (("tail",), "meup: the url is missing; give --url or set MEUP_URL"),
+        (
+            ("tail",),
+            "meup: the url, the space and the token are missing; set MEUP_URL, MEUP_SPACE and"
+            " MEUP_TOKEN, or give --url, --space and --token-file",
+        ),
+        (
+            ("tail", "--url", "", "--space", "s"),
+            "meup: the url and the token are missing; set MEUP_URL and MEUP_TOKEN, or give --url"
+            " and --token-file",
+        ),
+        (
+            ("tail", "--space", "s", "--token", "t"),
+            "meup: the url is missing; give --url or set MEUP_URL",
+        ),
         (
             ("tail", "--url", "ws://x", "--space", "s"),
             "meup: the token is missing; set MEUP_TOKEN, or give --token-file or --token",

@@ -44,6 +44,14 @@ def test_json_has_the_capabilities_as_they_were_announced(here: Here) -> None:
     assert people["alice"]["me"] is True
 
 
+def test_a_token_may_come_out_of_a_pipe(stage: Stage) -> None:
+    settings = stage.variables()
+    token = settings.pop("MEUP_TOKEN")
+    done = meup("who", "--token-file", "/dev/stdin", given=f"{token}\n", variables=settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("alice ")
+
+
 def test_a_wrong_token_is_no_way_in(here: Here) -> None:
     done = here("who", "--token", "wrong")
     assert (done.code, done.out) == (exit_codes.NO_CONNECTION, "")
