@@ -191,28 +191,42 @@ class ToolError(PeerError):
 
 
 class ProposalEdited(PeerError):
-    """A proposal was carried out, but not as it was proposed; whoever can live with that says so.
+    """A proposal was carried out otherwise than proposed; whoever can live with that says so.
+
+    Where the fulfiller tells the outcome and not whether it changed something, as gateways that
+    hide the request make possible, it counts as changed: nobody can say that it was not.
 
     Attributes:
         by: Who fulfilled it.
         changes: What was carried out otherwise, each with ``path``, ``proposed``, ``fulfilled``.
         value: What the tool returned.
+        certain: Whether it is known that something was changed.
     """
 
-    def __init__(self, proposal_id: str, by: str, changes: Sequence[Any], value: Any) -> None:
+    def __init__(
+        self,
+        proposal_id: str,
+        by: str,
+        changes: Sequence[Any],
+        value: Any,
+        *,
+        certain: bool = True,
+    ) -> None:
         said = "; ".join(
             f"{change.path}: {change.fulfilled!r} instead of {change.proposed!r}"
             for change in changes
         )
+        how = said[:MAX_SAID_CHARS] or "how is hidden by the gateway"
+        what = f" otherwise than proposed: {how}" if certain else ", perhaps not as it was proposed"
         super().__init__(
-            f"proposal {proposal_id} was fulfilled by {by!r} otherwise than proposed: "
-            f"{said[:MAX_SAID_CHARS] or 'how is hidden by the gateway'}; "
+            f"proposal {proposal_id} was fulfilled by {by!r}{what}; "
             "pass accept_edits=True to take its result"
         )
         self.proposal_id = proposal_id
         self.by = by
         self.changes = tuple(changes)
         self.value = value
+        self.certain = certain
 
 
 class ProposalRejected(PeerError):

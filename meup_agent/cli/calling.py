@@ -29,8 +29,9 @@ from meup_agent.errors import (
     ToolError,
 )
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
-from meup_agent.protocol.outcomes import Fulfilled, Rejected, Responded
+from meup_agent.protocol.outcomes import Expired, Fulfilled, Rejected, Responded
 
 if TYPE_CHECKING:
     from meup_agent.cli.reading import Given
@@ -201,6 +202,8 @@ async def _propose(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> _
             why = "" if wanted.as_proposal else ", since you may not call it yourself"
             said = f"{_name(wanted)}({in_words(arguments, 200)})"
             visit.notes.say(f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide")
+            if not wanted.to and _nobody_may(visit.space, wanted, arguments):
+                visit.notes.say("nobody who is here may fulfill it; somebody may still come")
             outcome = await proposal.outcome()
         if isinstance(outcome, Fulfilled):
             visit.notes.say(f"fulfilled by {outcome.by}")
@@ -209,7 +212,29 @@ async def _propose(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> _
             error = ProposalRejected(outcome.proposal_id, outcome.reason, outcome.by)
             explained = await _explanation(envelopes, outcome)
             raise Failure(f"{error}{explained}", exit_codes.REJECTED) from error
+        if isinstance(outcome, Expired) and (by := _begun_by(visit.space, proposal.id)):
+            raise Failure(
+                f"proposal {proposal.id} expired: {by} had begun to fulfill it, and it was not done"
+                " in time; it was withdrawn",
+                exit_codes.TIMED_OUT,
+            )
     raise_for(outcome, what=f"proposal {proposal.id}")
+
+
+def _begun_by(space: Space, proposal_id: str) -> str:
+    """Whose fulfilling request went out, as far as we have seen; empty: nobody's."""
+    records = (each for each in space.proposals if each.key == (space.me, proposal_id))
+    return ", ".join(each.by for record in records for each in record.fulfillments)
+
+
+def _nobody_may(space: Space, wanted: Wanted, arguments: dict[str, Any]) -> bool:
+    """Whether nobody else who is present has announced that they may make the call."""
+    payload = payloads.request("tools/call", _params(wanted, arguments), "")
+    return not any(
+        compile_announced(each.capabilities).allow(kinds.MCP_REQUEST, payload)
+        for each in space.participants
+        if each.id != space.me
+    )
 
 
 async def _explanation(envelopes: Watcher, rejected: Rejected) -> str:
@@ -235,17 +260,24 @@ async def _print(visit: Visit, wanted: Wanted, answer: _Answer) -> None:
         await visit.output.write(text)
     else:
         visit.notes.say(f"{_name(wanted)} is done; it returned nothing")
-    if fulfilled is None or not fulfilled.changes:
+    if fulfilled is None or fulfilled.as_proposed:
         return
+    sentence = _difference(fulfilled)
+    if not wanted.accept_edits:
+        raise Failure(f"{sentence}; --accept-edits takes that as success", exit_codes.EDITED)
+    visit.notes.say(sentence)
+
+
+def _difference(fulfilled: Fulfilled) -> str:
+    if not fulfilled.knows_edits:
+        return "carried out, and nobody says whether as proposed"
     said = "; ".join(
         f"{visible(each.path, 64)} is {compact(each.fulfilled, 64)}"
         f" instead of {compact(each.proposed, 64)}"
         for each in fulfilled.changes
     )
-    sentence = f"carried out otherwise than proposed: {visible(said, MAX_CHANGES)}"
-    if not wanted.accept_edits:
-        raise Failure(f"{sentence}; --accept-edits takes that as success", exit_codes.EDITED)
-    visit.notes.say(sentence)
+    said = visible(said, MAX_CHANGES) or "how is hidden by the gateway"
+    return f"carried out otherwise than proposed: {said}"
 
 
 def _document(value: Any, answer: _Answer) -> dict[str, Any]:

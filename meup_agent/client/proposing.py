@@ -76,10 +76,12 @@ class OwnProposal:
         """Wait until it is carried out, and return what the tool returned.
 
         Args:
-            accept_edits: Also what was carried out otherwise than proposed is a result.
+            accept_edits: Also what was carried out otherwise than proposed, or perhaps so, is a
+                result.
 
         Raises:
-            ProposalEdited: It was carried out otherwise than proposed; the error has the result.
+            ProposalEdited: It was carried out otherwise than proposed, or nobody says whether it
+                was; the error has the result.
             ProposalRejected: It was rejected.
             ProposalExpired: Nobody decided in time.
             ProposalWithdrawn: It was withdrawn meanwhile.
@@ -93,8 +95,10 @@ class OwnProposal:
         if not isinstance(outcome, Fulfilled):
             raise_for(outcome, what=f"proposal {self.id}")
         value = tool_value(outcome)
-        if outcome.edited and not accept_edits:
-            raise ProposalEdited(self.id, outcome.by, outcome.changes, value)
+        if not outcome.as_proposed and not accept_edits:
+            raise ProposalEdited(
+                self.id, outcome.by, outcome.changes, value, certain=outcome.knows_edits
+            )
         return value
 
     async def withdraw(self, reason: str = Reason.NO_LONGER_NEEDED) -> None:

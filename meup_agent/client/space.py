@@ -137,7 +137,7 @@ class Space:
             timeout: Seconds to wait; ``None``: as long as it takes.
             idempotent: A request may be sent again after a reconnect, under the same id.
             accept_edits: If it becomes a proposal: take the result also of what was carried out
-                otherwise than proposed.
+                otherwise than proposed, or perhaps so.
             on_progress: Told of progress; must return at once.
 
         Returns:
@@ -147,7 +147,8 @@ class Space:
             InvalidArguments: There is no such tool, or it does not take these; nothing was sent.
             ToolError: The tool ran and failed.
             RequestError: It was answered with an error, for example for wrong arguments.
-            ProposalEdited: The proposal was carried out otherwise than proposed.
+            ProposalEdited: The proposal was carried out otherwise than proposed, or nobody says
+                whether it was.
             ProposalRejected: The proposal was rejected.
             ProposalExpired: Nobody decided in time.
             RequestTimeout: No response came in time.

@@ -47,6 +47,11 @@ class Fulfilled(msgspec.Struct, frozen=True):
         return not self.relayed or self.relay_says_edited is not None
 
     @property
+    def as_proposed(self) -> bool:
+        """Whether what was carried out is what was proposed, and that is known."""
+        return self.knows_edits and not self.edited
+
+    @property
     def is_error(self) -> bool:
         """Whether it failed: a JSON-RPC error, or a tool's result with ``isError``."""
         if self.error is not None:

@@ -17,6 +17,7 @@ from websockets.sync.client import connect
 
 from meup_agent import Agent, Context, Proposal, Space, Withdrawal
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.protocol import kinds, payloads
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\r\x9b31m[red]\u200b"
 ESCAPED = "\\e[2J\\e]0;owned\\x07\\u202egnp.exe\\r\\x9b31m[red]\\u200b"
@@ -184,12 +185,21 @@ def _reviewer(stage: Stage) -> Agent:
     reviewer = Agent("reviewer")
 
     @reviewer.on_proposal(name="write_file")
-    async def review(proposal: Proposal) -> None:
+    async def review(proposal: Proposal, space: Space) -> None:
         path = proposal.arguments["path"]
         if path == "bad":
             await proposal.reject("unsafe", explain=f"never there {HOSTILE}")
         elif path == "edited":
             await proposal.fulfill({**proposal.arguments, "path": "elsewhere"})
+        elif path == "told":
+            # As some do: an answer to the proposal, whatever was done for it.
+            result = {"content": [{"type": "text", "text": "'told' has 't'"}]}
+            await space.send(
+                kinds.MCP_RESPONSE,
+                payloads.result(proposal.id, result),
+                to=proposal.proposer,
+                correlation=proposal.id,
+            )
         elif path == "later":
             stage.tell("proposed", proposal.id)
         else:

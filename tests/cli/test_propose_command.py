@@ -49,6 +49,13 @@ def test_an_edited_one_is_told_of(here: Here) -> None:
     ]
 
 
+def test_one_that_may_have_been_edited_is_told_of(here: Here) -> None:
+    strict = here(*WRITE, "path=told")
+    assert (strict.code, strict.out) == (exit_codes.EDITED, "'told' has 't'\n")
+    assert "nobody says whether as proposed; --accept-edits" in strict.err
+    assert here(*WRITE, "path=told", "--accept-edits").code == 0
+
+
 def test_a_rejected_one_says_who_and_why(stage: Stage, here: Here) -> None:
     done = here(*WRITE, "path=bad", "--to", "reviewer")
     assert (done.code, done.out) == (exit_codes.REJECTED, "")

@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Fulfilled, Proposal, Reason, RequestError, Withdrawal
+from meup_agent import Agent, Fulfilled, Proposal, ProposalEdited, Reason, RequestError, Withdrawal
 from tests.existing.gateways import ExistingGateway
 from tests.existing.people import PATIENCE, SPACE, joined, only_on_v04, patiently
 from tests.existing.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
@@ -197,11 +197,16 @@ async def test_their_answer_to_our_proposal_itself_is_its_outcome(
                 async with joined(gateway, "proposer") as space:
                     async with space.propose("files", "write", {"path": "a"}, to=to) as proposal:
                         outcome = await proposal.outcome()
+                    call = ("files", "write", {"path": "a"})
+                    with pytest.raises(ProposalEdited, match="perhaps not as it was") as error:
+                        await space.call(*call, to=to)
+                    assert not error.value.certain
+                    assert await space.call(*call, to=to, accept_edits=True) == error.value.value
     assert isinstance(outcome, Fulfilled)
     assert outcome.by == "typescript"
     assert (outcome.relayed, outcome.knows_edits, outcome.edited) == (True, False, False)
     assert outcome.result["structuredContent"] == {"result": "wrote a"}
-    assert calls == ["a"]
+    assert calls == ["a", "a", "a"]
 
 
 @pytest.mark.rule("5.who.response")

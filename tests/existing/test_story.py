@@ -166,6 +166,7 @@ async def test_a_proposer_learns_that_something_else_was_carried_out(
                 with pytest.raises(ProposalEdited) as error:
                     await space.call("files", "write", {"path": "a"}, to="reviewer")
     assert (error.value.by, error.value.value) == ("reviewer", "wrote b.txt")
+    assert error.value.certain
     hidden = gateway.version.to_routes
     assert [change.path for change in error.value.changes] == ([] if hidden else ["arguments.path"])
 

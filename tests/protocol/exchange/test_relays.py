@@ -271,6 +271,7 @@ def test_a_relay_says_whether_something_was_changed(
     ending = woken(relay(hidden, key.id, body={"result": {**CONTENT, "_meta": said_of_it}}))[key]
     assert isinstance(ending, Fulfilled)
     assert (ending.edited, ending.knows_edits, ending.executor) == (edited, known, executor)
+    assert ending.as_proposed == (known and not edited)
 
 
 @pytest.mark.rule("2.relay.accepted", "4.13.loser_is_reported")
