@@ -103,6 +103,7 @@ def test_a_search_that_costs_too_much_ends(pattern: object, value: object) -> No
         ("{a,b}" * 40 + "**", "ab" * 500_000, True),
         ({"**": 7}, {"a": [0] * 200_000 + [7]}, True),
         ({"$..a": 7}, {"b": [{"c": 1}] * 100_000 + [{"a": 7}]}, True),
+        ({"text": "!/(?i)password|secret/"}, {"text": "a word " * 100_000}, True),
     ],
 )
 def test_large_values_are_decided(pattern: object, value: object, expected: bool) -> None:

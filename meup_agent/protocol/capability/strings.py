@@ -20,8 +20,8 @@ MAX_STEPS: Final = 20_000
 
 _SHOWN_CHARS: Final = 60  # of a pattern, in an error message
 
-# A regular expression that only looks for letters, whatever stands around them.
-_WORDS: Final = re.compile(r"\^?(?:[^\\^$.|?*+()[\]{}]|\\[^\w]|\|)*\$?")
+# A regular expression that only looks for letters, small or large, whatever stands around them.
+_WORDS: Final = re.compile(r"(?:\(\?i\))?\^?(?:[^\\^$.|?*+()[\]{}]|\\[^\w]|\|)*\$?")
 
 
 class Strings:
