@@ -203,7 +203,7 @@ async def _propose(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> _
             said = f"{_name(wanted)}({in_words(arguments, 200)})"
             visit.notes.say(f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide")
             if not wanted.to and _nobody_may(visit.space, wanted, arguments):
-                visit.notes.say("nobody who is here may fulfill it; somebody may still come")
+                visit.notes.say("nobody who is here may fulfill it, but somebody may still come")
             outcome = await proposal.outcome()
         if isinstance(outcome, Fulfilled):
             visit.notes.say(f"fulfilled by {outcome.by}")

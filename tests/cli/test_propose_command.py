@@ -75,6 +75,31 @@ def test_an_undecided_one_expires(stage: Stage, here: Here) -> None:
     assert "expired: nobody decided it in time" in done.err
 
 
+def test_one_that_takes_too_long_is_not_called_undecided(stage: Stage, here: Here) -> None:
+    done = here("propose", "files", "read_long", "--ttl", "2")
+    assert (done.code, done.out) == (exit_codes.TIMED_OUT, "")
+    assert "expired: reviewer had begun to fulfill it, and it was not done in time" in done.err
+    assert "nobody" not in done.err
+    stage.wait_for_all("started", "stopped", "withdrawn")
+
+
+def test_it_is_said_if_nobody_here_may_fulfill_it(
+    gateway: ThreadedGateway, tail_settings: dict[str, str]
+) -> None:
+    owner = Agent("owner")
+
+    @owner.tool
+    async def work() -> None: ...
+
+    settings = {**tail_settings, "MEUP_TOKEN": gateway.token("alice")}
+    with start_blocking_portal() as portal:
+        joined = owner.join(gateway.url, space="demo", token=gateway.token("tailer"), grace=0.0)
+        with portal.wrap_async_context_manager(joined):
+            done = meup("propose", "tailer", "work", "--ttl", "0.1", variables=settings)
+    assert done.returncode == exit_codes.TIMED_OUT
+    assert "nobody who is here may fulfill it, but somebody may still come" in done.stderr
+
+
 def test_ctrl_c_withdraws_it(stage: Stage) -> None:
     with running("propose", "files", "nothing", variables=stage.variables("paula")) as propose:
         proposal = stage.wait_for("proposed")
