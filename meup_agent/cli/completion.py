@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from meup_agent.cli.wording import NOUNS
 from meup_agent.protocol.kinds import KINDS, dotted
 from meup_agent.protocol.reasons import Reason
 
 
 def complete_kind(incomplete: str) -> list[str]:
-    """Kinds, with dots or with slashes, as the beginning has them."""
+    """Kinds, with dots or with slashes, as the beginning has them, and words of the timeline."""
     names = KINDS if "/" in incomplete else map(dotted, KINDS)
-    return list(_beginning(incomplete, names))
+    return list(_beginning(incomplete, [*NOUNS, *names]))
 
 
 def complete_reason(incomplete: str) -> list[str]:

@@ -34,8 +34,8 @@ def who(
 ) -> None:
     """Show who is in the space, and what each of them may send.
 
-    What a participant may always do is not listed: answer what it is asked, and take back what it
-    proposed.
+    What everybody may do without a capability is not listed; at this package's gateway: to answer
+    what one is asked, to tell its progress, and to cancel what one has asked for.
 
     Example: `MEUP_TOKEN=… meup who --url ws://localhost:8420 --space demo`
     """

@@ -25,6 +25,9 @@ _NOUNS: Final = {
     kinds.SYSTEM_ERROR: "refused",
 }
 
+NOUNS: Final = (*_NOUNS.values(), "cancel", "progress")
+"""The words that this file says for kinds of envelopes, or of what they hold."""
+
 
 class Progressed(NamedTuple):
     """How far something is.
