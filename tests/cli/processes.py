@@ -5,7 +5,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 COMMAND = (sys.executable, "-W", "error", "-m", "meup_agent.cli")
 
-PATIENCE = 20.0
+PATIENCE = 30.0
 """Seconds that a process may take for anything; only a hang takes so long."""
 
 
@@ -58,9 +57,8 @@ class Running:
 
     def until(self, wanted: str, *, stream: str = "out") -> str:
         """Read until the output holds a text; all of that stream so far."""
-        deadline = time.monotonic() + PATIENCE
         while wanted not in getattr(self, stream):
-            if not self._read(deadline):
+            if not self._read():
                 raise AssertionError(f"{wanted!r} did not come; {self}")
         return str(getattr(self, stream))
 
@@ -68,18 +66,17 @@ class Running:
         """Send signals, and wait for the end; the exit code."""
         for number in signals:
             self.process.send_signal(number)
-        deadline = time.monotonic() + PATIENCE
-        while self._read(deadline):
+        while self._read():
             pass
-        return self.process.wait(max(0.1, deadline - time.monotonic()))
+        return self.process.wait(PATIENCE)
 
-    def _read(self, deadline: float) -> bool:
-        """Read what there is; `False` at the end of both streams."""
+    def _read(self) -> bool:
+        """Read what there is, or what comes next; `False` at the end of both streams."""
         streams = [each for each in (self.process.stdout, self.process.stderr) if each is not None]
         open_streams = [each for each in streams if not each.closed]
         if not open_streams:
             return False
-        ready, _, _ = select.select(open_streams, [], [], max(0.0, deadline - time.monotonic()))
+        ready, _, _ = select.select(open_streams, [], [], PATIENCE)
         if not ready:
             raise AssertionError(f"nothing came for {PATIENCE:g} s; {self}")
         for each in ready:

@@ -15,6 +15,9 @@ from meup_agent.cli.demo.scenes import SCENES
 from meup_agent.cli.failures import Failure
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
 
+# Half a dozen demos, of as many processes each, begin at the same time.
+pytestmark = pytest.mark.timeout(180)
+
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Everything in a folder: files with their bytes, folders and links without."""
