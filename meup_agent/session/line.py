@@ -154,12 +154,12 @@ class Line:
         """Take frames in wire order; nothing here waits for a person's code."""
         async for frame in transport:
             try:
-                envelope = decode(frame)
+                envelope = decode(frame, unnamed=self._dialect)
             except InvalidEnvelope as error:
                 self._invalid(error)
                 continue
-            if envelope.protocol == BY_RPC_ID:
-                envelope = self._rpc_ids.heard(envelope, envelope.payload)
+            if (envelope.protocol or self._dialect) == BY_RPC_ID:
+                envelope = self._rpc_ids.heard(envelope, envelope.payload, dialect=self._dialect)
             if self._probe is not None and self._probe.takes(envelope):
                 continue
             self._see_taken(envelope)

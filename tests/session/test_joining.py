@@ -10,7 +10,7 @@ import trio
 from anyio import wait_all_tasks_blocked
 
 from meup_agent.errors import WrongParticipant
-from meup_agent.protocol import kinds
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.session import Backoff, Session, Settings
 from meup_agent.session.joining import (
@@ -175,6 +175,25 @@ async def test_what_was_queued_is_said_in_the_dialect_of_the_next_gateway(existi
             chat = json.loads(await anext(again.transport))
             assert (chat["protocol"], chat["payload"]["text"]) == ("meup/v0.2", "hi")
             assert session.dialect == "meup/v0.2"
+
+
+@pytest.mark.rule("1.dialect_adopted", "1.rpc_ids")
+async def test_what_names_no_dialect_is_read_in_the_gateways(existing: Gate) -> None:
+    recorder = Recorder()
+    existing.dialect = "mcpx/v0.1"
+    frame = {"id": "f1", "from": "bob", "to": [ME], "kind": "mcp"}
+    with anyio.fail_after(PATIENCE):
+        async with present(existing, recorder) as (session, end):
+            await end.joined()
+            call = payloads.request("tools/call", {"name": "x"}, "1")
+            await end.raw(json.dumps({**frame, "payload": call}).encode())
+            await recorder.has(started=1)
+            assert recorder.started[0][1].envelope.kind == kinds.MCP_REQUEST
+            with session.watch() as watcher:
+                answer = {**frame, "to": ["bob"], "from": ME, "payload": payloads.result("1", 5)}
+                await end.raw(json.dumps(answer).encode())
+                heard = await anext(watcher)
+                assert (heard.kind, heard.correlation) == (kinds.MCP_RESPONSE, ("f1",))
 
 
 # --- the probe ---

@@ -44,13 +44,16 @@ def spoken(protocol: str) -> str | None:
     return name if name in DIALECTS else None
 
 
-def decode(frame: bytes | str, dialect: str | None = None) -> Envelope:
+def decode(
+    frame: bytes | str, dialect: str | None = None, *, unnamed: str = DEFAULT_DIALECT
+) -> Envelope:
     """Decode the header of a frame; the payload stays raw.
 
     Args:
         frame: One message, JSON in UTF-8.
         dialect: The dialect it is in; ``None``: the one that its ``protocol`` names. A frame that
             names another dialect than this one is refused.
+        unnamed: Where ``dialect`` is ``None``: the dialect of a frame that names none.
 
     Raises:
         InvalidEnvelope: The frame is too large, too deep, no UTF-8, no JSON or no envelope.
@@ -65,7 +68,7 @@ def decode(frame: bytes | str, dialect: str | None = None) -> Envelope:
         raise unreadable(error, frame) from None
     said = header.protocol
     if dialect is None:
-        reader = _READERS.get(said or DEFAULT_DIALECT)
+        reader = _READERS.get(said or unnamed)
         if reader is None:
             raise InvalidEnvelope(
                 "invalid_envelope",

@@ -37,22 +37,24 @@ class RpcIds:
     def __init__(self) -> None:
         self._by_sender: OrderedDict[str, OrderedDict[str, _Request]] = OrderedDict()
 
-    def heard(self, envelope: Envelope, payload: object) -> Envelope:
+    def heard(self, envelope: Envelope, payload: object, *, dialect: str = "") -> Envelope:
         """Remember a request; tell what a response answers.
 
         Args:
             envelope: One that came, in the order of the wire, whatever its dialect.
             payload: Its payload as JSON values.
+            dialect: Its dialect, where it does not say so itself.
 
         Returns:
             The envelope. A response in ``mcpx/v0.1`` that names its request by a JSON-RPC id alone
             has the request's envelope id as its correlation, its frame as it came.
         """
+        said = envelope.protocol or dialect
         if envelope.kind == kinds.MCP_REQUEST:
             call = payloads.read_call(payload)
             if call.rpc_name is not None and not call.is_notification:
                 self._remember(envelope, call.rpc_name)
-        elif envelope.kind == kinds.MCP_RESPONSE and envelope.protocol == BY_RPC_ID:
+        elif envelope.kind == kinds.MCP_RESPONSE and said == BY_RPC_ID:
             name = payloads.read_call(payload).rpc_name
             request = None if name is None else self._request(envelope, name)
             if request is not None:
