@@ -49,7 +49,7 @@ def identify(tokens: Tokens, token: str) -> Identity:
     """
     identity = tokens.identify(token)
     if identity is None:
-        raise NotAdmitted(TOKEN_REFUSED, "the token is not known here; check it with its giver")
+        raise NotAdmitted(TOKEN_REFUSED, "the token is not known here")
     return identity
 
 
@@ -60,7 +60,7 @@ def enter(identity: Identity, space: str, spaces: Container[str]) -> None:
         NotAdmitted: There is no such space, or the token is for another.
     """
     if space not in spaces:
-        raise NotAdmitted(NO_SUCH_SPACE, "there is no such space here; check its name")
+        raise NotAdmitted(NO_SUCH_SPACE, "no space here has this name")
     if identity.space != space:
         raise NotAdmitted(TOKEN_REFUSED, "the token is for another space")
 

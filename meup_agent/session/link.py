@@ -192,7 +192,9 @@ class Link:
         ends = _ENDS.get(code)
         if ends is not None:
             kind, sentence = ends
-            raise kind(sentence.format(where=self._where) + because) from error
+            # A gateway of ours gives as its reason what the sentence says already.
+            more = "" if said in sentence else because
+            raise kind(sentence.format(where=self._where) + more) from error
 
     def _delay(self, state: RetryCallState) -> float:
         if self._welcomed_for is not None and self._welcomed_for >= self._backoff.stable:
