@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 import typer
 from typer.main import get_command
@@ -35,7 +36,6 @@ from meup_agent.errors import MeupError
 
 app = typer.Typer(
     name="meup",
-    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("call")(call)
@@ -49,6 +49,9 @@ app.command("run")(run_agent)
 app.command("tail")(tail)
 app.command("tools")(tools)
 app.command("who")(who)
+
+WIDE_ENOUGH: Final = 60
+"""Columns from which on a help is shown in frames; narrower ones would cut the options' names."""
 
 # What is wrong with a command line. Typer keeps a copy of click, whose names are not public.
 _Complaint = cast("type[Exception]", typer.BadParameter.__mro__[2])
@@ -120,6 +123,8 @@ def _write_what_can_be_written() -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    is_wide = shutil.get_terminal_size().columns >= WIDE_ENOUGH
+    app.rich_markup_mode = "markdown" if is_wide else None
     try:
         result = cast("Any", get_command(app)).main(
             args=list(arguments), prog_name="meup", standalone_mode=False

@@ -40,6 +40,17 @@ def test_every_help_has_an_example(
     assert all(f"meup {command}" in line for line in examples)
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_narrow_terminal_shows_options_in_full(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert run([command, "--help"]) == exit_codes.OK
+    shown = capsys.readouterr().out
+    names = {name for each in MEUP.commands[command].params for name in each.opts}
+    assert all(name in shown for name in names if name.startswith("--"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
