@@ -402,6 +402,7 @@ class Outgoing:
             case OutgoingAction.NOTE_SENT:
                 if exchange.fulfills is not None:
                     self._fulfilled.put(exchange.fulfills, True, now)
+                    self._note_unseen(exchange, now)
             case OutgoingAction.NOTE_LOST:
                 exchange.lost = True
             case OutgoingAction.SEND_AGAIN:
@@ -417,6 +418,7 @@ class Outgoing:
                 step_own(exchange, ending, self._situation.me)
                 if exchange.fulfills is not None:
                     self._fulfilled.pop(exchange.fulfills)
+                    self._note_unseen(exchange, now, ended=True)
             case (
                 OutgoingAction.END
                 | OutgoingAction.REJECTED_AND_END
@@ -426,11 +428,26 @@ class Outgoing:
                 guarantees = self._situation.roster.guarantees
                 step_own(exchange, ending, self._situation.me, echo=guarantees.echo)
                 say_end(self._situation.voice, exchange, cause or cause_of(ending), now)
+                self._note_unseen(exchange, now, ended=True)
         exchange.state = state
         if action is OutgoingAction.NOTE_SENT:
             self._watch_absence(exchange, now)
         if not exchange.is_open and exchange.ending is None:
             self._close(exchange, ending, now)
+
+    def _note_unseen(self, exchange: Exchange, now: float, *, ended: bool = False) -> None:
+        """Enter our own fulfilling request, or its end, where the gateway hides it from us, too.
+
+        Elsewhere its echo does that, in the gateway's order. Without either the proposal would seem
+        to be pending for good, and could be fulfilled a second time.
+        """
+        if exchange.fulfills is None or not self._situation.roster.guarantees.hidden_targets:
+            return
+        ledger = self._situation.ledger
+        if ended:
+            ledger.request_cancelled(self._situation.me, exchange.key.id, now)
+        else:
+            ledger.requested(exchange.draft, now, fulfills=exchange.fulfills)
 
     def _close(self, exchange: Exchange, ending: Ending | None, now: float) -> None:
         assert ending is not None

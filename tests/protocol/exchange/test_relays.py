@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Conflict, Key, ProposalKey, Role, Start
 from meup_agent.protocol.exchange.effects import Effect, Progressed
 from meup_agent.protocol.guarantees import OURS, Guarantees
 from meup_agent.protocol.outcomes import Expired, Fulfilled
+from meup_agent.protocol.reasons import Cause, Reason
 from tests.protocol.exchange.peer import (
     CALL,
     EXCHANGES,
@@ -103,6 +105,33 @@ def test_the_response_to_our_fulfillment_is_sent_on_to_the_proposer(hidden: Peer
         "id": "p1",
         "result": {**CONTENT, "_meta": {payloads.DIGEST: "d"}},
     }
+
+
+@pytest.mark.rule("4.2.in_progress", "4.2.fulfilled_by_response", "4.4.already_in_progress")
+def test_what_we_fulfill_unseen_is_in_progress_and_then_fulfilled(hidden: Peer) -> None:
+    key = fulfilling(hidden)
+    record = hidden.table.ledger.get(P1, hidden.now)
+    assert record is not None
+    assert record.in_progress_by == hidden.name
+    hidden.response("tool", key.id, result=CONTENT)
+    assert record.state == "fulfilled"
+    with pytest.raises(AlreadyDecided):
+        fulfilling(hidden)
+
+
+@pytest.mark.parametrize("end", ["given up", "refused"])
+def test_what_we_fulfill_unseen_and_in_vain_is_pending_again(hidden: Peer, end: str) -> None:
+    key = fulfilling(hidden)
+    if end == "refused":
+        hidden.refused(key.id)
+    else:
+        hidden.did(hidden.table.give_up(key, Cause(Reason.TIMEOUT), hidden.now))
+    record = hidden.table.ledger.get(P1, hidden.now)
+    assert record is not None
+    assert (record.state, record.in_progress_by) == ("pending", None)
+    again = fulfilling(hidden)
+    hidden.response("tool", key.id, result=CONTENT)  # too late, and carried out all the same
+    assert hidden.table.is_open(again)
 
 
 @pytest.mark.rule("2.relay.sent")
