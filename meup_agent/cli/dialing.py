@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
+from meup_agent.cli.escape import visible
 from meup_agent.errors import CannotConnect
 from meup_agent.transport.base import ABNORMAL, CloseInfo, Transport
 from meup_agent.transport.websocket import websocket_connector
+
+FINAL: Final = frozenset({4400, 4403, 4404, 4409})
+"""Close codes after which nobody dials again (PROTOCOL 3); the error that follows says why."""
+
+MAX_WORDS: Final = 200
+"""Characters that are said of an end: more than a close frame has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +88,10 @@ def in_words(info: CloseInfo) -> str:
     if info.code == ABNORMAL:
         return "dropped without a close frame"
     return f"closed with code {info.code}" + (f": {info.reason}" if info.reason else "")
+
+
+def loss(info: CloseInfo) -> str:
+    """How a connection ended and what comes next, on a line that is safe to print."""
+    if info.code in FINAL:
+        return f"connection ended, closed with code {info.code}"
+    return f"connection lost, {visible(in_words(info), MAX_WORDS)}; dialling again"

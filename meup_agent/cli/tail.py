@@ -20,7 +20,7 @@ from meup_agent.cli.dialing import (
     FirstAttemptFailed,
     Made,
     TellingConnector,
-    in_words,
+    loss,
 )
 from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
@@ -192,9 +192,7 @@ class _Tail:
             case Made() if self._me:
                 await self._send.send(_Note("connected again"))
             case Ended(info):
-                await self._send.send(
-                    _Note(f"connection lost, {visible(in_words(info), 200)}; dialling again")
-                )
+                await self._send.send(_Note(loss(info)))
             case _:
                 pass
 

@@ -18,7 +18,7 @@ from meup_agent.cli.dialing import (
     Ended,
     FirstAttemptFailed,
     TellingConnector,
-    in_words,
+    loss,
 )
 from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
@@ -117,7 +117,7 @@ class Visit:
 
     async def _tell(self, event: ConnectionEvent) -> None:
         if isinstance(event, Ended) and self._acting is not None:
-            self.notes.say(f"connection lost, {in_words(event.info)}; dialling again")
+            self.notes.say(loss(event.info))
 
     # --- signals ---
 

@@ -192,6 +192,7 @@ def test_being_taken_over_ends_it(gateway: ThreadedGateway, tail_settings: dict[
             second.until("nobody else")
             assert first.end() == exit_codes.NO_CONNECTION
     assert first.err.count("took over") == 1
+    assert "dialling again" not in first.out
     assert "Traceback" not in first.err
 
 
