@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -581,7 +581,7 @@ class Session(AsyncContextManagerMixin):
 
 def new_id() -> str:
     """128 random bits, in hex."""
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def _said(envelope: Envelope) -> str:

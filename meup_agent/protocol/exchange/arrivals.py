@@ -74,14 +74,17 @@ class Arrivals:
             self._others(envelope, now)
 
     def _others(self, envelope: Envelope, now: float) -> None:
-        is_new = self._is_new(envelope, now)
-        if envelope.kind in _EXCHANGES:
+        is_watched = self._situation.wants(Role.KIND, envelope)
+        is_exchange = envelope.kind in _EXCHANGES
+        # Of exchanges, only who watches them cares whether they came before.
+        is_new = (is_exchange and not is_watched) or self._is_new(envelope, now)
+        if is_exchange:
             self._exchange(envelope, now)
         elif not is_new:
             self._situation.drop("duplicate", envelope, expected=True)
         elif envelope.kind == kinds.CHAT and envelope.concerns(self._situation.me):
             self._incoming.notice(Role.CHAT, envelope, now)
-        if is_new:
+        if is_watched and is_new:
             self._incoming.notice(Role.KIND, envelope, now)
 
     def _is_new(self, envelope: Envelope, now: float) -> bool:

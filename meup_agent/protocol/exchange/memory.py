@@ -14,10 +14,14 @@ V = TypeVar("V")
 
 def size_of(envelope: Envelope) -> int:
     """Bytes that an envelope takes while it is kept: all that its sender chose the length of."""
-    texts = (envelope.id, envelope.sender, envelope.kind, envelope.ts or "", envelope.context or "")
-    names = (*texts, *envelope.to, *envelope.correlation)
-    added = sum(len(name) + len(raw) for name, raw in envelope.added)
-    return len(envelope.raw_payload) + len(envelope.frame) + added + sum(map(len, names))
+    size = len(envelope.raw_payload) + len(envelope.frame)
+    size += len(envelope.id) + len(envelope.sender) + len(envelope.kind)
+    size += len(envelope.ts or "") + len(envelope.context or "")
+    for name in (*envelope.to, *envelope.correlation):
+        size += len(name)
+    for name, raw in envelope.added:
+        size += len(name) + len(raw)
+    return size
 
 
 class Memory(Generic[K, V]):
