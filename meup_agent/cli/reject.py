@@ -135,7 +135,7 @@ def _remark_id(visit: Visit, given: str) -> None:
     """Who has just come has seen no proposal, and cannot tell what a shortened id means."""
     if len(given) < WHOLE_ID and _HEX.issuperset(given):
         visit.notes.say(
-            f"{given!r} looks shortened, and is sent as it is: if it is, nobody will know it;"
+            f"{given!r} looks shortened, and is sent as it is, though nobody may know it by that;"
             " meup tail --json shows ids in full"
         )
 

@@ -9,17 +9,22 @@ import anyio
 import typer
 from rich.text import Text
 
+from meup_agent.cli import exit_codes
 from meup_agent.cli.connection import Participant, Space, Token, TokenFile, Url, address
 from meup_agent.cli.escape import visible
+from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.results import as_json_line
 from meup_agent.cli.schema import Argument, read_inputs
 from meup_agent.cli.visit import Visit
 from meup_agent.cli.waiting import waiting_for
-from meup_agent.errors import MeupError
+from meup_agent.errors import MeupError, Refused
+from meup_agent.protocol import kinds, payloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from meup_agent.client import space as client
 
 AT_ONCE: Final = 16
 """Participants that are asked at the same time."""
@@ -70,13 +75,25 @@ def tools(
         errors = [each.error for each in listed if each.error is not None]
         if errors and len(errors) == len(listed):
             # Nobody answered: what is wrong with the first is most likely wrong with all.
-            raise errors[0]
+            raise _not_allowed(visit.space, errors[0]) or errors[0]
         if as_json:
             await visit.output.write(as_json_line(_document(listed)))
         else:
             await _show(visit, listed)
 
     Visit(where, colour=not no_colour).run(act)
+
+
+def _not_allowed(space: client.Space, error: MeupError) -> Failure | None:
+    """What to say where it is our capabilities that do not allow the question."""
+    asked = payloads.request("tools/list", {}, "")
+    if not isinstance(error, Refused) or space.may(kinds.MCP_REQUEST, asked):
+        return None
+    return Failure(
+        f"{visible(space.me, MAX_NAME)!r} may not ask for tools: that takes the capability"
+        " mcp/request with the method tools/list; meup who shows what everybody may send",
+        exit_codes.REFUSED,
+    )
 
 
 async def _ask(visit: Visit, names: list[str], limit: float | None) -> list[_Listed]:

@@ -207,7 +207,7 @@ class Link:
     def _announce(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         delay = state.next_action.sleep if state.next_action else 0.0
-        log.info("%s; trying again in %.1f s", error, delay)
+        log.info("%s; trying again in %.2f s", error, delay)
         self._on_retry(error, delay)
 
 

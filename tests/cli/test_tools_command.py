@@ -56,3 +56,4 @@ def test_who_is_not_there_or_may_not_ask_is_told(here: Here) -> None:
     refused = here("tools", participant="nobody")
     assert (refused.code, refused.out) == (exit_codes.REFUSED, "")
     assert refused.err.count("\n") == 1
+    assert refused.err.startswith("meup: 'nobody' may not ask for tools: that takes")
