@@ -6,12 +6,13 @@ from collections import deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from anyio import Event, Lock, ResourceGuard
+from anyio import Lock, ResourceGuard
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.errors import TransportClosed
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.transport.base import ABNORMAL, TOO_BIG, CloseInfo, Connector, closing
+from meup_agent.transport.loops import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -33,8 +34,8 @@ class MemoryTransport:
         self._capacity = capacity
         self._max_frame_bytes = max_frame_bytes
         self._inbox: deque[bytes] = deque()
-        self._arrived = Event()
-        self._room = Event()
+        self._arrived = Wakeup()
+        self._room = Wakeup()
         # One sender at a time waits for room, so frames leave in the order of the calls.
         self._turn = Lock()
         self._reading = ResourceGuard("reading from")
@@ -54,32 +55,38 @@ class MemoryTransport:
         Raises:
             TransportClosed: The connection has ended.
         """
-        await checkpoint_if_cancelled()
         peer = self._peer
-        async with self._turn:
-            while self._closed is None and len(peer._inbox) >= peer._capacity:
-                peer._room = Event()
-                await peer._room.wait()
-            if self._closed is not None:
-                raise TransportClosed(self._closed.code, self._closed.reason)
-            if len(frame) > peer._max_frame_bytes:
-                peer._close(CloseInfo(TOO_BIG, f"over {peer._max_frame_bytes} bytes", local=True))
-            else:
-                peer._inbox.append(frame)
-                peer._arrived.set()
+        # A message for which there is room is sent without a checkpoint, as into a socket.
+        if self._turn.locked() or len(peer._inbox) >= peer._capacity:
+            await checkpoint_if_cancelled()
+            async with self._turn:
+                while self._closed is None and len(peer._inbox) >= peer._capacity:
+                    await peer._room.wait()
+                self._hand_over(frame)
+        else:
+            self._hand_over(frame)
+
+    def _hand_over(self, frame: bytes) -> None:
+        """Put a message into the other end's queue, which has room."""
+        if self._closed is not None:
+            raise TransportClosed(self._closed.code, self._closed.reason)
+        peer = self._peer
+        if len(frame) > peer._max_frame_bytes:
+            peer._close(CloseInfo(TOO_BIG, f"over {peer._max_frame_bytes} bytes", local=True))
+        else:
+            peer._inbox.append(frame)
+            peer._arrived.wake()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
         with self._reading:
-            await checkpoint_if_cancelled()
             while not self._inbox:
                 if self._closed is not None:
                     raise StopAsyncIteration
-                self._arrived = Event()
                 await self._arrived.wait()
-            self._room.set()
+            self._room.wake()
             return self._inbox.popleft()
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
@@ -110,8 +117,8 @@ class MemoryTransport:
     def _end(self, info: CloseInfo) -> None:
         """Note how it ended, and wake everyone who waits at this end's queue."""
         self._closed = info
-        self._arrived.set()
-        self._room.set()
+        self._arrived.wake()
+        self._room.wake()
 
     @classmethod
     def pair(cls, capacity: int, max_frame_bytes: int) -> tuple[Self, Self]:
