@@ -101,7 +101,7 @@ class Proposal:
         params = payloads.without_meta(self._call.params)
         if arguments is not None:
             if self.method == "tools/call":
-                self._tools.check(to, self.tool, arguments)
+                await self._tools.check(to, self.tool, arguments, timeout)
             params["arguments"] = arguments
         changes = payloads.changes(self._call, payloads.Call(self.method, params), to)
         meta = {name: value for name, value in self._call.meta.items() if _is_passed_on(name)}

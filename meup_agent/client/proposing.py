@@ -21,7 +21,7 @@ from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.session.timeouts import checked_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from meup_agent.client.progress import OnProgress
     from meup_agent.protocol.exchange import Key
@@ -130,9 +130,24 @@ async def propose(
     ttl: float | None,
     wait: Wait,
     on_progress: OnProgress | None,
+    check: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[OwnProposal]:
-    """Propose a call for the length of a block; see :meth:`meup_agent.Space.propose`."""
+    """Propose a call for the length of a block; see :meth:`meup_agent.Space.propose`.
+
+    Args:
+        session: Where.
+        method: The MCP method.
+        params: Its parameters.
+        target: Who should carry it out.
+        to: Who should decide it.
+        ttl: Seconds to wait.
+        wait: Which rejection ends the wait.
+        on_progress: Told of progress.
+        check: Raises where it is known that the call cannot work.
+    """
     ttl = checked_timeout(ttl)
+    if check is not None:
+        await check()
     proposal_id = session.table.new_id()
     meta = dict(payloads.as_object(params.get(payloads.META)))
     if target is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint
@@ -156,9 +157,9 @@ class Space:
             ParticipantGone: Whoever could answer has left.
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
-        self._tools.check(participant, tool, arguments or {})
         params = {"name": tool, "arguments": arguments or {}}
         if self.may(kinds.MCP_REQUEST, payloads.request("tools/call", params, "")):
+            await self._tools.check(participant, tool, arguments or {}, timeout)
             response = await request(
                 self._session,
                 participant,
@@ -226,17 +227,19 @@ class Space:
             InvalidArguments: The participant's list of tools is known (:meth:`tools`), and there
                 is no such tool, or it does not take these arguments; nothing was sent.
         """
-        if participant is not None:
-            self._tools.check(participant, tool, arguments or {})
+        given = arguments or {}
         return propose(
             self._session,
             "tools/call",
-            {"name": tool, "arguments": arguments or {}},
+            {"name": tool, "arguments": given},
             target=participant,
             to=_names(to),
             ttl=ttl,
             wait=Wait(wait),
             on_progress=on_progress,
+            check=None
+            if participant is None
+            else partial(self._tools.check, participant, tool, given, ttl),
         )
 
     def proposal(self, of: ProposalRecord | Envelope) -> Proposal:

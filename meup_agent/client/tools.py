@@ -23,7 +23,7 @@ from meup_agent.client.current import (
 from meup_agent.client.endings import result_of
 from meup_agent.client.requests import request
 from meup_agent.client.schemas import checker_for
-from meup_agent.errors import InvalidArguments, OutcomeUnknown, RequestTimeout, printable
+from meup_agent.errors import InvalidArguments, MeupError, OutcomeUnknown, RequestTimeout, printable
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange import Key
@@ -50,6 +50,13 @@ MAX_KEPT_LISTS: Final = 256
 MAX_KEPT_CHARS: Final = 16 * 1024 * 1024
 """Of all lists that are kept; those that nobody asked for the longest go first."""
 
+SURE_SECONDS: Final = 60.0
+"""How old a list may be that refuses a call. An older one is asked for again before: not everybody
+says when theirs changes, and a call that the tool would take is not to be refused."""
+
+ASKING_SECONDS: Final = 5.0
+"""How long that may take; then the call is left to the tool."""
+
 MAX_NAMED_TOOLS: Final = 20
 """Tools that an error names; and characters of each name."""
 MAX_NAME_CHARS: Final = 64
@@ -66,12 +73,14 @@ class _Known:
     Attributes:
         raw: The list, as JSON: everybody who asks gets values of their own.
         connection: Which connection of ours it came on.
+        since: When, by the session's clock.
         names: The tools' names.
         checkers: Those of the tools that have been called.
     """
 
     raw: str
     connection: int
+    since: float
     names: tuple[str, ...]
     checkers: dict[str, Checker | None] = field(default_factory=dict[str, "Checker | None"])
 
@@ -143,8 +152,16 @@ class ToolLists:
                     raise
         return await self._wait(participant, self._begin(participant, deadline), math.inf)
 
-    def check(self, participant: str, tool: str, arguments: JsonObject) -> None:
+    async def check(
+        self, participant: str, tool: str, arguments: JsonObject, timeout: float | None
+    ) -> None:
         """Raise if it is known that a tool will not take some arguments.
+
+        Args:
+            participant: Who has the tool.
+            tool: Its name.
+            arguments: Its arguments.
+            timeout: Seconds that the caller waits for the whole call.
 
         Raises:
             InvalidArguments: They do not fit its schema, or there is no such tool.
@@ -153,22 +170,22 @@ class ToolLists:
         known = self._fresh(participant)
         if known is None:
             return
-        if tool not in known.names:
-            raise InvalidArguments(
-                f"{participant!r} has no tool {tool!r}; it has {_listed(known.names)}"
-            )
-        if tool not in known.checkers:
-            described = next(each for each in known.tools() if each.get("name") == tool)
-            whose = f"{tool[:MAX_NAME_CHARS]!r} of {participant!r}"
-            known.checkers[tool] = checker_for(described.get("inputSchema"), whose)
-        checker = known.checkers[tool]
-        problems = [] if checker is None else checker.problems(json.loads(encode_json(arguments)))
-        if problems:
-            raise InvalidArguments(
-                f"tool {tool!r} of {participant!r} does not take these arguments: "
-                + "; ".join(map(str, problems)),
-                [{"argument": each.argument, "problem": each.problem} for each in problems],
-            )
+        try:
+            _check(known, participant, tool, arguments)
+        except InvalidArguments:
+            if self._session.now() - known.since < SURE_SECONDS:
+                raise
+        else:
+            return
+        try:
+            limit = ASKING_SECONDS if timeout is None else min(timeout, ASKING_SECONDS)
+            await self.get(participant, timeout=limit, refresh=True)
+        except MeupError as error:
+            log.info("the tool list of %r is old, and could not be had: %s", participant, error)
+            return
+        known = self._fresh(participant)
+        if known is not None:
+            _check(known, participant, tool, arguments)
 
     # --- what changes a list ---
 
@@ -276,7 +293,7 @@ class ToolLists:
             if not isinstance(cursor, str) or not cursor:
                 break
         names = tuple(str(each["name"]) for each in tools if isinstance(each.get("name"), str))
-        known = _Known(json.dumps(tools), fetch.connection, names)
+        known = _Known(json.dumps(tools), fetch.connection, self._session.now(), names)
         if size > MAX_LIST_CHARS or cursor:
             log.warning("the tool list of %r is too long, and was cut", participant)
         elif not is_list:
@@ -306,6 +323,26 @@ class ToolLists:
         while len(self._kept) > MAX_KEPT_LISTS or self._size > MAX_KEPT_CHARS:
             _, oldest = self._kept.popitem(last=False)
             self._size -= len(oldest.raw)
+
+
+def _check(known: _Known, participant: str, tool: str, arguments: JsonObject) -> None:
+    """Raise if a list says that a tool will not take some arguments; as :meth:`ToolLists.check`."""
+    if tool not in known.names:
+        raise InvalidArguments(
+            f"{participant!r} has no tool {tool!r}; it has {_listed(known.names)}"
+        )
+    if tool not in known.checkers:
+        described = next(each for each in known.tools() if each.get("name") == tool)
+        whose = f"{tool[:MAX_NAME_CHARS]!r} of {participant!r}"
+        known.checkers[tool] = checker_for(described.get("inputSchema"), whose)
+    checker = known.checkers[tool]
+    problems = [] if checker is None else checker.problems(json.loads(encode_json(arguments)))
+    if problems:
+        raise InvalidArguments(
+            f"tool {tool!r} of {participant!r} does not take these arguments: "
+            + "; ".join(map(str, problems)),
+            [{"argument": each.argument, "problem": each.problem} for each in problems],
+        )
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -20,6 +20,7 @@ from meup_agent import (
     Space,
     UsageError,
 )
+from meup_agent.client import tools
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode
 from tests.interaction.people import (
@@ -461,6 +462,7 @@ async def nothing_is_sent(
     tape: Tape, space: Space, verb: Callable[[], Awaitable[object]], match: str
 ) -> InvalidArguments:
     """The verb refuses, and says nothing."""
+    await tape.all_said(space)  # the list that was asked for, too
     before = len(tape.envelopes)
     with pytest.raises(InvalidArguments, match=match) as caught:
         await verb()
@@ -499,6 +501,40 @@ async def test_wrong_arguments_are_not_sent(
             for size in (3, "3"):
                 assert await space.call("tools", "write", {"path": "a", "size": size}) == "a"
     assert notes.all == [("write", "a", 3), ("write", "a", 3)]
+
+
+async def test_an_old_list_refuses_nothing_before_it_was_asked_for_again(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not everybody says when theirs changes."""
+    monkeypatch.setattr(tools, "SURE_SECONDS", 0.0)
+    lists: list[Any] = []
+
+    async def propose(space: Space, tool: str) -> None:
+        async with space.propose("mallory", tool, {"path": "a"}):
+            pass
+
+    with anyio.fail_after(PATIENCE):
+        async with lister(meeting) as mallory, join(meeting, "second") as space:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, space, lists)
+                await mallory.give(await mallory.asked(1), WRITE)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(propose, space, "read")
+                await mallory.give(await mallory.asked(2), WRITE, READ)
+            async with anyio.create_task_group() as tasks:
+
+                async def refused() -> None:
+                    with pytest.raises(InvalidArguments, match="it has 'write', 'read'"):
+                        await propose(space, "erase")
+
+                tasks.start_soon(refused)
+                await mallory.give(await mallory.asked(3), WRITE, READ)
+            await propose(space, "write")
+            await propose(space, "read")
+            # Who does not answer has the last word on the call itself.
+            monkeypatch.setattr(tools, "ASKING_SECONDS", 0.0)
+            await propose(space, "erase")
 
 
 async def test_what_is_not_known_is_sent_and_the_tool_has_its_own_word(
