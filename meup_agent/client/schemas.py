@@ -225,6 +225,7 @@ def _restricted(base: Any) -> Any:
     keywords["additionalProperties"] = _additional_properties(error, base)
     keywords["uniqueItems"] = _unique_items(base)
     keywords["type"] = _type(error)
+    keywords["enum"] = _enum(base)
     counted = {name: _counted(keyword) for name, keyword in keywords.items()}
     old = base in (library.Draft7Validator, library.Draft6Validator)
     return library.validators.create(
@@ -300,6 +301,16 @@ def _type(error: Any) -> Any:
             yield error(_should_be(names, instance))
 
     return expected
+
+
+def _enum(base: Any) -> Any:
+    of_library = base.VALIDATORS["enum"]
+
+    def one_of(validator: Any, values: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if not _may_be_converted(instance, [_json_type(each) for each in values], schema):
+            yield from of_library(validator, values, instance, schema)
+
+    return one_of
 
 
 def _may_be_converted(value: object, types: list[str], schema: Any) -> bool:

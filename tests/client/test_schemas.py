@@ -204,6 +204,7 @@ def test_what_is_left_out_makes_nothing_else_refuse(schema: JsonObject, value: A
         ({"type": "number"}, " 1.5 "),
         ({"type": "boolean"}, "Yes"),
         ({"type": "boolean"}, 1),
+        ({"enum": [1, 2], "type": "integer"}, "1"),
         ({"type": "string", "format": "date-time"}, 1_700_000_000),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "5"),
         ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, "5"),
