@@ -56,7 +56,11 @@ RESERVED = {
 
 # What may import one all the same, since anyio's way is a large part of what a request may cost:
 # handlers' tasks, the clock, and waiting. Both files do it in anyio's way on trio.
-EXCEPTED = {("agent/tasks.py", "asyncio"), ("transport/loops.py", "asyncio")}
+EXCEPTED = {
+    ("agent/tasks.py", "asyncio"),
+    ("transport/loops.py", "asyncio"),
+    ("transport/wire_asyncio.py", "asyncio"),
+}
 
 
 def imported(source: str, package: str) -> Iterator[tuple[int, str]]:
