@@ -71,14 +71,14 @@ def gateway(
     if (config is None) is not dev:
         raise ConfigurationError("a gateway needs either --config FILE or --dev")
     log_to_stderr("info")
+    from meup_agent.gateway.dev import dev_config
+    from meup_agent.gateway.files import environment_over, load_config
+
     tokens: dict[str, str] = {}
     if config is None:
-        from meup_agent.gateway.dev import dev_config
-
         settings, tokens = dev_config()
+        settings = environment_over(settings)
     else:
-        from meup_agent.gateway.files import load_config
-
         settings = load_config(config)
     anyio.run(
         _serve,

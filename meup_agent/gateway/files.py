@@ -18,7 +18,7 @@ on; the environment wins.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -142,16 +142,7 @@ def load_config(path: str | Path) -> Config:
 
 def _config(path: Path, file: _File) -> Config:
     check_id(file.space.id, "space.id")
-    try:
-        settings = _Settings(**file.gateway)
-        limits = settings.limits()
-    except ValidationError as error:
-        problem = _first_problem(error)
-        raise ConfigurationError(
-            f"gateway.{problem} (or {ENVIRONMENT_PREFIX}… in the environment)"
-        ) from None
-    except ConfigurationError as error:
-        raise ConfigurationError(f"gateway.{error}") from None
+    settings, limits = _settings(file.gateway)
     participants: dict[str, ParticipantConfig] = {}
     for name, entry in file.participants.items():
         if not entry.tokens:
@@ -163,6 +154,30 @@ def _config(path: Path, file: _File) -> Config:
     config = Config((space,), settings.host, settings.port, limits)
     config.tokens()
     return config
+
+
+def environment_over(config: Config) -> Config:
+    """A configuration, and what the environment says of its host, port and limits over it.
+
+    Raises:
+        ConfigurationError: Something in the environment is wrong.
+    """
+    given = {"host": config.host, "port": config.port, **asdict(config.limits)}
+    settings, limits = _settings(given)
+    return replace(config, host=settings.host, port=settings.port, limits=limits)
+
+
+def _settings(given: dict[str, Any]) -> tuple[_Settings, Limits]:
+    try:
+        settings = _Settings(**given)
+        return settings, settings.limits()
+    except ValidationError as error:
+        problem = _first_problem(error)
+        raise ConfigurationError(
+            f"gateway.{problem} (or {ENVIRONMENT_PREFIX}… in the environment)"
+        ) from None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"gateway.{error}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

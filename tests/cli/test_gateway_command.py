@@ -128,6 +128,19 @@ def test_a_port_in_use_is_said(gateway: ThreadedGateway) -> None:
     )
 
 
+def test_the_environment_counts_without_a_file_as_well(gateway: ThreadedGateway) -> None:
+    taken = {"MEUP_GATEWAY_PORT": str(gateway.port)}
+    done = meup("gateway", "--dev", variables=taken)
+    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
+    assert f"cannot listen at 127.0.0.1:{gateway.port}" in done.stderr
+    wrong = meup("gateway", "--dev", variables={"MEUP_GATEWAY_PORT": "abc"})
+    assert wrong.returncode == exit_codes.USAGE
+    assert wrong.stderr.startswith("meup: gateway.port: ")
+    with running("gateway", "--dev", "--port", "0", variables=taken) as free:
+        assert "MEUP_TOKEN" in free.until("# observer")
+        assert free.end(TERMINATE) == exit_codes.OK
+
+
 WITHOUT_EXTRA = """
 import sys
 sys.modules["picows"] = sys.modules["yaml"] = None
