@@ -55,7 +55,7 @@ RESERVED = {
 }
 
 # What may import one all the same, since anyio's way is a large part of what a request may cost:
-# handlers' tasks, the clock, and waiting. Both files do it in anyio's way on trio.
+# handlers' tasks, the clock, and waiting. These do it in anyio's way on trio, or have a twin there.
 EXCEPTED = {
     ("agent/tasks.py", "asyncio"),
     ("transport/loops.py", "asyncio"),
