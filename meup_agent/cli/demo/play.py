@@ -64,9 +64,9 @@ def _table(results: list[Result], output: Output) -> Table:
     """What was expected beside what happened."""
     table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
     table.add_column(width=max(len(output.glyphs.yes), len(output.glyphs.no)))
-    table.add_column(ratio=4)
-    table.add_column("expected", ratio=5)
-    table.add_column("happened", ratio=5)
+    table.add_column(ratio=4, overflow="fold")
+    table.add_column("expected", ratio=5, overflow="fold")
+    table.add_column("happened", ratio=5, overflow="fold")
     for title, checks in results:
         table.add_row("", Text(title, style="bold"))
         for number, check in enumerate(checks, start=1):
