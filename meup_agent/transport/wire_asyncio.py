@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import anyio
 from websockets.asyncio.client import ClientConnection, connect
@@ -17,15 +17,45 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+GATHERED_BYTES: Final = 32 * 1024
+"""What is gathered for one write; then senders wait for the socket, as with the library's limit."""
+
+
 class AsyncioWire(ClientConnection):
     """A connection whose writes go into the loop's buffer whole."""
 
+    _gathered = 0
     _timer: TimerHandle | None = None
     _check: Task[None] | None = None
 
     async def send_whole(self, frame: bytes) -> None:
-        """Send a text message: it is in the buffer before the first wait that can be cancelled."""
-        await self.send(frame, text=True)
+        """Send a text message: it is in a buffer before the first wait that can be cancelled.
+
+        Where nobody has to wait, the messages of one turn of the loop leave in one write. It is
+        the library that says why a message cannot be sent, and that waits for room.
+        """
+        is_open = self.protocol.state is State.OPEN and not self.transport.is_closing()
+        has_room = not self.paused
+        if not (is_open and has_room):
+            await self.send(frame, text=True)
+            return
+        self.protocol.send_text(frame)
+        self._gathered += len(frame)
+        if self._gathered > GATHERED_BYTES:
+            self._write()
+            if self.paused:
+                async with self.send_context():
+                    pass
+        elif self._gathered == len(frame):
+            self.loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        """Write what has been gathered; whatever the library sends has taken it along."""
+        self._gathered = 0
+        if self.protocol.state is State.OPEN and not self.transport.is_closing():
+            gathered = self.protocol.data_to_send()
+            if gathered:
+                self.transport.write(b"".join(gathered))
 
     async def round_trip(self) -> None:
         """Send a ping and wait for its pong."""

@@ -422,3 +422,29 @@ async def test_concurrent_senders_keep_their_messages_whole(link: Link) -> None:
                 assert [frame for frame in received if frame.startswith(name)] == [
                     b"%s %d %s" % (name, n, name * 50) for n in range(count)
                 ]
+
+
+async def test_what_is_sent_in_one_go_keeps_its_order_whatever_its_size(link: Link) -> None:
+    sizes = (1, 100, 40_000, 1, 20_000, 20_000, 0, 3, 100_000, 7)
+    frames = [b"%d " % number + bytes(size) for number, size in enumerate(sizes)]
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            for _ in range(3):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(send_all, transport, frames)
+                    assert [await peer.receive() for _ in frames] == frames
+
+
+async def test_what_was_sent_just_before_the_end_still_arrives(link: Link) -> None:
+    frames = [b"%d" % number for number in range(20)]
+    with anyio.fail_after(PATIENCE):
+        async with linked(link) as (transport, peer):
+            await send_all(transport, frames)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(transport.aclose)
+                assert [await peer.receive() for _ in frames] == frames
+
+
+async def send_all(transport: Transport, frames: list[bytes]) -> None:
+    for frame in frames:
+        await transport.send(frame)
