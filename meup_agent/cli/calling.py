@@ -288,6 +288,7 @@ def _document(value: Any, answer: _Answer) -> dict[str, Any]:
         "executor": answer.executor,
         "proposal": None if fulfilled is None else fulfilled.proposal_id,
         "fulfilled_by": None if fulfilled is None else fulfilled.by,
+        "as_proposed": None if fulfilled is None else fulfilled.as_proposed,
         "changes": [
             {"path": each.path, "proposed": each.proposed, "fulfilled": each.fulfilled}
             for each in changes

@@ -39,6 +39,7 @@ def test_structure_is_json(here: Here) -> None:
         "executor": "files",
         "proposal": None,
         "fulfilled_by": None,
+        "as_proposed": None,
         "changes": [],
     }
     nothing = here("call", "files", "nothing")

@@ -35,7 +35,7 @@ def test_who_may_call_proposes_all_the_same(stage: Stage, here: Here) -> None:
     assert document["result"] == "'p' has 't'"
     assert (document["executor"], document["fulfilled_by"]) == ("files", "reviewer")
     assert document["proposal"] in done.err
-    assert document["changes"] == []
+    assert (document["changes"], document["as_proposed"]) == ([], True)
 
 
 def test_an_edited_one_is_told_of(here: Here) -> None:
@@ -53,7 +53,8 @@ def test_one_that_may_have_been_edited_is_told_of(here: Here) -> None:
     strict = here(*WRITE, "path=told")
     assert (strict.code, strict.out) == (exit_codes.EDITED, "'told' has 't'\n")
     assert "nobody says whether as proposed; --accept-edits" in strict.err
-    assert here(*WRITE, "path=told", "--accept-edits").code == 0
+    lenient = here(*WRITE, "path=told", "--accept-edits", "--json")
+    assert (lenient.code, json.loads(lenient.out)["as_proposed"]) == (0, False)
 
 
 def test_a_rejected_one_says_who_and_why(stage: Stage, here: Here) -> None:
