@@ -50,7 +50,7 @@ AcceptEdits = Annotated[
     bool,
     typer.Option(
         "--accept-edits",
-        help="Success is also what was carried out otherwise than proposed; it is said what.",
+        help="A call that was carried out otherwise than proposed is a success too; the difference is told.",
     ),
 ]
 To = Annotated[

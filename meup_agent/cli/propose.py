@@ -58,7 +58,7 @@ def propose(
     as_json: Json = False,
     no_colour: NoColour = False,
 ) -> None:
-    """Propose the call of a tool, and print its result when somebody has let it be carried out.
+    """Propose the call of a tool, and print its result once somebody has carried it out.
 
     Its id is on standard error at once; what becomes of it shows in the exit code. Ctrl-C
     withdraws it.
