@@ -50,7 +50,8 @@ AcceptEdits = Annotated[
     bool,
     typer.Option(
         "--accept-edits",
-        help="A call that was carried out otherwise than proposed is a success too; the difference is told.",
+        help="A call that was carried out otherwise than proposed is a success too; the difference"
+        " is told.",
     ),
 ]
 To = Annotated[

@@ -54,8 +54,8 @@ def tail(
             "--kind",
             metavar="PATTERN",
             help="Only these kinds, as in capabilities: `mcp.*`, `acme/**`, `!system.*`; or a word"
-            " of the timeline, such as proposal or cancel. It and the next three may be given several"
-            " times.",
+            " of the timeline, such as proposal or cancel. It and the next three may be given"
+            " several times.",
             autocompletion=complete_kind,
         ),
     ] = None,
