@@ -7,15 +7,33 @@ envelopes that are not shown.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
 
+from meup_agent.cli.escape import visible
 from meup_agent.cli.onlooker import Sight
 from meup_agent.cli.timeline import Look
+from meup_agent.cli.wording import MAX_NAME, NOUNS
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_kind
 
 GATEWAY: Final = "gateway"
 """The gateway in a filter, as on the timeline, whatever it calls itself."""
+
+
+PATTERN: Final = frozenset("*?[{!()|^$\\")
+"""Characters of patterns; what has none of them is meant as it stands."""
+
+
+def misspelt(words: Iterable[str]) -> list[str]:
+    """What to say of kinds that nobody knows, but that are close to one that is known."""
+    known = [*NOUNS, *kinds.KINDS, *map(kinds.dotted, kinds.KINDS)]
+    strange = [word for word in words if word not in known and not PATTERN.intersection(word)]
+    return [
+        f"no kind is called {visible(word, MAX_NAME)!r}, as far as is known (did you mean {name}?)"
+        for word in strange
+        for name in get_close_matches(word, known, n=1)
+    ]
 
 
 class Filter:

@@ -24,8 +24,9 @@ from meup_agent.cli.dialing import (
 )
 from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.filters import Chain, Filter
+from meup_agent.cli.filters import Chain, Filter, misspelt
 from meup_agent.cli.logs import log_nothing
+from meup_agent.cli.notes import Notes
 from meup_agent.cli.output import Output, OutputClosed
 from meup_agent.cli.wording import MAX_NAME
 from meup_agent.protocol.envelope import Envelope
@@ -108,7 +109,9 @@ def tail(
     """
     shown = Filter(kind=kind or (), sender=sender or (), to=to or (), who=who or (), about=about)
     where = address(url, space, token, token_file, participant)
-    output = Output(colour=not no_colour)
+    output, notes = Output(colour=not no_colour), Notes(colour=not no_colour)
+    for remark in misspelt(kind or ()):
+        notes.say(remark)
     log_nothing()
     code = anyio.run(_Tail(where, output, shown, as_json=as_json).run)
     if code:

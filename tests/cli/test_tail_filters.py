@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.filters import Filter
+from meup_agent.cli.filters import Filter, misspelt
 from meup_agent.cli.program import run
 from meup_agent.client.space import Space
 from meup_agent.gateway.embedded import ThreadedGateway
@@ -31,6 +31,24 @@ REFUSED = said("system/error", {"error": "no", "message": "no"}, "gateway", "ann
 UNREADABLE = Envelope(id="u", sender="ann", kind="mcp/request", raw_payload=b"[1e999999999999")
 CHAIN = [PROPOSAL, REJECT, CHAT, REQUEST, CANCEL, RESPONSE, WITHDRAW, REFUSED]
 EVERYTHING = [JOIN, ASIDE, UNREADABLE, *CHAIN]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("proposals", "proposal"),
+        ("mcp.reqest", "mcp.request"),
+        ("cancel", None),
+        ("mcp/request", None),
+        ("mcp.reqest*", None),
+        ("!cancl", None),
+        ("acme/event", None),
+    ],
+)
+def test_a_kind_that_is_close_to_a_known_one_is_remarked_on(word: str, meant: str | None) -> None:
+    told = misspelt([word])
+    assert len(told) == (meant is not None)
+    assert all(f"did you mean {meant}?" in each for each in told)
 
 
 def shown(*envelopes: Envelope, **choices: Any) -> list[Envelope]:
