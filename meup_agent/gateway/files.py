@@ -192,7 +192,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: expected YAML in UTF-8") from None
     except yaml.MarkedYAMLError as error:
         where = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigurationError(f"{path}{where}: expected YAML, but {error.problem}") from None
+        problem = str(error.problem)
+        # "expected …, but found …" in a sentence that says itself what was expected.
+        found = problem.partition(", but ")[2] if problem.startswith("expected ") else ""
+        raise ConfigurationError(f"{path}{where}: expected YAML, but {found or problem}") from None
     except yaml.YAMLError:
         raise ConfigurationError(f"{path}: expected YAML in printable characters") from None
     except ValueError as error:

@@ -115,7 +115,7 @@ def test_a_broken_file_gives_its_exit_code_to_the_shell(tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text("space: [")
     done = meup("gateway", "--config", "space.yaml", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
-    assert done.stderr.startswith("meup: space.yaml, line 1: expected YAML")
+    assert done.stderr.startswith("meup: space.yaml, line 1: expected YAML, but found ")
     assert done.stderr.count("\n") == 1
 
 
