@@ -1,7 +1,6 @@
 """What a session carries out, against a gateway that plays its part by hand."""
 
 import logging
-from functools import partial
 from typing import Any
 
 import anyio
@@ -504,34 +503,39 @@ def timers() -> int:
 async def test_there_is_a_timer_for_as_long_as_there_is_a_deadline(gate: Gate) -> None:
     with anyio.fail_after(PATIENCE):
         async with present(gate, None, "tools") as (session, end):
+
+            async def time_out() -> None:
+                with pytest.raises(RequestTimeout):
+                    await Space(session).request("tools", "ping", timeout=0.05)
+
             for _ in range(3):
                 assert timers() == 0
                 async with anyio.create_task_group() as tasks:
-                    caller = Caller()
-                    call = partial(Space(session).request, timeout=0.05)
-                    tasks.start_soon(caller.run, call, "tools", "ping")
+                    tasks.start_soon(time_out)
                     await end.hear(kinds.MCP_REQUEST)
                     assert timers() == 1
-                assert isinstance(caller.error, RequestTimeout)
                 assert method_of(await end.hear(kinds.MCP_REQUEST)) == kinds.CANCELLED
                 await anyio.wait_all_tasks_blocked()
 
 
 async def test_a_deadline_before_the_one_that_is_waited_for_is_kept(gate: Gate) -> None:
+    results: list[Any] = []
     with anyio.fail_after(PATIENCE):
         async with present(gate, None, "tools") as (session, end):
             space = Space(session)
-            later, sooner = Caller(), Caller()
+
+            async def be_slow() -> None:
+                results.append(await space.request("tools", "slow", timeout=10 * PATIENCE))
+
             async with anyio.create_task_group() as tasks:
-                slow = partial(space.request, timeout=10 * PATIENCE)
-                tasks.start_soon(later.run, slow, "tools", "slow")
+                tasks.start_soon(be_slow)
                 request = await end.hear(kinds.MCP_REQUEST)
-                await sooner.run(space.request, "tools", "fast", timeout=0.01)
-                assert isinstance(sooner.error, RequestTimeout)
-                assert (later.result, later.error) == (None, None)
+                with pytest.raises(RequestTimeout):
+                    await space.request("tools", "fast", timeout=0.01)
+                assert results == []
                 assert timers() == 1
                 await end.respond(request, 5, sender="tools")
-            assert later.result == 5
+    assert results == [5]
 
 
 async def test_a_call_that_finds_no_room_still_ends_in_time(gate: Gate) -> None:
