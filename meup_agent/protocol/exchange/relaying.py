@@ -124,13 +124,18 @@ def outcome_of_relay(record: ProposalRecord, relay: Envelope) -> Fulfilled:
 
 
 def _with_edits(result: object, said: payloads.JsonObject) -> object:
-    """The result with what our request said of itself, where there is room for it."""
+    """The result with what our request said of itself, where there is room for it.
+
+    What its executor says of that is left out: it is not the executor who may edit.
+    """
     if not isinstance(result, dict):
         return result
     body = cast("payloads.JsonObject", result)
     names = (payloads.DIGEST, payloads.EDITED)
+    given = payloads.as_object(body.get(payloads.META))
+    kept = {name: value for name, value in given.items() if name not in names}
     added = {name: said[name] for name in names if name in said}
-    return {**body, payloads.META: {**payloads.as_object(body.get(payloads.META)), **added}}
+    return {**body, payloads.META: {**kept, **added}}
 
 
 def _says_edited(meta: payloads.JsonObject, proposed: payloads.Call) -> bool | None:

@@ -134,6 +134,14 @@ def test_what_we_fulfill_unseen_and_in_vain_is_pending_again(hidden: Peer, end: 
     assert hidden.table.is_open(again)
 
 
+@pytest.mark.rule("2.relay.edits")
+def test_it_is_not_the_executor_who_says_whether_something_was_changed(hidden: Peer) -> None:
+    key = fulfilling(hidden, meta={payloads.DIGEST: "d"})
+    said = {payloads.DIGEST: "another", payloads.EDITED: True, "note": 1}
+    sent = relayed_by(hidden.response("tool", key.id, result={**CONTENT, "_meta": said}))
+    assert sent.payload["result"]["_meta"] == {payloads.DIGEST: "d", "note": 1}
+
+
 @pytest.mark.rule("2.relay.sent")
 def test_an_error_and_a_bare_result_are_sent_on_as_they_are(hidden: Peer) -> None:
     key = fulfilling(hidden)
