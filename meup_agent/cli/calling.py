@@ -31,12 +31,13 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
-from meup_agent.protocol.outcomes import Expired, Fulfilled, Rejected, Responded
+from meup_agent.protocol.outcomes import Fulfilled, Rejected, Responded
 
 if TYPE_CHECKING:
     from meup_agent.cli.reading import Given
     from meup_agent.cli.visit import Visit
     from meup_agent.client.space import Space
+    from meup_agent.protocol.outcomes import Outcome
     from meup_agent.session.watcher import Watcher
 
 LIST_SECONDS: Final = 5.0
@@ -211,20 +212,11 @@ async def _propose(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> _
         if isinstance(outcome, Rejected):
             error = ProposalRejected(outcome.proposal_id, outcome.reason, outcome.by)
             explained = await _explanation(envelopes, outcome)
-            raise Failure(f"{error}{explained}", exit_codes.REJECTED) from error
-        if isinstance(outcome, Expired) and (by := _begun_by(visit.space, proposal.id)):
-            raise Failure(
-                f"proposal {proposal.id} expired: {by} had begun to fulfill it, and it was not done"
-                " in time; it was withdrawn",
-                exit_codes.TIMED_OUT,
-            )
+            await _print_undone(visit, wanted, outcome, explained)
+            said = f"{error} ({explained})" if explained else str(error)
+            raise Failure(said, exit_codes.REJECTED) from error
+        await _print_undone(visit, wanted, outcome)
     raise_for(outcome, what=f"proposal {proposal.id}")
-
-
-def _begun_by(space: Space, proposal_id: str) -> str:
-    """Whose fulfilling request went out, as far as we have seen; empty: nobody's."""
-    records = (each for each in space.proposals if each.key == (space.me, proposal_id))
-    return ", ".join(each.by for record in records for each in record.fulfillments)
 
 
 def _nobody_may(space: Space, wanted: Wanted, arguments: dict[str, Any]) -> bool:
@@ -238,17 +230,34 @@ def _nobody_may(space: Space, wanted: Wanted, arguments: dict[str, Any]) -> bool
 
 
 async def _explanation(envelopes: Watcher, rejected: Rejected) -> str:
-    """What the rejecting participant says of it, where it comes at once."""
+    """What the rejecting participant says of it, where it comes at once; else empty."""
     with anyio.move_on_after(EXPLANATION_SECONDS):
         async for envelope in envelopes:
             if envelope.kind == kinds.CHAT and envelope.sender == rejected.by:
                 chat = Chat(envelope)
                 if chat.about == rejected.rejection_id:
-                    return f" ({chat.text})"
+                    return chat.text
     return ""
 
 
 # --- its result ---
+
+
+async def _print_undone(
+    visit: Visit, wanted: Wanted, outcome: Outcome, explanation: str = ""
+) -> None:
+    """What became of a proposal that has no result, for programs; a person reads the sentence."""
+    if not wanted.as_json:
+        return
+    rejected = outcome if isinstance(outcome, Rejected) else None
+    document = {
+        "outcome": type(outcome).__name__.lower(),
+        "proposal": outcome.proposal_id,
+        "by": None if rejected is None else rejected.by,
+        "reason": None if rejected is None else rejected.reason,
+        "explanation": explanation or None,
+    }
+    await visit.output.write(as_json_line(document))
 
 
 async def _print(visit: Visit, wanted: Wanted, answer: _Answer) -> None:
@@ -284,6 +293,7 @@ def _document(value: Any, answer: _Answer) -> dict[str, Any]:
     fulfilled = answer.fulfilled
     changes = fulfilled.changes if fulfilled is not None else ()
     return {
+        "outcome": "responded" if fulfilled is None else "fulfilled",
         "result": value,
         "executor": answer.executor,
         "proposal": None if fulfilled is None else fulfilled.proposal_id,

@@ -35,6 +35,7 @@ def test_structure_is_json(here: Here) -> None:
     assert plain == (0, '{\n  "lines": 3,\n  "ok": true\n}\n', "")
     exact = here("call", "files", "read_report", "--json")
     assert json.loads(exact.out) == {
+        "outcome": "responded",
         "result": {"lines": 2, "ok": True},
         "executor": "files",
         "proposal": None,

@@ -32,7 +32,7 @@ def test_who_may_call_proposes_all_the_same(stage: Stage, here: Here) -> None:
     done = here(*WRITE, "path=p", "--json")
     document = json.loads(done.out)
     assert done.code == 0
-    assert document["result"] == "'p' has 't'"
+    assert (document["outcome"], document["result"]) == ("fulfilled", "'p' has 't'")
     assert (document["executor"], document["fulfilled_by"]) == ("files", "reviewer")
     assert document["proposal"] in done.err
     assert (document["changes"], document["as_proposed"]) == ([], True)
@@ -64,6 +64,20 @@ def test_a_rejected_one_says_who_and_why(stage: Stage, here: Here) -> None:
     assert stage.calls == []
 
 
+def test_programs_are_told_what_became_of_one_that_was_not_carried_out(here: Here) -> None:
+    rejected = here(*WRITE, "path=bad", "--to", "reviewer", "--json")
+    document = json.loads(rejected.out)
+    assert rejected.code == exit_codes.REJECTED
+    assert document.pop("proposal") in rejected.err
+    assert document.pop("explanation").startswith("never there")
+    assert document == {"outcome": "rejected", "by": "reviewer", "reason": "unsafe"}
+    expired = here(*WRITE, "path=later", "--ttl", "1", "--wait", "deadline", "--json")
+    document = json.loads(expired.out)
+    assert expired.code == exit_codes.TIMED_OUT
+    assert document.pop("proposal") in expired.err
+    assert document == {"outcome": "expired", "by": None, "reason": None, "explanation": None}
+
+
 def test_a_failing_tool_is_no_rejection(here: Here) -> None:
     done = here("propose", "files", "fail")
     assert (done.code, done.out) == (exit_codes.TOOL_FAILED, "")
@@ -79,7 +93,7 @@ def test_an_undecided_one_expires(stage: Stage, here: Here) -> None:
 def test_one_that_takes_too_long_is_not_called_undecided(stage: Stage, here: Here) -> None:
     done = here("propose", "files", "read_long", "--ttl", "2")
     assert (done.code, done.out) == (exit_codes.TIMED_OUT, "")
-    assert "expired: reviewer had begun to fulfill it, and it was not done in time" in done.err
+    assert "expired: 'reviewer' had begun to fulfill it, and it was not done in time" in done.err
     assert "nobody" not in done.err
     stage.wait_for_all("started", "stopped", "withdrawn")
 
