@@ -254,12 +254,20 @@ class ProposalWithdrawn(PeerError):
 
 
 class ProposalExpired(PeerError, TimeoutError):
-    """Nobody decided a proposal before its time was up; it was withdrawn, if it had left at all."""
+    """A proposal had no outcome before its time was up; it was withdrawn, if it had left at all.
 
-    def __init__(self, proposal_id: str, *, sent: bool = True) -> None:
+    Attributes:
+        proposal_id: The proposal's id.
+        begun_by: Who had begun to fulfill it, and was not done; empty: nobody was seen to.
+    """
+
+    def __init__(self, proposal_id: str, *, sent: bool = True, begun_by: str = "") -> None:
         why = "nobody decided it in time" if sent else "it could not be sent in time"
+        if begun_by:
+            why = f"{begun_by!r} had begun to fulfill it, and it was not done in time"
         super().__init__(f"proposal {proposal_id} expired: {why}")
         self.proposal_id = proposal_id
+        self.begun_by = begun_by
 
 
 class RequestTimeout(PeerError, TimeoutError):

@@ -58,7 +58,7 @@ def raise_for(ending: Ending, *, what: str = "the request") -> NoReturn:
         case Withdrawn():
             raise ProposalWithdrawn(ending.proposal_id, ending.reason)
         case Expired():
-            raise ProposalExpired(ending.proposal_id, sent=ending.sent)
+            raise ProposalExpired(ending.proposal_id, sent=ending.sent, begun_by=ending.begun_by)
         case Gone():
             absent = ", ".join(ending.participants)
             raise ParticipantGone(f"{what} cannot be answered: {absent} left the space")

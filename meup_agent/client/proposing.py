@@ -83,7 +83,7 @@ class OwnProposal:
             ProposalEdited: It was carried out otherwise than proposed, or nobody says whether it
                 was; the error has the result.
             ProposalRejected: It was rejected.
-            ProposalExpired: Nobody decided in time.
+            ProposalExpired: Nobody decided, or was done, in time.
             ProposalWithdrawn: It was withdrawn meanwhile.
             ToolError: The tool ran and failed.
             RequestError: It was answered with an error.

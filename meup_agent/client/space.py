@@ -151,7 +151,7 @@ class Space:
             ProposalEdited: The proposal was carried out otherwise than proposed, or nobody says
                 whether it was.
             ProposalRejected: The proposal was rejected.
-            ProposalExpired: Nobody decided in time.
+            ProposalExpired: Nobody decided, or was done, in time.
             RequestTimeout: No response came in time.
             Refused: The gateway let through neither.
             ParticipantGone: Whoever could answer has left.

@@ -93,10 +93,13 @@ class Expired(msgspec.Struct, frozen=True):
     Attributes:
         proposal_id: The proposal or request.
         sent: ``False``: it never left, so nobody can have carried it out.
+        begun_by: Who had begun to fulfill the proposal, and was not done; empty: nobody was seen
+            to.
     """
 
     proposal_id: str
     sent: bool = True
+    begun_by: str = ""
 
 
 class Gone(msgspec.Struct, frozen=True):

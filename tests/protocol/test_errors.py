@@ -108,6 +108,11 @@ def test_errors_that_python_has_a_word_for(error: Exception, builtin: type[Excep
             {"proposal_id": "p1"},
         ),
         (
+            errors.ProposalExpired("p1", begun_by="bob"),
+            "proposal p1 expired: 'bob' had begun to fulfill it, and it was not done in time",
+            {"proposal_id": "p1", "begun_by": "bob"},
+        ),
+        (
             errors.Refused("capability_violation", "no", {"x": 1}),
             "no",
             {"error": "capability_violation", "details": {"x": 1}},

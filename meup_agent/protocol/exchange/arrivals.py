@@ -272,9 +272,12 @@ class Arrivals:
     def _is_harmless(self, response: Envelope, now: float) -> bool:
         """Whether correct, or merely eager, participants send us such a response.
 
-        Some answer whatever is addressed to them, our notifications too (PROTOCOL 2).
+        Some answer whatever is addressed to them, our notifications too (PROTOCOL 2). And what
+        another process of ours had asked for before us is answered once more as we join (4.14).
         """
-        return any(self._situation.voice.said(name, now) for name in response.correlation)
+        return self._situation.is_older_than_us(response) or any(
+            self._situation.voice.said(name, now) for name in response.correlation
+        )
 
     def _complete(
         self, envelope: Envelope, now: float

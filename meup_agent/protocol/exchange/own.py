@@ -93,7 +93,9 @@ class Exchange(msgspec.Struct):
             return Unknown(
                 "the connection was lost while it was open, and nothing came until its deadline"
             )
-        return Expired(self.key.id, sent=self.state is not OutgoingState.UNSENT)
+        begun_by = None if self.proposal is None else self.proposal.in_progress_by
+        sent = self.state is not OutgoingState.UNSENT
+        return Expired(self.key.id, sent=sent, begun_by=begun_by or "")
 
     def answerable_by(self, envelope: Envelope, me: str) -> bool:
         """Whether a response or progress for this request is meant for it (PROTOCOL 5).

@@ -41,6 +41,7 @@ class Situation(msgspec.Struct):
         next_looks: When each of these is looked at next.
         connected: Whether we have been welcomed on the present connection.
         closing: Whether we take nothing new.
+        since: The time of day when we began, in UTC.
     """
 
     voice: Voice
@@ -54,6 +55,11 @@ class Situation(msgspec.Struct):
     next_looks: dict[Key, float] = msgspec.field(default_factory=dict[Key, float])
     connected: bool = False
     closing: bool = False
+    since: datetime | None = None
+
+    def __post_init__(self) -> None:
+        """Note when we began."""
+        self.since = None if self.wall_clock is None else self.wall_clock()
 
     def drop(self, why: str, envelope: Envelope, *, expected: bool = False) -> None:
         """Leave something out: counted, and logged if it should not happen."""
@@ -69,6 +75,14 @@ class Situation(msgspec.Struct):
         if moment is None or self.wall_clock is None:
             return False
         return self.wall_clock() - moment > CLOCK_DIFFERENCE
+
+    def is_older_than_us(self, envelope: Envelope) -> bool:
+        """Whether an envelope says that it was sent before we began; others' clocks may differ."""
+        try:
+            sent = datetime.fromisoformat(envelope.ts or "")
+        except ValueError:
+            return False
+        return self.since is not None and sent.tzinfo is not None and sent < self.since
 
     def look_again(self, at: float | None, key: Key) -> None:
         """Look at an exchange when its time has come.

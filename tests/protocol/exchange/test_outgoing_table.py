@@ -197,6 +197,13 @@ def test_waiting_deadline_expires_a_proposal_with_a_withdraw(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.own.waiting.deadline")
+def test_what_expires_while_somebody_fulfills_it_says_who(me: Peer) -> None:
+    key = me.begins_proposal(deadline=5.0)
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    assert woken(me.passes(5)) == {key: Expired(key.id, begun_by="bob")}
+
+
+@pytest.mark.rule("5.own.waiting.deadline")
 def test_waiting_deadline_ends_a_request_with_a_cancel(me: Peer) -> None:
     key = me.begins_request(deadline=5.0)
     effects = me.passes(5)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol import payloads
-from meup_agent.protocol.exchange import Key, Limits, Send
+from meup_agent.protocol.exchange import Drop, Key, Limits, Send
 from tests.protocol.exchange.peer import Peer, dropped, of, started
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -103,3 +103,32 @@ def test_the_response_to_a_fulfillment_is_said_again_to_its_proposer(clock: Wall
     me.left("alice")
     (again,) = of(me.joined("alice"), Send)
     assert again.draft.id == first.draft.id
+
+
+@pytest.mark.rule("4.14")
+@pytest.mark.parametrize(
+    ("ts", "expected"),
+    [
+        ("2026-01-01T11:59:59.000Z", True),
+        ("2026-01-01T12:00:01.000Z", False),
+        ("2026-01-01T11:59:59", False),
+        ("yesterday", False),
+        (None, False),
+    ],
+)
+def test_what_was_answered_before_we_began_was_asked_by_another_process_of_ours(
+    clock: WallClock, ts: str | None, expected: bool
+) -> None:
+    me = peer(clock)
+    answer = payloads.result("r1", {})
+    effects = me.hears(
+        "mcp/response",
+        answer,
+        sender="tool",
+        id="x",
+        to=(me.name,),
+        correlation=("r1",),
+        ts=ts,
+    )
+    (drop,) = of(effects, Drop)
+    assert (drop.why, drop.expected) == ("unknown_response", expected)
