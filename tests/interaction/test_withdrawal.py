@@ -99,10 +99,15 @@ async def test_a_withdrawal_stops_everything_in_four_agents(meeting: Meeting, no
             join(meeting, "observer") as observers,
             join(meeting, "proposer") as proposers,
             taped(observers) as tape,
+            taped(proposers) as proposed,
         ):
             everybody = (deeps, toolss, reviewers, observers, proposers)
             async with proposers.propose("tools", "reindex", to="reviewer") as proposal:
                 await notes.until("deep runs")
+                # The gateway may hold the others' requests back for a moment.
+                await proposed.until(
+                    lambda e: (e.sender, e.kind) == ("reviewer", kinds.MCP_REQUEST)
+                )
                 assert proposal.state is ProposalState.IN_PROGRESS
                 await proposal.withdraw(Reason.UNSAFE)
                 outcome = await proposal.outcome()
