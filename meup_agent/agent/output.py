@@ -40,8 +40,9 @@ class OutputType(msgspec.Struct, frozen=True):
         Raises:
             ValueError: The value is not what the annotation promised, or has no JSON form.
         """
-        validated = self.adapter.validate_python(value, by_alias=True, by_name=True)
-        return self.adapter.dump_json(validated, by_alias=True, warnings="error")
+        # The adapter's own methods do the same, and look at a dozen other arguments before.
+        validated = self.adapter.validator.validate_python(value, by_alias=True, by_name=True)
+        return self.adapter.serializer.to_json(validated, by_alias=True, warnings="error")
 
     def structured(self, json: bytes) -> JsonObject:
         """The structured content for the JSON of a value."""

@@ -95,17 +95,17 @@ class Runner:
 
     # --- what the session asks ---
 
-    def wants(self, role: exchange.Role, envelope: Envelope) -> bool:
+    def wants(self, role: exchange.Role, envelope: Envelope, call: payloads.Call | None) -> bool:
         """Whether there is a handler for an envelope in a role."""
         match role:
-            case exchange.Role.REQUEST:
-                call = payloads.read_call(envelope.payload)
-                return mcp.knows(self._registry, call, addressed=bool(envelope.to))
-            case exchange.Role.PROPOSAL:
-                call = payloads.read_proposal(envelope.payload)
-                return self._registry.proposal_handler(call.method, call.name or None) is not None
             case exchange.Role.KIND:
                 return bool(self._registry.for_kind(envelope.kind))
+            case exchange.Role.REQUEST:
+                assert call is not None
+                return mcp.knows(self._registry, call, addressed=bool(envelope.to))
+            case exchange.Role.PROPOSAL:
+                assert call is not None
+                return self._registry.proposal_handler(call.method, call.name or None) is not None
             case _:
                 return bool(self._registry.handlers(_ROLES[role]))
 

@@ -22,6 +22,9 @@ from .text import clip, first_line
 MAX_ERROR_CHARS = 4_000
 """Length of the text of an error result; exceptions may quote whole documents."""
 
+_PLAIN = frozenset({str, int, float, bool, dict, list, type(None)})
+"""Types of results that are what they are."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """What MCP allows in the name of a tool (2025-11-25; before, it did not say)."""
 
@@ -187,7 +190,8 @@ def define_tool(signature: HandlerSignature, options: ToolOptions) -> ToolDefini
 
 
 def _refuse_awaitable(value: object) -> None:
-    if inspect.isawaitable(value):
+    # Looked at first, since most results are these, and the question takes long.
+    if type(value) not in _PLAIN and inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()
         raise ValueError("it must be awaited, so declare the function with async def")

@@ -64,7 +64,7 @@ class Onlooker:
     def __init__(self) -> None:
         ids = count()
         self._table = ExchangeTable(
-            new_id=lambda: f"onlooker-{next(ids)}", wants=lambda _role, _envelope: False
+            new_id=lambda: f"onlooker-{next(ids)}", wants=lambda _role, _envelope, _call: False
         )
         self._parts: Memory[str, _Part] = Memory(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
         self._calls: Memory[tuple[str, str], _Part] = Memory(

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from meup_agent.errors import TransportError
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Effect
+    from meup_agent.protocol.payloads import Call
     from meup_agent.transport.base import Connector
 
 log = logging.getLogger("meup_agent.session")
@@ -75,8 +76,14 @@ FLUSH_SECONDS: Final = 2.0
 class Handlers(Protocol):
     """What an agent does with what comes; all of it returns at once."""
 
-    def wants(self, role: Role, envelope: Envelope) -> bool:
-        """Whether there is a handler for an envelope in a role."""
+    def wants(self, role: Role, envelope: Envelope, call: Call | None) -> bool:
+        """Whether there is a handler for an envelope in a role.
+
+        Args:
+            role: The role.
+            envelope: The envelope.
+            call: What it asks for, of a request or a proposal.
+        """
         ...
 
     def start(self, key: Key, work: Work) -> None:

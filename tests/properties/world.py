@@ -92,7 +92,7 @@ class Participant:
         self._ids += 1
         return f"{self.name}-{self._ids}"
 
-    def _wants(self, role: Role, envelope: Envelope) -> bool:
+    def _wants(self, role: Role, *_: object) -> bool:
         return role not in (Role.KIND, Role.CHAT, Role.JOIN, Role.LEAVE)
 
     # --- the session in miniature ---

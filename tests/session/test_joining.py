@@ -201,7 +201,7 @@ async def test_what_names_no_dialect_is_read_in_the_gateways(existing: Gate) -> 
 
 @pytest.mark.rule("2.probe")
 async def test_after_a_reconnect_nothing_is_said_before_the_probe_is_back(existing: Gate) -> None:
-    recorder = Recorder(lambda role, envelope: True)
+    recorder = Recorder(lambda *_: True)
     with anyio.fail_after(PATIENCE):
         async with present(existing, recorder, settings=AT_ONCE) as (session, end):
             await end.joined()

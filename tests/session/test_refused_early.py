@@ -45,7 +45,7 @@ VERBS: dict[str, Callable[[Space, Proposal, float], Awaitable[object]]] = {
 @pytest.mark.parametrize("seconds", [math.nan, -1.0, -math.inf], ids=["nan", "negative", "-inf"])
 @pytest.mark.parametrize("verb", VERBS)
 async def test_no_verb_waits_for_a_time_that_is_none(gate: Gate, verb: str, seconds: float) -> None:
-    handlers = Recorder(lambda role, envelope: role is Role.PROPOSAL)
+    handlers = Recorder(lambda role, *_: role is Role.PROPOSAL)
     with anyio.fail_after(PATIENCE):
         async with present(gate, handlers, "bob") as (session, end):
             proposal = await proposed(session, end, handlers)
@@ -64,7 +64,7 @@ def test_for_ever_is_as_good_as_no_deadline() -> None:
 async def test_a_rejection_that_is_too_large_leaves_not_even_in_part(
     gate: Gate, too_large: str
 ) -> None:
-    handlers = Recorder(lambda role, envelope: role is Role.PROPOSAL)
+    handlers = Recorder(lambda role, *_: role is Role.PROPOSAL)
     words = {"reason": "unsafe", "explain": "because"} | {too_large: "x" * MAX_FRAME_BYTES}
     with anyio.fail_after(PATIENCE):
         async with present(gate, handlers, "bob") as (session, end):

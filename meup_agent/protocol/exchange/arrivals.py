@@ -74,7 +74,7 @@ class Arrivals:
             self._others(envelope, now)
 
     def _others(self, envelope: Envelope, now: float) -> None:
-        is_watched = self._situation.wants(Role.KIND, envelope)
+        is_watched = self._situation.wants(Role.KIND, envelope, None)
         is_exchange = envelope.kind in _EXCHANGES
         # Of exchanges, only who watches them cares whether they came before.
         is_new = (is_exchange and not is_watched) or self._is_new(envelope, now)
@@ -359,7 +359,7 @@ class Arrivals:
         """Handlers hear of whoever came and went unseen, as of everybody else."""
         events = (("leave", Role.LEAVE, changed.left), ("join", Role.JOIN, changed.joined))
         for event, role, names in events:
-            if not self._situation.wants(role, welcome):
+            if not self._situation.wants(role, welcome, None):
                 continue
             for name in names:
                 if name == self._situation.me:

@@ -88,7 +88,7 @@ class Incoming:
         elif call.rpc_id is not None and call.rpc_name is None:
             if handling.addressed:
                 self._answers.invalid(handling, "the request's JSON-RPC id is too long", now)
-        elif not call.method or not self._situation.wants(Role.REQUEST, envelope):
+        elif not call.method or not self._situation.wants(Role.REQUEST, envelope, call):
             if handling.addressed:
                 self._answers.unknown_method(handling, call.method, now)
         elif not self._make_room():
@@ -140,7 +140,7 @@ class Incoming:
             self._situation.drop("expired_before", envelope, expected=True)
         elif not call.method:
             self._answers.rejection(handling, Reason.INVALID, now)
-        elif not self._situation.wants(Role.PROPOSAL, envelope):
+        elif not self._situation.wants(Role.PROPOSAL, envelope, call):
             # Where targets are hidden, who is to carry it out is addressed beside those who are to
             # decide, so as to see it (PROTOCOL 2): it is not asked, and would end the wait.
             if call.target != self._situation.me or len(envelope.to) < 2:
@@ -154,7 +154,7 @@ class Incoming:
 
     def notice(self, role: Role, envelope: Envelope, now: float, subject: Subject = None) -> None:
         """Something that a handler is told of, and nobody waits for."""
-        if self._slots.is_shut or not self._situation.wants(role, envelope):
+        if self._slots.is_shut or not self._situation.wants(role, envelope, None):
             return
         if role in _DROPPABLE and not self._make_room():
             self._situation.drop("overflow", envelope, expected=self._situation.closing)

@@ -63,7 +63,7 @@ class Peer:
         name: str = ME,
         *,
         roles: Iterable[Role] = EXCHANGES,
-        wants: Callable[[Role, Envelope], bool] | None = None,
+        wants: Callable[..., bool] | None = None,
         limits: Limits | None = None,
         wall_clock: Callable[[], datetime] | None = None,
         dialect: str = DIALECT,
@@ -76,7 +76,7 @@ class Peer:
         roles = frozenset(roles)
         self.table = ExchangeTable(
             new_id=self._new_id,
-            wants=wants or (lambda role, _: role in roles),
+            wants=wants or (lambda role, *_: role in roles),
             limits=limits,
             wall_clock=wall_clock,
         )

@@ -105,7 +105,7 @@ def test_the_response_to_a_fulfillment_is_said_again_to_its_proposer(clock: Wall
     assert again.draft.id == first.draft.id
 
 
-@pytest.mark.rule("4.14")
+@pytest.mark.rule("4.14.no_harm_twice")
 @pytest.mark.parametrize(
     ("ts", "expected"),
     [
