@@ -31,7 +31,7 @@ from meup_agent.errors import (
     TransportError,
 )
 from meup_agent.protocol.guarantees import WELCOME_KEY
-from meup_agent.session.session import Settings
+from meup_agent.session.settings import Settings
 from meup_agent.transport.base import CloseInfo, Transport
 from meup_agent.transport.handshake import handshake_url
 from meup_agent.transport.websocket import WebSocketTransport

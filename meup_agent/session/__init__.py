@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meup_agent.session.link import Backoff
-from meup_agent.session.session import Handlers, Session, Settings
+from meup_agent.session.session import Session
+from meup_agent.session.settings import Handlers, Settings
 
 __all__ = ["Backoff", "Handlers", "Session", "Settings"]

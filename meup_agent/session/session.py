@@ -6,9 +6,8 @@ import logging
 import os
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio import AsyncContextManagerMixin
@@ -22,23 +21,20 @@ from meup_agent.errors import (
     WrongParticipant,
 )
 from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode, spoken
+from meup_agent.protocol.dialects import encode, spoken
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import (
     Cancel,
     Drop,
     ExchangeTable,
     Key,
-    Limits,
     Progressed,
     ProposalKey,
-    Role,
     Send,
     Start,
     Unsend,
     Wait,
     Wake,
-    Work,
 )
 from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.outcomes import Ending, Unsent
@@ -47,10 +43,13 @@ from meup_agent.session.clock import loop_clock
 from meup_agent.session.groups import background_tasks
 from meup_agent.session.joining import Welcomed, join_frame
 from meup_agent.session.line import Line
-from meup_agent.session.link import Backoff, Link, Token
+from meup_agent.session.link import Link
 from meup_agent.session.outbox import Outbox
+from meup_agent.session.settings import Settings
 from meup_agent.session.telling import Events
 from meup_agent.session.timeouts import checked_timeout
+from meup_agent.session.timer import Timer
+from meup_agent.session.waits import Waits
 from meup_agent.session.watcher import Watcher
 from meup_agent.transport.base import DIALECT_HEADER
 from meup_agent.transport.loops import Wakeup
@@ -64,69 +63,14 @@ if TYPE_CHECKING:
     from meup_agent.errors import TransportError
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Effect
-    from meup_agent.protocol.payloads import Call
+    from meup_agent.session.link import Token
+    from meup_agent.session.settings import Handlers, Listener
     from meup_agent.transport.base import Connector
 
 log = logging.getLogger("meup_agent.session")
 
 FLUSH_SECONDS: Final = 2.0
 """How long a session that ends tries to get its last words out."""
-
-
-class Handlers(Protocol):
-    """What an agent does with what comes; all of it returns at once."""
-
-    def wants(self, role: Role, envelope: Envelope, call: Call | None) -> bool:
-        """Whether there is a handler for an envelope in a role.
-
-        Args:
-            role: The role.
-            envelope: The envelope.
-            call: What it asks for, of a request or a proposal.
-        """
-        ...
-
-    def start(self, key: Key, work: Work) -> None:
-        """Start it; the session is told of its end by :meth:`Session.returned` or `raised`."""
-        ...
-
-    def cancel(self, key: Key, cause: Cause) -> None:
-        """End its scope."""
-        ...
-
-
-class Listener(Protocol):
-    """Somebody who hears every envelope."""
-
-    def put(self, envelope: Envelope) -> None:
-        """Take one; returns at once."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a session behaves.
-
-    Attributes:
-        dialect: The dialect that we begin with; the gateway's welcome may name another.
-        backoff: How long to wait between attempts to connect.
-        limits: How much is handled at once.
-        first_welcome: Seconds to wait for the first welcome; ``None``: as long as it takes.
-    """
-
-    dialect: str = DEFAULT_DIALECT
-    backoff: Backoff = field(default_factory=Backoff)
-    limits: Limits = field(default_factory=Limits)
-    first_welcome: float | None = 10.0
-
-
-@dataclass(slots=True)
-class _Waiter:
-    done: Wakeup
-    kind: str
-    since: float
-    ending: Ending | None = None
-    on_progress: Callable[[Progressed], None] | None = None
 
 
 class Session(AsyncContextManagerMixin):
@@ -178,11 +122,9 @@ class Session(AsyncContextManagerMixin):
         self.outbox = Outbox()
         self.counters: Counter[str] = Counter()
         """What was dropped and why, by the exchange table's codes."""
-        self._waiters: dict[Key, _Waiter] = {}
+        self._waits = Waits(self.events, self.now)
         self._welcomed = Wakeup()
-        self._timer_changed = Wakeup()
-        self._timer_at: float | None = None
-        self._timer_tasks: TaskGroup | None = None
+        self._timer = Timer(self.table.next_deadline, self._tick)
         self._failure: TransportError | None = None
         self._presence = anyio.CancelScope(shield=True)
         self._tasks: TaskGroup | None = None
@@ -242,12 +184,8 @@ class Session(AsyncContextManagerMixin):
         """
         with self._presence:
             async with anyio.create_task_group() as tasks:
-                self._timer_tasks = tasks
-                self._watch_timer()
-                try:
+                with self._timer.runs_in(tasks):
                     await self._keep_connected()
-                finally:
-                    self._timer_tasks = None
 
     async def _first_welcome(self) -> None:
         with anyio.move_on_after(self._settings.first_welcome):
@@ -328,26 +266,8 @@ class Session(AsyncContextManagerMixin):
     def _attempt_failed(self, error: TransportError) -> None:
         self._failure = error
 
-    # --- time ---
-
-    async def _keep_time(self) -> None:
-        """Tell the table when a deadline has come, for as long as there is one."""
-        while (at := self.table.next_deadline()) is not None:
-            self._timer_at = at
-            with anyio.CancelScope(deadline=at):
-                await self._timer_changed.wait()
-            self.apply(self.table.tick(self.now()))
-        self._timer_at = None
-
-    def _watch_timer(self) -> None:
-        at = self.table.next_deadline()
-        if at is None or self._timer_tasks is None:
-            return
-        if self._timer_at is None:
-            self._timer_at = at
-            self._timer_tasks.start_soon(self._keep_time, name="meup session: timer")
-        elif at < self._timer_at:
-            self._timer_changed.wake()
+    def _tick(self) -> None:
+        self.apply(self.table.tick(self.now()))
 
     # --- effects ---
 
@@ -364,22 +284,12 @@ class Session(AsyncContextManagerMixin):
                 case Cancel():
                     self._handlers.cancel(effect.key, effect.cause)
                 case Wake():
-                    self._wake(effect.key, effect.ending)
+                    self._waits.end(effect.key, effect.ending)
                 case Progressed():
-                    waiter = self._waiters.get(effect.key)
-                    if waiter is not None and waiter.on_progress is not None:
-                        waiter.on_progress(effect)
+                    self._waits.progressed(effect)
                 case Drop():
                     self._dropped(effect)
-        self._watch_timer()
-
-    def _wake(self, key: Key, ending: Ending) -> None:
-        waiter = self._waiters.get(key)
-        if waiter is not None:
-            if self.events.observers and waiter.ending is None:
-                self.events.ended(key, waiter.kind, ending, self.now() - waiter.since)
-            waiter.ending = ending
-            waiter.done.wake()
+        self._timer.watch()
 
     def _dropped(self, drop: Drop) -> None:
         self.counters[drop.why] += 1
@@ -455,7 +365,7 @@ class Session(AsyncContextManagerMixin):
             idempotent=idempotent,
             fulfills=fulfills,
         )
-        self._waiters[key] = _Waiter(Wakeup(), opening.kind, now, on_progress=on_progress)
+        self._waits.begin(key, opening.kind, now, on_progress)
         if self.events.observers:
             self.events.began(opening, parent)
         self.apply(effects)
@@ -470,14 +380,13 @@ class Session(AsyncContextManagerMixin):
 
     async def ending(self, key: Key, *, parent: Key | None = None) -> Ending:
         """Wait until an exchange of ours has ended; the handler that waits gives its place free."""
-        waiter = self._waiters.get(key)
-        if waiter is None:
+        if key not in self._waits:
             return Unsent("the exchange is not open")
-        if waiter.ending is None:
+        ending = self._waits.ended(key)
+        if ending is None:
             with self.place_given_free(parent):
-                while waiter.ending is None:
-                    await waiter.done.wait()
-        return waiter.ending
+                ending = await self._waits.ending(key)
+        return ending
 
     @contextmanager
     def place_given_free(self, parent: Key | None) -> Generator[None]:
@@ -493,8 +402,7 @@ class Session(AsyncContextManagerMixin):
 
     def ended(self, key: Key) -> Ending | None:
         """How an exchange of ours ended; ``None`` while it is open."""
-        waiter = self._waiters.get(key)
-        return None if waiter is None else waiter.ending
+        return self._waits.ended(key)
 
     def give_up(self, key: Key, cause: Cause) -> None:
         """Stop waiting: withdraw or cancel it if it is still open."""
@@ -502,7 +410,7 @@ class Session(AsyncContextManagerMixin):
 
     def forget(self, key: Key) -> None:
         """Nobody will ask for the ending any more."""
-        self._waiters.pop(key, None)
+        self._waits.forget(key)
 
     def reject(self, proposal: ProposalKey, reason: str) -> Envelope:
         """Say no to somebody's proposal; the reject."""
