@@ -12,12 +12,6 @@ TOO_SLOW: Final = 1013
 """Close code for a member that does not read as fast as its space speaks (PROTOCOL 3)."""
 
 
-ONLOOKERS_SECONDS: Final = 0.001
-"""How long a frame that its reader does not wait for may wait for another one to travel with.
-Nobody notices a thousandth of a second; and being woken up for an echo, just before the answer
-comes, costs a caller as much as the answer does."""
-
-
 class Wire(Protocol):
     """What a member writes to."""
 
@@ -31,7 +25,7 @@ class Wire(Protocol):
 
 
 class Turn:
-    """The members that have frames to write, when the current turn of the loop is over or later.
+    """The members that have frames to write when the current turn of the loop is over.
 
     Args:
         loop: The gateway's loop.
@@ -40,7 +34,6 @@ class Turn:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: list[GatewayMember] = []
-        self._onlookers: list[GatewayMember] = []
 
     def add(self, member: GatewayMember) -> None:
         """Have a member write its frames at the end of this turn."""
@@ -48,29 +41,17 @@ class Turn:
             self._loop.call_soon(self._flush)
         self._waiting.append(member)
 
-    def add_later(self, member: GatewayMember) -> None:
-        """Have a member write its frames within :data:`ONLOOKERS_SECONDS`."""
-        if not self._onlookers:
-            self._loop.call_later(ONLOOKERS_SECONDS, self._flush_onlookers)
-        self._onlookers.append(member)
-
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
         for member in waiting:
-            member.flush()
-
-    def _flush_onlookers(self) -> None:
-        onlookers, self._onlookers = self._onlookers, []
-        for member in onlookers:
             member.flush()
 
 
 class GatewayMember:
     """A participant's connection, seen from its space.
 
-    Everything that becomes due for it in one turn of the loop leaves in one write, and what it does
-    not wait for with it. While its socket takes no more, frames wait here, bounded; one too many
-    closes the connection.
+    Everything that becomes due for it in one turn of the loop leaves in one write. While its
+    socket takes no more, frames wait here, bounded; one too many closes the connection.
 
     Attributes:
         participant: Whose connection it is.
@@ -97,22 +78,13 @@ class GatewayMember:
         self._queue: list[bytes] = []
         self._queued_bytes = 0
         self._paused = False
-        self._is_due = False
 
-    def deliver(self, packed: bytes, *, soon: bool = True) -> None:
-        """Queue a frame for the end of this turn, or for a little later.
-
-        Args:
-            packed: The frame.
-            soon: Its reader waits for it; otherwise it may travel with what comes next.
-        """
+    def deliver(self, packed: bytes) -> None:
+        """Queue a frame for the end of this turn."""
         if self.closed:
             return
-        if soon and not self._is_due and not self._paused:
-            self._is_due = True
+        if not self._queue and not self._paused:
             self._turn.add(self)
-        elif not self._queue and not self._paused:
-            self._turn.add_later(self)
         self._queue.append(packed)
         self._queued_bytes += len(packed)
         if (
@@ -123,7 +95,6 @@ class GatewayMember:
 
     def flush(self) -> None:
         """Write what is queued, if the socket takes it."""
-        self._is_due = False
         if self._paused or not self._queue:
             return
         queue, self._queue, self._queued_bytes = self._queue, [], 0

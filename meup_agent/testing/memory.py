@@ -207,7 +207,7 @@ class _Seat:
     def ended(self) -> bool:
         return self._closed is not None
 
-    def deliver(self, packed: bytes, *, soon: bool = True) -> None:
+    def deliver(self, packed: bytes) -> None:
         if self.ended:
             return
         self._unread_bytes += len(packed)

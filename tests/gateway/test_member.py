@@ -15,19 +15,9 @@ class Loop:
 
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []
-        self.later: list[Callable[[], None]] = []
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.due.append(callback)
-
-    def call_later(self, delay: float, callback: Callable[[], None]) -> None:
-        assert 0 < delay < 0.01
-        self.later.append(callback)
-
-    def pass_time(self) -> None:
-        later, self.later = self.later, []
-        for callback in later:
-            callback()
 
     def end_turn(self) -> None:
         due, self.due = self.due, []
@@ -93,31 +83,6 @@ def test_single_frame_is_not_copied() -> None:
     setting.member.deliver(frame)
     setting.loop.end_turn()
     assert setting.socket.writes[0] is frame
-
-
-def test_what_nobody_waits_for_travels_with_what_comes_next() -> None:
-    setting = Setting()
-    setting.member.deliver(b"echo", soon=False)
-    setting.loop.end_turn()
-    assert setting.socket.writes == []
-    setting.member.deliver(b" answer")
-    setting.loop.end_turn()
-    assert setting.socket.writes == [b"echo answer"]
-    setting.loop.pass_time()
-    assert setting.socket.writes == [b"echo answer"]
-
-
-def test_what_nobody_waits_for_comes_by_itself_a_little_later() -> None:
-    setting = Setting()
-    other, others_socket = setting.seat()
-    for member in (setting.member, other, setting.member):
-        member.deliver(b"a", soon=False)
-    assert len(setting.loop.later) == 1
-    setting.loop.pass_time()
-    assert (setting.socket.writes, others_socket.writes) == ([b"aa"], [b"a"])
-    setting.member.deliver(b"b", soon=False)
-    setting.loop.pass_time()
-    assert setting.socket.writes == [b"aa", b"b"]
 
 
 def test_full_socket_holds_frames_back() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 import msgspec
@@ -30,13 +30,8 @@ class Member(Protocol):
         """The dialect it speaks."""
         ...
 
-    def deliver(self, packed: bytes, *, soon: bool = True) -> None:
-        """Take a frame, packed once for all members. Never raises, and never calls the host.
-
-        Args:
-            packed: The frame.
-            soon: Somebody there waits for it; an onlooker, and a sender who hears itself, does not.
-        """
+    def deliver(self, packed: bytes) -> None:
+        """Take a frame, packed once for all members. Never raises, and never calls the host."""
         ...
 
     def close(self, code: int, reason: str) -> None:
@@ -140,17 +135,23 @@ class SpaceHost:
     def _publish(self, envelope: Envelope) -> None:
         """The one place where an envelope goes to everybody, in the order that all see.
 
-        Those that it is for wait for it; its sender and the onlookers do not.
+        Those that it names come first: somebody waits for them, and not for the onlookers.
         """
         packed: dict[str, bytes] = {}
-        to, sender = envelope.to, envelope.sender
-        for participant, member in self._members.items():
+        for member in self._named_first(envelope.to):
             dialect = member.dialect
             if dialect not in packed:
                 packed[dialect] = self._pack(encode(envelope, dialect))
-            soon = participant in to if to else participant != sender
-            member.deliver(packed[dialect], soon=soon)
+            member.deliver(packed[dialect])
         self.counters.delivered += len(self._members)
+
+    def _named_first(self, named: tuple[str, ...]) -> Iterable[Member]:
+        """Every member, those with the names first."""
+        if not named:
+            return self._members.values()
+        others = dict(self._members)
+        first = [others.pop(name) for name in dict.fromkeys(named) if name in others]
+        return (*first, *others.values())
 
     def _tell(self, member: Member, draft: Envelope) -> None:
         member.deliver(self._pack(encode(self._stamped(draft), member.dialect)))

@@ -19,11 +19,11 @@ class Listener:
         self.participant = participant
         self.frames: list[bytes] = []
         self.closed: tuple[int, str] | None = None
-        self.soon: list[bool] = []
+        self.order: list[str] = []
 
-    def deliver(self, packed: bytes, *, soon: bool = True) -> None:
+    def deliver(self, packed: bytes) -> None:
         self.frames.append(packed)
-        self.soon.append(soon)
+        self.order.append(self.participant)
 
     def close(self, code: int, reason: str) -> None:
         self.closed = (code, reason)
@@ -50,7 +50,6 @@ def host_with(
         host.join(member, member_capabilities([{"kind": "chat"}]))
     for member in members:
         member.frames.clear()
-        member.soon.clear()
     return host, members
 
 
@@ -165,20 +164,13 @@ def test_closing_tells_nobody_that_the_others_leave() -> None:
     assert [member.frames for member in members] == [[], []]
 
 
-def test_those_whom_an_envelope_names_get_it_soon_and_the_others_when_it_suits() -> None:
+def test_those_whom_an_envelope_names_get_it_first() -> None:
     host, members = host_with("alice", "bob", "carol", "dave")
+    order: list[str] = []
+    for member in members:
+        member.order = order
+
     named = chat("alice").replace(b'"kind"', b'"to":["dave","nobody","bob","dave"],"kind"')
     host.receive(members[0], named)
-    assert [member.soon for member in members] == [[False], [True], [False], [True]]
 
-
-def test_what_names_nobody_is_for_everybody_but_its_sender() -> None:
-    host, members = host_with("alice", "bob", "carol")
-    host.receive(members[0], chat("alice"))
-    assert [member.soon for member in members] == [[False], [True], [True]]
-
-
-def test_what_somebody_sends_to_themselves_comes_soon() -> None:
-    host, members = host_with("alice", "bob")
-    host.receive(members[0], chat("alice").replace(b'"kind"', b'"to":["alice"],"kind"'))
-    assert [member.soon for member in members] == [[True], [False]]
+    assert order == ["dave", "bob", "alice", "carol"]
