@@ -11,6 +11,7 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.gateway.auth import Identity, Tokens
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.limits import check_frame
+from meup_agent.transport.base import LAST_SEEN_HEADER
 
 BAD_REQUEST: Final = 400
 TOKEN_REFUSED: Final = 401
@@ -19,6 +20,9 @@ OVERLOADED: Final = 503
 
 SPOKEN: Final = (DEFAULT_DIALECT,)
 """The dialects that a member of this gateway can speak."""
+
+MAX_SEQ_DIGITS: Final = 18
+"""Digits of a number that an envelope can have: what a database takes for one."""
 
 MAX_JOIN_BYTES: Final = 16 * 1024
 """Bytes of a join frame: what the headers of a handshake may have, for the same content."""
@@ -76,6 +80,26 @@ def dialect_named(name: str | None) -> str:
     if name not in SPOKEN:
         raise NotAdmitted(BAD_REQUEST, f"this gateway speaks {', '.join(SPOKEN)}; speak that")
     return name
+
+
+def read_resume(asks: str | None, said: str | None) -> tuple[bool, int | None]:
+    """Whether a member wants each envelope's number, and the last one that it got (PROTOCOL 6).
+
+    Args:
+        asks: Its header :data:`~meup_agent.transport.base.RESUME_HEADER`.
+        said: Its header :data:`~meup_agent.transport.base.LAST_SEEN_HEADER`.
+
+    Raises:
+        NotAdmitted: What stands there is no number.
+    """
+    if asks is None or asks.strip() != "1":
+        return False, None
+    if said is None:
+        return True, None
+    said = said.strip()
+    if not (said.isascii() and said.isdigit() and len(said) <= MAX_SEQ_DIGITS):
+        raise NotAdmitted(BAD_REQUEST, f"{LAST_SEEN_HEADER} must be the last 'seq' that you got")
+    return True, int(said)
 
 
 def bearer(authorization: str) -> str:

@@ -1,4 +1,4 @@
-"""The spaces of a gateway, by name, and what their members may."""
+"""The spaces of a gateway, by name."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Config
-from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.journal import Journal, MemoryJournal
 
 
 class Hub:
@@ -18,11 +17,12 @@ class Hub:
 
     Args:
         config: The spaces and their participants.
-        pack: Makes of a frame what members take (see :class:`SpaceHost`).
+        journal: Keeps what is accepted; in memory by default.
         new_id: Makes the ids of the gateway's own envelopes.
-        clock: Tells the time as it stands in ``ts``.
+        now: Tells the time in UTC.
 
     Attributes:
+        journal: What was accepted.
         counters: What has happened, over all spaces.
         tokens: Whose each token is.
         spaces: The spaces by id.
@@ -35,31 +35,29 @@ class Hub:
         self,
         config: Config,
         *,
-        pack: Callable[[bytes], bytes] = bytes,
+        journal: Journal | None = None,
         new_id: Callable[[], str] | None = None,
-        clock: Callable[[], str] | None = None,
+        now: Callable[[], datetime] | None = None,
     ) -> None:
+        moment = now or _utc_now
+        self.journal = journal or MemoryJournal(lambda: microseconds(moment()))
         self.counters = Counters()
         self.tokens = config.tokens()
         self.spaces = {
             space.id: SpaceHost(
                 space.id,
+                participants={
+                    participant_id: participant.capabilities
+                    for participant_id, participant in space.participants.items()
+                },
+                journal=self.journal,
                 new_id=new_id or _random_id,
-                clock=clock or _now,
+                clock=lambda: rfc3339(moment()),
+                now=lambda: microseconds(moment()),
                 counters=self.counters,
-                pack=pack,
             )
             for space in config.spaces
         }
-        self._capabilities = {
-            Identity(space.id, participant_id): participant.capabilities
-            for space in config.spaces
-            for participant_id, participant in space.participants.items()
-        }
-
-    def capabilities(self, identity: Identity) -> Capabilities:
-        """What somebody may send in the space that their token is for."""
-        return self._capabilities[identity]
 
     def close(self, code: int, reason: str) -> None:
         """Close every member of every space."""
@@ -71,5 +69,15 @@ def _random_id() -> str:
     return secrets.token_hex(16)
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def microseconds(moment: datetime) -> int:
+    """A time in microseconds since 1970 (UTC)."""
+    return round(moment.timestamp() * 1_000_000)
+
+
+def rfc3339(moment: datetime) -> str:
+    """A time as it stands in ``ts``: UTC, in milliseconds."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from meup_agent.gateway.config import Limits
+from meup_agent.protocol.space.listeners import Form
 
 TOO_SLOW: Final = 1013
 """Close code for a member that does not read as fast as its space speaks (PROTOCOL 3)."""
@@ -41,6 +42,10 @@ class Turn:
             self._loop.call_soon(self._flush)
         self._waiting.append(member)
 
+    def call(self, then: Callable[[], None]) -> None:
+        """Call in the next turn."""
+        self._loop.call_soon(then)
+
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
         for member in waiting:
@@ -55,21 +60,24 @@ class GatewayMember:
 
     Attributes:
         participant: Whose connection it is.
-        dialect: The dialect it speaks.
+        form: How it takes what is said.
+        last_seen: The number of the last envelope that it got before; ``None``: it does not resume.
         closed: Whether it takes no more frames.
     """
 
     def __init__(
         self,
         participant: str,
-        dialect: str,
+        form: Form,
+        last_seen: int | None,
         wire: Wire,
         turn: Turn,
         limits: Limits,
         on_closed: Callable[[GatewayMember, int], None],
     ) -> None:
         self.participant = participant
-        self.dialect = dialect
+        self.form = form
+        self.last_seen = last_seen
         self.closed = False
         self._wire = wire
         self._turn = turn
@@ -78,6 +86,7 @@ class GatewayMember:
         self._queue: list[bytes] = []
         self._queued_bytes = 0
         self._paused = False
+        self._then: Callable[[], None] | None = None
 
     def deliver(self, packed: bytes) -> None:
         """Queue a frame for the end of this turn."""
@@ -99,6 +108,14 @@ class GatewayMember:
             return
         queue, self._queue, self._queued_bytes = self._queue, [], 0
         self._wire.write(queue[0] if len(queue) == 1 else b"".join(queue))
+        if not self._paused:
+            self._go_on()
+
+    def ready(self, then: Callable[[], None]) -> None:
+        """Call when the socket has taken what was delivered."""
+        self._then = then
+        if not self._queue and not self._paused:
+            self._turn.call(self._go_on)
 
     def pause(self) -> None:
         """Hold frames back: the socket takes no more for now."""
@@ -108,6 +125,7 @@ class GatewayMember:
         """Write again."""
         self._paused = False
         self.flush()
+        self._go_on()
 
     def close(self, code: int, reason: str) -> None:
         """Close the connection after what is queued; what its reader is too slow for is lost."""
@@ -119,6 +137,11 @@ class GatewayMember:
         self._queued_bytes = 0
         self._wire.close(code, reason)
         self._on_closed(self, code)
+
+    def _go_on(self) -> None:
+        then, self._then = self._then, None
+        if then is not None and not self.closed:
+            then()
 
     def _overflow(self) -> None:
         """Tell a lively turn, which one more write copes with, from a reader that is too slow."""

@@ -16,7 +16,6 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.admission import OVERLOADED, NotAdmitted
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge.connection import Connection
-from meup_agent.gateway.edge.framing import pack_text
 from meup_agent.gateway.edge.handshake import read_handshake
 from meup_agent.gateway.edge.picows_log import PicowsLog
 from meup_agent.gateway.hub import Hub
@@ -49,7 +48,7 @@ class RunningGateway:
     """
 
     def __init__(self, config: Config) -> None:
-        self.hub = Hub(config, pack=pack_text)
+        self.hub = Hub(config)
         self.limits = config.limits
         self.loop = asyncio.get_running_loop()
         self.turn = Turn(self.loop)

@@ -35,7 +35,7 @@ class Guarantees(msgspec.Struct, frozen=True):
     hidden_targets: bool = False
 
 
-OURS: Final = Guarantees(identity_checked=True, echo=True)
+OURS: Final = Guarantees(identity_checked=True, echo=True, resume=True)
 """What the gateway of this package gives."""
 
 _BY_DIALECT: Final[dict[str, Guarantees]] = {

@@ -18,14 +18,24 @@ from meup_agent.gateway.admission import (
     dialect_named,
     enter,
     identify,
+    read_resume,
     repeats_join,
 )
 from meup_agent.gateway.embedded_config import Participants, embedded_config, first_token
 from meup_agent.gateway.hub import Hub
-from meup_agent.transport.base import ABNORMAL, DIALECT_HEADER, TOO_BIG, CloseInfo, closing
+from meup_agent.protocol.space.listeners import Form
+from meup_agent.transport.base import (
+    ABNORMAL,
+    DIALECT_HEADER,
+    LAST_SEEN_HEADER,
+    RESUME_HEADER,
+    TOO_BIG,
+    CloseInfo,
+    closing,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
     from typing import Self
 
     from meup_agent.gateway.config import Config, Limits
@@ -148,7 +158,7 @@ class MemorySpace:
                 seat.host.leave(seat)
 
     def _start(self) -> None:
-        self._hub = Hub(self._config, new_id=lambda: f"gateway-{next(self._ids)}", clock=_now)
+        self._hub = Hub(self._config, new_id=lambda: f"gateway-{next(self._ids)}", now=_now)
         self._running = True
 
     def _admit(self, headers: Mapping[str, str], participant: str | None, space: str) -> _Seat:
@@ -162,7 +172,10 @@ class MemorySpace:
             raise CannotConnect("there is no gateway here now; restart it")
         said = {name.lower(): value for name, value in headers.items()}
         try:
-            dialect = dialect_named(said.get("meup-protocol"))
+            dialect = dialect_named(said.get(DIALECT_HEADER.lower()))
+            resumes, last_seen = read_resume(
+                said.get(RESUME_HEADER.lower()), said.get(LAST_SEEN_HEADER.lower())
+            )
             if "authorization" in said:
                 token = bearer(said["authorization"])
             elif participant is not None:
@@ -175,9 +188,10 @@ class MemorySpace:
             self.counters.not_admitted[refused.status] += 1
             raise HandshakeRefused(refused.status, body=str(refused)) from None
         host = self._hub.spaces[space]
-        seat = _Seat(self, host, identity.participant, dialect, self._config.limits)
+        form = Form(dialect, resumes)
+        seat = _Seat(self, host, identity.participant, form, last_seen, self._config.limits)
         self._seats.append(seat)
-        host.join(seat, self._hub.capabilities(identity))
+        host.join(seat)
         self.settle()
         return seat
 
@@ -186,17 +200,25 @@ class _Seat:
     """Both ends of one connection: a member of the space, and the transport of its participant."""
 
     def __init__(
-        self, space: MemorySpace, host: SpaceHost, participant: str, dialect: str, limits: Limits
+        self,
+        space: MemorySpace,
+        host: SpaceHost,
+        participant: str,
+        form: Form,
+        last_seen: int | None,
+        limits: Limits,
     ) -> None:
         self.participant = participant
-        self.dialect = dialect
+        self.form = form
+        self.last_seen = last_seen
         self.host = host
         self._space = space
         self._limits = limits
-        self.response_headers = {DIALECT_HEADER.lower(): dialect}
+        self.response_headers = {DIALECT_HEADER.lower(): form.dialect}
         self._closed: CloseInfo | None = None
         self._first = True
         self._unread_bytes = 0
+        self._then: Callable[[], None] | None = None
         self._inbox, self._unread = anyio.create_memory_object_stream[bytes](
             limits.max_queued_frames
         )
@@ -217,6 +239,16 @@ class _Seat:
             self._inbox.send_nowait(packed)
         except anyio.WouldBlock:
             self.close(TOO_SLOW, "you read too slowly; connect again")
+
+    def ready(self, then: Callable[[], None]) -> None:
+        self._then = then
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._then is not None and not self._unread.statistics().current_buffer_used:
+            then, self._then = self._then, None
+            if not self.ended:
+                then()
 
     def close(self, code: int, reason: str) -> None:
         if not self.ended:
@@ -269,6 +301,7 @@ class _Seat:
         except (anyio.EndOfStream, anyio.ClosedResourceError):
             raise StopAsyncIteration from None
         self._unread_bytes -= len(frame)
+        self._go_on()
         return frame
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
@@ -282,6 +315,8 @@ class _Seat:
         self._space.settle()
 
 
-def _now() -> str:
-    time = _EPOCH + timedelta(seconds=anyio.current_time())
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _now() -> datetime:
+    try:
+        return _EPOCH + timedelta(seconds=anyio.current_time())
+    except anyio.NoEventLoopError:  # made before the loop runs
+        return _EPOCH

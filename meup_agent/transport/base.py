@@ -31,6 +31,13 @@ DIALECT_HEADER: Final = "MEUP-Protocol"
 """The header in which both ends of a handshake name their dialect. A gateway whose answer has it
 took the token of the handshake, and needs no join frame (PROTOCOL 2 and 3)."""
 
+RESUME_HEADER: Final = "MEUP-Resume"
+"""In a handshake, ``1``: each envelope is to say its number, so that one can come back to it
+(PROTOCOL 6)."""
+
+LAST_SEEN_HEADER: Final = "Last-Event-ID"
+"""In a handshake: the number of the last envelope that we got (PROTOCOL 6)."""
+
 MAX_CLOSE_REASON_BYTES: Final = 123
 """A control frame carries 125 bytes, two of which are the code (RFC 6455 section 5.5)."""
 

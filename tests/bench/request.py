@@ -69,8 +69,10 @@ def tool_agent() -> Agent:
 def welcome() -> list[bytes]:
     """What the gateway says to a newcomer: who is there, and that it has come."""
     space = Space()
-    space.join("caller", compile_capabilities([{"kind": "mcp/request"}]))
-    joined = space.join("tools", compile_capabilities([]))
+    space.admit("caller", compile_capabilities([{"kind": "mcp/request"}]))
+    space.join("caller")
+    space.admit("tools", compile_capabilities([]))
+    joined = space.join("tools")
     return [
         encode(said.replace(id=f"said-{number}"), DEFAULT_DIALECT)
         for number, said in enumerate(joined)

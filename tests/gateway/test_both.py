@@ -22,7 +22,7 @@ async def test_welcome_says_who_one_is_and_who_is_there(site: Site) -> None:
             "dev.meup/guarantees": {
                 "identity_checked": True,
                 "echo": True,
-                "resume": False,
+                "resume": True,
                 "hidden_targets": False,
             },
         }

@@ -8,6 +8,7 @@ import pytest
 
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.member import GatewayMember, Turn
+from meup_agent.protocol.space.listeners import Form
 
 
 class Loop:
@@ -53,7 +54,8 @@ class Setting:
         socket = Socket()
         member = GatewayMember(
             "alice",
-            "meup/v0.1",
+            Form("meup/v0.1"),
+            None,
             socket,
             self.turn,
             self.limits,

@@ -119,9 +119,12 @@ def test_what_is_remembered_is_bounded_for_each_sender_and_in_senders() -> None:
 
 def test_a_gateway_translates_what_a_response_answers() -> None:
     space = Space()
-    space.join("a", member_capabilities([{"kind": "mcp/request"}]))
-    space.join("b", member_capabilities([]))
-    space.join("c", member_capabilities([]))
+    space.admit("a", member_capabilities([{"kind": "mcp/request"}]))
+    space.join("a")
+    space.admit("b", member_capabilities([]))
+    space.join("b")
+    space.admit("c", member_capabilities([]))
+    space.join("c")
     asked = space.receive("a", encode(request("a", "request-a", 7), V01), V01)
     assert isinstance(asked, Accepted)
     delivered = json.loads(encode(asked.envelope, MCPX))

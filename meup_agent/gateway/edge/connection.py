@@ -17,11 +17,18 @@ from meup_agent.gateway.admission import (
 )
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Limits
-from meup_agent.gateway.edge.framing import PROTOCOL_ERROR, TOO_BIG, Assembler, BadMessage
+from meup_agent.gateway.edge.framing import (
+    PROTOCOL_ERROR,
+    TOO_BIG,
+    Assembler,
+    BadMessage,
+    pack_text,
+)
 from meup_agent.gateway.edge.handshake import Greeting
 from meup_agent.gateway.hub import Hub
 from meup_agent.gateway.logs import log, shown
 from meup_agent.gateway.member import GatewayMember, Turn
+from meup_agent.protocol.space.listeners import Form
 
 NORMAL: Final = 1000
 LOST: Final = 1006
@@ -209,7 +216,8 @@ class Connection(WSListener):
         self._assembler = Assembler(port.limits.max_message_bytes)
         self._member = GatewayMember(
             identity.participant,
-            dialect_named(dialect),
+            Form(dialect_named(dialect), self._greeting.resumes, pack_text),
+            self._greeting.last_seen,
             self,
             port.turn,
             port.limits,
@@ -218,7 +226,7 @@ class Connection(WSListener):
         host = port.hub.spaces[identity.space]
         replaces = " in place of an older connection" if host.member(identity.participant) else ""
         log.info("%s: joined from %s%s", self._name(), self._peer, replaces)
-        host.join(self._member, port.hub.capabilities(identity))
+        host.join(self._member)
 
     def _late(self) -> None:
         timeout = self._port.limits.join_timeout

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from meup_agent.gateway.admission import bearer, dialect_named, enter, identify
+from meup_agent.gateway.admission import bearer, dialect_named, enter, identify, read_resume
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.hub import Hub
-from meup_agent.transport.base import DIALECT_HEADER
+from meup_agent.transport.base import DIALECT_HEADER, LAST_SEEN_HEADER, RESUME_HEADER
 
 
 class Greeting(NamedTuple):
@@ -19,11 +19,15 @@ class Greeting(NamedTuple):
         identity: Whose token its header had; ``None`` without a header.
         space: The space that it asked for, where the address had one.
         dialect: The dialect that it asked for by header.
+        resumes: Whether it wants each envelope's number, to come back to (PROTOCOL 6).
+        last_seen: The number of the last envelope that it got before.
     """
 
     identity: Identity | None
     space: str | None
     dialect: str | None
+    resumes: bool = False
+    last_seen: int | None = None
 
     @property
     def complete(self) -> bool:
@@ -56,7 +60,8 @@ def read_handshake(target: bytes, headers: Mapping[str, str], hub: Hub) -> Greet
     if dialect is not None:
         dialect = dialect_named(dialect.strip())
     authorization = headers.get("Authorization")
+    resume = read_resume(headers.get(RESUME_HEADER), headers.get(LAST_SEEN_HEADER))
     identity = None if authorization is None else identify(hub.tokens, bearer(authorization))
     if identity is not None and space is not None:
         enter(identity, space, hub.spaces)
-    return Greeting(identity, space, dialect)
+    return Greeting(identity, space, dialect, *resume)

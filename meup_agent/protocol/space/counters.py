@@ -16,6 +16,9 @@ class Counters:
         delivered: Frames handed to members, the gateway's own included.
         dropped: Envelopes that nobody reads (``system/heartbeat``, ``system/register``).
         refused: Envelopes that were answered with ``system/error``, by its code.
+        repeated: Envelopes that had been accepted before, and were not delivered again.
+        not_expressible: Times that an envelope was left out for those of a dialect that has no
+            words for it.
         joined: Connections that joined a space; ``taken_over`` counts those among them that
             replaced an older one.
         taken_over: See ``joined``.
@@ -28,6 +31,8 @@ class Counters:
     accepted: int = 0
     delivered: int = 0
     dropped: int = 0
+    repeated: int = 0
+    not_expressible: int = 0
     joined: int = 0
     taken_over: int = 0
     left: int = 0

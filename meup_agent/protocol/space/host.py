@@ -1,82 +1,123 @@
-"""A space with its members: what it decides is carried out here, whatever carries the frames."""
+"""A space with its members: what it decides is carried out here, whatever carries the frames.
+
+Everything that members get passes the journal first, in one order: nobody sees what a restart could
+undo (PROTOCOL 6).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 
+from meup_agent.errors import NotExpressible
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.space.arrival import Arrival
+from meup_agent.protocol.space.catch_up import CatchUp
 from meup_agent.protocol.space.counters import Counters
-from meup_agent.protocol.space.space import Accepted, Dropped, Refused, Space, refusal
+from meup_agent.protocol.space.journal import Entry, Journal
+from meup_agent.protocol.space.listeners import Form, Listener, Listeners, Member
+from meup_agent.protocol.space.recent import REMEMBERED_SECONDS, Recent
+from meup_agent.protocol.space.space import (
+    Accepted,
+    Arriving,
+    Consequence,
+    Dropped,
+    Refused,
+    Remove,
+    Say,
+    Space,
+    Tell,
+    refusal,
+)
+
+log = logging.getLogger("meup_agent.gateway")
 
 TAKEN_OVER: Final = 4409
 """Close code for a connection that a newer one of the same participant replaced (PROTOCOL 3)."""
 
+RECOVERED_ENTRIES: Final = 100_000
+"""Entries that are read when a gateway starts, to know again what is sent twice."""
 
-class Member(Protocol):
-    """A participant's connection at the gateway."""
+Answer = Callable[[Entry | Refused | Dropped], None]
+"""Told what became of a frame: accepted (and kept), refused, or dropped."""
 
-    @property
-    def participant(self) -> str:
-        """Whose connection it is."""
-        ...
 
-    @property
-    def dialect(self) -> str:
-        """The dialect it speaks."""
-        ...
-
-    def deliver(self, packed: bytes) -> None:
-        """Take a frame, packed once for all members. Never raises, and never calls the host."""
-        ...
-
-    def close(self, code: int, reason: str) -> None:
-        """Close the connection. Never raises, and never calls the host."""
-        ...
+def _ignore(_: object) -> None:
+    """The sender sees by the echo what became of its frame."""
 
 
 class SpaceHost:
-    """A :class:`Space` and the members in it; every call takes effect before it returns.
+    """A :class:`Space` and the members in it; every call takes effect in its order.
 
     Args:
         name: The space's name.
+        participants: Who may join, and what they may send.
+        journal: Keeps what is accepted.
         new_id: Makes the ids of the gateway's own envelopes.
         clock: Tells the time as it stands in ``ts`` (RFC 3339).
+        now: Tells the time in microseconds since 1970 (UTC).
         counters: Where to count.
-        pack: Makes of a frame what members take: done once, however many they are.
     """
 
     def __init__(
         self,
         name: str,
         *,
+        participants: Mapping[str, Capabilities],
+        journal: Journal,
         new_id: Callable[[], str],
         clock: Callable[[], str],
+        now: Callable[[], int],
         counters: Counters,
-        pack: Callable[[bytes], bytes] = bytes,
     ) -> None:
         self.name = name
         self.counters = counters
+        self.journal = journal
         self._new_id = new_id
         self._clock = clock
-        self._pack = pack
-        self._space = Space()
+        self._now = now
+        self._space = Space(participants)
         self._members: dict[str, Member] = {}
+        self._listeners = Listeners()
+        self._recent = Recent()
+        self._recover()
+        self._delivered = journal.latest(name)
 
     @property
     def members(self) -> tuple[Member, ...]:
         """Every member at this moment."""
         return tuple(self._members.values())
 
+    @property
+    def present(self) -> list[dict[str, Any]]:
+        """Who is in the space, with what they may send, as a welcome says it."""
+        return [
+            {"id": name, "capabilities": list(self._space.capabilities(name).patterns)}
+            for name in self._space.present
+        ]
+
+    @property
+    def delivered(self) -> int:
+        """The number of the last envelope that members got."""
+        return self._delivered
+
     def member(self, participant: str) -> Member | None:
         """A participant's connection, if it is in the space."""
         return self._members.get(participant)
 
-    def join(self, member: Member, capabilities: Capabilities) -> None:
+    def admit(self, participant: str, capabilities: Capabilities) -> None:
+        """Let somebody be a participant, or change what they may send."""
+        self._space.admit(participant, capabilities)
+
+    # --- coming and going -----------------------------------------------------------------
+
+    def join(self, member: Member) -> None:
         """Take a member in; an older connection of the same participant is closed with 4409."""
         participant = member.participant
         older = self._members.get(participant)
@@ -84,9 +125,11 @@ class SpaceHost:
         self.counters.joined += 1
         if older is not None:
             self.counters.taken_over += 1
+            self._listeners.remove(older)
             older.close(TAKEN_OVER, "a newer connection of the same participant took over")
-        joined = self._space.join(participant, capabilities)
-        self._tell(member, joined.welcome)
+        arriving = self._arriving(member)
+        joined = self._space.join(participant, arriving)
+        self.journal.after(partial(self._enter, member, joined.welcome, member.last_seen))
         self._publish(self._stamped(joined.presence))
 
     def leave(self, member: Member) -> None:
@@ -94,8 +137,64 @@ class SpaceHost:
         if self._members.get(member.participant) is not member:
             return
         del self._members[member.participant]
+        self._listeners.remove(member)
         self.counters.left += 1
         self._publish(self._stamped(self._space.leave(member.participant)))
+
+    def watch(self, listener: Listener, last_seen: int | None) -> None:
+        """Let somebody listen who is not in the space, to what comes, or from a number on."""
+        if last_seen is None:
+            self.journal.after(partial(self._listeners.add, listener))
+        else:
+            self.journal.after(partial(self._catch_up, listener, last_seen))
+
+    def unwatch(self, listener: Listener) -> None:
+        """Let somebody listen no more."""
+        self._listeners.remove(listener)
+
+    def close(self, code: int, reason: str) -> None:
+        """Close every member; nobody is told that the others leave."""
+        members, self._members = self.members, {}
+        for listener in self._listeners.clear():
+            listener.close(code, reason)
+        for member in members:
+            member.close(code, reason)
+
+    def _arriving(self, member: Member) -> Arriving | None:
+        if not member.form.numbered:
+            return None
+        until = self.journal.latest(self.name)
+        seen = member.last_seen
+        if seen is None:
+            return Arriving(until)
+        gap = not self.journal.floor(self.name) <= seen <= until
+        return Arriving(until, gap=gap, resumed=True)
+
+    def _enter(self, member: Member, welcome: Envelope, last_seen: int | None) -> None:
+        if self._members.get(member.participant) is not member:
+            return
+        self._deliver_to(member, self._stamped(welcome))
+        if last_seen is None:
+            self._listeners.add(member)
+        else:
+            self._catch_up(member, last_seen)
+
+    def _catch_up(self, listener: Listener, last_seen: int) -> None:
+        floor, latest = self.journal.floor(self.name), self._delivered
+        begin = floor if not floor <= last_seen <= latest else last_seen
+        self._listeners.catch_up(
+            CatchUp(
+                listener,
+                begin,
+                space=self.name,
+                journal=self.journal,
+                delivered=lambda: self._delivered,
+                frame=self._frame,
+                done=self._listeners.add,
+            )
+        )
+
+    # --- what members say -----------------------------------------------------------------
 
     def receive(self, member: Member, frame: bytes) -> None:
         """Take a frame from a member, and do what is decided about it.
@@ -103,59 +202,140 @@ class SpaceHost:
         A frame of a connection that has been taken over is ignored: its participant speaks
         through the newer one.
         """
-        if self._members.get(member.participant) is not member:
-            return
+        if self._members.get(member.participant) is member:
+            form = member.form
+            self.receive_as(member.participant, frame, form.dialect, repeats=form.numbered)
+
+    def receive_as(
+        self,
+        participant: str,
+        frame: bytes,
+        dialect: str,
+        answer: Answer = _ignore,
+        *,
+        repeats: bool = True,
+    ) -> None:
+        """Take a frame from a participant, whether it is in the space or not.
+
+        Args:
+            participant: Who sent it, as its token told.
+            frame: One message, as it came.
+            dialect: The dialect that it is in.
+            answer: Told what became of it; of an accepted one, when it is kept.
+            repeats: The sender may send again what it does not know to be accepted. Clients that
+                do not resume begin to count their ids anew when they start, and mean what they
+                say a second time.
+        """
         self.counters.frames_in += 1
-        decision = self._space.receive(member.participant, frame, member.dialect)
-        match decision:
-            case Accepted(envelope):
+        checked = self._space.check(participant, frame, dialect)
+        match checked:
+            case Arrival():
+                at = self._now()
+                seq = self._recent.find(checked.envelope, at) if repeats else None
+                if seq is not None:
+                    self._repeated(Entry(seq, self.name, at, checked.envelope), answer)
+                    return
+                accepted = self._space.accept(checked)
                 self.counters.accepted += 1
-                self._publish(envelope)
+                self._carry_out(accepted, at, answer)
             case Refused():
-                self.refuse(member, decision)
+                self.refuse(participant, checked)
+                answer(checked)
             case Dropped():
                 self.counters.dropped += 1
+                answer(checked)
 
-    def refuse(self, member: Member, refused: Refused) -> None:
+    def refuse(self, participant: str, refused: Refused) -> None:
         """Tell a member that a frame of its was refused."""
         self.counters.refused[refused.code] += 1
-        self._tell(member, refused.error)
+        self._tell(participant, refused.error)
 
     def refuse_frame(self, member: Member, code: str, message: str) -> None:
         """Tell a member that a message was refused before it was a frame, for its size say."""
         self.counters.frames_in += 1
-        self.refuse(member, refusal(member.participant, code, message))
+        self.refuse(member.participant, refusal(member.participant, code, message))
 
-    def close(self, code: int, reason: str) -> None:
-        """Close every member; nobody is told that the others leave."""
-        members, self._members = self.members, {}
-        for member in members:
-            member.close(code, reason)
+    def _carry_out(self, accepted: Accepted, at: int, answer: Answer) -> None:
+        envelope = accepted.envelope
+        then = self._deliver if answer is _ignore else partial(self._deliver_and, answer)
+        seq = self.journal.append(self.name, envelope, accepted.facts, then)
+        self._recent.remember(envelope, seq, at)
+        for consequence in accepted.then:
+            self._follow(consequence)
+
+    def _follow(self, consequence: Consequence) -> None:
+        match consequence:
+            case Say(draft):
+                self._publish(self._stamped(draft))
+            case Tell(participant, draft):
+                self._tell(participant, draft)
+            case Remove(participant, code, reason):
+                member = self._members.get(participant)
+                if member is not None:
+                    self.journal.after(partial(member.close, code, reason))
+
+    def _repeated(self, first: Entry, answer: Answer) -> None:
+        """Tell the sender alone under which number its envelope was accepted before."""
+        self.counters.repeated += 1
+        self.journal.after(partial(self._echo_again, first, answer))
+
+    def _echo_again(self, first: Entry, answer: Answer) -> None:
+        member = self._members.get(first.envelope.sender)
+        if member is not None:
+            self._listeners.tell(member, self._frame(first, member.form))
+        answer(first)
+
+    # --- what members get -----------------------------------------------------------------
 
     def _publish(self, envelope: Envelope) -> None:
-        """The one place where an envelope goes to everybody, in the order that all see.
+        """The one way to everybody for what the gateway says itself."""
+        self.journal.append(self.name, envelope, (), self._deliver)
 
-        Those that it names come first: somebody waits for them, and not for the onlookers.
-        """
-        packed: dict[str, bytes] = {}
-        for member in self._named_first(envelope.to):
-            dialect = member.dialect
-            if dialect not in packed:
-                packed[dialect] = self._pack(encode(envelope, dialect))
-            member.deliver(packed[dialect])
-        self.counters.delivered += len(self._members)
+    def _deliver(self, entry: Entry) -> None:
+        """The one place where an envelope goes to everybody, in the order that all see."""
+        self._delivered = entry.seq
+        self.counters.delivered += self._listeners.deliver(entry, self._frame)
 
-    def _named_first(self, named: tuple[str, ...]) -> Iterable[Member]:
-        """Every member, those with the names first."""
-        if not named:
-            return self._members.values()
-        others = dict(self._members)
-        first = [others.pop(name) for name in dict.fromkeys(named) if name in others]
-        return (*first, *others.values())
+    def _deliver_and(self, answer: Answer, entry: Entry) -> None:
+        self._deliver(entry)
+        answer(entry)
 
-    def _tell(self, member: Member, draft: Envelope) -> None:
-        member.deliver(self._pack(encode(self._stamped(draft), member.dialect)))
+    def _tell(self, participant: str, draft: Envelope) -> None:
+        """Tell one member, after everything that was decided before."""
+        self.journal.after(partial(self._tell_now, participant, self._stamped(draft)))
+
+    def _tell_now(self, participant: str, envelope: Envelope) -> None:
+        member = self._members.get(participant)
+        if member is not None:
+            self._deliver_to(member, envelope)
+
+    def _deliver_to(self, member: Member, envelope: Envelope) -> None:
+        # Nothing else has its number: who resumes from it has seen what came before.
+        entry = Entry(self._delivered, self.name, 0, envelope)
+        self._listeners.tell(member, self._frame(entry, member.form))
         self.counters.delivered += 1
+
+    def _frame(self, entry: Entry, form: Form) -> bytes | None:
+        """An entry as it travels to those who take this form; ``None`` if it cannot be said so."""
+        try:
+            frame = encode(entry.envelope, form.dialect)
+        except NotExpressible as error:
+            self.counters.not_expressible += 1
+            log.warning("left out for those who speak %s: %s", form.dialect, error)
+            return None
+        return form.pack(numbered(frame, entry.seq) if form.numbered else frame)
 
     def _stamped(self, draft: Envelope) -> Envelope:
         return msgspec.structs.replace(draft, id=self._new_id(), ts=self._clock())
+
+    def _recover(self) -> None:
+        """Know again what was accepted lately."""
+        since = self._now() - round(REMEMBERED_SECONDS * 1_000_000)
+        recovered = self.journal.recover(self.name, since=since, limit=RECOVERED_ENTRIES)
+        for entry in recovered.entries:
+            self._recent.remember(entry.envelope, entry.seq, entry.at)
+
+
+def numbered(frame: bytes, seq: int) -> bytes:
+    """A frame with ``seq`` as its last field, which counts if the sender wrote one, too."""
+    return b'%b,"seq":%d}' % (frame.rstrip()[:-1], seq)

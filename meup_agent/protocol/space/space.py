@@ -15,6 +15,7 @@ from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.space.arrival import Arrival, open_frame
 from meup_agent.protocol.space.issued import Issued
+from meup_agent.protocol.space.journal import Fact
 
 IDENTITY_MISMATCH: Final = "identity_mismatch"
 RESERVED_KIND: Final = "reserved_kind"
@@ -27,6 +28,11 @@ MAX_ERROR_CHARS: Final = 500
 ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
 """Notifications that are routed whatever the capabilities (PROTOCOL 3)."""
 
+ARRIVED: Final = "dev.meup/arrived"
+"""In a presence: the newcomer reads what it missed by itself. ``new``: it was not here before,
+``resumed``: it gets everything, ``gap``: some of it is not known any more. Without this key it may
+have missed anything, and the others say again what must not be missed (PROTOCOL 4.14)."""
+
 DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
 """What TypeScript clients send to a gateway and nobody reads (PROTOCOL 2)."""
 
@@ -34,10 +40,42 @@ _NOTIFICATION = "notifications/"
 _WITHDRAW: dict[str, Any] = {"kind": kinds.MCP_WITHDRAW}
 
 
+class Say(msgspec.Struct, frozen=True):
+    """Something that the gateway says to everybody; a draft without id and time."""
+
+    draft: Envelope
+
+
+class Tell(msgspec.Struct, frozen=True):
+    """Something that the gateway says to one member, if it is there; a draft likewise."""
+
+    participant: str
+    draft: Envelope
+
+
+class Remove(msgspec.Struct, frozen=True):
+    """A member that has to go."""
+
+    participant: str
+    code: int
+    reason: str
+
+
+Consequence = Say | Tell | Remove
+
+
 class Accepted(msgspec.Struct, frozen=True):
-    """An envelope for every member, its sender included."""
+    """An envelope for every member, its sender included.
+
+    Attributes:
+        envelope: What is delivered.
+        facts: What holds from now on, kept together with the envelope.
+        then: What follows, in this order, after the envelope.
+    """
 
     envelope: Envelope
+    facts: tuple[Fact, ...] = ()
+    then: tuple[Consequence, ...] = ()
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -59,6 +97,20 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 Decision = Accepted | Refused | Dropped
+
+
+class Arriving(msgspec.Struct, frozen=True):
+    """How a member comes in, as far as it missed something (PROTOCOL 6).
+
+    Attributes:
+        until: What it missed has numbers up to this one, and comes before anything new.
+        gap: Some of what it missed is not known here any more.
+        resumed: It was here before, and comes back.
+    """
+
+    until: int
+    gap: bool = False
+    resumed: bool = False
 
 
 class Joined(NamedTuple):
@@ -93,13 +145,18 @@ def member_capabilities(
 
 
 class Space:
-    """The participants who are in a space, and every decision about what they send.
+    """The participants of a space, those who are in it, and every decision about what they send.
 
     Drafts that it returns have no id and no time: who sends them gives both.
+
+    Args:
+        participants: Those who are known from the beginning, and what they may send.
     """
 
-    def __init__(self) -> None:
-        self._present: dict[str, Capabilities] = {}
+    def __init__(self, participants: Mapping[str, Capabilities] | None = None) -> None:
+        self._held: dict[str, Capabilities] = dict(participants or {})
+        # In the order in which they came.
+        self._present: dict[str, None] = {}
         self._requests = Issued()
         self._proposals = Issued()
         self._rpc_ids = RpcIds()
@@ -108,26 +165,50 @@ class Space:
         """Whether a participant is in the space."""
         return participant in self._present
 
-    def join(self, participant: str, capabilities: Capabilities) -> Joined:
+    @property
+    def present(self) -> tuple[str, ...]:
+        """Who is in the space, in the order in which they came."""
+        return tuple(self._present)
+
+    def capabilities(self, participant: str) -> Capabilities:
+        """What a participant may send at this moment, present or not.
+
+        Raises:
+            KeyError: Nobody knows this participant here.
+        """
+        return self._held[participant]
+
+    def admit(self, participant: str, capabilities: Capabilities) -> None:
+        """Let somebody be a participant of the space, or change what they may send."""
+        self._held[participant] = capabilities
+
+    def join(self, participant: str, arriving: Arriving | None = None) -> Joined:
         """Take a participant in, or take in a newer connection of one who is there.
 
         A newer connection is announced as a ``join`` without a ``leave`` before it. The
         participant did not go away, so nobody's time limit for an absent one starts to run. But
         what went to the older connection may have been lost with it, and a ``join`` is what makes
         the others say again what must not be missed (PROTOCOL 4.14).
+
+        Args:
+            participant: Who joins; must be a participant of the space.
+            arriving: What it missed, if it asked for that; ``None``: it did not.
         """
         others = [
-            _described(name, held) for name, held in self._present.items() if name != participant
+            _described(name, self._held[name]) for name in self._present if name != participant
         ]
-        self._present[participant] = capabilities
-        you = _described(participant, capabilities)
+        self._present[participant] = None
+        you = _described(participant, self._held[participant])
         return Joined(
             _said(
                 kinds.SYSTEM_WELCOME,
-                {"you": you, "participants": others, **said_by(OURS)},
+                {"you": you, "participants": others, **_missed(arriving), **said_by(OURS)},
                 to=participant,
             ),
-            _said(kinds.SYSTEM_PRESENCE, {"event": "join", "participant": you}),
+            _said(
+                kinds.SYSTEM_PRESENCE,
+                {"event": "join", "participant": you, **_arrival(arriving)},
+            ),
         )
 
     def leave(self, participant: str) -> Envelope:
@@ -136,7 +217,12 @@ class Space:
         return _said(kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}})
 
     def receive(self, participant: str, frame: bytes, dialect: str) -> Decision:
-        """Decide about a frame.
+        """Decide about a frame that nobody sent before; see :meth:`check` and :meth:`accept`."""
+        checked = self.check(participant, frame, dialect)
+        return self.accept(checked) if isinstance(checked, Arrival) else checked
+
+    def check(self, participant: str, frame: bytes, dialect: str) -> Arrival | Refused | Dropped:
+        """Decide whether a frame is let through; changes nothing that others could notice.
 
         Args:
             participant: Who sent it, as the token told; what the frame says of its sender is only
@@ -153,17 +239,22 @@ class Space:
         if arrival.envelope.kind == kinds.MCP_RESPONSE:
             envelope = self._rpc_ids.heard(arrival.envelope, arrival.payload)
             arrival = arrival._replace(envelope=envelope)
+        return self._refused(participant, arrival) or arrival
+
+    def accept(self, arrival: Arrival) -> Accepted:
+        """Let an envelope that was checked take effect.
+
+        Args:
+            arrival: What :meth:`check` returned, with nothing accepted in between.
+        """
         envelope = arrival.envelope
-        refused = self._refused(participant, arrival)
-        if refused is not None:
-            return refused
         if envelope.kind == kinds.MCP_REQUEST and not _method(arrival.payload).startswith(
             _NOTIFICATION
         ):
-            self._requests.remember(envelope.id, participant, envelope.to)
+            self._requests.remember(envelope.id, envelope.sender, envelope.to)
             self._rpc_ids.heard(envelope, arrival.payload)
         elif envelope.kind == kinds.MCP_PROPOSAL:
-            self._proposals.remember(envelope.id, participant, envelope.to)
+            self._proposals.remember(envelope.id, envelope.sender, envelope.to)
         return Accepted(envelope)
 
     def _refused(self, participant: str, arrival: Arrival) -> Refused | None:
@@ -190,7 +281,7 @@ class Space:
                 f"none of your capabilities allows this {arrival.kind_as_sent!r}",
                 about=envelope.id,
                 attempted_kind=arrival.kind_as_sent,
-                your_capabilities=list(self._present[participant].patterns),
+                your_capabilities=list(self._held[participant].patterns),
             )
         if envelope.kind == kinds.MCP_WITHDRAW:
             return self._refused_withdraw(participant, envelope)
@@ -201,7 +292,7 @@ class Space:
         envelope, payload = arrival.envelope, arrival.payload
         if envelope.kind == kinds.MCP_PROPOSAL:
             payload = payloads.unwrapped(payload)
-        if self._present[participant].allow(envelope.kind, payload):
+        if self._held[participant].allow(envelope.kind, payload):
             return True
         if envelope.kind == kinds.MCP_REQUEST:
             return _method(payload) in ALWAYS_ALLOWED_METHODS
@@ -249,6 +340,20 @@ def _said(kind: str, payload: object, *, to: str = "", about: str | None = None)
         to=(to,) if to else (),
         correlation=(about,) if about else (),
     )
+
+
+def _missed(arriving: Arriving | None) -> dict[str, Any]:
+    """What a welcome says of what its reader missed (PROTOCOL 6)."""
+    if arriving is None:
+        return {}
+    return {"resumed": arriving.resumed, "until": arriving.until, "gap": arriving.gap}
+
+
+def _arrival(arriving: Arriving | None) -> dict[str, Any]:
+    """What everybody is told of what a newcomer missed: nothing has to be said again to most."""
+    if arriving is None:
+        return {}
+    return {ARRIVED: "gap" if arriving.gap else "resumed" if arriving.resumed else "new"}
 
 
 def _described(participant: str, capabilities: Capabilities) -> dict[str, Any]:

@@ -7,16 +7,19 @@ from typing import Any
 
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.journal import MemoryJournal
+from meup_agent.protocol.space.listeners import Form
 from meup_agent.protocol.space.space import member_capabilities
 
 
 class Listener:
     """A member that keeps what it gets."""
 
-    dialect = "meup/v0.1"
+    last_seen: int | None = None
 
-    def __init__(self, participant: str) -> None:
+    def __init__(self, participant: str, pack: Callable[[bytes], bytes] = bytes) -> None:
         self.participant = participant
+        self.form = Form("meup/v0.1", pack=pack)
         self.frames: list[bytes] = []
         self.closed: tuple[int, str] | None = None
         self.order: list[str] = []
@@ -27,6 +30,9 @@ class Listener:
 
     def close(self, code: int, reason: str) -> None:
         self.closed = (code, reason)
+
+    def ready(self, then: Callable[[], None]) -> None:
+        then()
 
     def heard(self) -> list[tuple[str, Any]]:
         """Kind and payload of each frame since the last call."""
@@ -41,13 +47,16 @@ def host_with(
     host = SpaceHost(
         "demo",
         new_id=lambda: f"g{next(ids)}",
+        participants={},
+        journal=MemoryJournal(lambda: 0),
         clock=lambda: "2025-01-01T00:00:00.000Z",
+        now=lambda: 0,
         counters=Counters(),
-        pack=pack,
     )
-    members = [Listener(name) for name in names]
+    members = [Listener(name, pack) for name in names]
     for member in members:
-        host.join(member, member_capabilities([{"kind": "chat"}]))
+        host.admit(member.participant, member_capabilities([{"kind": "chat"}]))
+        host.join(member)
     for member in members:
         member.frames.clear()
     return host, members
@@ -63,7 +72,8 @@ def chat(sender: str, number: int = 1) -> bytes:
 def test_newcomer_hears_the_welcome_first_and_everybody_the_join() -> None:
     host, (alice,) = host_with("alice")
     bob = Listener("bob")
-    host.join(bob, member_capabilities([]))
+    host.admit(bob.participant, member_capabilities([]))
+    host.join(bob)
     assert [kind for kind, _ in bob.heard()] == ["system.welcome", "system.presence"]
     assert [(kind, said["event"]) for kind, said in alice.heard()] == [("system.presence", "join")]
 
@@ -71,7 +81,8 @@ def test_newcomer_hears_the_welcome_first_and_everybody_the_join() -> None:
 def test_gateway_says_when_and_under_which_id() -> None:
     host, _ = host_with()
     alice = Listener("alice")
-    host.join(alice, member_capabilities([]))
+    host.admit(alice.participant, member_capabilities([]))
+    host.join(alice)
     said = [json.loads(frame) for frame in alice.frames]
     assert [(each["id"], each["ts"]) for each in said] == [
         ("g1", "2025-01-01T00:00:00.000Z"),
@@ -124,7 +135,8 @@ def test_leaving_is_told_to_the_others() -> None:
 def test_newer_connection_takes_over() -> None:
     host, (older, bob) = host_with("alice", "bob")
     newer = Listener("alice")
-    host.join(newer, member_capabilities([{"kind": "chat"}]))
+    host.admit(newer.participant, member_capabilities([{"kind": "chat"}]))
+    host.join(newer)
     assert older.closed is not None
     assert older.closed[0] == 4409
     assert older.frames == []
@@ -137,7 +149,8 @@ def test_newer_connection_takes_over() -> None:
 def test_end_of_the_older_connection_changes_nothing_for_the_newer() -> None:
     host, (older, bob) = host_with("alice", "bob")
     newer = Listener("alice")
-    host.join(newer, member_capabilities([{"kind": "chat"}]))
+    host.admit(newer.participant, member_capabilities([{"kind": "chat"}]))
+    host.join(newer)
     newer.frames.clear()
     bob.frames.clear()
     host.leave(older)
@@ -149,7 +162,7 @@ def test_end_of_the_older_connection_changes_nothing_for_the_newer() -> None:
 
 def test_older_connection_is_not_listened_to() -> None:
     host, (older, bob) = host_with("alice", "bob")
-    host.join(Listener("alice"), member_capabilities([{"kind": "chat"}]))
+    host.join(Listener("alice"))
     bob.frames.clear()
     host.receive(older, chat("alice"))
     assert bob.frames == []

@@ -24,7 +24,7 @@ DIALECT = "meup/v0.1"
 GUARANTEES = {
     "identity_checked": True,
     "echo": True,
-    "resume": False,
+    "resume": True,
     "hidden_targets": False,
 }
 
@@ -42,7 +42,8 @@ CAPABILITIES: dict[str, list[dict[str, Any]]] = {
 def space_of(*names: str) -> Space:
     space = Space()
     for name in names:
-        space.join(name, member_capabilities(CAPABILITIES[name]))
+        space.admit(name, member_capabilities(CAPABILITIES[name]))
+        space.join(name)
     return space
 
 
@@ -83,7 +84,8 @@ def test_accepted_envelope_keeps_its_bytes() -> None:
 
 def test_welcome_and_presence() -> None:
     space = space_of("carol")
-    joined = space.join("alice", member_capabilities([{"kind": "chat"}]))
+    space.admit("alice", member_capabilities([{"kind": "chat"}]))
+    joined = space.join("alice")
     alice = {"id": "alice", "capabilities": [{"kind": "chat"}, {"kind": "mcp/withdraw"}]}
     assert joined.welcome.kind == "system/welcome"
     assert joined.welcome.to == ("alice",)
@@ -102,7 +104,8 @@ def test_welcome_and_presence() -> None:
 
 def test_newer_connection_gets_a_welcome_without_itself_among_the_others() -> None:
     space = space_of("alice", "carol")
-    joined = space.join("alice", member_capabilities(CAPABILITIES["alice"]))
+    space.admit("alice", member_capabilities(CAPABILITIES["alice"]))
+    joined = space.join("alice")
     assert [other["id"] for other in joined.welcome.payload["participants"]] == ["carol"]
     assert joined.presence.payload["event"] == "join"
 
@@ -129,7 +132,8 @@ def test_forged_sender_is_refused() -> None:
 )
 def test_what_only_the_gateway_says_is_refused(kind: str) -> None:
     space = Space()
-    space.join("root", member_capabilities([{"kind": "*"}, {"kind": "system/*"}]))
+    space.admit("root", member_capabilities([{"kind": "*"}, {"kind": "system/*"}]))
+    space.join("root")
     refuse(space.receive("root", frame("root", kind), DIALECT), "reserved_kind")
 
 
@@ -241,7 +245,8 @@ class TestWithdrawals:
     def test_proposer_who_came_back_still_withdraws(self) -> None:
         space = self.space()
         space.leave("alice")
-        space.join("alice", member_capabilities(CAPABILITIES["alice"]))
+        space.admit("alice", member_capabilities(CAPABILITIES["alice"]))
+        space.join("alice")
         accept(space.receive("alice", self.withdraw("alice", "p1"), DIALECT))
         refuse(space.receive("bob", self.withdraw("bob", "p1"), DIALECT), "not_proposer")
 
@@ -365,7 +370,8 @@ READ = {"method": "tools/call", "params": {"name": "read_file"}}
 )
 def test_a_wrapped_proposal_is_allowed_for_what_is_in_it(pattern: dict[str, Any]) -> None:
     space = Space()
-    space.join("alice", member_capabilities([{"kind": "mcp/proposal", "payload": pattern}]))
+    space.admit("alice", member_capabilities([{"kind": "mcp/proposal", "payload": pattern}]))
+    space.join("alice")
     accept(space.receive("alice", frame("alice", "mcp/proposal", {"proposal": READ}), DIALECT))
     sent = frame("alice", "mcp/proposal", {"proposal": DELETE})
     refuse(space.receive("alice", sent, DIALECT), "capability_violation")

@@ -1,0 +1,230 @@
+"""The journal: every accepted envelope of a gateway in order, and what must outlive a restart.
+
+Resume reads from it and the audit folds it (PROTOCOL 6). The contract is here, since a space
+decides with it, and the journal in memory, since a space in memory has one, too; the journal in a
+database is the gateway's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from meup_agent.protocol.envelope import Envelope
+
+MAX_ENTRIES: Final = 100_000
+"""Envelopes that a journal in memory keeps, over all spaces; the oldest is dropped first."""
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of the same."""
+
+ENTRY_BYTES: Final = 600
+"""What an entry takes besides its frame, as a round figure."""
+
+
+class Fact(NamedTuple):
+    """Something that holds in a space until another fact of the same key replaces it.
+
+    Attributes:
+        key: For example ``grant/<id>``.
+        value: A JSON object; ``None``: it does not hold any more.
+    """
+
+    key: str
+    value: dict[str, Any] | None
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """An accepted envelope.
+
+    Attributes:
+        seq: Its number: grows over all spaces of a gateway, and over its restarts.
+        space: The space's name.
+        at: When it was accepted, in microseconds since 1970 (UTC), by the gateway's clock.
+        envelope: With the frame as it came, if a member sent it.
+    """
+
+    seq: int
+    space: str
+    at: int
+    envelope: Envelope
+
+
+class Recovered(NamedTuple):
+    """What a journal knows of a space when its gateway starts.
+
+    Attributes:
+        facts: Those that hold, by key, in the order in which they were first said.
+        entries: The latest, oldest first.
+    """
+
+    facts: dict[str, dict[str, Any]]
+    entries: tuple[Entry, ...]
+
+
+class Journal(Protocol):
+    """Where accepted envelopes go before anybody sees them.
+
+    Every callback is called on the caller's loop or in the call itself, those of :meth:`append` and
+    :meth:`after` in the order of the calls, when everything that was appended before is kept.
+    """
+
+    def append(
+        self,
+        space: str,
+        envelope: Envelope,
+        facts: tuple[Fact, ...],
+        then: Callable[[Entry], None],
+    ) -> int:
+        """Keep an envelope, and with it, all or nothing, what it makes hold; tell its number."""
+        ...
+
+    def after(self, then: Callable[[], None]) -> None:
+        """Call when everything that was appended before is kept."""
+        ...
+
+    def read(
+        self,
+        space: str,
+        *,
+        after: int,
+        until: int,
+        limit: int,
+        then: Callable[[tuple[Entry, ...]], None],
+    ) -> None:
+        """Hand over the entries of a space with ``after < seq <= until``, oldest first.
+
+        Args:
+            space: The space's name.
+            after: The number before the first.
+            until: The last number that is wanted.
+            limit: How many at most.
+            then: Takes them; none if there are none.
+        """
+        ...
+
+    def floor(self, space: str) -> int:
+        """The number from which on nothing of the space is missing: all with ``seq > floor``."""
+        ...
+
+    def latest(self, space: str) -> int:
+        """The number of the last entry of the space; where there is none, that of the start."""
+        ...
+
+    def recover(self, space: str, *, since: int, limit: int) -> Recovered:
+        """What is known of a space when the gateway starts; may block.
+
+        Args:
+            space: The space's name.
+            since: Entries that were accepted from then on, in microseconds since 1970.
+            limit: How many entries at most; the latest ones.
+        """
+        ...
+
+
+class MemoryJournal:
+    """A ring: as many of the latest envelopes as there is room for, and gone with the process.
+
+    Args:
+        clock: The time in microseconds since 1970 (UTC).
+        max_entries: Envelopes at most, over all spaces.
+        max_bytes: Bytes at most, over all spaces.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        *,
+        max_entries: int = MAX_ENTRIES,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._clock = clock
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._start = self._seq = clock()
+        self._entries: dict[str, deque[Entry]] = {}
+        # In the order of all spaces, to know whose entry is the oldest.
+        self._order: deque[str] = deque()
+        self._bytes = 0
+        self._floors: dict[str, int] = {}
+        self._facts: dict[str, dict[str, dict[str, Any]]] = {}
+
+    def append(
+        self,
+        space: str,
+        envelope: Envelope,
+        facts: tuple[Fact, ...],
+        then: Callable[[Entry], None],
+    ) -> int:
+        """See :meth:`Journal.append`."""
+        self._seq = seq = self._seq + 1
+        entry = Entry(seq, space, self._clock(), envelope)
+        entries = self._entries.get(space)
+        if entries is None:
+            entries = self._entries[space] = deque()
+        entries.append(entry)
+        self._order.append(space)
+        self._bytes += _size(entry)
+        while len(self._order) > self._max_entries or self._bytes > self._max_bytes:
+            self._drop_oldest()
+        for key, value in facts:
+            held = self._facts.setdefault(space, {})
+            if value is None:
+                held.pop(key, None)
+            else:
+                held[key] = value
+        then(entry)
+        return seq
+
+    def after(self, then: Callable[[], None]) -> None:
+        """See :meth:`Journal.after`."""
+        then()
+
+    def read(
+        self,
+        space: str,
+        *,
+        after: int,
+        until: int,
+        limit: int,
+        then: Callable[[tuple[Entry, ...]], None],
+    ) -> None:
+        """See :meth:`Journal.read`."""
+        entries = self._entries.get(space, ())
+        wanted = (entry for entry in reversed(entries) if entry.seq <= until)
+        # From the newest back: who resumes has usually missed little of a long ring.
+        missed: list[Entry] = []
+        for entry in wanted:
+            if entry.seq <= after:
+                break
+            missed.append(entry)
+        then(tuple(islice(reversed(missed), limit)))
+
+    def floor(self, space: str) -> int:
+        """See :meth:`Journal.floor`."""
+        return self._floors.get(space, self._start)
+
+    def latest(self, space: str) -> int:
+        """See :meth:`Journal.latest`."""
+        entries = self._entries.get(space)
+        return entries[-1].seq if entries else self.floor(space)
+
+    def recover(self, space: str, *, since: int, limit: int) -> Recovered:
+        """See :meth:`Journal.recover`; nothing outlives the process."""
+        entries = [each for each in self._entries.get(space, ()) if each.at >= since]
+        return Recovered(dict(self._facts.get(space, {})), tuple(entries[-limit:]))
+
+    def _drop_oldest(self) -> None:
+        space = self._order.popleft()
+        entry = self._entries[space].popleft()
+        self._bytes -= _size(entry)
+        self._floors[space] = entry.seq
+
+
+def _size(entry: Entry) -> int:
+    envelope = entry.envelope
+    return ENTRY_BYTES + len(envelope.frame) + len(envelope.raw_payload)
