@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
+from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Config
+from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
+
+
+def wall_clock() -> int:
+    """The time in microseconds since 1970 (UTC)."""
+    return time.time_ns() // 1_000
 
 
 class Hub:
@@ -19,7 +26,7 @@ class Hub:
         config: The spaces and their participants.
         journal: Keeps what is accepted; in memory by default.
         new_id: Makes the ids of the gateway's own envelopes.
-        now: Tells the time in UTC.
+        now: Tells the time in microseconds since 1970 (UTC).
 
     Attributes:
         journal: What was accepted.
@@ -37,10 +44,9 @@ class Hub:
         *,
         journal: Journal | None = None,
         new_id: Callable[[], str] | None = None,
-        now: Callable[[], datetime] | None = None,
+        now: Callable[[], int] = wall_clock,
     ) -> None:
-        moment = now or _utc_now
-        self.journal = journal or MemoryJournal(lambda: microseconds(moment()))
+        self.journal = journal or MemoryJournal(now)
         self.counters = Counters()
         self.tokens = config.tokens()
         self.spaces = {
@@ -52,12 +58,15 @@ class Hub:
                 },
                 journal=self.journal,
                 new_id=new_id or _random_id,
-                clock=lambda: rfc3339(moment()),
-                now=lambda: microseconds(moment()),
+                now=now,
                 counters=self.counters,
             )
             for space in config.spaces
         }
+
+    def dialect(self, identity: Identity) -> str:
+        """The dialect of somebody who does not say which it speaks (PROTOCOL 1)."""
+        return DEFAULT_DIALECT
 
     def close(self, code: int, reason: str) -> None:
         """Close every member of every space."""
@@ -67,17 +76,3 @@ class Hub:
 
 def _random_id() -> str:
     return secrets.token_hex(16)
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-def microseconds(moment: datetime) -> int:
-    """A time in microseconds since 1970 (UTC)."""
-    return round(moment.timestamp() * 1_000_000)
-
-
-def rfc3339(moment: datetime) -> str:
-    """A time as it stands in ``ts``: UTC, in milliseconds."""
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

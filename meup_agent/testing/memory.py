@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 RESTARTING: Final = 1012
 TOO_SLOW: Final = 1013
 
-_EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
+_EPOCH: Final = round(datetime(2025, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 # The loop's clock counts from here, so that a test in virtual time sees the same times each run.
 
 
@@ -184,6 +184,7 @@ class MemorySpace:
                 raise NotAdmitted(TOKEN_REFUSED, "the handshake has no Authorization header")
             identity = identify(self._hub.tokens, token)
             enter(identity, space, self._hub.spaces)
+            dialect = dialect or self._hub.dialect(identity)
         except NotAdmitted as refused:
             self.counters.not_admitted[refused.status] += 1
             raise HandshakeRefused(refused.status, body=str(refused)) from None
@@ -315,8 +316,8 @@ class _Seat:
         self._space.settle()
 
 
-def _now() -> datetime:
+def _now() -> int:
     try:
-        return _EPOCH + timedelta(seconds=anyio.current_time())
+        return _EPOCH + round(anyio.current_time() * 1_000_000)
     except anyio.NoEventLoopError:  # made before the loop runs
         return _EPOCH

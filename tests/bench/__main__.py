@@ -6,6 +6,7 @@ from tests.bench import (
     calls,
     decoding,
     gateway_fanout,
+    gateway_inbound,
     imports,
     memory,
     patterns,
@@ -21,6 +22,7 @@ PROGRAMS = (
     decoding.PROGRAM,
     patterns.PROGRAM,
     gateway_fanout.PROGRAM,
+    gateway_inbound.PROGRAM,
     memory.PROGRAM,
     imports.PROGRAM,
 )

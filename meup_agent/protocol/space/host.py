@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -60,7 +61,6 @@ class SpaceHost:
         participants: Who may join, and what they may send.
         journal: Keeps what is accepted.
         new_id: Makes the ids of the gateway's own envelopes.
-        clock: Tells the time as it stands in ``ts`` (RFC 3339).
         now: Tells the time in microseconds since 1970 (UTC).
         counters: Where to count.
     """
@@ -72,7 +72,6 @@ class SpaceHost:
         participants: Mapping[str, Capabilities],
         journal: Journal,
         new_id: Callable[[], str],
-        clock: Callable[[], str],
         now: Callable[[], int],
         counters: Counters,
     ) -> None:
@@ -80,7 +79,6 @@ class SpaceHost:
         self.counters = counters
         self.journal = journal
         self._new_id = new_id
-        self._clock = clock
         self._now = now
         self._space = Space(participants)
         self._members: dict[str, Member] = {}
@@ -237,7 +235,9 @@ class SpaceHost:
                     return
                 accepted = self._space.accept(checked)
                 self.counters.accepted += 1
-                self._carry_out(accepted, at, answer)
+                seq = self._carry_out(accepted, answer)
+                if repeats:
+                    self._recent.remember(checked.envelope, seq, at)
             case Refused():
                 self.refuse(participant, checked)
                 answer(checked)
@@ -255,13 +255,12 @@ class SpaceHost:
         self.counters.frames_in += 1
         self.refuse(member.participant, refusal(member.participant, code, message))
 
-    def _carry_out(self, accepted: Accepted, at: int, answer: Answer) -> None:
-        envelope = accepted.envelope
+    def _carry_out(self, accepted: Accepted, answer: Answer) -> int:
         then = self._deliver if answer is _ignore else partial(self._deliver_and, answer)
-        seq = self.journal.append(self.name, envelope, accepted.facts, then)
-        self._recent.remember(envelope, seq, at)
+        seq = self.journal.append(self.name, accepted.envelope, accepted.facts, then)
         for consequence in accepted.then:
             self._follow(consequence)
+        return seq
 
     def _follow(self, consequence: Consequence) -> None:
         match consequence:
@@ -326,7 +325,7 @@ class SpaceHost:
         return form.pack(numbered(frame, entry.seq) if form.numbered else frame)
 
     def _stamped(self, draft: Envelope) -> Envelope:
-        return msgspec.structs.replace(draft, id=self._new_id(), ts=self._clock())
+        return msgspec.structs.replace(draft, id=self._new_id(), ts=rfc3339(self._now()))
 
     def _recover(self) -> None:
         """Know again what was accepted lately."""
@@ -334,6 +333,12 @@ class SpaceHost:
         recovered = self.journal.recover(self.name, since=since, limit=RECOVERED_ENTRIES)
         for entry in recovered.entries:
             self._recent.remember(entry.envelope, entry.seq, entry.at)
+
+
+def rfc3339(microseconds: int) -> str:
+    """A time as it stands in ``ts``: UTC, in milliseconds."""
+    moment = datetime.fromtimestamp(microseconds / 1_000_000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def numbered(frame: bytes, seq: int) -> bytes:

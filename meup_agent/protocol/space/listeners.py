@@ -110,28 +110,21 @@ class Listeners:
 
         Those that it names come first: somebody waits for them, and not for the onlookers.
         """
-        first = self._named(entry.envelope.to)
-        made: dict[Form, bytes | None] = {}
-        for listener in first.values():
-            form = listener.form
-            if form not in made:
-                made[form] = frame(entry, form)
-            packed = made[form]
+        made = {form: frame(entry, form) for form in self._by_form}
+        named = entry.envelope.to
+        first = self._named(named) if named else {}
+        for listener in first:
+            packed = made[listener.form]
             if packed is not None:
                 listener.deliver(packed)
         delivered = 0
         for form, group in self._by_form.items():
-            packed = made[form] if form in made else frame(entry, form)
-            if packed is None:
-                continue
-            delivered += len(group)
-            if first:
-                for key, listener in group.items():
-                    if key not in first:
-                        listener.deliver(packed)
-            else:
+            packed = made[form]
+            if packed is not None:
+                delivered += len(group)
                 for listener in group.values():
-                    listener.deliver(packed)
+                    if not first or listener not in first:
+                        listener.deliver(packed)
         return delivered
 
     def tell(self, listener: Listener, packed: bytes | None) -> None:
@@ -144,9 +137,9 @@ class Listeners:
         else:
             waiting.hold(packed)
 
-    def _named(self, names: tuple[str, ...]) -> dict[int, Listener]:
-        found = (self._by_name.get(name) for name in names)
-        return {id(listener): listener for listener in found if listener is not None}
+    def _named(self, names: tuple[str, ...]) -> dict[Listener, None]:
+        here = self._by_name
+        return dict.fromkeys([here[name] for name in names if name in here])
 
 
 def _name(listener: Listener) -> str | None:

@@ -49,8 +49,7 @@ def host_with(
         new_id=lambda: f"g{next(ids)}",
         participants={},
         journal=MemoryJournal(lambda: 0),
-        clock=lambda: "2025-01-01T00:00:00.000Z",
-        now=lambda: 0,
+        now=lambda: 1_735_689_600_000_000,
         counters=Counters(),
     )
     members = [Listener(name, pack) for name in names]
