@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import Identity, Tokens
 from meup_agent.protocol.capability import Capabilities, refuse_reserved
 from meup_agent.protocol.kinds import GATEWAY_NAMES
-from meup_agent.protocol.limits import MAX_FRAME_BYTES
+from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES
 from meup_agent.protocol.space.arrival import MAX_ID_CHARS, is_name
+from meup_agent.protocol.space.journal import MAX_BYTES, MAX_ENTRIES
 from meup_agent.protocol.space.space import member_capabilities
 
 DEFAULT_HOST: Final = "127.0.0.1"
 """Only this machine, until somebody says otherwise."""
 
 DEFAULT_PORT: Final = 8420
+
+DEFAULT_HTTP_PORT: Final = 8421
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +36,22 @@ class Limits:
         max_connections: Connections at once, those that have not joined yet included; more are
             refused with 503. Each has a read buffer, which grows to twice the largest message that
             it sent.
+        max_spaces: Spaces of a gateway.
+        max_members: Members of one space at once; more are refused with 503.
         max_message_bytes: Bytes of one message; at most 4 MiB, which every reader takes.
+        max_depth: Levels of arrays and objects in a message; at most 100, which every reader takes.
         max_queued_frames: Frames that wait for a member who does not keep up: some seconds of a
             lively space. One more closes it with 1013.
         max_queued_bytes: The same in bytes: room for four of the largest messages.
+        messages_per_second: Messages of a participant in the long run; what comes faster is read
+            later.
+        messages_burst: Messages that may come at once after a pause.
+        withdrawals_per_second: Withdrawals of a participant in the long run.
+        withdrawals_burst: Withdrawals at once: whoever stops takes back everything.
+        max_open_proposals: Proposals of a participant that are neither fulfilled nor withdrawn.
+        failed_tokens: Wrong tokens from one address, before it is refused with 429.
+        failed_token_seconds: After which one of these is forgiven.
+        handshake_timeout: For a connection to send its handshake.
         join_timeout: For a connection without a header to send its join frame.
         ping_interval: Of silence, after which a member is pinged.
         ping_deadline: For the pong; at most ``ping_interval``.
@@ -44,9 +60,20 @@ class Limits:
     """
 
     max_connections: int = 1_000
+    max_spaces: int = 1_000
+    max_members: int = 1_000
     max_message_bytes: int = MAX_FRAME_BYTES
+    max_depth: int = MAX_DEPTH
     max_queued_frames: int = 4_096
     max_queued_bytes: int = 16 * 1024 * 1024
+    messages_per_second: float = 1_000.0
+    messages_burst: int = 2_000
+    withdrawals_per_second: float = 100.0
+    withdrawals_burst: int = 1_000
+    max_open_proposals: int = 1_000
+    failed_tokens: int = 20
+    failed_token_seconds: float = 5.0
+    handshake_timeout: float = 10.0
     join_timeout: float = 10.0
     ping_interval: float = 20.0
     ping_deadline: float = 20.0
@@ -64,8 +91,47 @@ class Limits:
                 raise ConfigurationError(f"{name}: expected a number above zero")
         if self.max_message_bytes > MAX_FRAME_BYTES:
             raise ConfigurationError(f"max_message_bytes: expected at most {MAX_FRAME_BYTES}")
+        if self.max_depth > MAX_DEPTH:
+            raise ConfigurationError(f"max_depth: expected at most {MAX_DEPTH}")
         if self.ping_deadline > self.ping_interval:
             raise ConfigurationError("ping_deadline: expected at most ping_interval")
+
+
+@dataclass(frozen=True, slots=True)
+class JournalConfig:
+    """Where accepted envelopes are kept, and how many of them.
+
+    Attributes:
+        path: An SQLite file; ``None``: in memory, gone with the process.
+        synchronous: Of the file: ``normal`` outlives the process, ``full`` a power cut as well.
+        max_age: Seconds after which the file forgets an envelope; ``None``: never.
+        max_bytes: Bytes of the file beyond which it forgets the oldest; ``None``: no limit.
+        memory_entries: Envelopes that are kept in memory where there is no file.
+        memory_bytes: Bytes of the same.
+    """
+
+    path: Path | None = None
+    synchronous: Literal["normal", "full"] = "normal"
+    max_age: float | None = None
+    max_bytes: int | None = None
+    memory_entries: int = MAX_ENTRIES
+    memory_bytes: int = MAX_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """Where the HTTP port listens."""
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_HTTP_PORT
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """The certificate, with its chain, and its key, as PEM files; both ports use them."""
+
+    certificate: Path
+    key: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +141,33 @@ class ParticipantConfig:
     Attributes:
         capabilities: What it may send, ready to ask.
         tokens: Any of these proves who it is; never shown.
+        dialect: What it speaks, if neither its handshake nor its join frame says.
+        token_hashes: SHA-256 of further tokens, as 64 hexadecimal digits.
     """
 
     capabilities: Capabilities
     tokens: tuple[str, ...] = field(repr=False)
+    dialect: str | None = None
+    token_hashes: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceConfig:
-    """A space and its participants by id."""
+    """A space and its participants by id.
+
+    Attributes:
+        id: The name by which members join.
+        participants: Who may join, by id.
+        name: For people.
+        dialect: What its members speak, if nothing else says (PROTOCOL 1).
+        announce_withdrawals: Whether everybody is told of each valid withdrawal.
+    """
 
     id: str
     participants: Mapping[str, ParticipantConfig]
     name: str = ""
+    dialect: str | None = None
+    announce_withdrawals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +179,20 @@ class Config:
         host: Where to listen.
         port: Where to listen; 0: any free port.
         limits: What it takes and waits for.
+        journal: Where it keeps what it accepted.
+        http: Where its HTTP port listens; ``None``: it has none.
+        tls: What it proves with who it is; ``None``: it speaks without encryption.
+        insecure: It may speak without encryption where others than this machine can listen.
     """
 
     spaces: tuple[SpaceConfig, ...]
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     limits: Limits = field(default_factory=Limits)
+    journal: JournalConfig = field(default_factory=JournalConfig)
+    http: HttpConfig | None = None
+    tls: TlsConfig | None = None
+    insecure: bool = False
 
     def space(self, space_id: str) -> SpaceConfig | None:
         """A space by its id."""

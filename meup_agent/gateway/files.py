@@ -89,9 +89,20 @@ class _Settings(BaseSettings):
     host: str = DEFAULT_HOST
     port: int = Field(DEFAULT_PORT, ge=0, le=65535)
     max_connections: int = Limits().max_connections
+    max_spaces: int = Limits().max_spaces
+    max_members: int = Limits().max_members
     max_message_bytes: int = Limits().max_message_bytes
+    max_depth: int = Limits().max_depth
     max_queued_frames: int = Limits().max_queued_frames
     max_queued_bytes: int = Limits().max_queued_bytes
+    messages_per_second: float = Limits().messages_per_second
+    messages_burst: int = Limits().messages_burst
+    withdrawals_per_second: float = Limits().withdrawals_per_second
+    withdrawals_burst: int = Limits().withdrawals_burst
+    max_open_proposals: int = Limits().max_open_proposals
+    failed_tokens: int = Limits().failed_tokens
+    failed_token_seconds: float = Limits().failed_token_seconds
+    handshake_timeout: float = Limits().handshake_timeout
     join_timeout: float = Limits().join_timeout
     ping_interval: float = Limits().ping_interval
     ping_deadline: float = Limits().ping_deadline

@@ -26,7 +26,7 @@ NO_LIMITS = {
     *("payloads.EXCHANGE_ERROR", "payloads.INTERNAL_ERROR", "payloads.INVALID_PARAMS"),
     *("payloads.INVALID_REQUEST", "payloads.METHOD_NOT_FOUND"),
     # A default, documented where it is set; and the length of what we make ourselves.
-    *("config.DEFAULT_PORT", "auth.TOKEN_BYTES"),
+    *("config.DEFAULT_PORT", "config.DEFAULT_HTTP_PORT", "auth.TOKEN_BYTES"),
     # What RFC 6455 leaves room for.
     *("base.MAX_CLOSE_REASON_BYTES", "connection.MAX_CLOSE_REASON_BYTES"),
     # Turns of a loop and sizes of caches: nobody notices them from outside.
