@@ -190,6 +190,7 @@ DIALECTS: Final = {
     "1.write.strict": "our own are written exactly in the dialect's form, with jsonrpc and id",
     "1.forward.same_dialect": "within a dialect an envelope is forwarded byte for byte",
     "1.forward.between": "between dialects nothing but its forms is translated",
+    "1.forward.several": "a list of correlation ids stands beside the one that there is room for",
     "1.not_expressible": "what a dialect has no words for is refused by name, never garbled",
     "1.captures": "what existing gateways and participants said is read, and survives",
     "1.designs": "what the designs show is an envelope, and means what they say, in every dialect",

@@ -9,7 +9,7 @@ import msgspec
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.gateway.auth import Identity, Tokens
-from meup_agent.protocol.dialects import DEFAULT_DIALECT
+from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.limits import check_frame
 from meup_agent.transport.base import LAST_SEEN_HEADER
 
@@ -17,9 +17,6 @@ BAD_REQUEST: Final = 400
 TOKEN_REFUSED: Final = 401
 NO_SUCH_SPACE: Final = 404
 OVERLOADED: Final = 503
-
-SPOKEN: Final = (DEFAULT_DIALECT,)
-"""The dialects that a member of this gateway can speak."""
 
 MAX_SEQ_DIGITS: Final = 18
 """Digits of a number that an envelope can have: what a database takes for one."""
@@ -69,17 +66,18 @@ def enter(identity: Identity, space: str, spaces: Container[str]) -> None:
         raise NotAdmitted(TOKEN_REFUSED, "the token is for another space")
 
 
-def dialect_named(name: str | None) -> str:
-    """The dialect that a member asks for, or the default.
+def dialect_named(name: str | None) -> str | None:
+    """The dialect that a member asks for, by header or join frame; ``None`` if it asks for none.
 
     Raises:
         NotAdmitted: None that is known here.
     """
     if name is None:
-        return DEFAULT_DIALECT
-    if name not in SPOKEN:
-        raise NotAdmitted(BAD_REQUEST, f"this gateway speaks {', '.join(SPOKEN)}; speak that")
-    return name
+        return None
+    dialect = spoken(name.strip())
+    if dialect is None:
+        raise NotAdmitted(BAD_REQUEST, f"this gateway speaks {', '.join(DIALECTS)}; speak one")
+    return dialect
 
 
 def read_resume(asks: str | None, said: str | None) -> tuple[bool, int | None]:

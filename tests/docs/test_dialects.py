@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import ALSO_READ, DEFAULT_DIALECT, DIALECTS, encode
 from meup_agent.protocol.envelope import Envelope, draft
@@ -32,6 +31,9 @@ def written(kind: str, dialect: str, *correlation: str) -> dict[str, Any]:
     )
     frame: dict[str, Any] = json.loads(encode(envelope, dialect))
     return frame
+
+
+ALL_FIELDS = len(written(kinds.CHAT, "mew/v0.4", "e0"))
 
 
 def kind_in(kind: str) -> Callable[[str], str]:
@@ -60,11 +62,10 @@ def chat_payload(dialect: str) -> str:
 
 
 def several(dialect: str) -> str:
-    try:
-        written(kinds.CHAT, dialect, "e0", "e9")
-    except NotExpressible:
-        return "no"
-    return "yes"
+    """Where a dialect says the others of several that an envelope refers to."""
+    frame = written(kinds.CHAT, dialect, "e0", "e9")
+    (name,) = (name for name, value in frame.items() if value == ["e0", "e9"])
+    return f"`{name}`, a list" if len(frame) == ALL_FIELDS else f"`{name}` beside it, a list"
 
 
 WORDS: dict[str, Callable[[str], str]] = {
@@ -83,7 +84,7 @@ FORMS: dict[str, Callable[[str], str]] = {
     "a request says which proposal it fulfills in": where_about(kinds.MCP_REQUEST),
     "a response says which request it answers in": where_about(kinds.MCP_RESPONSE),
     "a withdrawal or rejection names the proposal in": where_about(kinds.MCP_WITHDRAW),
-    "a message can be about several others": several,
+    "a message about several others names them in": several,
     "a chat's text stands in": chat_payload,
 }
 

@@ -216,14 +216,21 @@ def test_a_response_whose_json_rpc_id_is_another_says_its_correlation_beside_it(
     assert decode(encode(envelope, MCPX)).correlation == ("r",)
 
 
-@pytest.mark.rule("1.not_expressible")
-@pytest.mark.parametrize("dialect", [MCPX, V01])
-def test_several_correlations_are_refused_by_name(dialect: str) -> None:
-    envelope = draft("mcp/response", {"result": 1}, id="1", sender="a", correlation=("p", "r"))
-    with pytest.raises(NotExpressible, match=dialect):
-        encode(envelope, dialect)
-    for other in (V02, V04):
-        assert json.loads(encode(envelope, other))["correlation_id"] == ["p", "r"]
+@pytest.mark.rule("1.forward.several")
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [("mcp/response", {"result": 1}), ("mcp/response", {"id": "p"}), ("mcp/reject", {}), ("x", {})],
+)
+def test_several_correlations_stand_beside_the_first(kind: str, payload: Any) -> None:
+    envelope = draft(kind, payload, id="1", sender="a", correlation=("p", "r"))
+    wire = {dialect: json.loads(encode(envelope, dialect)) for dialect in DIALECTS}
+    assert [said["correlation_id"] for said in wire.values()] == [["p", "r"]] * len(DIALECTS)
+    assert wire[V01]["correlationId"] == "p"
+    named = wire[MCPX]["payload"].get("proposalId") or wire[MCPX].get("correlationId")
+    assert (named or wire[MCPX]["payload"]["id"]) == "p"
+    for dialect, said in wire.items():
+        assert decode(json.dumps(said), dialect).correlation == ("p", "r")
+        assert json.loads(encode(decode(json.dumps(said), dialect).replace(), V01)) == wire[V01]
 
 
 @pytest.mark.rule("1.not_expressible")

@@ -102,8 +102,9 @@ class Connection(WSListener):
         self._peer = _address(self._wire)
         self._port.opened(self)
         identity = self._greeting.identity
-        if identity is not None and self._greeting.complete:
-            self._join(identity, self._greeting.dialect)
+        dialect = self._greeting.dialect
+        if identity is not None and dialect is not None and self._greeting.complete:
+            self._join(identity, dialect)
         else:
             self._timer = self._port.loop.call_later(self._port.limits.join_timeout, self._late)
 
@@ -201,7 +202,7 @@ class Connection(WSListener):
                 held=greeting.identity,
                 space=greeting.space,
             )
-            dialect = greeting.dialect or dialect_named(frame.protocol)
+            dialect = greeting.dialect or dialect_named(frame.protocol) or hub.dialect(identity)
         except NotAdmitted as refused:
             self._not_admitted(refused)
             return
@@ -209,14 +210,14 @@ class Connection(WSListener):
             self._timer.cancel()
         self._join(identity, dialect)
 
-    def _join(self, identity: Identity, dialect: str | None) -> None:
+    def _join(self, identity: Identity, dialect: str) -> None:
         port = self._port
         self._space = identity.space
         self._identity = identity
         self._assembler = Assembler(port.limits.max_message_bytes)
         self._member = GatewayMember(
             identity.participant,
-            Form(dialect_named(dialect), self._greeting.resumes, pack_text),
+            Form(dialect, self._greeting.resumes, pack_text),
             self._greeting.last_seen,
             self,
             port.turn,

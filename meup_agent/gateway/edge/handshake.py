@@ -18,7 +18,8 @@ class Greeting(NamedTuple):
     Attributes:
         identity: Whose token its header had; ``None`` without a header.
         space: The space that it asked for, where the address had one.
-        dialect: The dialect that it asked for by header.
+        dialect: The dialect that it asked for by header; once it is known who joins where, the one
+            that it gets.
         resumes: Whether it wants each envelope's number, to come back to (PROTOCOL 6).
         last_seen: The number of the last envelope that it got before.
     """
@@ -40,7 +41,7 @@ class Greeting(NamedTuple):
 
         Whoever does not read it sends a join frame, as gateways without this header need one.
         """
-        return {DIALECT_HEADER: dialect_named(self.dialect)} if self.complete else {}
+        return {DIALECT_HEADER: self.dialect} if self.complete and self.dialect else {}
 
 
 def read_handshake(target: bytes, headers: Mapping[str, str], hub: Hub) -> Greeting:
@@ -56,12 +57,11 @@ def read_handshake(target: bytes, headers: Mapping[str, str], hub: Hub) -> Greet
     """
     query = parse_qs(urlsplit(target.decode("ascii", "replace")).query, max_num_fields=64)
     space = query.get("space", [None])[0]
-    dialect = headers.get(DIALECT_HEADER)
-    if dialect is not None:
-        dialect = dialect_named(dialect.strip())
+    dialect = dialect_named(headers.get(DIALECT_HEADER))
     authorization = headers.get("Authorization")
     resume = read_resume(headers.get(RESUME_HEADER), headers.get(LAST_SEEN_HEADER))
     identity = None if authorization is None else identify(hub.tokens, bearer(authorization))
     if identity is not None and space is not None:
         enter(identity, space, hub.spaces)
+        dialect = dialect or hub.dialect(identity)
     return Greeting(identity, space, dialect, *resume)

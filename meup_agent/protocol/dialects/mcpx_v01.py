@@ -16,7 +16,7 @@ from meup_agent.protocol.dialects.base import (
     Dialect,
     Fields,
     Header,
-    one_correlation,
+    one_and_all,
     read_plain,
     write_fields,
 )
@@ -78,7 +78,7 @@ class _McpxV01:
         return msgspec.structs.replace(envelope, kind=kind, correlation=correlation)
 
     def write(self, envelope: Envelope) -> bytes:
-        correlation = one_correlation(envelope, self.name)
+        correlation, all_ids = one_and_all(envelope.correlation)
         if envelope.kind in _MCPX_ONLY:
             raise NotExpressible(f"{self.name} has another meaning for the kind {envelope.kind!r}")
         if envelope.kind in DECISIONS and correlation is not None:
@@ -100,6 +100,7 @@ class _McpxV01:
                 to=envelope.to,
                 kind=_TO_WIRE.get(envelope.kind, envelope.kind),
                 camel_correlation=None if correlation == said else correlation,
+                snake_correlation=all_ids,
                 context=envelope.context,
                 payload=msgspec.Raw(payload),
             ),

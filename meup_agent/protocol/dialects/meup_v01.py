@@ -10,7 +10,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects.base import (
     Dialect,
     Fields,
-    one_correlation,
+    one_and_all,
     read_plain,
     write_fields,
 )
@@ -24,6 +24,7 @@ class _MeupV01:
     read = staticmethod(read_plain)
 
     def write(self, envelope: Envelope) -> bytes:
+        first, all_ids = one_and_all(envelope.correlation)
         return write_fields(
             Fields(
                 protocol=self.name,
@@ -32,7 +33,8 @@ class _MeupV01:
                 sender=envelope.sender,
                 to=envelope.to,
                 kind=kinds.dotted(envelope.kind),
-                camel_correlation=one_correlation(envelope, self.name),
+                camel_correlation=first,
+                snake_correlation=all_ids,
                 context=envelope.context,
                 payload=Raw(with_message(envelope, self.name)),
             ),
