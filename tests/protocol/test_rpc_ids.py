@@ -8,7 +8,8 @@ import pytest
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.dialects.rpc_ids import MAX_RPC_IDS, MAX_SENDERS, RpcIds
 from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.space.space import Accepted, Refused, Space, member_capabilities
+from meup_agent.protocol.space.decisions import Accepted, Refused
+from meup_agent.protocol.space.space import Space, member_capabilities
 
 V01, MCPX = "meup/v0.1", "mcpx/v0.1"
 

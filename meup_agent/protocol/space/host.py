@@ -21,21 +21,20 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.arrival import Arrival
 from meup_agent.protocol.space.catch_up import CatchUp
 from meup_agent.protocol.space.counters import Counters
-from meup_agent.protocol.space.journal import Entry, Journal
-from meup_agent.protocol.space.listeners import Form, Listener, Listeners, Member
-from meup_agent.protocol.space.recent import REMEMBERED_SECONDS, Recent
-from meup_agent.protocol.space.space import (
+from meup_agent.protocol.space.decisions import (
     Accepted,
-    Arriving,
     Consequence,
     Dropped,
     Refused,
     Remove,
     Say,
-    Space,
     Tell,
     refusal,
 )
+from meup_agent.protocol.space.journal import Entry, Journal
+from meup_agent.protocol.space.listeners import Form, Listener, Listeners, Member
+from meup_agent.protocol.space.recent import REMEMBERED_SECONDS, Recent
+from meup_agent.protocol.space.space import Arriving, Space
 
 log = logging.getLogger("meup_agent.gateway")
 

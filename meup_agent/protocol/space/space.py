@@ -11,19 +11,23 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.dialects.rpc_ids import RpcIds
-from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.space.arrival import Arrival, open_frame
+from meup_agent.protocol.space.decisions import (
+    Accepted,
+    Decision,
+    Dropped,
+    Refused,
+    refusal,
+    said,
+)
 from meup_agent.protocol.space.issued import Issued
-from meup_agent.protocol.space.journal import Fact
 
 IDENTITY_MISMATCH: Final = "identity_mismatch"
 RESERVED_KIND: Final = "reserved_kind"
 CAPABILITY_VIOLATION: Final = "capability_violation"
 NOT_PROPOSER: Final = "not_proposer"
-
-MAX_ERROR_CHARS: Final = 500
-"""Characters of an error's message: it may quote the stranger's frame, which may be large."""
 
 ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
 """Notifications that are routed whatever the capabilities (PROTOCOL 3)."""
@@ -38,65 +42,6 @@ DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
 
 _NOTIFICATION = "notifications/"
 _WITHDRAW: dict[str, Any] = {"kind": kinds.MCP_WITHDRAW}
-
-
-class Say(msgspec.Struct, frozen=True):
-    """Something that the gateway says to everybody; a draft without id and time."""
-
-    draft: Envelope
-
-
-class Tell(msgspec.Struct, frozen=True):
-    """Something that the gateway says to one member, if it is there; a draft likewise."""
-
-    participant: str
-    draft: Envelope
-
-
-class Remove(msgspec.Struct, frozen=True):
-    """A member that has to go."""
-
-    participant: str
-    code: int
-    reason: str
-
-
-Consequence = Say | Tell | Remove
-
-
-class Accepted(msgspec.Struct, frozen=True):
-    """An envelope for every member, its sender included.
-
-    Attributes:
-        envelope: What is delivered.
-        facts: What holds from now on, kept together with the envelope.
-        then: What follows, in this order, after the envelope.
-    """
-
-    envelope: Envelope
-    facts: tuple[Fact, ...] = ()
-    then: tuple[Consequence, ...] = ()
-
-
-class Refused(msgspec.Struct, frozen=True):
-    """An envelope that goes no further.
-
-    Attributes:
-        code: Why, for example ``capability_violation`` or ``invalid_json``.
-        error: The draft of the ``system/error`` for its sender.
-    """
-
-    code: str
-    error: Envelope
-
-
-class Dropped(msgspec.Struct, frozen=True):
-    """An envelope that goes no further, and nobody is told."""
-
-    kind: str
-
-
-Decision = Accepted | Refused | Dropped
 
 
 class Arriving(msgspec.Struct, frozen=True):
@@ -200,12 +145,12 @@ class Space:
         self._present[participant] = None
         you = _described(participant, self._held[participant])
         return Joined(
-            _said(
+            said(
                 kinds.SYSTEM_WELCOME,
                 {"you": you, "participants": others, **_missed(arriving), **said_by(OURS)},
                 to=participant,
             ),
-            _said(
+            said(
                 kinds.SYSTEM_PRESENCE,
                 {"event": "join", "participant": you, **_arrival(arriving)},
             ),
@@ -214,7 +159,7 @@ class Space:
     def leave(self, participant: str) -> Envelope:
         """Take a participant out; the draft of what everybody else is told."""
         del self._present[participant]
-        return _said(kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}})
+        return said(kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}})
 
     def receive(self, participant: str, frame: bytes, dialect: str) -> Decision:
         """Decide about a frame that nobody sent before; see :meth:`check` and :meth:`accept`."""
@@ -312,34 +257,6 @@ class Space:
                     about=withdraw.id,
                 )
         return None
-
-
-def refusal(
-    participant: str, code: str, message: str, *, about: str | None = None, **details: Any
-) -> Refused:
-    """A refusal with the draft of its ``system/error``.
-
-    Args:
-        participant: Whose envelope it was.
-        code: The error's code.
-        message: One sentence for a person; cut at :data:`MAX_ERROR_CHARS`.
-        about: The id of the refused envelope, where there is one.
-        details: What else the payload says.
-    """
-    payload = {"error": code, "message": message[:MAX_ERROR_CHARS], **details}
-    return Refused(code, _said(kinds.SYSTEM_ERROR, payload, to=participant, about=about))
-
-
-def _said(kind: str, payload: object, *, to: str = "", about: str | None = None) -> Envelope:
-    """The draft of something that the gateway says."""
-    return draft(
-        kind,
-        payload,
-        id="",
-        sender=kinds.GATEWAY,
-        to=(to,) if to else (),
-        correlation=(about,) if about else (),
-    )
 
 
 def _missed(arriving: Arriving | None) -> dict[str, Any]:

@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.arrival import MAX_ID_CHARS, MAX_NAMED
-from meup_agent.protocol.space.space import (
+from meup_agent.protocol.space.decisions import (
     MAX_ERROR_CHARS,
     Accepted,
     Decision,
     Dropped,
     Refused,
-    Space,
-    member_capabilities,
 )
+from meup_agent.protocol.space.space import Space, member_capabilities
 
 DIALECT = "meup/v0.1"
 

@@ -1,0 +1,101 @@
+"""What a space decides: let through, refused or dropped, and what the gateway says of it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from meup_agent.protocol import kinds
+from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.space.journal import Fact
+
+MAX_ERROR_CHARS: Final = 500
+"""Characters of an error's message: it may quote the stranger's frame, which may be large."""
+
+
+class Say(msgspec.Struct, frozen=True):
+    """Something that the gateway says to everybody; a draft without id and time."""
+
+    draft: Envelope
+
+
+class Tell(msgspec.Struct, frozen=True):
+    """Something that the gateway says to one member, if it is there; a draft likewise."""
+
+    participant: str
+    draft: Envelope
+
+
+class Remove(msgspec.Struct, frozen=True):
+    """A member that has to go."""
+
+    participant: str
+    code: int
+    reason: str
+
+
+Consequence = Say | Tell | Remove
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """An envelope for every member, its sender included.
+
+    Attributes:
+        envelope: What is delivered.
+        facts: What holds from now on, kept together with the envelope.
+        then: What follows, in this order, after the envelope.
+    """
+
+    envelope: Envelope
+    facts: tuple[Fact, ...] = ()
+    then: tuple[Consequence, ...] = ()
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """An envelope that goes no further.
+
+    Attributes:
+        code: Why, for example ``capability_violation`` or ``invalid_json``.
+        error: The draft of the ``system/error`` for its sender.
+    """
+
+    code: str
+    error: Envelope
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """An envelope that goes no further, and nobody is told."""
+
+    kind: str
+
+
+Decision = Accepted | Refused | Dropped
+
+
+def refusal(
+    participant: str, code: str, message: str, *, about: str | None = None, **details: Any
+) -> Refused:
+    """A refusal with the draft of its ``system/error``.
+
+    Args:
+        participant: Whose envelope it was.
+        code: The error's code.
+        message: One sentence for a person; cut at :data:`MAX_ERROR_CHARS`.
+        about: The id of the refused envelope, where there is one.
+        details: What else the payload says.
+    """
+    payload = {"error": code, "message": message[:MAX_ERROR_CHARS], **details}
+    return Refused(code, said(kinds.SYSTEM_ERROR, payload, to=participant, about=about))
+
+
+def said(kind: str, payload: object, *, to: str = "", about: str | None = None) -> Envelope:
+    """The draft of something that the gateway says."""
+    return draft(
+        kind,
+        payload,
+        id="",
+        sender=kinds.GATEWAY,
+        to=(to,) if to else (),
+        correlation=(about,) if about else (),
+    )
