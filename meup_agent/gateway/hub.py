@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Config
-from meup_agent.protocol.dialects import DEFAULT_DIALECT
+from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
@@ -47,6 +47,7 @@ class Hub:
         now: Callable[[], int] = wall_clock,
     ) -> None:
         self.journal = journal or MemoryJournal(now)
+        self._config = config
         self.counters = Counters()
         self.tokens = config.tokens()
         self.spaces = {
@@ -66,7 +67,10 @@ class Hub:
 
     def dialect(self, identity: Identity) -> str:
         """The dialect of somebody who does not say which it speaks (PROTOCOL 1)."""
-        return DEFAULT_DIALECT
+        space = self._config.space(identity.space)
+        participant = space.participants.get(identity.participant) if space else None
+        configured = (participant and participant.dialect) or (space and space.dialect)
+        return spoken(configured or DEFAULT_DIALECT) or DEFAULT_DIALECT
 
     def close(self, code: int, reason: str) -> None:
         """Close every member of every space."""
