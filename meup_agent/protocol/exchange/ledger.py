@@ -155,20 +155,30 @@ class ProposalRecord(msgspec.Struct):
 
 
 class Ledger:
-    """The proposals of a space, by proposer and id."""
+    """The proposals of a space, by proposer and id.
 
-    def __init__(self) -> None:
+    Args:
+        count: Proposals at the most.
+        seconds: How long each is remembered.
+        size: Bytes of all of them at the most; ``None``: whatever they take.
+    """
+
+    def __init__(
+        self,
+        *,
+        count: int = MAX_PROPOSALS,
+        seconds: float = PROPOSAL_SECONDS,
+        size: int | None = MAX_PROPOSAL_BYTES,
+    ) -> None:
+        self._count, self._seconds = count, seconds
         self._records: Memory[ProposalKey, ProposalRecord] = Memory(
-            count=MAX_PROPOSALS,
-            seconds=PROPOSAL_SECONDS,
-            size=MAX_PROPOSAL_BYTES,
-            needed=lambda record: record.holders > 0,
+            count=count, seconds=seconds, size=size, needed=lambda record: record.holders > 0
         )
         self._by_id = self._index()
         self._by_request = self._index()
 
     def _index(self) -> Memory[str, tuple[ProposalKey, ...]]:
-        return Memory(count=MAX_PROPOSALS, seconds=PROPOSAL_SECONDS, needed=self._is_held)
+        return Memory(count=self._count, seconds=self._seconds, needed=self._is_held)
 
     def _is_held(self, keys: tuple[ProposalKey, ...]) -> bool:
         records = (self._records.peek(key) for key in keys)

@@ -46,6 +46,7 @@ class ExchangeTable:
         limits: How much is handled at once.
         wall_clock: Tells the time of day in UTC, for ``ts`` and for what proposers say of their
             deadlines (PROTOCOL 6); without it neither is looked at.
+        ledger: Where the proposals seen are entered, where it is not to be one of the usual size.
     """
 
     def __init__(
@@ -55,10 +56,13 @@ class ExchangeTable:
         wants: Wants,
         limits: Limits | None = None,
         wall_clock: Callable[[], datetime] | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self._effects: list[Effect] = []
         self._voice = Voice(new_id, wall_clock, self._effects)
-        self._situation = Situation(self._voice, wants, self._effects, wall_clock)
+        self._situation = Situation(
+            self._voice, wants, self._effects, wall_clock, ledger=ledger or Ledger()
+        )
         self._outgoing = Outgoing(self._situation)
         self._incoming = Incoming(self._situation, self._outgoing, limits or Limits())
         self._arrivals = Arrivals(self._situation, self._outgoing, self._incoming)
