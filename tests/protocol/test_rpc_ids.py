@@ -118,8 +118,23 @@ def test_what_is_remembered_is_bounded_for_each_sender_and_in_senders() -> None:
     assert len(ids) == MAX_SENDERS
 
 
+def test_a_gateway_remembers_requests_from_the_first_on_who_may_answer_by_json_rpc_id() -> None:
+    space = Space({name: member_capabilities([{"kind": "mcp/*"}]) for name in ("a", "b")})
+    for name in ("a", "b"):
+        space.join(name)
+    answered_as: list[tuple[str, ...]] = []
+    for id, rpc_id in (("early", 7), ("late", 8)):
+        space.receive("a", encode(request("a", id, rpc_id), V01), V01)
+        space.speaks(MCPX)
+        decision = space.receive("b", response(rpc_id).frame, MCPX)
+        assert isinstance(decision, Accepted)
+        answered_as.append(decision.envelope.correlation)
+    assert answered_as == [("7",), ("late",)]
+
+
 def test_a_gateway_translates_what_a_response_answers() -> None:
     space = Space()
+    space.speaks(MCPX)
     space.admit("a", member_capabilities([{"kind": "mcp/request"}]))
     space.join("a")
     space.admit("b", member_capabilities([]))

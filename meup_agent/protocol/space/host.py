@@ -124,6 +124,7 @@ class SpaceHost:
             self.counters.taken_over += 1
             self._listeners.remove(older)
             older.close(TAKEN_OVER, "a newer connection of the same participant took over")
+        self._space.speaks(member.form.dialect)
         arriving = self._arriving(member)
         joined = self._space.join(participant, arriving)
         self.journal.after(partial(self._enter, member, joined.welcome, member.last_seen))

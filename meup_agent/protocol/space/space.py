@@ -10,7 +10,7 @@ import msgspec
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
-from meup_agent.protocol.dialects.rpc_ids import RpcIds
+from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.space.arrival import Arrival, open_frame
@@ -104,7 +104,8 @@ class Space:
         self._present: dict[str, None] = {}
         self._requests = Issued()
         self._proposals = Issued()
-        self._rpc_ids = RpcIds()
+        # Only where somebody may say by a JSON-RPC id what a response answers.
+        self._rpc_ids: RpcIds | None = None
 
     def __contains__(self, participant: object) -> bool:
         """Whether a participant is in the space."""
@@ -126,6 +127,16 @@ class Space:
     def admit(self, participant: str, capabilities: Capabilities) -> None:
         """Let somebody be a participant of the space, or change what they may send."""
         self._held[participant] = capabilities
+
+    def speaks(self, dialect: str) -> None:
+        """Know that somebody speaks a dialect here, from now on.
+
+        In one of them a response names its request by an id that only the request itself tells, so
+        requests are remembered from the first who speaks it on. What it answers of those that came
+        before passes with the JSON-RPC id for a correlation, as it came.
+        """
+        if dialect == BY_RPC_ID and self._rpc_ids is None:
+            self._rpc_ids = RpcIds()
 
     def join(self, participant: str, arriving: Arriving | None = None) -> Joined:
         """Take a participant in, or take in a newer connection of one who is there.
@@ -181,7 +192,8 @@ class Space:
             return refusal(participant, invalid.problem, str(invalid), about=invalid.envelope_id)
         if arrival.envelope.kind in DROPPED_KINDS:
             return Dropped(arrival.envelope.kind)
-        if arrival.envelope.kind == kinds.MCP_RESPONSE:
+        self.speaks(dialect)
+        if arrival.envelope.kind == kinds.MCP_RESPONSE and self._rpc_ids is not None:
             envelope = self._rpc_ids.heard(arrival.envelope, arrival.payload)
             arrival = arrival._replace(envelope=envelope)
         return self._refused(participant, arrival) or arrival
@@ -197,7 +209,8 @@ class Space:
             _NOTIFICATION
         ):
             self._requests.remember(envelope.id, envelope.sender, envelope.to)
-            self._rpc_ids.heard(envelope, arrival.payload)
+            if self._rpc_ids is not None:
+                self._rpc_ids.heard(envelope, arrival.payload)
         elif envelope.kind == kinds.MCP_PROPOSAL:
             self._proposals.remember(envelope.id, envelope.sender, envelope.to)
         return Accepted(envelope)
