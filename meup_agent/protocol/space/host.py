@@ -29,10 +29,12 @@ from meup_agent.protocol.space.decisions import (
     Remove,
     Say,
     Tell,
+    over_limit,
     refusal,
 )
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.listeners import Form, Listener, Listeners, Member
+from meup_agent.protocol.space.rates import Allowance, Bucket, Told
 from meup_agent.protocol.space.recent import REMEMBERED_SECONDS, Recent
 from meup_agent.protocol.space.space import Arriving, Space
 
@@ -62,6 +64,7 @@ class SpaceHost:
         new_id: Makes the ids of the gateway's own envelopes.
         now: Tells the time in microseconds since 1970 (UTC).
         counters: Where to count.
+        allowance: How much each participant may say.
     """
 
     def __init__(
@@ -73,13 +76,17 @@ class SpaceHost:
         new_id: Callable[[], str],
         now: Callable[[], int],
         counters: Counters,
+        allowance: Allowance | None = None,
     ) -> None:
         self.name = name
         self.counters = counters
         self.journal = journal
         self._new_id = new_id
         self._now = now
-        self._space = Space(participants)
+        self._allowance = allowance or Allowance()
+        self._space = Space(participants, allowance=self._allowance, now=now)
+        self._messages: dict[str, Bucket] = {}
+        self._told = Told()
         self._members: dict[str, Member] = {}
         self._listeners = Listeners()
         self._recent = Recent()
@@ -171,15 +178,21 @@ class SpaceHost:
     def _enter(self, member: Member, welcome: Envelope, last_seen: int | None) -> None:
         if self._members.get(member.participant) is not member:
             return
-        self._deliver_to(member, self._stamped(welcome))
         if last_seen is None:
+            self._deliver_to(member, self._stamped(welcome), self._delivered)
             self._listeners.add(member)
         else:
+            # Whoever is lost after the welcome has read nothing yet of what it missed.
+            self._deliver_to(member, self._stamped(welcome), self._begin(last_seen))
             self._catch_up(member, last_seen)
 
+    def _begin(self, last_seen: int) -> int:
+        """The number after which somebody reads what it missed."""
+        floor = self.journal.floor(self.name)
+        return last_seen if floor <= last_seen <= self._delivered else floor
+
     def _catch_up(self, listener: Listener, last_seen: int) -> None:
-        floor, latest = self.journal.floor(self.name), self._delivered
-        begin = floor if not floor <= last_seen <= latest else last_seen
+        begin = self._begin(last_seen)
         self._listeners.catch_up(
             CatchUp(
                 listener,
@@ -194,15 +207,33 @@ class SpaceHost:
 
     # --- what members say -----------------------------------------------------------------
 
-    def receive(self, member: Member, frame: bytes) -> None:
+    def receive(self, member: Member, frame: bytes) -> float:
         """Take a frame from a member, and do what is decided about it.
 
         A frame of a connection that has been taken over is ignored: its participant speaks
         through the newer one.
+
+        Returns:
+            Seconds for which to read no more of this member, since it says too much at a time;
+            what it sends meanwhile is not lost.
         """
-        if self._members.get(member.participant) is member:
-            form = member.form
-            self.receive_as(member.participant, frame, form.dialect, repeats=form.numbered)
+        participant = member.participant
+        if self._members.get(participant) is not member:
+            return 0.0
+        form = member.form
+        self.receive_as(participant, frame, form.dialect, repeats=form.numbered)
+        wait = self._messages_of(participant).take(self._now())
+        if wait:
+            self._slow_down(participant)
+        return wait
+
+    def too_fast(self, participant: str) -> float:
+        """Seconds for which a participant who speaks without a connection should be refused.
+
+        Every call that returns 0 counts as a message.
+        """
+        bucket, at = self._messages_of(participant), self._now()
+        return 0.0 if bucket.take_if_there(at) else bucket.wait(at)
 
     def receive_as(
         self,
@@ -246,14 +277,15 @@ class SpaceHost:
                 answer(checked)
 
     def refuse(self, participant: str, refused: Refused) -> None:
-        """Tell a member that a frame of its was refused."""
+        """Tell a member that a frame of its was refused; of a flood, once."""
         self.counters.refused[refused.code] += 1
-        self._tell(participant, refused.error)
+        if not refused.flood or self._told.due(participant, refused.flood, self._now()):
+            self._tell(participant, refused.error)
 
-    def refuse_frame(self, member: Member, code: str, message: str) -> None:
+    def refuse_frame(self, member: Member, code: str, message: str, **details: Any) -> None:
         """Tell a member that a message was refused before it was a frame, for its size say."""
         self.counters.frames_in += 1
-        self.refuse(member.participant, refusal(member.participant, code, message))
+        self.refuse(member.participant, refusal(member.participant, code, message, **details))
 
     def _carry_out(self, accepted: Accepted, answer: Answer) -> int:
         then = self._deliver if answer is _ignore else partial(self._deliver_and, answer)
@@ -261,6 +293,21 @@ class SpaceHost:
         for consequence in accepted.then:
             self._follow(consequence)
         return seq
+
+    def _messages_of(self, participant: str) -> Bucket:
+        bucket = self._messages.get(participant)
+        if bucket is None:
+            allowed = self._allowance
+            bucket = Bucket(allowed.messages_per_second, allowed.messages_burst)
+            self._messages[participant] = bucket
+        return bucket
+
+    def _slow_down(self, participant: str) -> None:
+        limit, most = "messages_per_second", self._allowance.messages_per_second
+        message = f"more than {most:g} messages a second are read later; none of them is lost"
+        if self._told.due(participant, limit, self._now()):
+            self.counters.slowed += 1
+            self._tell(participant, over_limit(participant, limit, most, message).error)
 
     def _follow(self, consequence: Consequence) -> None:
         match consequence:
@@ -306,11 +353,11 @@ class SpaceHost:
     def _tell_now(self, participant: str, envelope: Envelope) -> None:
         member = self._members.get(participant)
         if member is not None:
-            self._deliver_to(member, envelope)
+            self._deliver_to(member, envelope, self._delivered)
 
-    def _deliver_to(self, member: Member, envelope: Envelope) -> None:
-        # Nothing else has its number: who resumes from it has seen what came before.
-        entry = Entry(self._delivered, self.name, 0, envelope)
+    def _deliver_to(self, member: Member, envelope: Envelope, seq: int) -> None:
+        # It has no number of its own: who resumes from this one has seen what came before.
+        entry = Entry(seq, self.name, 0, envelope)
         self._listeners.tell(member, self._frame(entry, member.form))
         self.counters.delivered += 1
 
