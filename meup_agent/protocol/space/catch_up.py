@@ -27,6 +27,8 @@ class CatchUp:
         space: The space's name.
         journal: Where what it missed stands.
         delivered: Tells the number of the last entry that everybody else got.
+        gap: It was told that some of what it missed is not kept any more, and takes what there is
+            from then on.
         frame: An entry in the listener's form.
         done: Takes the listener when it has read everything.
     """
@@ -41,6 +43,7 @@ class CatchUp:
         delivered: Callable[[], int],
         frame: Callable[[Entry, Form], bytes | None],
         done: Callable[[Listener], None],
+        gap: bool = False,
     ) -> None:
         self.listener = listener
         self._seen = self._until = seen
@@ -49,6 +52,7 @@ class CatchUp:
         self._delivered = delivered
         self._frame = frame
         self._done = done
+        self._gap = gap
         self._held: list[bytes] = []
         self._stopped = False
 
@@ -56,15 +60,15 @@ class CatchUp:
         """Read the next page, or be done."""
         if self._stopped:
             return
+        if self._gap:
+            self._seen = self._journal.floor(self._space)
         self._until = until = self._delivered()
         if self._seen >= until:
             self._stopped = True
             self._done(self.listener)
             for packed in self._held:
                 self.listener.deliver(packed)
-        elif self._seen < self._journal.floor(self._space):
-            self.listener.close(TOO_SLOW, "you read too slowly; connect again")
-        else:
+        elif not self._too_late():
             self._journal.read(
                 self._space, after=self._seen, until=until, limit=PAGE, then=self._take
             )
@@ -80,8 +84,10 @@ class CatchUp:
         self._stopped = True
 
     def _take(self, entries: tuple[Entry, ...]) -> None:
-        if self._stopped:
+        # Looked at again: some may have been dropped before they were read.
+        if self._stopped or self._too_late():
             return
+        self._gap = False
         for entry in entries:
             packed = self._frame(entry, self.listener.form)
             if packed is not None:
@@ -89,3 +95,10 @@ class CatchUp:
         # Nothing came: the rest of the numbers are other spaces'.
         self._seen = entries[-1].seq if entries else self._until
         self.listener.ready(self.step)
+
+    def _too_late(self) -> bool:
+        """Whether what comes next is not kept any more; then it ends, to be told of the gap."""
+        if self._gap or self._seen >= self._journal.floor(self._space):
+            return False
+        self.listener.close(TOO_SLOW, "you read too slowly; connect again")
+        return True

@@ -7,9 +7,9 @@ database is the gateway's.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -146,11 +146,10 @@ class MemoryJournal:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._start = self._seq = clock()
-        self._entries: dict[str, deque[Entry]] = {}
+        self._rings: dict[str, _Ring] = {}
         # In the order of all spaces, to know whose entry is the oldest.
-        self._order: deque[str] = deque()
+        self._order: deque[_Ring] = deque()
         self._bytes = 0
-        self._floors: dict[str, int] = {}
         self._facts: dict[str, dict[str, dict[str, Any]]] = {}
 
     def append(
@@ -163,14 +162,14 @@ class MemoryJournal:
         """See :meth:`Journal.append`."""
         self._seq = seq = self._seq + 1
         entry = Entry(seq, space, self._clock(), envelope)
-        entries = self._entries.get(space)
-        if entries is None:
-            entries = self._entries[space] = deque()
-        entries.append(entry)
-        self._order.append(space)
+        ring = self._rings.get(space)
+        if ring is None:
+            ring = self._rings[space] = _Ring(self._start)
+        ring.append(entry)
+        self._order.append(ring)
         self._bytes += _size(entry)
         while len(self._order) > self._max_entries or self._bytes > self._max_bytes:
-            self._drop_oldest()
+            self._bytes -= _size(self._order.popleft().drop_oldest())
         for key, value in facts:
             held = self._facts.setdefault(space, {})
             if value is None:
@@ -194,35 +193,63 @@ class MemoryJournal:
         then: Callable[[tuple[Entry, ...]], None],
     ) -> None:
         """See :meth:`Journal.read`."""
-        entries = self._entries.get(space, ())
-        wanted = (entry for entry in reversed(entries) if entry.seq <= until)
-        # From the newest back: who resumes has usually missed little of a long ring.
-        missed: list[Entry] = []
-        for entry in wanted:
-            if entry.seq <= after:
-                break
-            missed.append(entry)
-        then(tuple(islice(reversed(missed), limit)))
+        ring = self._rings.get(space)
+        then(() if ring is None else ring.between(after, until, limit))
 
     def floor(self, space: str) -> int:
         """See :meth:`Journal.floor`."""
-        return self._floors.get(space, self._start)
+        ring = self._rings.get(space)
+        return self._start if ring is None else ring.floor
 
     def latest(self, space: str) -> int:
         """See :meth:`Journal.latest`."""
-        entries = self._entries.get(space)
-        return entries[-1].seq if entries else self.floor(space)
+        ring = self._rings.get(space)
+        return self._start if ring is None else ring.latest
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         """See :meth:`Journal.recover`; nothing outlives the process."""
-        entries = [each for each in self._entries.get(space, ()) if each.at >= since]
-        return Recovered(dict(self._facts.get(space, {})), tuple(entries[-limit:]))
+        ring = self._rings.get(space)
+        entries = () if ring is None else ring.between(0, ring.latest, len(self._order))
+        lately = tuple(entry for entry in entries if entry.at >= since)
+        return Recovered(dict(self._facts.get(space, {})), lately[-limit:])
 
-    def _drop_oldest(self) -> None:
-        space = self._order.popleft()
-        entry = self._entries[space].popleft()
-        self._bytes -= _size(entry)
-        self._floors[space] = entry.seq
+
+_GONE: Final = Entry(0, "", 0, Envelope(id="", sender="", kind=""))
+"""In the place of an entry that was dropped, and whose frame is let go at once."""
+
+
+class _Ring:
+    """The entries of a space, by number: a page in the middle is found without a walk to it."""
+
+    def __init__(self, floor: int) -> None:
+        self.floor = self.latest = floor
+        self._entries: list[Entry] = []
+        # So many at the beginning have been dropped: moving all the others up each time is slow.
+        self._dropped = 0
+
+    def append(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self.latest = entry.seq
+
+    def drop_oldest(self) -> Entry:
+        entry = self._entries[self._dropped]
+        self._entries[self._dropped] = _GONE
+        self._dropped += 1
+        self.floor = entry.seq
+        if self._dropped * 2 > len(self._entries):
+            del self._entries[: self._dropped]
+            self._dropped = 0
+        return entry
+
+    def between(self, after: int, until: int, limit: int) -> tuple[Entry, ...]:
+        entries = self._entries
+        begin = bisect_right(entries, after, self._dropped, key=_seq)
+        end = bisect_right(entries, until, begin, key=_seq)
+        return tuple(entries[begin : min(end, begin + limit)])
+
+
+def _seq(entry: Entry) -> int:
+    return entry.seq
 
 
 def _size(entry: Entry) -> int:
