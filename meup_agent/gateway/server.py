@@ -29,6 +29,10 @@ RESTARTING: Final = 1012
 RETRY_AFTER: Final = 5
 """Seconds after which somebody refused with 503 may try again."""
 
+BACKLOG: Final = 4_096
+"""Connections that may wait to be taken. All members dial at once when their gateway has restarted,
+and whoever finds no room is heard again by its system after a second, or three, or seven."""
+
 READ_BEYOND: Final = 2
 """A message up to so many times too large is read to its end and thrown away, so that its sender
 gets to read why; picows closes with 1009 at the head of a larger frame."""
@@ -107,6 +111,7 @@ class RunningGateway:
                 self._accept,
                 host,
                 port,
+                backlog=BACKLOG,
                 logger_name=PicowsLog(log),
                 max_frame_size=limits.max_message_bytes * READ_BEYOND,
                 enable_auto_ping=True,

@@ -5,6 +5,7 @@ import sys
 from tests.bench import (
     calls,
     decoding,
+    gateway_crowd,
     gateway_fanout,
     gateway_inbound,
     imports,
@@ -21,6 +22,7 @@ PROGRAMS = (
     request.PROGRAM,
     decoding.PROGRAM,
     patterns.PROGRAM,
+    gateway_crowd.PROGRAM,
     gateway_fanout.PROGRAM,
     gateway_inbound.PROGRAM,
     memory.PROGRAM,

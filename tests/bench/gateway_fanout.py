@@ -33,15 +33,20 @@ DELIVERED_BYTES = BYTES + 4  # with the head of the WebSocket frame
 DRAINED = 1 << 20
 
 
-def dial(port: int, space: str, token: str) -> socket.socket:
-    """Join a space by a handshake made by hand."""
-    sock = socket.create_connection(("127.0.0.1", port))
-    sock.sendall(
+def handshake(space: str, token: str, dialect: str = "meup/v0.1") -> bytes:
+    """A handshake made by hand."""
+    return (
         f"GET /ws?space={space} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
         "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-        f"Authorization: Bearer {token}\r\n\r\n".encode()
-    )
+        f"MEUP-Protocol: {dialect}\r\nAuthorization: Bearer {token}\r\n\r\n"
+    ).encode()
+
+
+def dial(port: int, space: str, token: str, dialect: str = "meup/v0.1") -> socket.socket:
+    """Join a space."""
+    sock = socket.create_connection(("127.0.0.1", port))
+    sock.sendall(handshake(space, token, dialect))
     return sock
 
 

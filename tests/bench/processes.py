@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from meup_agent.gateway.auth import new_token
-from meup_agent.gateway.config import Config, SpaceConfig, participant
+from meup_agent.gateway.config import Config, Limits, SpaceConfig, participant
 from meup_agent.gateway.embedded import Gateway
 
 _SPAWN = multiprocessing.get_context("spawn")
@@ -95,20 +95,39 @@ async def answer(pipe: Connection, question: Callable[[Any], Any]) -> None:
     await asyncio.Event().wait()
 
 
-def gateway(pipe: Connection, spaces: Spaces) -> None:
-    """A gateway: tells its :class:`Address`, then its :class:`Usage` whenever it is asked."""
+UNBOUNDED = Limits(max_connections=20_000)
+"""What a gateway takes that is measured, not protected."""
+
+
+def gateway(
+    pipe: Connection, spaces: Spaces, before: Address | None = None, **settings: Any
+) -> None:
+    """A gateway: tells its :class:`Address`, then its :class:`Usage` whenever it is asked.
+
+    With the address of one that ran `before`, it takes its place: its port and its tokens.
+    """
+
+    def token(space: str, name: str) -> str:
+        return before.tokens[space, name] if before else new_token()
+
     config = Config(
         tuple(
             SpaceConfig(
                 space,
-                {name: participant(name, may, (new_token(),)) for name, may in members.items()},
+                {
+                    name: participant(name, may, (token(space, name),))
+                    for name, may in members.items()
+                },
             )
             for space, members in spaces.items()
-        )
+        ),
+        port=before.port if before else 0,
+        limits=UNBOUNDED,
+        **settings,
     )
 
     async def main() -> None:
-        async with Gateway(config=config) as it:
+        async with Gateway(config=config, port=config.port) as it:
             tokens = {
                 (space, name): it.token(name, space)
                 for space, members in spaces.items()
