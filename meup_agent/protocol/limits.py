@@ -32,8 +32,8 @@ def _nesting(depth: int) -> str:
 
 
 @functools.cache
-def _shallow_enough() -> Callable[[bytes], bool]:
-    return compile_bytes(_nesting(MAX_DEPTH), max_bytes=64 << 20)
+def _shallow_enough(max_depth: int = MAX_DEPTH) -> Callable[[bytes], bool]:
+    return compile_bytes(_nesting(max_depth), max_bytes=64 << 20)
 
 
 def check_frame(frame: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> None:
@@ -61,3 +61,13 @@ def check_frame(frame: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> None:
         raise InvalidEnvelope(
             "too_deep", f"the frame nests deeper than {MAX_DEPTH} levels, or is not balanced"
         )
+
+
+def check_depth(frame: bytes, max_depth: int) -> None:
+    """Check that a frame, which is JSON, nests less deep than every reader takes.
+
+    Raises:
+        InvalidEnvelope: It nests deeper.
+    """
+    if max_depth < MAX_DEPTH and not _shallow_enough(max_depth)(frame):
+        raise InvalidEnvelope("too_deep", f"the frame nests deeper than {max_depth} levels")

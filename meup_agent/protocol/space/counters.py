@@ -17,6 +17,7 @@ class Counters:
         dropped: Envelopes that nobody reads (``system/heartbeat``, ``system/register``).
         refused: Envelopes that were answered with ``system/error``, by its code.
         repeated: Envelopes that had been accepted before, and were not delivered again.
+        slowed: Times that a participant was told that it says more than is read at once.
         not_expressible: Times that an envelope was left out for those of a dialect that has no
             words for it.
         joined: Connections that joined a space; ``taken_over`` counts those among them that
@@ -32,6 +33,7 @@ class Counters:
     delivered: int = 0
     dropped: int = 0
     repeated: int = 0
+    slowed: int = 0
     not_expressible: int = 0
     joined: int = 0
     taken_over: int = 0

@@ -10,6 +10,8 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.space.journal import Fact
 
+LIMIT_EXCEEDED: Final = "limit_exceeded"
+
 MAX_ERROR_CHARS: Final = 500
 """Characters of an error's message: it may quote the stranger's frame, which may be large."""
 
@@ -58,10 +60,13 @@ class Refused(msgspec.Struct, frozen=True):
     Attributes:
         code: Why, for example ``capability_violation`` or ``invalid_json``.
         error: The draft of the ``system/error`` for its sender.
+        flood: The limit that a flood of such envelopes is over: its sender is told once, and not
+            for each; empty where every envelope gets its answer.
     """
 
     code: str
     error: Envelope
+    flood: str = ""
 
 
 class Dropped(msgspec.Struct, frozen=True):
@@ -87,6 +92,20 @@ def refusal(
     """
     payload = {"error": code, "message": message[:MAX_ERROR_CHARS], **details}
     return Refused(code, said(kinds.SYSTEM_ERROR, payload, to=participant, about=about))
+
+
+def over_limit(
+    participant: str, limit: str, most: float, message: str, *, about: str | None = None
+) -> Refused:
+    """A refusal that names the limit that somebody is over, and how much it allows."""
+    return refusal(
+        participant, LIMIT_EXCEEDED, message, about=about, limit=limit, max=shown_limit(most)
+    )
+
+
+def shown_limit(most: float) -> int | float:
+    """A limit as a person writes it: 1000, and not 1000.0."""
+    return int(most) if most == int(most) else most
 
 
 def said(kind: str, payload: object, *, to: str = "", about: str | None = None) -> Envelope:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -13,16 +13,20 @@ from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import OURS, said_by
+from meup_agent.protocol.limits import check_depth
 from meup_agent.protocol.space.arrival import Arrival, open_frame
 from meup_agent.protocol.space.decisions import (
     Accepted,
     Decision,
     Dropped,
     Refused,
+    over_limit,
     refusal,
     said,
 )
 from meup_agent.protocol.space.issued import Issued
+from meup_agent.protocol.space.open import FOLLOWED, OpenExchanges
+from meup_agent.protocol.space.rates import Allowance, Bucket
 
 IDENTITY_MISMATCH: Final = "identity_mismatch"
 RESERVED_KIND: Final = "reserved_kind"
@@ -96,9 +100,24 @@ class Space:
 
     Args:
         participants: Those who are known from the beginning, and what they may send.
+        allowance: How much each of them may say.
+        now: Tells the time in microseconds since 1970 (UTC).
+
+    Attributes:
+        open: The requests and proposals that have not ended.
     """
 
-    def __init__(self, participants: Mapping[str, Capabilities] | None = None) -> None:
+    def __init__(
+        self,
+        participants: Mapping[str, Capabilities] | None = None,
+        *,
+        allowance: Allowance | None = None,
+        now: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.open = OpenExchanges()
+        self._allowance = allowance or Allowance()
+        self._now = now
+        self._withdrawals: dict[str, Bucket] = {}
         self._held: dict[str, Capabilities] = dict(participants or {})
         # In the order in which they came.
         self._present: dict[str, None] = {}
@@ -188,6 +207,7 @@ class Space:
         """
         try:
             arrival = open_frame(frame, dialect)
+            check_depth(frame, self._allowance.max_depth)
         except InvalidEnvelope as invalid:
             return refusal(participant, invalid.problem, str(invalid), about=invalid.envelope_id)
         if arrival.envelope.kind in DROPPED_KINDS:
@@ -205,6 +225,11 @@ class Space:
             arrival: What :meth:`check` returned, with nothing accepted in between.
         """
         envelope = arrival.envelope
+        if envelope.kind in FOLLOWED:
+            at = self._now()
+            self.open.accepted(envelope, arrival.payload, at)
+            if envelope.kind == kinds.MCP_WITHDRAW:
+                self._withdrawing(envelope.sender).take(at)
         if envelope.kind == kinds.MCP_REQUEST and not _method(arrival.payload).startswith(
             _NOTIFICATION
         ):
@@ -243,6 +268,8 @@ class Space:
             )
         if envelope.kind == kinds.MCP_WITHDRAW:
             return self._refused_withdraw(participant, envelope)
+        if envelope.kind == kinds.MCP_PROPOSAL:
+            return self._refused_proposal(participant, envelope)
         return None
 
     def _may(self, participant: str, arrival: Arrival) -> bool:
@@ -269,7 +296,41 @@ class Space:
                     f"proposal {proposal} is not yours; only its proposer withdraws it",
                     about=withdraw.id,
                 )
+        if not self._withdrawing(participant).has(self._now()):
+            limit, most = "withdrawals_per_second", self._allowance.withdrawals_per_second
+            refused = over_limit(
+                participant,
+                limit,
+                most,
+                f"at most {most:g} withdrawals a second are taken; this one is not, nor any more"
+                " until you are slower",
+                about=withdraw.id,
+            )
+            return msgspec.structs.replace(refused, flood=limit)
         return None
+
+    def _refused_proposal(self, participant: str, proposal: Envelope) -> Refused | None:
+        """Nobody keeps more proposals open than the others can be asked to look at."""
+        most = self._allowance.max_open_proposals
+        if self.open.open_proposals(participant, self._now()) < most:
+            return None
+        if self.open.is_open(participant, proposal.id):
+            return None  # sent again, or in place of the other
+        return over_limit(
+            participant,
+            "max_open_proposals",
+            most,
+            f"you have {most} open proposals, as many as are taken; withdraw some",
+            about=proposal.id,
+        )
+
+    def _withdrawing(self, participant: str) -> Bucket:
+        bucket = self._withdrawals.get(participant)
+        if bucket is None:
+            allowed = self._allowance
+            bucket = Bucket(allowed.withdrawals_per_second, allowed.withdrawals_burst)
+            self._withdrawals[participant] = bucket
+        return bucket
 
 
 def _missed(arriving: Arriving | None) -> dict[str, Any]:

@@ -1,0 +1,261 @@
+"""What is open in a space: requests and proposals, each until it ends (PROTOCOL 4.2).
+
+The gateway needs it to limit how many proposals somebody keeps open, and to end what somebody has
+in flight and may no longer do.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, proposal_step
+
+MAX_OPEN_REQUESTS: Final = 1_000
+"""Requests of a participant that are remembered as open; the oldest is forgotten first."""
+
+OPEN_SECONDS: Final = 3_600.0
+"""How long something counts as open: some clients take back nothing that they gave up."""
+
+MAX_OPEN_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of payloads that are kept of a participant, to decide about them again."""
+
+FOLLOWED: Final = frozenset(
+    {kinds.MCP_PROPOSAL, kinds.MCP_REQUEST, kinds.MCP_RESPONSE, kinds.MCP_WITHDRAW}
+)
+"""The kinds with which something begins or ends."""
+
+_MICROSECONDS: Final = 1_000_000
+
+
+class Open(msgspec.Struct):
+    """A request or a proposal that has not ended.
+
+    Attributes:
+        envelope: As it was accepted, without its frame. Where the payload was too large to keep,
+            :attr:`whole` is false and the payload is empty.
+        at: When it was accepted, in microseconds since 1970 (UTC).
+        rpc_name: A request's JSON-RPC id, as a cancel names it.
+        fulfills: The proposals that a request fulfills.
+        state: Of a proposal.
+        fulfilling: Requests that are out to fulfill a proposal.
+        whole: Whether the payload was kept.
+    """
+
+    envelope: Envelope
+    at: int
+    rpc_name: str | None = None
+    fulfills: tuple[Open, ...] = ()
+    state: ProposalState = ProposalState.PENDING
+    fulfilling: int = 0
+    whole: bool = True
+
+    @property
+    def is_proposal(self) -> bool:
+        """Whether it is a proposal, and not a request."""
+        return self.envelope.kind == kinds.MCP_PROPOSAL
+
+    def step(self, event: ProposalEvent) -> None:
+        """Take a step of a proposal's lifecycle.
+
+        Raises:
+            IllegalStep: The lifecycle has no such step.
+        """
+        self.state = proposal_step(self.state, event)
+
+
+class _Shelf:
+    """Open envelopes of one kind by id and sender; two senders may use the same id."""
+
+    def __init__(self) -> None:
+        self._by_sender: dict[str, OrderedDict[str, Open]] = {}
+        self._senders: dict[str, set[str]] = {}
+
+    def put(self, item: Open) -> Open | None:
+        """Put something in place of what its sender had under the same id, which is returned."""
+        envelope = item.envelope
+        before = self.take(envelope.sender, envelope.id)
+        self._by_sender.setdefault(envelope.sender, OrderedDict())[envelope.id] = item
+        self._senders.setdefault(envelope.id, set()).add(envelope.sender)
+        return before
+
+    def get(self, sender: str, envelope_id: str) -> Open | None:
+        share = self._by_sender.get(sender)
+        return None if share is None else share.get(envelope_id)
+
+    def take(self, sender: str, envelope_id: str) -> Open | None:
+        """Take something out, if it is there."""
+        share = self._by_sender.get(sender)
+        item = None if share is None else share.pop(envelope_id, None)
+        if share is None or item is None:
+            return None
+        if not share:
+            del self._by_sender[sender]
+        senders = self._senders[envelope_id]
+        senders.discard(sender)
+        if not senders:
+            del self._senders[envelope_id]
+        return item
+
+    def under(self, envelope_id: str) -> tuple[Open, ...]:
+        """Everything that has an id, whoever sent it."""
+        return tuple(
+            self._by_sender[sender][envelope_id] for sender in self._senders.get(envelope_id, ())
+        )
+
+    def of(self, sender: str) -> Iterator[Open]:
+        """What somebody has open, the oldest first."""
+        share = self._by_sender.get(sender)
+        return iter(() if share is None else tuple(share.values()))
+
+    def oldest(self, sender: str) -> Open | None:
+        share = self._by_sender.get(sender)
+        return next(iter(share.values()), None) if share else None
+
+    def count(self, sender: str) -> int:
+        return len(self._by_sender.get(sender, ()))
+
+
+class OpenExchanges:
+    """Every open request and proposal of a space, followed from the envelopes that are accepted.
+
+    What its end cannot see, since the proposer alone knows it, is an expiry without a withdrawal:
+    that counts as open until it is :data:`OPEN_SECONDS` old.
+    """
+
+    def __init__(self) -> None:
+        self._requests = _Shelf()
+        self._proposals = _Shelf()
+        self._kept_bytes: dict[str, int] = {}
+
+    def of(self, participant: str) -> tuple[Open, ...]:
+        """What a participant has open: its requests, then its proposals, the oldest first."""
+        return (*self._requests.of(participant), *self._proposals.of(participant))
+
+    def is_open(self, proposer: str, proposal: str) -> bool:
+        """Whether somebody has a proposal of this id open."""
+        return self._proposals.get(proposer, proposal) is not None
+
+    def open_proposals(self, participant: str, at: int) -> int:
+        """How many proposals a participant has open; those that are too old are forgotten.
+
+        Args:
+            participant: Whose.
+            at: The time in microseconds since 1970 (UTC).
+        """
+        self._forget_old(self._proposals, participant, at)
+        return self._proposals.count(participant)
+
+    def accepted(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
+        """Follow an accepted envelope: something begins, or something ends.
+
+        Args:
+            envelope: What was accepted, of one of the kinds in :data:`FOLLOWED`.
+            payload: Its payload's JSON values.
+            at: When, in microseconds since 1970 (UTC).
+        """
+        match envelope.kind:
+            case kinds.MCP_PROPOSAL:
+                self._begin(self._proposals, Open(envelope, at))
+            case kinds.MCP_REQUEST:
+                self._requested(envelope, payloads.read_call(payload), at)
+            case kinds.MCP_RESPONSE:
+                self._responded(envelope)
+            case kinds.MCP_WITHDRAW:
+                for proposal in envelope.correlation:
+                    self._withdrawn(envelope.sender, proposal)
+            case _:
+                pass
+
+    def end(self, item: Open) -> None:
+        """Forget something that has ended for a reason of the gateway's own."""
+        shelf = self._proposals if item.is_proposal else self._requests
+        self._take(shelf, item.envelope.sender, item.envelope.id)
+
+    def _requested(self, envelope: Envelope, call: payloads.Call, at: int) -> None:
+        if call.method == kinds.CANCELLED:
+            self._cancelled(envelope.sender, call.params.get("requestId"))
+        elif not call.is_notification:
+            fulfills = tuple(
+                proposal
+                for each in envelope.correlation
+                for proposal in self._proposals.under(each)
+            )
+            for proposal in fulfills:
+                proposal.step(ProposalEvent.REQUEST)
+                proposal.fulfilling += 1
+            self._begin(self._requests, Open(envelope, at, call.rpc_name, fulfills))
+
+    def _cancelled(self, sender: str, request: object) -> None:
+        """End the request that a cancel names: by its JSON-RPC id, or by its own (PROTOCOL 4.8)."""
+        if not isinstance(request, int | str):
+            return
+        name = str(request)
+        by_id = self._requests.get(sender, name)
+        if by_id is None or by_id.rpc_name != name:
+            named = (item for item in self._requests.of(sender) if item.rpc_name == name)
+            by_id = next(named, by_id)
+        if by_id is not None:
+            self._take(self._requests, sender, by_id.envelope.id)
+
+    def _withdrawn(self, sender: str, envelope_id: str) -> None:
+        proposal = self._proposals.get(sender, envelope_id)
+        if proposal is not None:
+            proposal.step(ProposalEvent.WITHDRAWAL)
+            self.end(proposal)
+
+    def _responded(self, response: Envelope) -> None:
+        """End the requests that a response answers, and the proposals that these fulfilled."""
+        for correlated in response.correlation:
+            for request in self._requests.under(correlated):
+                if not request.envelope.concerns(response.sender):
+                    continue
+                for proposal in request.fulfills:
+                    if proposal.state.is_pending:
+                        proposal.step(ProposalEvent.RESPONSE)
+                        self.end(proposal)
+                self.end(request)
+
+    def _begin(self, shelf: _Shelf, item: Open) -> None:
+        sender, at = item.envelope.sender, item.at
+        self._forget_old(shelf, sender, at)
+        self._take(shelf, sender, item.envelope.id)
+        if shelf is self._requests and shelf.count(sender) >= MAX_OPEN_REQUESTS:
+            oldest = shelf.oldest(sender)
+            if oldest is not None:
+                self.end(oldest)
+        kept = self._kept_bytes.get(sender, 0) + len(item.envelope.raw_payload)
+        if kept > MAX_OPEN_BYTES:
+            item.whole = False
+            item.envelope = msgspec.structs.replace(item.envelope, frame=b"", raw_payload=b"{}")
+            kept = self._kept_bytes.get(sender, 0) + 2
+        else:
+            item.envelope = msgspec.structs.replace(item.envelope, frame=b"")
+        self._kept_bytes[sender] = kept
+        shelf.put(item)
+
+    def _take(self, shelf: _Shelf, sender: str, envelope_id: str) -> None:
+        item = shelf.take(sender, envelope_id)
+        if item is None:
+            return
+        left = self._kept_bytes[sender] - len(item.envelope.raw_payload)
+        if left:
+            self._kept_bytes[sender] = left
+        else:
+            del self._kept_bytes[sender]
+        for proposal in item.fulfills:
+            proposal.fulfilling -= 1
+            if not proposal.fulfilling and proposal.state is ProposalState.IN_PROGRESS:
+                proposal.step(ProposalEvent.REQUEST_CANCELLED)
+
+    def _forget_old(self, shelf: _Shelf, sender: str, at: int) -> None:
+        too_old = at - round(OPEN_SECONDS * _MICROSECONDS)
+        oldest = shelf.oldest(sender)
+        while oldest is not None and oldest.at < too_old:
+            self.end(oldest)
+            oldest = shelf.oldest(sender)

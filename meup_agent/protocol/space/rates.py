@@ -1,0 +1,113 @@
+"""How much a participant may say: token buckets, in the time that they are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from meup_agent.protocol.limits import MAX_DEPTH
+
+TOLD_AGAIN_SECONDS: Final = 10.0
+"""A participant that stays over a limit is told so once in this time, not once for each frame."""
+
+_MICROSECONDS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What each participant of a space may do.
+
+    Attributes:
+        max_depth: Levels of arrays and objects in a message.
+        messages_per_second: Messages in the long run; what comes faster is read later.
+        messages_burst: Messages that may come at once after a pause.
+        withdrawals_per_second: Withdrawals in the long run; those beyond are refused.
+        withdrawals_burst: Withdrawals at once.
+        max_open_proposals: Proposals that are neither fulfilled nor withdrawn.
+    """
+
+    max_depth: int = MAX_DEPTH
+    messages_per_second: float = 1_000.0
+    messages_burst: float = 2_000
+    withdrawals_per_second: float = 100.0
+    withdrawals_burst: float = 1_000
+    max_open_proposals: int = 1_000
+
+
+class Bucket:
+    """So many at once, and so many a second in the long run.
+
+    A clock that goes back gives nothing and takes nothing.
+
+    Args:
+        per_second: How many come back in a second.
+        burst: How many there are at most, and at the beginning.
+    """
+
+    __slots__ = ("_at", "_burst", "_left", "_per_microsecond")
+
+    def __init__(self, per_second: float, burst: float) -> None:
+        self._per_microsecond = per_second / _MICROSECONDS
+        self._burst = self._left = float(burst)
+        self._at: int | None = None
+
+    def take(self, at: int) -> float:
+        """Take one, whether there is one or not.
+
+        Args:
+            at: The time in microseconds.
+
+        Returns:
+            Seconds to wait until what was taken too much has come back; 0 if nothing was.
+        """
+        left = self._left = self._now(at) - 1.0
+        return 0.0 if left >= 0.0 else -left / self._per_microsecond / _MICROSECONDS
+
+    def has(self, at: int) -> bool:
+        """Whether there is one."""
+        return self._now(at) >= 1.0
+
+    def take_if_there(self, at: int) -> bool:
+        """Take one if there is one; whether there was."""
+        left = self._left = self._now(at)
+        if left < 1.0:
+            return False
+        self._left = left - 1.0
+        return True
+
+    def wait(self, at: int) -> float:
+        """Seconds until there is one; 0 if there is."""
+        missing = 1.0 - self._now(at)
+        return 0.0 if missing <= 0.0 else missing / self._per_microsecond / _MICROSECONDS
+
+    def full(self, at: int) -> bool:
+        """Whether nothing is missing: whoever it belongs to may be forgotten."""
+        return self._now(at) >= self._burst
+
+    def _now(self, at: int) -> float:
+        before, self._at = self._at, at
+        if before is None or at <= before:
+            return self._left
+        self._left = min(self._burst, self._left + (at - before) * self._per_microsecond)
+        return self._left
+
+
+class Told:
+    """When somebody was told last that they are over a limit.
+
+    Args:
+        seconds: How long it is not told again.
+    """
+
+    def __init__(self, seconds: float = TOLD_AGAIN_SECONDS) -> None:
+        self._again = round(seconds * _MICROSECONDS)
+        self._at: dict[tuple[str, str], int] = {}
+
+    def due(self, participant: str, limit: str, at: int) -> bool:
+        """Whether to tell a participant of a limit now; if so, it counts as told."""
+        key = participant, limit
+        last = self._at.get(key)
+        if last is not None and 0 <= at - last < self._again:
+            return False
+        self._at[key] = at
+        return True

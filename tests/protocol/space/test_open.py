@@ -1,0 +1,158 @@
+"""What is open in a space, followed from what is accepted."""
+
+from typing import Any
+
+import pytest
+
+from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.space.open import (
+    MAX_OPEN_BYTES,
+    MAX_OPEN_REQUESTS,
+    OPEN_SECONDS,
+    OpenExchanges,
+)
+
+CALL: dict[str, Any] = {"method": "tools/call", "params": {"name": "write"}}
+
+
+class Following:
+    """Exchanges, and short words for what happens to them."""
+
+    def __init__(self) -> None:
+        self.open = OpenExchanges()
+        self.at = 0
+
+    def say(
+        self, kind: str, sender: str, id: str, payload: dict[str, Any], **header: Any
+    ) -> Envelope:
+        envelope = draft(kind, payload, id=id, sender=sender, **header)
+        self.open.accepted(envelope, payload, self.at)
+        return envelope
+
+    def propose(self, sender: str, id: str) -> None:
+        self.say("mcp/proposal", sender, id, CALL)
+
+    def request(self, sender: str, id: str, to: str, *fulfills: str, rpc: object = None) -> None:
+        payload = {**CALL, "id": id if rpc is None else rpc}
+        self.say("mcp/request", sender, id, payload, to=(to,), correlation=fulfills)
+
+    def respond(self, sender: str, request: str) -> None:
+        self.say("mcp/response", sender, f"re-{request}", {"result": {}}, correlation=(request,))
+
+    def cancel(self, sender: str, request: object) -> None:
+        payload = {"method": "notifications/cancelled", "params": {"requestId": request}}
+        self.say("mcp/request", sender, "cancel", payload)
+
+    def state(self, proposer: str) -> ProposalState:
+        (proposal,) = self.open.of(proposer)
+        return proposal.state
+
+    def ids(self, participant: str) -> list[str]:
+        return [item.envelope.id for item in self.open.of(participant)]
+
+
+@pytest.fixture
+def following() -> Following:
+    return Following()
+
+
+def test_a_proposal_is_open_until_the_response_to_a_request_that_fulfills_it(
+    following: Following,
+) -> None:
+    following.propose("ann", "p")
+    following.request("bob", "r", "tools", "p")
+    (proposal,) = following.open.of("ann")
+    assert proposal.is_proposal
+    assert following.state("ann") is ProposalState.IN_PROGRESS
+    following.respond("eve", "r")  # whom nobody asked
+    assert following.ids("bob") == ["r"]
+    following.respond("tools", "r")
+    assert following.ids("ann") == following.ids("bob") == []
+    assert proposal.state is ProposalState.FULFILLED
+
+
+def test_a_proposal_is_open_until_its_proposer_takes_it_back(following: Following) -> None:
+    following.propose("ann", "p")
+    following.say("mcp/withdraw", "eve", "w1", {"reason": "other"}, correlation=("p",))
+    assert following.ids("ann") == ["p"]
+    following.say("mcp/withdraw", "ann", "w2", {"reason": "other"}, correlation=("p",))
+    assert following.ids("ann") == []
+    assert following.open.open_proposals("ann", 0) == 0
+
+
+def test_two_may_use_one_id(following: Following) -> None:
+    following.propose("ann", "1")
+    following.propose("bob", "1")
+    following.request("carol", "r", "tools", "1")
+    following.respond("tools", "r")
+    assert following.ids("ann") == following.ids("bob") == []
+    following.propose("ann", "1")
+    following.propose("bob", "1")
+    following.say("mcp/withdraw", "bob", "w", {}, correlation=("1",))
+    assert (following.ids("ann"), following.ids("bob")) == (["1"], [])
+
+
+@pytest.mark.parametrize("named", ["7", 7, "r"], ids=repr)
+def test_a_cancel_ends_the_request_that_it_names(following: Following, named: object) -> None:
+    following.propose("ann", "p")
+    following.request("bob", "r", "tools", "p", rpc=7)
+    following.request("bob", "other", "tools", rpc=8)
+    following.cancel("eve", named)
+    assert following.ids("bob") == ["r", "other"]
+    following.cancel("bob", named)
+    assert following.ids("bob") == ["other"]
+    (proposal,) = following.open.of("ann")
+    assert proposal.state is ProposalState.PENDING
+
+
+def test_a_json_rpc_id_comes_before_an_envelope_id(following: Following) -> None:
+    following.request("bob", "x", "tools", rpc="y")
+    following.request("bob", "y", "tools", rpc="z")
+    following.cancel("bob", "y")
+    assert following.ids("bob") == ["y"]
+
+
+def test_a_proposal_is_in_progress_while_one_request_for_it_is_out(following: Following) -> None:
+    following.propose("ann", "p")
+    following.request("bob", "r1", "tools", "p")
+    following.request("carol", "r2", "tools", "p")
+    following.cancel("bob", "r1")
+    assert following.state("ann") is ProposalState.IN_PROGRESS
+    following.cancel("carol", "r2")
+    assert following.state("ann") is ProposalState.PENDING
+
+
+def test_notifications_are_not_open(following: Following) -> None:
+    payload = {"method": "notifications/progress", "params": {}}
+    following.say("mcp/request", "bob", "n", payload)
+    assert following.ids("bob") == []
+
+
+def test_the_oldest_request_is_forgotten_first(following: Following) -> None:
+    for number in range(MAX_OPEN_REQUESTS + 1):
+        following.request("bob", f"r{number}", "tools")
+    assert len(following.ids("bob")) == MAX_OPEN_REQUESTS
+    assert following.ids("bob")[0] == "r1"
+
+
+def test_what_is_too_old_does_not_count_any_more(following: Following) -> None:
+    following.propose("ann", "p")
+    following.at = round(OPEN_SECONDS * 1_000_000)
+    assert following.open.open_proposals("ann", following.at) == 1
+    assert following.open.open_proposals("ann", following.at + 1) == 0
+
+
+def test_payloads_are_kept_as_long_as_there_is_room(following: Following) -> None:
+    half = {**CALL, "text": "x" * (MAX_OPEN_BYTES // 2)}
+    for number in (1, 2):
+        following.say("mcp/proposal", "ann", f"p{number}", half)
+    first, second = following.open.of("ann")
+    assert (first.whole, second.whole) == (True, False)
+    assert first.envelope.payload == half
+    assert second.envelope.payload == {}
+    for number in (1, 2):
+        following.say("mcp/withdraw", "ann", "w", {}, correlation=(f"p{number}",))
+    following.say("mcp/proposal", "ann", "p3", half)
+    (third,) = following.open.of("ann")
+    assert third.whole
