@@ -194,6 +194,8 @@ DIALECTS: Final = {
     "1.not_expressible": "what a dialect has no words for is refused by name, never garbled",
     "1.captures": "what existing gateways and participants said is read, and survives",
     "1.designs": "what the designs show is an envelope, and means what they say, in every dialect",
+    "1.one_space": "members of four dialects meet, each sees its own, and correlations hold",
+    "1.dialect_chosen": "header, join frame, participant, space: the first that names a dialect",
     "1.rpc_ids": "a bounded map of (sender, JSON-RPC id) and envelope id stands in for the latter",
 }
 
@@ -216,6 +218,7 @@ CONNECTION: Final = {
     "2.liveness": "liveness is ours to find out, by a ping with a deadline",
     "2.no_close": "a gateway that ends without closing is dialled again",
     "2.repeated_ids": "ids repeat after a restart of a peer; what they name is new all the same",
+    "2.existing_clients": "those who join as the existing participants do work unchanged",
     "2.heartbeat": "heartbeats and registrations of others mean nothing, and make no noise",
     "2.answered_notification": "a response to a notification means nothing; we answer none",
     "2.relay.sent": "a fulfiller sends the response on where the gateway hides it, with both ids",

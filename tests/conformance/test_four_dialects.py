@@ -1,0 +1,401 @@
+"""One space, four dialects: each member sees only its own, and all of them mean the same."""
+
+from collections.abc import Generator
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from meup_agent import Agent, Context, Proposal, ProposalRejected, Reason, Settings, Space
+from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.protocol.dialects import DIALECTS
+from tests.conformance.wire import MCPX, V01, V02, V04, Json, Site, Wire, serving
+from tests.existing.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
+from tests.existing.versions import MEUP_V02, MEW_V04
+
+MAY: dict[str, list[dict[str, Any]]] = {
+    "proposer": [{"kind": "mcp/proposal"}, {"kind": "chat"}],
+    "reviewer": [{"kind": "mcp/reject"}, {"kind": "chat"}],
+    "approver": [{"kind": "mcp/*"}, {"kind": "chat"}],
+    "files": [{"kind": "mcp/response"}, {"kind": "chat"}],
+}
+SPEAKS = {"proposer": MCPX, "reviewer": V01, "files": V02, "approver": V04}
+CALL = {"name": "write", "arguments": {"path": "a.txt"}}
+
+
+@pytest.fixture
+def gateway() -> Generator[ThreadedGateway]:
+    with serving(MAY) as running:
+        yield running
+
+
+def all_hear(members: dict[str, Wire], sender: str) -> dict[str, Json]:
+    """The next frame of each by dialect, but for what is the same in all of them."""
+    heard: dict[str, Json] = {}
+    for wire in members.values():
+        said = wire.hear_any()
+        assert said.pop("protocol") == wire.dialect
+        assert said.pop("from") == sender
+        said.pop("ts")
+        heard[wire.dialect] = said
+    return heard
+
+
+@pytest.mark.rule("1.kinds", "1.forward.between", "1.rpc_ids", "1.one_space")
+def test_one_proposes_one_rejects_one_fulfills_one_executes(gateway: ThreadedGateway) -> None:
+    """Every frame of the story, as each of the four sees it."""
+    site = Site(gateway, V01)
+    with ExitStack() as stack:
+        members: dict[str, Wire] = {}
+        for name, dialect in SPEAKS.items():
+            (members[name],) = stack.enter_context(site.join(name, dialect=dialect))
+            for other in [*members][:-1]:
+                members[other].hear_any()  # the newcomer's presence
+        proposer, reviewer, files, approver = members.values()
+
+        # The proposer goes by JSON-RPC ids, and has a field that nobody knows.
+        call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": CALL}
+        proposal = proposer.send("proposal", call, **{"x-odd": [1, {"y": None}]})
+        said = {"id": proposal, "payload": call, "x-odd": [1, {"y": None}]}
+        assert all_hear(members, "proposer") == {
+            MCPX: {**said, "kind": "proposal"},
+            V01: {**said, "kind": "mcp.proposal"},
+            V02: {**said, "kind": "mcp/proposal"},
+            V04: {**said, "kind": "mcp/proposal"},
+        }
+
+        rejection = reviewer.send("mcp.reject", {"reason": "busy"}, correlationId=proposal)
+        said = {"id": rejection, "payload": {"reason": "busy"}}
+        slashed = {**said, "kind": "mcp/reject", "correlation_id": [proposal]}
+        assert all_hear(members, "reviewer") == {
+            MCPX: {
+                "id": rejection,
+                "kind": "proposal/reject",
+                "payload": {"proposalId": proposal, "reason": "busy"},
+            },
+            V01: {**said, "kind": "mcp.reject", "correlationId": proposal},
+            V02: slashed,
+            V04: slashed,
+        }
+
+        request = approver.send("mcp/request", call, to=["files"], correlation_id=[proposal])
+        said = {"id": request, "to": ["files"], "payload": call}
+        slashed = {**said, "kind": "mcp/request", "correlation_id": [proposal]}
+        assert all_hear(members, "approver") == {
+            MCPX: {**said, "kind": "mcp", "correlationId": proposal},
+            V01: {**said, "kind": "mcp.request", "correlationId": proposal},
+            V02: slashed,
+            V04: slashed,
+        }
+
+        answer = {"jsonrpc": "2.0", "id": 7, "result": {"content": [], "x": 1.0}}
+        about = [request, proposal]
+        response = files.send("mcp/response", answer, to=["approver"], correlation_id=about)
+        said = {"id": response, "to": ["approver"], "payload": answer, "correlation_id": about}
+        assert all_hear(members, "files") == {
+            MCPX: {**said, "kind": "mcp", "correlationId": request},
+            V01: {**said, "kind": "mcp.response", "correlationId": request},
+            V02: {**said, "kind": "mcp/response"},
+            V04: {**said, "kind": "mcp/response"},
+        }
+
+
+@pytest.mark.rule("1.rpc_ids", "1.one_space")
+def test_an_answer_by_json_rpc_id_reaches_its_request_in_every_dialect(
+    gateway: ThreadedGateway,
+) -> None:
+    site = Site(gateway, V04)
+    with (
+        site.join("files", dialect=MCPX) as (files,),
+        site.join("approver") as (approver,),
+        site.join("reviewer", dialect=V01) as (reviewer,),
+    ):
+        call = {"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": CALL}
+        request = approver.send("mcp/request", call, to=["files"])
+        assert files.until("mcp")["payload"] == call
+        # It may respond to this because it was asked, which only the JSON-RPC id says.
+        answer = {"jsonrpc": "2.0", "id": "call", "result": 5}
+        files.send("mcp", answer, to=["approver"])
+        said = approver.until("mcp/response")
+        assert (said["correlation_id"], said["payload"]) == ([request], answer)
+        assert reviewer.until("mcp.response")["correlationId"] == request
+        echo = files.hear("mcp")
+        assert echo["payload"] == answer
+        assert "correlationId" not in echo
+
+
+@pytest.mark.rule("1.one_space")
+@pytest.mark.parametrize("dialect", [V01, V02, V04])
+def test_what_one_dialect_cannot_say_is_left_out_there_alone(
+    gateway: ThreadedGateway, dialect: str
+) -> None:
+    """A request without a method is a response where the kind of both is one."""
+    site = Site(gateway, dialect)
+    with (
+        site.join("proposer", dialect=MCPX) as (proposer,),
+        site.join("approver", dialect=dialect) as (approver,),
+    ):
+        proposer.until("system/presence")
+        request = "mcp.request" if dialect == V01 else "mcp/request"
+        approver.send(request, {"params": {}})
+        assert approver.hear(request)["payload"] == {"params": {}}
+        approver.send("chat", {"message" if dialect == V01 else "text": "hi"})
+        assert proposer.hear("chat")["payload"]["message"] == "hi"
+        assert gateway.counters.not_expressible == 1
+
+
+@pytest.mark.rule("1.one_space")
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_the_gateway_says_is_in_the_dialect_of_its_reader(
+    gateway: ThreadedGateway, dialect: str
+) -> None:
+    slash = "." if dialect == V01 else "/"
+    with Site(gateway, dialect).member("proposer") as proposer:
+        welcome = proposer.hear(f"system{slash}welcome")
+        assert (welcome["protocol"], welcome["to"]) == (dialect, ["proposer"])
+        assert {"kind": "chat"} in welcome["payload"]["you"]["capabilities"]
+        assert proposer.hear(f"system{slash}presence")["payload"]["event"] == "join"
+        about = proposer.send("space/kick", {"participant": "files"})
+        error = proposer.hear(f"system{slash}error")
+        assert error["payload"]["error"] == "capability_violation"
+        assert error["payload"]["attempted_kind"] == "space/kick"
+        named = [about] if dialect in (V02, V04) else about
+        assert (error.get("correlationId") or error["correlation_id"]) == named
+
+
+# --- which dialect a member speaks --------------------------------------------------------------
+
+
+@pytest.mark.rule("1.dialect_chosen")
+@pytest.mark.parametrize("header", [None, *DIALECTS])
+@pytest.mark.parametrize("joins", [None, *DIALECTS])
+@pytest.mark.parametrize("configured", [None, V02])
+@pytest.mark.parametrize("default", [None, MCPX])
+def test_the_first_that_is_said_counts(
+    header: str | None, joins: str | None, configured: str | None, default: str | None
+) -> None:
+    own = {"proposer": configured} if configured else {}
+    expected = header or joins or configured or default or V01
+    with serving(MAY, dialect=default, dialects=own) as gateway:
+        site = Site(gateway, expected)
+        with site.dial({"MEUP-Protocol": header} if header else {}, "/anything") as socket:
+            wire = Wire(socket, "proposer", expected)
+            frame = {"type": "join", "space": "demo", "token": "proposer-token"}
+            wire.write(frame | ({"protocol": joins} if joins else {}))
+            assert wire.hear_any()["protocol"] == expected
+        if joins is None:
+            headers = {"Authorization": "Bearer proposer-token"}
+            headers |= {"MEUP-Protocol": header} if header else {}
+            with site.dial(headers) as socket:
+                assert socket.response is not None
+                assert socket.response.headers["MEUP-Protocol"] == expected
+                assert Wire(socket, "proposer", expected).hear_any()["protocol"] == expected
+
+
+@pytest.mark.rule("1.dialect_chosen")
+def test_the_older_name_is_read_as_the_newer_dialect(gateway: ThreadedGateway) -> None:
+    site = Site(gateway, V04)
+    with site.dial() as socket, site.join("approver") as (approver,):
+        wire = Wire(socket, "proposer", "mew/v0.3")
+        join = {"type": "join", "token": "proposer-token", "protocol": "mew/v0.3"}
+        wire.write(join)
+        assert wire.hear("system/welcome")["protocol"] == V04
+        sent = wire.send("chat", {"text": "hi", "format": "plain"})
+        said = approver.until("chat")
+        assert (said["id"], said["protocol"]) == (sent, V04)
+
+
+@pytest.mark.rule("1.dialect_chosen")
+def test_a_dialect_that_nobody_knows_is_refused(gateway: ThreadedGateway) -> None:
+    with Site(gateway, V04).dial() as socket:
+        wire = Wire(socket, "proposer", V04)
+        wire.write({"type": "join", "token": "proposer-token", "protocol": "mew/v9"})
+        assert wire.end() == 4400
+
+
+# --- agents of this package ---------------------------------------------------------------------
+
+SETTINGS = {name: Settings(dialect=dialect) for name, dialect in SPEAKS.items()}
+
+
+class People:
+    """Agents that speak four dialects; the reviewer rejects what touches `secret`."""
+
+    def __init__(self, gateway: ThreadedGateway) -> None:
+        self.gateway = gateway
+        self.agents = {name: Agent(name) for name in SPEAKS}
+        self.running, self.ended = anyio.Event(), anyio.Event()
+        self.agents["files"].tool(self.write)
+        self.agents["files"].tool(self.wait)
+        self.agents["reviewer"].on_proposal(self.review)
+        self.agents["approver"].on_proposal(self.approve)
+        self.stopped: list[str] = []
+
+    async def write(self, path: str) -> str:
+        return f"wrote {path}"
+
+    async def wait(self, ctx: Context) -> None:
+        self.running.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert ctx.reason is not None
+            self.stopped.append(ctx.reason.code)
+            self.ended.set()
+
+    async def review(self, proposal: Proposal) -> None:
+        if proposal.arguments.get("path") == "secret":
+            await proposal.reject(Reason.POLICY, explain="nobody writes there")
+
+    async def approve(self, proposal: Proposal) -> None:
+        if proposal.arguments.get("path") != "secret":
+            await proposal.fulfill()
+
+    async def join(self, stack: AsyncExitStack) -> Space:
+        for name, agent in self.agents.items():
+            space = await stack.enter_async_context(
+                agent.join(
+                    self.gateway.url,
+                    space="demo",
+                    token=self.gateway.token(name),
+                    settings=SETTINGS[name],
+                )
+            )
+            assert space.dialect == SPEAKS[name]
+            if name == "proposer":
+                proposing = space
+        return proposing
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("1.one_space")
+async def test_agents_of_four_dialects_settle_a_proposal(gateway: ThreadedGateway) -> None:
+    people = People(gateway)
+    with anyio.fail_after(20):
+        async with AsyncExitStack() as stack:
+            space = await people.join(stack)
+            assert await space.call("files", "write", {"path": "a.txt"}) == "wrote a.txt"
+            with pytest.raises(ProposalRejected) as rejected:
+                await space.call("files", "write", {"path": "secret"}, to=["reviewer"])
+            assert (rejected.value.by, rejected.value.reason) == ("reviewer", "policy")
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("1.one_space")
+async def test_a_withdrawal_in_one_dialect_stops_what_runs_in_another(
+    gateway: ThreadedGateway,
+) -> None:
+    people = People(gateway)
+    with anyio.fail_after(20):
+        async with AsyncExitStack() as stack:
+            space = await people.join(stack)
+            async with space.propose("files", "wait") as proposal:
+                await people.running.wait()
+                await proposal.withdraw(Reason.POLICY)
+                await people.ended.wait()
+    assert people.stopped == ["policy"]
+
+
+# --- participants as the existing ones, unchanged -----------------------------------------------
+
+EXISTING = {name: [{"kind": "mcp/*"}, {"kind": "chat"}] for name in (*SPEAKS, "typescript")}
+
+
+@pytest.fixture(params=[MEUP_V02, MEW_V04], ids=["meup-v0.2", "mew-v0.4"])
+def version(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def home() -> Generator[ThreadedGateway]:
+    """What is served to participants that name no dialect, but for the oldest, who do."""
+    with serving(EXISTING, dialect=V04) as running:
+        yield running
+
+
+@pytest.mark.rule("2.existing_clients", "2.heartbeat")
+def test_existing_participants_meet_here_unchanged(home: ThreadedGateway, version: Any) -> None:
+    options = {"version": version, "space": "demo"}
+    with (
+        ToolOwner(home.url, "files", {"add": {"result": 5}}, **options),
+        Fulfiller(home.url, "approver", executor="files", **options),
+        Proposer(home.url, "proposer", **options) as proposer,
+        Bridge(home.url, "typescript", **options) as onlooker,
+    ):
+        assert proposer.you["id"] == "proposer"
+        proposal = proposer.propose("tools/call", {"name": "add", "arguments": {}})
+        if version is MEUP_V02:
+            told = proposer.wait_heard(lambda said: said.get("kind") == "chat")
+            assert told[0]["payload"]["text"] == "5"
+        else:
+            proposer.wait_heard(lambda said: said.get("correlation_id") == [proposal])
+            assert proposer.outcomes[proposal]["payload"] == {"result": 5}
+        for peer in (proposer, onlooker):
+            assert {said["protocol"] for said in peer.heard} == {version.protocol}
+            assert not [said for said in peer.heard if said["kind"] == "system/error"]
+            assert not [said for said in peer.heard if "seq" in said]
+    # Each of them said system/heartbeat, and one system/register: nobody heard of it.
+    assert home.counters.dropped == 5
+    assert not home.counters.refused
+
+
+@pytest.mark.rule("2.existing_clients", "2.repeated_ids")
+def test_ids_that_repeat_after_a_restart_are_new_messages(
+    home: ThreadedGateway, version: Any
+) -> None:
+    with (
+        ReferencePeer(home.url, "typescript", version=version, space="demo") as peer,
+        ReferencePeer(home.url, "files", version=version, space="demo") as other,
+    ):
+        for _ in range(2):
+            peer.send("chat", {"text": "hi", "format": "plain"})
+            peer.restart()
+        chats = other.wait_heard(lambda said: said.get("kind") == "chat", 2)
+        assert [said["id"] for said in chats] == ["typescript-2", "typescript-2"]
+
+
+@pytest.mark.rule("2.existing_clients")
+def test_the_token_decides_who_they_are(home: ThreadedGateway, version: Any) -> None:
+    options = {"version": version, "space": "demo"}
+    with pytest.raises(Exception, match="4401"):
+        with ReferencePeer(home.url, "files", token="typescript-token", **options):
+            pass
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("2.existing_clients")
+async def test_an_existing_fulfiller_and_tool_serve_our_proposer(
+    home: ThreadedGateway, version: Any
+) -> None:
+    """The fulfiller says nowhere what its request is for; the proposer learns what it can."""
+    options = {"version": version, "space": "demo"}
+    with ToolOwner(home.url, "files", {"add": {"result": 5}}, **options):
+        with anyio.fail_after(20):
+            async with Agent("proposer").join(
+                home.url, space="demo", token="proposer-token"
+            ) as space:
+                assert space.dialect == V01
+                assert await space.call("files", "add") == 5
+        with Proposer(home.url, "approver", **options) as proposer:
+            proposer.propose("tools/call", CALL, to=["reviewer"])
+            seen: list[Proposal] = []
+            agent, came = Agent("reviewer"), anyio.Event()
+
+            @agent.on_proposal
+            async def review(proposal: Proposal) -> None:
+                seen.append(proposal)
+                await proposal.reject(Reason.UNSAFE)
+                came.set()
+
+            with anyio.fail_after(20):
+                async with agent.join(home.url, space="demo", token="reviewer-token"):
+                    second = proposer.propose("tools/call", CALL, to=["reviewer"])
+                    await came.wait()
+                    heard = await to_thread.run_sync(
+                        lambda: proposer.wait_heard(lambda said: said["kind"] == "mcp/reject")
+                    )
+            assert [each.arguments for each in seen] == [{"path": "a.txt"}]
+            assert heard[0]["correlation_id"] == [second]
+            assert heard[0]["payload"] == {"reason": "unsafe"}
