@@ -1,0 +1,153 @@
+"""Whether one capability allows everything that another allows: nobody grants what they lack.
+
+For patterns as rich as these that cannot be decided in general, so the answer errs on one side:
+what is said to be covered is covered, and what is not said to be may still be. Covered are
+
+- whatever a capability without a ``payload``, of the same kinds, allows;
+- what is written alike, keys in any order;
+- a value that the pattern matches: ``read_file`` by ``read_*``, ``!delete`` or ``/^read/``;
+- a narrower glob: ``read_f*`` by ``read_*``, ``mcp/re*`` by ``mcp/*``, ``a/*/b`` by ``**``;
+- an object that asks for more keys, and each of a list if one of the other list covers it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, cast
+
+from meup_agent.protocol.capability.patterns import Pattern, compile_pattern
+from meup_agent.protocol.capability.strings import compile_kind, is_exact
+from meup_agent.protocol.kinds import canonical
+
+MAX_COMPARISONS: Final = 20_000
+"""Pairs of parts that are compared to find one capability covered: more than people write, and some
+milliseconds. What takes more is taken for not covered."""
+
+_REMEMBERED: Final = 1_024
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_:/-]*")
+_PLAIN_GLOB: Final = re.compile(r"(?!.*\*\*)[A-Za-z0-9_:/*-]+")
+
+
+def kinds_of(capability: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A capability taken apart by its kinds: they may be covered by different ones."""
+    kind: str | list[str] = capability["kind"]
+    each = [kind] if isinstance(kind, str) else kind
+    rest = {"payload": capability["payload"]} if "payload" in capability else {}
+    return [{"kind": one, **rest} for one in each]
+
+
+def covers(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a capability allows all that another one allows, as far as that can be told.
+
+    Args:
+        held: A capability that compiles.
+        wanted: Another one, of one kind pattern (:func:`kinds_of`).
+    """
+    if not any(_covers_kind(each["kind"], wanted["kind"]) for each in kinds_of(held)):
+        return False
+    if "payload" not in held:
+        return True
+    if "payload" not in wanted:
+        return False
+    try:
+        return _Comparison().covers(held["payload"], wanted["payload"])
+    except _TooMuch:
+        return False
+
+
+def first_covering(
+    held: Iterable[Mapping[str, Any]], wanted: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """The first of some capabilities that covers one of one kind pattern."""
+    return next((each for each in held if covers(each, wanted)), None)
+
+
+class _TooMuch(Exception):
+    pass
+
+
+class _Comparison:
+    def __init__(self) -> None:
+        self._left = MAX_COMPARISONS
+
+    def covers(self, held: object, wanted: object) -> bool:
+        self._left -= 1
+        if self._left < 0:
+            raise _TooMuch
+        if isinstance(wanted, list):
+            return all(self.covers(held, each) for each in cast("list[object]", wanted))
+        if isinstance(held, list):
+            return any(self.covers(each, wanted) for each in cast("list[object]", held))
+        if isinstance(wanted, dict):
+            return isinstance(held, dict) and self._covers_object(
+                cast("dict[str, object]", held), cast("dict[str, object]", wanted)
+            )
+        if isinstance(held, dict):
+            return False
+        if isinstance(wanted, str) and not (is_exact(wanted) and not wanted.startswith("!")):
+            return isinstance(held, str) and _covers_glob(held, wanted)
+        # A value that stands for itself alone.
+        return _matches(held, wanted) if isinstance(held, str) else _same(held, wanted)
+
+    def _covers_object(self, held: Mapping[str, object], wanted: Mapping[str, object]) -> bool:
+        # Each key, a glob or a path too, narrows what matches: one that stands in both with a
+        # narrower pattern narrows at least as much.
+        return all(key in wanted and self.covers(each, wanted[key]) for key, each in held.items())
+
+
+def _covers_kind(held: str, wanted: str) -> bool:
+    if held in (wanted, "*"):
+        return True
+    if wanted == "*":
+        return False  # alone it means every kind, which no other glob does
+    if is_exact(wanted) and not wanted.startswith("!"):
+        return _kind(held)(canonical(wanted))
+    return _covers_glob(held, wanted)
+
+
+def _covers_glob(held: str, wanted: str) -> bool:
+    """Whether a string pattern covers another one that matches more than itself."""
+    if held == wanted:
+        return True
+    if not _PLAIN_GLOB.fullmatch(wanted) or wanted.endswith("/"):
+        return False
+    begun = held.removesuffix("**") if held.endswith("**") else held.removesuffix("*")
+    if begun == held or not _PLAIN.fullmatch(begun) or not wanted.startswith(begun):
+        return False
+    rest = wanted[len(begun) :]
+    if held.endswith("**"):
+        return (not begun or begun.endswith("/")) and "//" not in wanted
+    return "/" not in rest
+
+
+def _same(held: object, wanted: object) -> bool:
+    return isinstance(held, bool) == isinstance(wanted, bool) and held == wanted
+
+
+def _matches(held: str, wanted: object) -> bool:
+    return _pattern(held).matches(wanted)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _pattern(pattern: str) -> Pattern:
+    return compile_pattern(pattern)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _kind(pattern: str) -> Callable[[str], bool]:
+    return compile_kind(pattern)
+
+
+def stripped(capabilities: Sequence[object]) -> list[dict[str, Any]]:
+    """Capabilities without what others put beside them (``id``).
+
+    Args:
+        capabilities: Compiled ones, as JSON values.
+    """
+    fields = ("kind", "payload")
+    return [
+        {name: each[name] for name in fields if name in each}
+        for each in cast("Sequence[dict[str, Any]]", capabilities)
+    ]
