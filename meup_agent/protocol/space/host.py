@@ -115,6 +115,14 @@ class SpaceHost:
         """A participant's connection, if it is in the space."""
         return self._members.get(participant)
 
+    def capabilities(self, participant: str) -> Capabilities:
+        """What a participant may send at this moment, present or not.
+
+        Raises:
+            KeyError: Nobody knows this participant here.
+        """
+        return self._space.capabilities(participant)
+
     def admit(self, participant: str, capabilities: Capabilities) -> None:
         """Let somebody be a participant, or change what they may send."""
         self._space.admit(participant, capabilities)
@@ -200,7 +208,7 @@ class SpaceHost:
                 space=self.name,
                 journal=self.journal,
                 delivered=lambda: self._delivered,
-                frame=self._frame,
+                frame=self.frame,
                 done=self._listeners.add,
             )
         )
@@ -269,8 +277,11 @@ class SpaceHost:
                 seq = self._carry_out(accepted, answer)
                 if repeats:
                     self._recent.remember(checked.envelope, seq, at)
-            case Refused():
+            case Refused() if answer is _ignore:
                 self.refuse(participant, checked)
+            case Refused():
+                # Not the participant's connection: that has sent nothing.
+                self.counters.refused[checked.code] += 1
                 answer(checked)
             case Dropped():
                 self.counters.dropped += 1
@@ -328,7 +339,7 @@ class SpaceHost:
     def _echo_again(self, first: Entry, answer: Answer) -> None:
         member = self._members.get(first.envelope.sender)
         if member is not None:
-            self._listeners.tell(member, self._frame(first, member.form))
+            self._listeners.tell(member, self.frame(first, member.form))
         answer(first)
 
     # --- what members get -----------------------------------------------------------------
@@ -340,7 +351,7 @@ class SpaceHost:
     def _deliver(self, entry: Entry) -> None:
         """The one place where an envelope goes to everybody, in the order that all see."""
         self._delivered = entry.seq
-        self.counters.delivered += self._listeners.deliver(entry, self._frame)
+        self.counters.delivered += self._listeners.deliver(entry, self.frame)
 
     def _deliver_and(self, answer: Answer, entry: Entry) -> None:
         self._deliver(entry)
@@ -358,10 +369,10 @@ class SpaceHost:
     def _deliver_to(self, member: Member, envelope: Envelope, seq: int) -> None:
         # It has no number of its own: who resumes from this one has seen what came before.
         entry = Entry(seq, self.name, 0, envelope)
-        self._listeners.tell(member, self._frame(entry, member.form))
+        self._listeners.tell(member, self.frame(entry, member.form))
         self.counters.delivered += 1
 
-    def _frame(self, entry: Entry, form: Form) -> bytes | None:
+    def frame(self, entry: Entry, form: Form) -> bytes | None:
         """An entry as it travels to those who take this form; ``None`` if it cannot be said so."""
         try:
             frame = encode(entry.envelope, form.dialect)
