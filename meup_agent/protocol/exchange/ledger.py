@@ -223,6 +223,16 @@ class Ledger:
         """Every proposal remembered, oldest first."""
         return list(self._records.values(now))
 
+    def forget(self, key: ProposalKey) -> None:
+        """Forget a proposal before its time."""
+        record = self._records.pop(key)
+        if record is None:
+            return
+        _leave(self._by_id, key.id, key)
+        for fulfillment in record.fulfillments:
+            for name in fulfillment.names:
+                _leave(self._by_request, name, key)
+
     def withdrawn(self, key: ProposalKey, reason: str, now: float) -> bool:
         """The proposer took it back; ``False`` if it was no longer pending, or is unknown."""
         record = self._records.get(key, now)
@@ -340,3 +350,11 @@ def _enter(
     keys = index.get(name, now) or ()
     if key not in keys:
         index.put(name, (*keys, key)[-MAX_SAME_ID:], now)
+
+
+def _leave(index: Memory[str, tuple[ProposalKey, ...]], name: str, key: ProposalKey) -> None:
+    others = tuple(each for each in index.peek(name) or () if each != key)
+    if others:
+        index.change(name, others)
+    else:
+        index.pop(name)

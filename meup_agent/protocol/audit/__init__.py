@@ -1,0 +1,34 @@
+"""What became of the proposals of a space, and who decided it, read from its journal.
+
+:class:`Audit` takes the entries of a journal one by one, in their order, and keeps a
+:class:`ProposalAudit` of each proposal and an :class:`Operation` for each thing that was done to
+the space itself. Both are there as JSON values, too.
+"""
+
+from __future__ import annotations
+
+from meup_agent.protocol.audit.fold import Audit
+from meup_agent.protocol.audit.managing import Operation
+from meup_agent.protocol.audit.records import (
+    Decision,
+    FulfillmentAudit,
+    ProposalAudit,
+    Step,
+    What,
+    Why,
+)
+from meup_agent.protocol.audit.wire import moment, operation_as_json, proposal_as_json
+
+__all__ = [
+    "Audit",
+    "Decision",
+    "FulfillmentAudit",
+    "Operation",
+    "ProposalAudit",
+    "Step",
+    "What",
+    "Why",
+    "moment",
+    "operation_as_json",
+    "proposal_as_json",
+]

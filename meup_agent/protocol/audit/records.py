@@ -1,0 +1,233 @@
+"""What an audit knows of one proposal."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from meup_agent.protocol import payloads
+from meup_agent.protocol.exchange.ledger import Fulfillment, ProposalRecord
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.payloads import Change
+
+MAX_STEPS: Final = 1_000
+"""Steps that are kept of one proposal. Anybody may talk about it without end; what belongs to its
+lifecycle has a few dozen steps at the most."""
+
+MAX_TEXT: Final = 2_000
+"""Characters of what somebody said that are kept."""
+
+MAX_RESULT_BYTES: Final = 4_096
+"""Bytes of a response that are kept; of a longer one only what it was."""
+
+
+class What(StrEnum):
+    """What happened in a step."""
+
+    PROPOSED = "proposed"
+    REQUESTED = "requested"
+    """Somebody made the real request."""
+    CANCELLED = "cancelled"
+    """Somebody took that request back."""
+    PROGRESSED = "progressed"
+    RESPONDED = "responded"
+    REJECTED = "rejected"
+    WITHDREW = "withdrew"
+    SAID = "said"
+    """A chat about it."""
+    REFERRED = "referred"
+    """A request that names the proposal and asks for something else: it does not carry it out."""
+
+
+class Why(StrEnum):
+    """Why a step changed nothing."""
+
+    LATE = "late"
+    """It was decided before."""
+    AGAIN = "again"
+    """The same was said before."""
+    NOT_THEIRS = "not_theirs"
+    """Only somebody else may say this (PROTOCOL 5)."""
+    OWN_PROPOSAL = "own_proposal"
+    """Nobody rejects their own proposal: they withdraw it."""
+    REFUSED = "refused"
+    """The executor did not carry it out, and says so."""
+
+
+class Step(msgspec.Struct):
+    """One thing that was said about a proposal, in the gateway's order.
+
+    Attributes:
+        seq: The number of the entry.
+        at: When the gateway accepted it, in microseconds since 1970 (UTC).
+        what: What it is.
+        by: Who said it.
+        id: The envelope's id.
+        to: Whom it was said to; empty: everybody.
+        state: Where the proposal stood then.
+        about: The id of the request, reject or other envelope that it is about, where that is not
+            the proposal itself.
+        reason: The reason code, where there is one.
+        text: What it said in words.
+        ignored: Why it changed nothing; empty if it did, or had nothing to change.
+        times: How often it was said; only progress is gathered into one step.
+        until: When it was said the last time.
+    """
+
+    seq: int
+    at: int
+    what: What
+    by: str
+    id: str
+    to: tuple[str, ...]
+    state: ProposalState
+    about: str = ""
+    reason: str = ""
+    text: str = ""
+    ignored: Why | None = None
+    times: int = 1
+    until: int = 0
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """How a proposal came to its final state.
+
+    Attributes:
+        by: Who decided: whoever fulfilled or rejected it, or its proposer, who withdrew it.
+        at: When they did, in microseconds since 1970 (UTC).
+        step: The step that said so; of a fulfilled proposal, its request.
+        reason: The reason code; empty where it was fulfilled.
+    """
+
+    by: str
+    at: int
+    step: Step
+    reason: str = ""
+
+
+class FulfillmentAudit(msgspec.Struct):
+    """A request that carries a proposal out.
+
+    Attributes:
+        request: The request, and who sent it.
+        step: When it was said.
+        changes: What in it is not as it was proposed.
+        says_edited: It says of itself that it is not as it was proposed.
+        progress: How many times progress was told.
+        cancelled: When it was taken back.
+        response: The answer that came first.
+        is_error: That answer was an error, or a result that says that it failed.
+        answer: The answer as JSON values: ``{"result": …}`` or ``{"error": …}``; ``None`` if there
+            is none yet, or it has more than :data:`MAX_RESULT_BYTES`.
+    """
+
+    request: Fulfillment
+    step: Step
+    changes: tuple[Change, ...] = ()
+    says_edited: bool = False
+    progress: int = 0
+    cancelled: Step | None = None
+    response: Step | None = None
+    is_error: bool = False
+    answer: dict[str, Any] | None = None
+
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return self.request.envelope.id
+
+    @property
+    def by(self) -> str:
+        """Who fulfills: the request's sender."""
+        return self.request.by
+
+    @property
+    def to(self) -> tuple[str, ...]:
+        """Who is to execute it."""
+        return self.request.envelope.to
+
+
+class ProposalAudit(msgspec.Struct):
+    """One proposal, from its beginning.
+
+    Attributes:
+        record: What every participant knows of it (PROTOCOL 4.2).
+        first: Its proposal.
+        steps: Everything that was said about it, its proposal first; at most :data:`MAX_STEPS`.
+        fulfillments: The requests that carry it out, in the gateway's order.
+        decision: How it ended; ``None`` while it is pending.
+        omitted: Steps beyond those that are kept.
+    """
+
+    record: ProposalRecord
+    first: Step
+    steps: list[Step] = msgspec.field(default_factory=list[Step])
+    fulfillments: list[FulfillmentAudit] = msgspec.field(default_factory=list[FulfillmentAudit])
+    decision: Decision | None = None
+    omitted: int = 0
+
+    @property
+    def id(self) -> str:
+        """The proposal's id, which another proposer may have used, too."""
+        return self.record.key.id
+
+    @property
+    def proposer(self) -> str:
+        """Who proposed it."""
+        return self.record.key.proposer
+
+    @property
+    def state(self) -> ProposalState:
+        """Where it stands.
+
+        ``rejected``: somebody rejected it, and its proposer took that for an answer (PROTOCOL 4.5),
+        which shows in a withdrawal without a reason of its own. Until its proposer says so, a
+        rejected proposal is pending.
+        """
+        return self.record.state
+
+    @property
+    def call(self) -> payloads.Call:
+        """The call that is proposed, decoded anew at each reading."""
+        return self.record.call
+
+    @property
+    def rejections(self) -> list[Step]:
+        """Who rejected it, in order; of each participant, the first rejection."""
+        return [
+            step
+            for step in self.steps
+            if step.what is What.REJECTED and step.ignored in (None, Why.LATE)
+        ]
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What was carried out otherwise than proposed: of the fulfillment that was answered."""
+        answered = [item for item in self.fulfillments if item.response is not None]
+        chosen = answered or [item for item in self.fulfillments if item.request.live]
+        return chosen[0].changes if chosen else ()
+
+    def explanation(self, step: Step | None) -> str:
+        """What somebody said later about a rejection or withdrawal of theirs (PROTOCOL 4.3)."""
+        if step is None:
+            return ""
+        return "\n".join(
+            said.text
+            for said in self.steps
+            if said.what is What.SAID and said.about == step.id and said.by == step.by
+        )
+
+    def is_past(self, now: float) -> bool:
+        """Whether it is pending although the time that its proposer gave it has passed.
+
+        That is only a hint: the proposer's clock says when, and only the proposer ends it.
+
+        Args:
+            now: Seconds since 1970 (UTC).
+        """
+        if not self.state.is_pending:
+            return False
+        expires_at = self.call.expires_at
+        return expires_at is not None and expires_at.timestamp() < now

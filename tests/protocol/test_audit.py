@@ -1,0 +1,492 @@
+"""What became of each proposal, read from the journal."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.audit import (
+    Audit,
+    ProposalAudit,
+    What,
+    Why,
+    operation_as_json,
+    proposal_as_json,
+)
+from meup_agent.protocol.audit.records import MAX_RESULT_BYTES, MAX_STEPS
+from meup_agent.protocol.dialects import decode, encode
+from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.space.journal import Entry
+
+SECOND = 1_000_000
+BEGIN = 1_700_000_000 * SECOND
+
+
+class Journal:
+    """Entries as a gateway makes them, one second after the other."""
+
+    def __init__(self, *, limit: int | None = None, dialect: str = "") -> None:
+        self.audit = Audit(limit=limit)
+        self._seq = count(1)
+        self._dialect = dialect
+        self._at = BEGIN
+
+    def pass_time(self, seconds: int) -> None:
+        self._at += seconds * SECOND
+
+    def say(self, sender: str, kind: str, payload: Any, *, id: str = "", **header: Any) -> str:
+        seq = next(self._seq)
+        envelope = draft(kind, payload, id=id or f"e{seq}", sender=sender, **header)
+        if self._dialect and sender != kinds.GATEWAY:
+            envelope = decode(encode(envelope, self._dialect), self._dialect)
+        self._at += SECOND
+        self.audit.take(Entry(seq, "demo", self._at, envelope))
+        return envelope.id
+
+    def propose(self, sender: str = "alice", *, id: str = "", **header: Any) -> str:
+        call = {"name": "write_file", "arguments": {"path": "a.txt", "text": "hi"}}
+        payload = payloads.proposal("tools/call", call)
+        return self.say(sender, kinds.MCP_PROPOSAL, payload, id=id, **header)
+
+    def request(
+        self,
+        proposal: str,
+        *,
+        by: str = "bob",
+        to: str = "files",
+        path: str = "a.txt",
+        id: str = "r1",
+        name: str = "write_file",
+    ) -> str:
+        params = {"name": name, "arguments": {"path": path, "text": "hi"}}
+        payload = payloads.request("tools/call", params, id)
+        return self.say(by, kinds.MCP_REQUEST, payload, id=id, to=(to,), correlation=(proposal,))
+
+    def cancel(self, request: str, *, by: str = "bob") -> str:
+        params = {"requestId": request, "reason": "no_longer_needed: changed my mind"}
+        payload = payloads.notification(kinds.CANCELLED, params)
+        return self.say(by, kinds.MCP_REQUEST, payload, to=("files",), correlation=(request,))
+
+    def respond(
+        self, request: str = "r1", *, by: str = "files", to: str = "bob", error: Any = None
+    ) -> str:
+        result = {"content": [{"type": "text", "text": "done"}]}
+        payload = payloads.result(request, result)
+        if error is not None:
+            payload = {"jsonrpc": "2.0", "id": request, "error": error}
+        return self.say(by, kinds.MCP_RESPONSE, payload, to=(to,), correlation=(request,))
+
+    def reject(self, proposal: str, *, by: str = "bob", reason: str = "unsafe") -> str:
+        return self.say(by, kinds.MCP_REJECT, {"reason": reason}, correlation=(proposal,))
+
+    def withdraw(
+        self, proposal: str, *, by: str = "alice", reason: str = "no_longer_needed"
+    ) -> str:
+        return self.say(by, kinds.MCP_WITHDRAW, {"reason": reason}, correlation=(proposal,))
+
+    def chat(self, sender: str, text: str, about: str) -> str:
+        return self.say(sender, kinds.CHAT, {"message": text}, correlation=(about,))
+
+    @property
+    def only(self) -> ProposalAudit:
+        (proposal,) = self.audit.proposals
+        return proposal
+
+
+DIALECTS = ["mcpx/v0.1", "meup/v0.1", "meup/v0.2", "mew/v0.4"]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_fulfilled_proposal_says_who_approved_and_what_was_edited(dialect: str) -> None:
+    journal = Journal(dialect=dialect)
+    proposal = journal.propose(to=("bob",))
+    request = journal.request(proposal, path="b.txt")
+    assert (journal.only.state, journal.only.decision) == ("in_progress", None)
+    journal.respond(request)
+
+    only = journal.only
+    assert only.state == "fulfilled"
+    assert only.decision is not None
+    assert only.decision.by == "bob"
+    assert only.decision.at == BEGIN + 2 * SECOND, "it was decided when it was requested"
+    assert [(each.path, each.proposed, each.fulfilled) for each in only.changes] == [
+        ("arguments.path", "a.txt", "b.txt")
+    ]
+    (fulfillment,) = only.fulfillments
+    assert (fulfillment.id, fulfillment.by, fulfillment.to) == ("r1", "bob", ("files",))
+    assert fulfillment.answer == {"result": {"content": [{"type": "text", "text": "done"}]}}
+    assert not fulfillment.is_error
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_rejection_counts_when_its_proposer_takes_it_for_an_answer(dialect: str) -> None:
+    journal = Journal(dialect=dialect)
+    proposal = journal.propose(to=("bob",))
+    journal.reject(proposal, by="eve", reason="disagree")
+    reject = journal.reject(proposal, by="bob", reason="unsafe")
+    assert journal.only.state == "pending"
+    journal.withdraw(proposal)
+    journal.chat("bob", "it leaves the workspace", reject)
+
+    only = journal.only
+    assert only.state == "rejected"
+    assert only.decision is not None
+    assert (only.decision.by, only.decision.reason) == ("bob", "unsafe")
+    assert [(step.by, step.reason) for step in only.rejections] == [
+        ("eve", "disagree"),
+        ("bob", "unsafe"),
+    ]
+    assert only.explanation(only.decision.step) == "it leaves the workspace"
+
+
+def test_a_withdrawal_with_a_reason_of_its_own_is_a_withdrawal() -> None:
+    journal = Journal()
+    proposal = journal.propose(to=("bob",))
+    journal.reject(proposal)
+    journal.withdraw(proposal, reason="timeout")
+    only = journal.only
+    assert only.state == "withdrawn"
+    assert only.decision is not None
+    assert (only.decision.by, only.decision.reason) == ("alice", "timeout")
+
+
+def test_a_rejection_while_somebody_carries_it_out_is_only_recorded() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    journal.request(proposal)
+    journal.reject(proposal, by="eve")
+    journal.withdraw(proposal)
+    assert journal.only.state == "withdrawn"
+    assert [step.by for step in journal.only.rejections] == ["eve"]
+
+
+def test_a_withdrawn_proposal_stays_and_what_came_later_is_marked() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    journal.request(proposal)
+    journal.withdraw(proposal, reason="policy")
+    journal.respond()
+    journal.withdraw(proposal)
+    journal.reject(proposal, by="eve")
+    only = journal.only
+    assert only.state == "withdrawn"
+    assert [(step.what, step.ignored) for step in only.steps] == [
+        (What.PROPOSED, None),
+        (What.REQUESTED, None),
+        (What.WITHDREW, None),
+        (What.RESPONDED, Why.LATE),
+        (What.WITHDREW, Why.LATE),
+        (What.REJECTED, Why.LATE),
+    ]
+
+
+def test_the_response_wins_over_a_later_withdrawal() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    journal.request(proposal)
+    journal.respond()
+    journal.withdraw(proposal)
+    assert journal.only.state == "fulfilled"
+    assert journal.only.steps[-1].ignored is Why.LATE
+
+
+def test_a_cancelled_fulfillment_leaves_the_proposal_pending() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    journal.request(proposal)
+    journal.cancel("r1")
+    journal.cancel("r1")
+    only = journal.only
+    assert only.state == "pending"
+    assert [step.ignored for step in only.steps[-2:]] == [None, Why.LATE]
+    (fulfillment,) = only.fulfillments
+    assert fulfillment.cancelled is not None
+    assert fulfillment.cancelled.text == "no_longer_needed: changed my mind"
+    journal.respond(error={"code": -32000, "message": "cancelled"})
+    assert only.state == "pending"
+
+
+def test_what_an_executor_refuses_was_not_carried_out() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    journal.request(proposal)
+    journal.respond(error={"code": -32000, "message": "no", "data": {"reason": "refused"}})
+    assert journal.only.state == "pending"
+    assert journal.only.steps[-1].ignored is Why.REFUSED
+    assert journal.only.fulfillments[0].is_error
+
+
+def test_only_the_proposer_withdraws_and_only_who_was_asked_answers() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    journal.withdraw(proposal, by="eve")
+    journal.request(proposal)
+    journal.respond(by="eve")
+    journal.reject(proposal, by="alice")
+    assert journal.only.state == "in_progress"
+    assert [step.ignored for step in journal.only.steps[1:]] == [
+        Why.NOT_THEIRS,
+        None,
+        Why.NOT_THEIRS,
+        Why.OWN_PROPOSAL,
+    ]
+
+
+def test_a_request_for_something_else_carries_nothing_out() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    journal.request(proposal, name="read_file")
+    journal.respond()
+    assert journal.only.state == "pending"
+    assert journal.only.steps[1].what is What.REFERRED
+    assert journal.only.steps[1].text == "tools/call read_file"
+
+
+def test_what_is_said_again_is_marked() -> None:
+    journal = Journal()
+    proposal = journal.propose(id="p1")
+    journal.propose(id="p1")
+    journal.request(proposal)
+    journal.request(proposal)
+    journal.respond()
+    journal.respond()
+    journal.reject(proposal, by="eve")
+    journal.reject(proposal, by="eve")
+    ignored = [step.ignored for step in journal.only.steps]
+    assert ignored == [
+        None,
+        Why.AGAIN,
+        None,
+        Why.AGAIN,
+        None,
+        Why.AGAIN,
+        Why.LATE,
+        Why.AGAIN,
+    ]
+
+
+def test_two_proposers_may_use_one_id() -> None:
+    journal = Journal()
+    journal.propose("alice", id="p1")
+    journal.propose("carol", id="p1")
+    journal.withdraw("p1", by="carol", reason="policy")
+    states = {item.proposer: item.state.value for item in journal.audit.named("p1")}
+    assert states == {"alice": "pending", "carol": "withdrawn"}
+    assert [item.proposer for item in journal.audit.named("p1", proposer="carol")] == ["carol"]
+
+
+def test_an_id_that_is_used_again_for_something_else_is_another_proposal() -> None:
+    journal = Journal()
+    journal.propose(id="p1")
+    payload = payloads.proposal("tools/call", {"name": "delete_file"})
+    journal.say("alice", kinds.MCP_PROPOSAL, payload, id="p1")
+    older, newer = journal.audit.named("p1")
+    assert (older.state, newer.state) == ("withdrawn", "pending")
+    assert (older.call.name, newer.call.name) == ("write_file", "delete_file")
+    journal.withdraw("p1", reason="policy")
+    assert newer.state == "withdrawn"
+    assert len(older.steps) == 2
+
+
+def test_a_withdrawal_before_its_proposal_takes_effect() -> None:
+    journal = Journal()
+    journal.withdraw("p1", reason="policy")
+    journal.propose(id="p1")
+    assert journal.only.state == "withdrawn"
+    assert journal.only.decision is not None
+
+
+def test_a_decision_may_take_days() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    journal.pass_time(7 * 86_400)
+    journal.request(proposal)
+    journal.pass_time(7 * 86_400)
+    journal.respond()
+    assert journal.only.state == "fulfilled"
+
+
+def test_decisions_about_what_is_older_than_the_journal_are_counted() -> None:
+    journal = Journal()
+    journal.withdraw("gone")
+    journal.reject("gone")
+    assert journal.audit.proposals == []
+    assert journal.audit.unknown == 2
+
+
+def test_progress_is_gathered() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    journal.request(proposal)
+    for done in range(1, 101):
+        said = payloads.progress("r1", done, 100, None)
+        journal.say("files", kinds.MCP_REQUEST, said, to=("bob",), correlation=("r1",))
+    journal.say("eve", kinds.MCP_REQUEST, payloads.progress("r1", 101, 100, None))
+    assert journal.only.fulfillments[0].progress == 100
+    progressed = journal.only.steps[-1]
+    assert (progressed.what, progressed.times) == (What.PROGRESSED, 100)
+    assert progressed.until - progressed.at == 99 * SECOND
+
+
+def test_the_gateway_takes_back_what_was_revoked() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    journal.request(proposal)
+    journal.say(
+        kinds.GATEWAY,
+        kinds.MCP_REQUEST,
+        payloads.notification(kinds.CANCELLED, {"requestId": "r1", "reason": "revoked"}),
+        to=("files",),
+        correlation=("r1",),
+    )
+    cancelled = journal.only.fulfillments[0].cancelled
+    assert cancelled is not None
+    assert (cancelled.by, cancelled.text) == (kinds.GATEWAY, "revoked")
+
+
+def test_talk_about_a_proposal_is_bounded() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    for number in range(MAX_STEPS + 10):
+        journal.chat("bob", f"{number}", proposal)
+    assert len(journal.only.steps) == MAX_STEPS
+    assert journal.only.omitted == 11
+    journal.request(proposal)
+    journal.respond()
+    assert journal.only.state == "fulfilled"
+    assert journal.only.decision is not None
+
+
+def test_long_answers_are_not_kept() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    journal.request(proposal)
+    payload = payloads.result("r1", {"content": [], "text": "x" * MAX_RESULT_BYTES})
+    journal.say("files", kinds.MCP_RESPONSE, payload, to=("bob",), correlation=("r1",))
+    (fulfillment,) = journal.only.fulfillments
+    assert fulfillment.answer is None
+    assert fulfillment.response is not None
+
+
+def test_with_a_limit_what_is_decided_is_forgotten_first() -> None:
+    journal = Journal(limit=3)
+    open_one = journal.propose(id="p0")
+    for number in range(1, 50):
+        proposal = journal.propose(id=f"p{number}")
+        journal.request(proposal, id=f"r{number}")
+        journal.respond(f"r{number}")
+    ids = [item.id for item in journal.audit.proposals]
+    assert ids == ["p0", "p48", "p49"]
+    journal.request(open_one, id="late")
+    journal.respond("late")
+    assert journal.audit.proposals[0].state == "fulfilled"
+
+
+def test_with_a_limit_everything_is_bounded() -> None:
+    journal = Journal(limit=3)
+    for number in range(50):
+        journal.propose(id=f"p{number}")
+    assert [item.id for item in journal.audit.proposals] == ["p47", "p48", "p49"]
+
+
+def test_past_its_time_is_a_hint_only() -> None:
+    journal = Journal()
+    call = {"name": "x", "_meta": {payloads.EXPIRES_AT: "2023-11-14T22:14:00+00:00"}}
+    journal.say("alice", kinds.MCP_PROPOSAL, payloads.proposal("tools/call", call))
+    expires = BEGIN / SECOND + 40
+    assert not journal.only.is_past(expires - 1)
+    assert journal.only.is_past(expires + 1)
+    assert journal.only.state == "pending"
+    journal.withdraw(journal.only.id)
+    assert not journal.only.is_past(expires + 1)
+
+
+def test_what_was_done_to_the_space_is_kept() -> None:
+    journal = Journal()
+    capabilities = [{"kind": "mcp/request"}]
+    grant = {"recipient": "bob", "capabilities": capabilities, "reason": "trusted"}
+    grant_id = journal.say("alice", "capability/grant", grant)
+    journal.say("bob", "capability/grant-ack", {"status": "accepted"}, correlation=(grant_id,))
+    journal.say("alice", "capability/revoke", {"recipient": "bob", "grant_id": grant_id})
+    journal.say("alice", "space/invite", {"participant_id": "carol"})
+    journal.say("alice", "space/kick", {"participant_id": "carol", "reason": "spam"})
+    journal.chat("alice", "hello", "nothing")
+    told = [
+        (item.what, item.by, item.whom, item.grant, item.reason)
+        for item in journal.audit.operations
+    ]
+    assert told == [
+        ("grant", "alice", "bob", "", "trusted"),
+        ("grant_ack", "bob", "", grant_id, ""),
+        ("revoke", "alice", "bob", grant_id, ""),
+        ("invite", "alice", "carol", "", ""),
+        ("kick", "alice", "carol", "", "spam"),
+    ]
+    said = operation_as_json(journal.audit.operations[0])
+    assert said["details"]["capabilities"] == capabilities
+    assert said["at"] == "2023-11-14T22:13:21.000Z"
+
+
+def test_as_json() -> None:
+    journal = Journal()
+    proposal = journal.propose(to=("bob",))
+    journal.reject(proposal)
+    journal.withdraw(proposal)
+    said = proposal_as_json(journal.only, timeline=True)
+    timeline = said.pop("timeline")
+    assert [step["what"] for step in timeline] == ["proposed", "rejected", "withdrew"]
+    assert said == {
+        "id": "e1",
+        "proposer": "alice",
+        "seq": 1,
+        "at": "2023-11-14T22:13:21.000Z",
+        "to": ["bob"],
+        "target": None,
+        "method": "tools/call",
+        "params": {"name": "write_file", "arguments": {"path": "a.txt", "text": "hi"}},
+        "expires_at": None,
+        "state": "rejected",
+        "in_progress_by": None,
+        "decision": {
+            "by": "bob",
+            "at": "2023-11-14T22:13:22.000Z",
+            "reason": "unsafe",
+            "explanation": "",
+        },
+        "changes": [],
+        "fulfillments": [],
+        "rejections": [
+            {
+                "by": "bob",
+                "at": "2023-11-14T22:13:22.000Z",
+                "id": "e2",
+                "reason": "unsafe",
+                "explanation": "",
+            }
+        ],
+        "omitted": 0,
+    }
+
+
+def test_whatever_decodes_is_taken() -> None:
+    audit = Audit()
+    odd: list[Any] = [
+        {},
+        {"method": 5},
+        {"params": []},
+        {"reason": {}},
+        {"method": kinds.CANCELLED},
+    ]
+    seq = 0
+    for kind in kinds.KINDS:
+        for payload in odd:
+            for correlation in ((), ("x",), ("x", "y")):
+                seq += 1
+                envelope = draft(
+                    kind, payload, id=f"{seq % 3}", sender="eve", correlation=correlation
+                )
+                audit.take(Entry(seq, "demo", seq, envelope))
+    assert audit.latest == seq
