@@ -1,0 +1,123 @@
+"""Forgets what is too old, or too much for the file, a little at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Final
+
+STEP: Final = 500
+"""Envelopes that are forgotten at a time at least, so that writing waits for no more than that."""
+
+INTERVAL: Final = 1.0
+"""Seconds between two looks at the age of the oldest, while nothing is written."""
+
+SPARE_PAGES: Final = 256
+"""Empty pages of the file that are kept for what comes, a mebibyte of the usual size."""
+
+_OLDEST: Final = "SELECT max(seq) FROM (SELECT seq, at FROM envelope ORDER BY seq LIMIT ?)"
+_TOO_OLD: Final = f"{_OLDEST} WHERE at < ?"
+_FLOORS: Final = "SELECT space, max(seq) FROM envelope WHERE seq <= ? GROUP BY space"
+_RAISE: Final = (
+    "INSERT INTO space VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET floor = excluded.floor"
+)
+
+
+class Retention:
+    """What a journal's file keeps; used by the thread that writes.
+
+    Args:
+        connection: The writer's.
+        max_age: Microseconds after which an envelope is forgotten; ``None``: never.
+        max_bytes: Bytes of the file beyond which the oldest are forgotten; ``None``: no limit.
+        now: Tells the time in microseconds since 1970 (UTC).
+        raised: Takes a space and its new floor, before anything up to there is forgotten.
+
+    Attributes:
+        interval: Seconds after which to look again though nothing was written; ``None``: never.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        *,
+        max_age: int | None,
+        max_bytes: int | None,
+        now: Callable[[], int],
+        raised: Callable[[str, int], None],
+    ) -> None:
+        self._connection = connection
+        self._max_age = max_age
+        self._max_bytes = max_bytes
+        self._now = now
+        self._raised = raised
+        self.interval = None if max_age is None and max_bytes is None else INTERVAL
+        self._written = STEP
+        self._looked = 0
+        self._more = False
+
+    def step(self, written: int = 0) -> bool:
+        """Forget some of the oldest, more than were written; whether there may be more.
+
+        Args:
+            written: Envelopes that have been written since the last time.
+        """
+        self._written += written
+        if self.interval is None or not (self._more or self._is_time()):
+            return False
+        limit = max(STEP, 2 * self._written)
+        self._written = 0
+        self._looked = self._now()
+        until = self._too_much(limit) or self._too_old(limit)
+        if until is None:
+            self._more = self._shrink()
+        else:
+            self._forget(until)
+            self._more = True
+        return self._more
+
+    def _is_time(self) -> bool:
+        passed = self._now() - self._looked
+        return self._written >= STEP or not 0 <= passed < INTERVAL * 1_000_000
+
+    def _too_old(self, limit: int) -> int | None:
+        """The last number of those that are too old, of so many."""
+        if self._max_age is None:
+            return None
+        oldest = self._now() - self._max_age
+        found: int | None = self._connection.execute(_TOO_OLD, (limit, oldest)).fetchone()[0]
+        return found
+
+    def _too_much(self, limit: int) -> int | None:
+        """The last number of the oldest, of so many, if the file is too large."""
+        if self._max_bytes is None or self._used() <= self._max_bytes:
+            return None
+        found: int | None = self._connection.execute(_OLDEST, (limit,)).fetchone()[0]
+        return found
+
+    def _forget(self, until: int) -> None:
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        floors: list[tuple[str, int]] = execute(_FLOORS, (until,)).fetchall()
+        for floor in floors:
+            self._raised(*floor)
+            execute(_RAISE, floor)
+        execute("DELETE FROM envelope WHERE seq <= ?", (until,))
+        execute("COMMIT")
+
+    def _shrink(self) -> bool:
+        """Give empty pages back to the disk; whether there are more of them."""
+        spare = self._pragma("freelist_count") - SPARE_PAGES
+        if spare <= 0:
+            return False
+        count = min(spare, SPARE_PAGES)
+        self._connection.execute(f"PRAGMA incremental_vacuum({count})").fetchall()
+        return spare > count
+
+    def _used(self) -> int:
+        pages = self._pragma("page_count") - self._pragma("freelist_count")
+        return pages * self._pragma("page_size")
+
+    def _pragma(self, name: str) -> int:
+        number: int = self._connection.execute(f"PRAGMA {name}").fetchone()[0]
+        return number

@@ -1,0 +1,325 @@
+"""The journal in a file, as its spaces see it: on the gateway's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sqlite3
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import anyio.to_thread
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.database import Database, why
+from meup_agent.gateway.journal.reader import Page, Reader
+from meup_agent.gateway.journal.retention import Retention
+from meup_agent.gateway.journal.rows import READ_BACK, entries_of, row_of
+from meup_agent.gateway.journal.writer import Work, Writer
+from meup_agent.protocol.space.journal import Entry, Fact, Recovered
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meup_agent.gateway.config import JournalConfig
+    from meup_agent.protocol.envelope import Envelope
+
+log = logging.getLogger("meup_agent.gateway")
+
+MAX_PENDING: Final = 10_000
+"""Envelopes that wait to be committed; with more, members are not read from until it is half."""
+
+MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of the same."""
+
+A_TURN: Final = 256
+"""Envelopes that are delivered in one turn of the loop, so that what else is due is not late."""
+
+RECOVER_PAGE: Final = 1_000
+"""Entries that are read at a time when a gateway starts."""
+
+MAX_RECOVERED_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of frames that are read when a gateway starts; of the latest entries."""
+
+CLOSE_SECONDS: Final = 5.0
+"""For a thread to end; a disk that hangs longer keeps its thread, and not the gateway."""
+
+MAX_SEQ: Final = 2**63 - 1
+"""The largest number that SQLite has."""
+
+_FACTS: Final = "SELECT key, value FROM fact WHERE space = ? ORDER BY said"
+_LAST: Final = "SELECT max(seq) FROM envelope WHERE space = ?"
+
+
+class SqliteJournal:
+    """A :class:`~meup_agent.protocol.space.journal.Journal` in an SQLite file.
+
+    Made on the loop that it is used on; :meth:`aclose` ends its threads. After a failure nothing is
+    called any more, since nothing is kept.
+
+    Args:
+        path: The file; made if it is not there.
+        config: What is kept, and how surely.
+        now: Tells the time in microseconds since 1970 (UTC).
+        on_full: Told that too much waits to be committed (``True``), and that it does not any more.
+        on_failed: Told once that nothing can be kept any more, and why.
+
+    Raises:
+        ConfigurationError: The file cannot be used; the message says which and why.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: JournalConfig,
+        now: Callable[[], int],
+        *,
+        on_full: Callable[[bool], None],
+        on_failed: Callable[[str], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._now = now
+        self._on_full = on_full
+        self._on_failed = on_failed
+        self._database = Database(path, config.synchronous)
+        # Of each space; floors are raised by the writer.
+        self._floors: dict[str, int] = {}
+        self._latest: dict[str, int] = {}
+        self._find_spaces()
+        # Numbers do not go back, whatever the clock does (PROTOCOL 6).
+        self._start = max([now(), *self._latest.values(), *self._floors.values()])
+        self._seq = self._committed = self._start
+        self._work: list[Work] = []
+        # What follows, in order: after which number, of how many bytes, and what.
+        self._then: deque[tuple[int, int, Callable[[], None]]] = deque()
+        self._bytes = 0
+        self._full = False
+        self._draining = False
+        self._ended = False
+        self._writer = Writer(
+            self._database.writer,
+            Retention(
+                self._database.writer,
+                max_age=None if config.max_age is None else round(config.max_age * 1_000_000),
+                max_bytes=config.max_bytes,
+                now=now,
+                raised=self._floors.__setitem__,
+            ),
+            written=partial(self._to_loop, self._on_written),
+            failed=partial(self._to_loop, self._fail),
+        )
+        self._reader = Reader(
+            self._database.reader,
+            read=partial(self._to_loop, self._on_read),
+            failed=partial(self._to_loop, self._fail),
+        )
+        self._writer.start()
+        self._reader.start()
+
+    # --- what a space does ------------------------------------------------------------------
+
+    def append(
+        self,
+        space: str,
+        envelope: Envelope,
+        facts: tuple[Fact, ...],
+        then: Callable[[Entry], None],
+    ) -> int:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.append`."""
+        seq = self._seq + 1
+        if self._ended:
+            return seq
+        entry = Entry(seq, space, self._now(), envelope)
+        row = row_of(entry)
+        floor = None
+        if space not in self._floors:
+            floor = self._floors[space] = self._start
+        self._seq = self._latest[space] = seq
+        if not self._work:
+            # Everything that comes in one turn of the loop is handed over together.
+            self._loop.call_soon(self._hand_over)
+        self._work.append(Work(row, facts, floor))
+        size = len(row.frame)
+        self._then.append((seq, size, partial(then, entry)))
+        self._bytes += size
+        if not self._full and self._too_much(1):
+            self._full = True
+            self._on_full(True)
+        return seq
+
+    def after(self, then: Callable[[], None]) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.after`."""
+        if self._ended:
+            return
+        if self._then:
+            self._then.append((self._seq, 0, then))
+        else:
+            then()
+
+    def read(
+        self,
+        space: str,
+        *,
+        after: int,
+        until: int,
+        limit: int,
+        then: Callable[[tuple[Entry, ...]], None],
+    ) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.read`."""
+        if not self._ended:
+            self._reader.ask(Page(space, after, until, limit, then))
+
+    def floor(self, space: str) -> int:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.floor`."""
+        return self._floors.get(space, self._start)
+
+    def latest(self, space: str) -> int:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.latest`."""
+        return self._latest.get(space) or self.floor(space)
+
+    def recover(self, space: str, *, since: int, limit: int) -> Recovered:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`.
+
+        Raises:
+            ConfigurationError: The file cannot be read.
+        """
+        try:
+            with self._database.connected() as connection:
+                facts: list[tuple[str, str]] = connection.execute(_FACTS, (space,)).fetchall()
+                entries = _latest_entries(connection, space, since, limit)
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from None
+        return Recovered({key: json.loads(value) for key, value in facts}, entries)
+
+    # --- how it ends ------------------------------------------------------------------------
+
+    async def flush(self, timeout: float) -> None:
+        """Wait until everything that was appended is kept and delivered, or it has failed."""
+        done = anyio.Event()
+        self.after(done.set)
+        if not self._ended:
+            with anyio.move_on_after(timeout, shield=True):
+                await done.wait()
+
+    async def aclose(self) -> None:
+        """Write what waits, and let go of the file; harmless where it was done before."""
+        self._hand_over()
+        self._writer.stop()
+        self._reader.stop()
+        closed = False
+        with anyio.CancelScope(shield=True):
+            closed = await anyio.to_thread.run_sync(self._close)
+        self._ended = True
+        self._then.clear()
+        if not closed:
+            log.error("the journal %s hangs; what waited for it is lost", self._database.path)
+
+    def abandon(self) -> None:
+        """Play a killed process: what has not been committed is lost, and nobody is told."""
+        self._ended = True
+        self._work.clear()
+        self._then.clear()
+        self._writer.stop(discard=True)
+
+    def _close(self) -> bool:
+        ended = [each.join(CLOSE_SECONDS) for each in (self._writer, self._reader)]
+        if all(ended):
+            self._database.close()
+        return all(ended)
+
+    # --- what the threads tell --------------------------------------------------------------
+
+    def _hand_over(self) -> None:
+        work, self._work = self._work, []
+        if work:
+            self._writer.put(work)
+
+    def _to_loop(self, then: Callable[..., None], *told: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits for this
+            self._loop.call_soon_threadsafe(then, *told)
+
+    def _on_read(self, page: Page, entries: tuple[Entry, ...]) -> None:
+        if not self._ended:
+            page.then(entries)
+
+    def _on_written(self, seq: int) -> None:
+        self._committed = seq
+        if not self._draining:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Do what follows on what has been committed, as much as fits into a turn."""
+        self._draining = False
+        try:
+            for _ in range(A_TURN):
+                if not self._is_due():
+                    return
+                _, size, then = self._then.popleft()
+                self._bytes -= size
+                then()
+        finally:
+            if self._full and not self._too_much(2):
+                self._full = False
+                self._on_full(False)
+            # Also where one of them raised: the others have been promised, too.
+            if self._is_due():
+                self._draining = True
+                self._loop.call_soon(self._drain)
+
+    def _is_due(self) -> bool:
+        return bool(self._then) and self._then[0][0] <= self._committed
+
+    def _too_much(self, share: int) -> bool:
+        """Whether more waits than this part of what may wait."""
+        return len(self._then) > MAX_PENDING // share or self._bytes > MAX_PENDING_BYTES // share
+
+    def _fail(self, error: Exception) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._then.clear()
+        self._on_failed(
+            f"the journal {self._database.path} cannot be written: {why(error)}; nothing more is"
+            " accepted; make room or repair the disk, and start the gateway again"
+        )
+
+    def _find_spaces(self) -> None:
+        """Learn from the file which spaces it knows, and their numbers."""
+        execute = self._database.writer.execute
+        try:
+            self._floors.update(execute("SELECT name, floor FROM space").fetchall())
+            for name in self._floors:
+                last: int | None = execute(_LAST, (name,)).fetchone()[0]
+                if last is not None:
+                    self._latest[name] = last
+        except sqlite3.Error as error:
+            self._database.close()
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: sqlite3.Error) -> ConfigurationError:
+        return ConfigurationError(
+            f"the journal {self._database.path} cannot be read: {why(error)}; repair it, or give"
+            " another file"
+        )
+
+
+def _latest_entries(
+    connection: sqlite3.Connection, space: str, since: int, limit: int
+) -> tuple[Entry, ...]:
+    """The latest entries from a time on, oldest first."""
+    found: deque[Entry] = deque()
+    until, size = MAX_SEQ, 0
+    while len(found) < limit and size < MAX_RECOVERED_BYTES:
+        values = (space, 0, until, min(RECOVER_PAGE, limit - len(found)))
+        page = entries_of(space, connection.execute(READ_BACK, values).fetchone()[0])
+        found.extendleft(entry for entry in reversed(page) if entry.at >= since)
+        if not page or page[0].at < since:
+            break
+        until = page[0].seq - 1
+        size += sum(len(entry.envelope.frame) for entry in page)
+    return tuple(found)

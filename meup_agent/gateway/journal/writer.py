@@ -1,0 +1,161 @@
+"""The one thread that writes to a journal's file."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from meup_agent.gateway.journal.rows import Row
+from meup_agent.protocol.envelope import encode_json
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.journal.retention import Retention
+    from meup_agent.protocol.space.journal import Fact
+
+MAX_BATCH: Final = 2_048
+"""Envelopes that are committed together."""
+
+AT_ONCE: Final = (512, 128, 32, 8, 1)
+"""Rows that one statement writes: Python takes its lock again after each statement."""
+
+_PLACES: Final = f"({','.join('?' * len(Row._fields))})"
+_INSERT: Final = {
+    count: f"INSERT INTO envelope VALUES {','.join([_PLACES] * count)}" for count in AT_ONCE
+}
+_SAY: Final = (
+    "INSERT INTO fact (space, key, value) VALUES (?, ?, ?)"
+    " ON CONFLICT (space, key) DO UPDATE SET value = excluded.value"
+)
+_UNSAY: Final = "DELETE FROM fact WHERE space = ? AND key = ?"
+_BEGIN_SPACE: Final = "INSERT OR IGNORE INTO space VALUES (?, ?)"
+
+
+class Work(NamedTuple):
+    """Something to write.
+
+    Attributes:
+        row: The envelope.
+        facts: What holds from then on, with it or not at all.
+        floor: Of its space, where this is its first envelope.
+    """
+
+    row: Row
+    facts: tuple[Fact, ...] = ()
+    floor: int | None = None
+
+
+class Writer:
+    """Writes what is handed to it, in batches, in order.
+
+    Args:
+        connection: Used by this thread alone, once it has started.
+        retention: Forgets what is too old or too much, between two batches.
+        written: Takes the last number that has been committed; called in the thread.
+        failed: Takes what went wrong; nothing is written after it. Called in the thread.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        retention: Retention,
+        *,
+        written: Callable[[int], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._connection = connection
+        self._retention = retention
+        self._written = written
+        self._failed = failed
+        self._waiting: list[Work] = []
+        self._stopping = False
+        self._changed = threading.Condition()
+        # A daemon, so that a process that is ending does not wait for a disk that hangs.
+        self._thread = threading.Thread(target=self._run, name="meup-journal-writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def put(self, work: Sequence[Work]) -> None:
+        """Hand over what is to be written next."""
+        with self._changed:
+            self._waiting += work
+            self._changed.notify()
+
+    def stop(self, *, discard: bool = False) -> None:
+        """End when everything is written, or at once."""
+        with self._changed:
+            self._stopping = True
+            if discard:
+                self._waiting.clear()
+            self._changed.notify()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the end; whether it has come."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            more = self._retention.step()
+            while (work := self._next(wait=not more)) is not None:
+                if work:
+                    self._write(work)
+                    self._written(work[-1].row.seq)
+                more = self._retention.step(written=len(work))
+        except Exception as error:
+            self._failed(error)
+
+    def _next(self, *, wait: bool) -> list[Work] | None:
+        """The next batch, empty if it is time to forget something; ``None`` at the end."""
+        with self._changed:
+            if wait and not self._waiting and not self._stopping:
+                self._changed.wait(self._retention.interval)
+            if self._stopping and not self._waiting:
+                return None
+            work = self._waiting[:MAX_BATCH]
+            del self._waiting[:MAX_BATCH]
+            return work
+
+    def _write(self, work: Sequence[Work]) -> None:
+        """Commit a batch, all or nothing."""
+        execute = self._connection.execute
+        besides = any(each.facts or each.floor is not None for each in work)
+        statements = list(_statements(work))
+        if len(statements) == 1 and not besides:
+            # A statement by itself is a transaction, and takes Python's lock once, not thrice.
+            execute(*statements[0])
+            return
+        execute("BEGIN IMMEDIATE")
+        for sql, values in statements:
+            execute(sql, values)
+        if besides:
+            self._write_besides(work)
+        execute("COMMIT")
+
+    def _write_besides(self, work: Sequence[Work]) -> None:
+        execute = self._connection.execute
+        for row, facts, floor in work:
+            if floor is not None:
+                execute(_BEGIN_SPACE, (row.space, floor))
+            for key, value in facts:
+                if value is None:
+                    execute(_UNSAY, (row.space, key))
+                else:
+                    execute(_SAY, (row.space, key, encode_json(value).decode()))
+
+
+def _statements(work: Sequence[Work]) -> list[tuple[str, list[object]]]:
+    """As few statements as write all rows."""
+    statements: list[tuple[str, list[object]]] = []
+    done = 0
+    for count in AT_ONCE:
+        while len(work) - done >= count:
+            values: list[object] = [
+                value for each in work[done : done + count] for value in each.row
+            ]
+            statements.append((_INSERT[count], values))
+            done += count
+    return statements
