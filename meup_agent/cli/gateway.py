@@ -72,7 +72,8 @@ def gateway(
         raise ConfigurationError("a gateway needs either --config FILE or --dev")
     log_to_stderr("info")
     from meup_agent.gateway.dev import dev_config
-    from meup_agent.gateway.files import environment_over, load_config
+    from meup_agent.gateway.files import load_config
+    from meup_agent.gateway.settings import environment_over
 
     tokens: dict[str, str] = {}
     if config is None:

@@ -6,10 +6,15 @@ import hmac
 import secrets
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from meup_agent.errors import ConfigurationError
 
 TOKEN_BYTES = 32
 """Random bytes of a token that this package makes."""
+
+HASH_PREFIX: Final = "sha256:"
+_HASH_DIGITS = 64
 
 
 class Identity(NamedTuple):
@@ -29,6 +34,30 @@ def new_token() -> str:
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
+def hash_token(token: str) -> str:
+    """What stands in a configuration in place of a token: ``sha256:`` and 64 digits.
+
+    A plain hash is enough for tokens that are long and random, as those of :func:`new_token` are.
+    """
+    return HASH_PREFIX + _digest(token).hex()
+
+
+def read_hash(text: str, place: str) -> str:
+    """The digits of a token's hash.
+
+    Raises:
+        ConfigurationError: It is no hash as :func:`hash_token` writes it. The text stays out of the
+            message, since it may be a token.
+    """
+    digits = text.removeprefix(HASH_PREFIX).lower()
+    if len(digits) != _HASH_DIGITS or not set(digits) <= set("0123456789abcdef"):
+        raise ConfigurationError(
+            f"{place}: expected sha256: and {_HASH_DIGITS} hexadecimal digits, as"
+            " 'meup token hash' writes them"
+        )
+    return digits
+
+
 class Tokens:
     """Every token of a gateway, as SHA-256 digests.
 
@@ -37,19 +66,45 @@ class Tokens:
 
     Args:
         known: Pairs of token and identity.
+        hashed: Pairs of a token's SHA-256, in hexadecimal digits, and identity.
     """
 
-    def __init__(self, known: Iterable[tuple[str, Identity]] = ()) -> None:
+    def __init__(
+        self,
+        known: Iterable[tuple[str, Identity]] = (),
+        hashed: Iterable[tuple[str, Identity]] = (),
+    ) -> None:
         self._identities: dict[bytes, tuple[bytes, Identity]] = {}
         for token, identity in known:
-            digest = _digest(token)
-            self._identities[digest] = (digest, identity)
+            self._add(_digest(token), identity)
+        for digits, identity in hashed:
+            self._add(bytes.fromhex(digits), identity)
+
+    def add(self, digits: str, identity: Identity) -> None:
+        """Know a further token by its SHA-256, in hexadecimal digits.
+
+        Raises:
+            ConfigurationError: It is another participant's.
+        """
+        self._add(bytes.fromhex(digits), identity)
+
+    def forget(self, digits: str) -> None:
+        """Know a token no more."""
+        self._identities.pop(bytes.fromhex(digits), None)
 
     def identify(self, token: str) -> Identity | None:
         """Whose token it is; ``None`` for a token that nobody has."""
         digest = _digest(token)
         stored, identity = self._identities.get(digest, (b"", None))
         return identity if hmac.compare_digest(stored, digest) else None
+
+    def _add(self, digest: bytes, identity: Identity) -> None:
+        _, other = self._identities.setdefault(digest, (digest, identity))
+        if other != identity:
+            raise ConfigurationError(
+                f"participants.{identity.participant}.tokens: a token is also"
+                f" {other.participant!r}'s; give each participant tokens of its own"
+            )
 
 
 def _digest(token: str) -> bytes:

@@ -198,38 +198,62 @@ class Config:
         """A space by its id."""
         return next((space for space in self.spaces if space.id == space_id), None)
 
+    def check(self) -> None:
+        """Check that it has not more spaces than it may, and each once.
+
+        Raises:
+            ConfigurationError: It has.
+        """
+        ids = [space.id for space in self.spaces]
+        if len(ids) > self.limits.max_spaces:
+            raise ConfigurationError(
+                f"spaces: {len(ids)} are more than max_spaces, which is {self.limits.max_spaces}"
+            )
+        for space_id in ids:
+            if ids.count(space_id) > 1:
+                raise ConfigurationError(f"spaces.{space_id}: stands twice")
+
     def tokens(self) -> Tokens:
         """Every token, ready to ask.
 
         Raises:
             ConfigurationError: Two participants have the same token.
         """
-        known: dict[str, Identity] = {}
-        for space in self.spaces:
-            for participant_id, participant in space.participants.items():
-                for token in participant.tokens:
-                    identity = Identity(space.id, participant_id)
-                    other = known.setdefault(token, identity)
-                    if other != identity:
-                        raise ConfigurationError(
-                            f"participants.{participant_id}.tokens: a token is also"
-                            f" {other.participant!r}'s; give each participant tokens of its own"
-                        )
-        return Tokens(known.items())
+        everybody = [
+            (Identity(space.id, name), entry)
+            for space in self.spaces
+            for name, entry in space.participants.items()
+        ]
+        return Tokens(
+            ((token, identity) for identity, entry in everybody for token in entry.tokens),
+            ((digits, identity) for identity, entry in everybody for digits in entry.token_hashes),
+        )
 
 
 def participant(
     participant_id: str,
     capabilities: Iterable[Mapping[str, Any]],
     tokens: Sequence[str],
+    *,
+    dialect: str | None = None,
+    token_hashes: Sequence[str] = (),
+    place: str = "",
 ) -> ParticipantConfig:
     """A participant, checked.
+
+    Args:
+        participant_id: Its id.
+        capabilities: What it may send.
+        tokens: Any of these proves who it is.
+        dialect: What it speaks, if neither its handshake nor its join frame says.
+        token_hashes: SHA-256 of further tokens, as 64 hexadecimal digits.
+        place: Where it is configured, for errors.
 
     Raises:
         ConfigurationError: Its id cannot be one, or a token is empty.
         InvalidPattern: A capability does not compile, or names what nobody is granted.
     """
-    place = f"participants.{participant_id}"
+    place = place or f"participants.{participant_id}"
     check_id(participant_id, place)
     if participant_id in GATEWAY_NAMES:
         raise ConfigurationError(f"{place}: this name is the gateway's; expected another")
@@ -240,7 +264,7 @@ def participant(
     listed = list(capabilities)
     compiled = member_capabilities(listed, place=f"{place}.capabilities")
     refuse_reserved(listed, place=f"{place}.capabilities")
-    return ParticipantConfig(compiled, tuple(tokens))
+    return ParticipantConfig(compiled, tuple(tokens), dialect, tuple(token_hashes))
 
 
 def check_id(text: str, place: str) -> None:

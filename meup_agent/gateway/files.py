@@ -1,138 +1,69 @@
-"""Reads a gateway's configuration file: YAML, in the form that existing gateways use.
+"""Reads a gateway's configuration file: YAML, in our own form or the reference's.
 
 ::
 
-    space: {id: demo, name: Our demo}
-    participants:
-      alice:
-        tokens: [alice-token]
-        capabilities: [{kind: chat}]
-    defaults:                       # for participants that list no capabilities
-      capabilities: [{kind: chat}]
+    spaces:
+      demo:
+        participants:
+          alice:
+            token_files: [alice.token]
+            capabilities: [{kind: chat}]
     gateway: {host: 0.0.0.0, port: 8420, max_connections: 100}
+    tls: {certificate: gateway.pem, key: gateway.key}
+    journal: {path: journal.db}
 
-What stands under ``gateway`` can also be set in the environment, as ``MEUP_GATEWAY_PORT`` and so
-on; the environment wins.
+A file with ``space`` and ``participants`` in place of ``spaces`` is the reference's ``space.yaml``:
+its one space speaks ``mew/v0.4`` unless it says otherwise (PROTOCOL 1).
+
+What stands under ``gateway``, ``tls``, ``journal`` and ``http`` can also be set in the environment,
+as ``MEUP_GATEWAY_PORT``, ``MEUP_GATEWAY_JOURNAL_PATH`` and so on; the environment wins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import asdict, fields, replace
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import ValidationError
 
 from meup_agent.errors import ConfigurationError, InvalidPattern
+from meup_agent.gateway.auth import read_hash
 from meup_agent.gateway.config import (
-    DEFAULT_HOST,
-    DEFAULT_PORT,
     Config,
-    Limits,
+    HttpConfig,
     ParticipantConfig,
     SpaceConfig,
     check_id,
     participant,
 )
-from meup_agent.gateway.logs import log
-
-ENVIRONMENT_PREFIX: Final = "MEUP_GATEWAY_"
-
-IGNORED_OF_A_SPACE: Final = frozenset({"description", "default_participant", "ui_theme"})
-IGNORED_OF_A_PARTICIPANT: Final = frozenset(
-    {
-        "args",
-        "auto_connect",
-        "auto_start",
-        "bridge_config",
-        "command",
-        "cwd",
-        "env",
-        "fifo",
-        "mcp_server",
-        "output_log",
-        "type",
-    }
+from meup_agent.gateway.forms import (
+    IGNORED_OF_A_PARTICIPANT,
+    IGNORED_OF_A_SPACE,
+    DefaultsForm,
+    OurFile,
+    ParticipantForm,
+    ReferenceFile,
+    SettingsForm,
+    first_problem,
 )
-"""What other gateways' files say of starting participants: this gateway starts nobody. These keys
-are taken with a warning; any other unknown key is an error, since it may be a typing mistake."""
+from meup_agent.gateway.logs import log
+from meup_agent.gateway.settings import read_settings
+from meup_agent.protocol.dialects import DIALECTS, spoken
 
+REFERENCE_DIALECT: Final = "mew/v0.4"
+"""What is spoken in the space of a reference's file, if nothing else says (PROTOCOL 1)."""
 
-class _Form(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Space(_Form):
-    id: str
-    name: str = ""
-
-
-class _Participant(_Form):
-    tokens: tuple[SecretStr, ...] = ()
-    capabilities: tuple[dict[str, Any], ...] | None = None
-
-
-class _Defaults(_Form):
-    capabilities: tuple[dict[str, Any], ...] = ()
-
-
-class _Settings(BaseSettings):
-    """Host, port and limits, each from the environment, the file or its default."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True, env_ignore_empty=True
-    )
-
-    host: str = DEFAULT_HOST
-    port: int = Field(DEFAULT_PORT, ge=0, le=65535)
-    max_connections: int = Limits().max_connections
-    max_spaces: int = Limits().max_spaces
-    max_members: int = Limits().max_members
-    max_message_bytes: int = Limits().max_message_bytes
-    max_depth: int = Limits().max_depth
-    max_queued_frames: int = Limits().max_queued_frames
-    max_queued_bytes: int = Limits().max_queued_bytes
-    messages_per_second: float = Limits().messages_per_second
-    messages_burst: int = Limits().messages_burst
-    withdrawals_per_second: float = Limits().withdrawals_per_second
-    withdrawals_burst: int = Limits().withdrawals_burst
-    max_open_proposals: int = Limits().max_open_proposals
-    failed_tokens: int = Limits().failed_tokens
-    failed_token_seconds: float = Limits().failed_token_seconds
-    handshake_timeout: float = Limits().handshake_timeout
-    join_timeout: float = Limits().join_timeout
-    ping_interval: float = Limits().ping_interval
-    ping_deadline: float = Limits().ping_deadline
-    close_timeout: float = Limits().close_timeout
-    stop_timeout: float = Limits().stop_timeout
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return env_settings, init_settings
-
-    def limits(self) -> Limits:
-        return Limits(**{limit.name: getattr(self, limit.name) for limit in fields(Limits)})
-
-
-class _File(_Form):
-    space: _Space
-    participants: dict[str, _Participant]
-    defaults: _Defaults = _Defaults()
-    gateway: dict[str, Any] = Field(default_factory=dict[str, Any])
+MAX_TOKEN_FILE_BYTES: Final = 4_096
+"""Bytes of a file with a token: a wrong path may lead to a large one."""
 
 
 def load_config(path: str | Path) -> Config:
     """Read a configuration file, and what the environment says over it.
+
+    Paths in the file begin at the file's own folder, those in the environment where the program
+    runs.
 
     Raises:
         ConfigurationError: The file cannot be read, or something in it or in the environment is
@@ -140,55 +71,124 @@ def load_config(path: str | Path) -> Config:
     """
     path = Path(path)
     raw = _read(path)
-    _drop_ignored(raw.get("space"), IGNORED_OF_A_SPACE, f"{path}: space")
-    for name, entry in _object(raw.get("participants")).items():
-        _drop_ignored(entry, IGNORED_OF_A_PARTICIPANT, f"{path}: participants.{name}")
+    if "space" in raw and "spaces" in raw:
+        raise ConfigurationError(f"{path}: expected one of the keys 'space' and 'spaces', not both")
     try:
-        return _config(path, _File.model_validate(raw))
+        if "spaces" in raw:
+            return _settle(path, *_our_spaces(path, OurFile.model_validate(raw)))
+        _drop_ignored(raw.get("space"), IGNORED_OF_A_SPACE, f"{path}: space")
+        for name, entry in _object(raw.get("participants")).items():
+            _drop_ignored(entry, IGNORED_OF_A_PARTICIPANT, f"{path}: participants.{name}")
+        return _settle(path, *_one_space(path, ReferenceFile.model_validate(raw)))
     except ValidationError as error:
-        raise ConfigurationError(f"{path}: {_first_problem(error)}") from None
+        key, problem = first_problem(error)
+        raise ConfigurationError(f"{path}: {key}: {problem}") from None
     except (ConfigurationError, InvalidPattern) as error:
         raise ConfigurationError(f"{path}: {error}") from None
 
 
-def _config(path: Path, file: _File) -> Config:
-    check_id(file.space.id, "space.id")
-    settings, limits = _settings(file.gateway)
+def _our_spaces(path: Path, file: OurFile) -> tuple[SettingsForm, list[SpaceConfig]]:
+    spaces: list[SpaceConfig] = []
+    for space_id, form in file.spaces.items():
+        place = f"spaces.{space_id}"
+        check_id(space_id, place)
+        defaults = form.defaults or file.defaults
+        spaces.append(
+            SpaceConfig(
+                space_id,
+                _participants(path, form.participants, defaults, f"{place}.participants"),
+                form.name,
+                _dialect(form.dialect, f"{place}.dialect"),
+                form.announce_withdrawals,
+            )
+        )
+    if not spaces:
+        raise ConfigurationError("spaces: expected at least one space")
+    return file, spaces
+
+
+def _one_space(path: Path, file: ReferenceFile) -> tuple[SettingsForm, list[SpaceConfig]]:
+    form = file.space
+    check_id(form.id, "space.id")
+    space = SpaceConfig(
+        form.id,
+        _participants(path, file.participants, file.defaults, "participants"),
+        form.name,
+        _dialect(form.dialect, "space.dialect") or REFERENCE_DIALECT,
+        form.announce_withdrawals,
+    )
+    return file, [space]
+
+
+def _participants(
+    path: Path, forms: Mapping[str, ParticipantForm], defaults: DefaultsForm, place: str
+) -> dict[str, ParticipantConfig]:
     participants: dict[str, ParticipantConfig] = {}
-    for name, entry in file.participants.items():
-        if not entry.tokens:
-            log.warning("%s: participants.%s lists no tokens; nobody can join as it", path, name)
-        own = entry.capabilities if entry.capabilities is not None else file.defaults.capabilities
-        tokens = [token.get_secret_value() for token in entry.tokens]
-        participants[name] = participant(name, own, tokens)
-    space = SpaceConfig(file.space.id, participants, file.space.name)
-    config = Config((space,), settings.host, settings.port, limits)
+    for name, form in forms.items():
+        here = f"{place}.{name}"
+        if not (form.tokens or form.token_hashes or form.token_files):
+            log.warning("%s: %s has no token; nobody can join as it", path, here)
+        own = form.capabilities if form.capabilities is not None else defaults.capabilities
+        tokens = [token.get_secret_value() for token in form.tokens]
+        tokens += [
+            _token_in(path.parent / each, f"{here}.token_files") for each in form.token_files
+        ]
+        participants[name] = participant(
+            name,
+            own,
+            tokens,
+            dialect=_dialect(form.dialect, f"{here}.dialect"),
+            token_hashes=[read_hash(text, f"{here}.token_hashes") for text in form.token_hashes],
+            place=here,
+        )
+    return participants
+
+
+def _settle(path: Path, file: SettingsForm, spaces: list[SpaceConfig]) -> Config:
+    """The whole configuration: the spaces, and the settings of the file and the environment."""
+    config = Config(tuple(spaces), http=None if file.http is None else HttpConfig())
+    sections = {
+        "journal": _from_here(path, file.journal, "path"),
+        "http": file.http or {},
+        "tls": _from_here(path, file.tls, "certificate", "key"),
+    }
+    config = read_settings(config, file.gateway, sections)
+    config.check()
     config.tokens()
     return config
 
 
-def environment_over(config: Config) -> Config:
-    """A configuration, and what the environment says of its host, port and limits over it.
+def _from_here(path: Path, section: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """A section of the file, with its paths from the file's folder on."""
+    here = dict(section)
+    for key in keys:
+        value = here.get(key)
+        if isinstance(value, str) and value:
+            here[key] = path.parent / value
+    return here
 
-    Raises:
-        ConfigurationError: Something in the environment is wrong.
-    """
-    given = {"host": config.host, "port": config.port, **asdict(config.limits)}
-    settings, limits = _settings(given)
-    return replace(config, host=settings.host, port=settings.port, limits=limits)
+
+def _dialect(name: str | None, place: str) -> str | None:
+    if name is None:
+        return None
+    known = spoken(name)
+    if known is None:
+        raise ConfigurationError(f"{place}: expected one of {', '.join(DIALECTS)}")
+    return known
 
 
-def _settings(given: dict[str, Any]) -> tuple[_Settings, Limits]:
+def _token_in(path: Path, place: str) -> str:
+    """The token that a file holds, alone, with or without a line end."""
     try:
-        settings = _Settings(**given)
-        return settings, settings.limits()
-    except ValidationError as error:
-        problem = _first_problem(error)
-        raise ConfigurationError(
-            f"gateway.{problem} (or {ENVIRONMENT_PREFIX}… in the environment)"
-        ) from None
-    except ConfigurationError as error:
-        raise ConfigurationError(f"gateway.{error}") from None
+        with path.open("rb") as file:
+            content = file.read(MAX_TOKEN_FILE_BYTES + 1)
+    except OSError as error:
+        why = (error.strerror or "unknown reason").lower()
+        raise ConfigurationError(f"{place}: {path} cannot be read ({why})") from None
+    lines = content.split()
+    if len(content) > MAX_TOKEN_FILE_BYTES or len(lines) != 1 or not content.isascii():
+        raise ConfigurationError(f"{place}: {path} must hold a token and nothing else")
+    return lines[0].decode()
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path}: a value looks like a date and is none ({error}); put it in quotes"
         ) from None
     if not isinstance(raw, dict):
-        raise ConfigurationError(f"{path}: expected the keys 'space' and 'participants'")
+        raise ConfigurationError(f"{path}: expected the key 'spaces'")
     return cast("dict[str, Any]", raw)
 
 
@@ -232,31 +232,6 @@ def _drop_ignored(entry: object, ignored: frozenset[str], place: str) -> None:
         del fields[key]
     if found:
         log.warning("%s: ignored %s, which this gateway has no use for", place, ", ".join(found))
-
-
-def _first_problem(error: ValidationError) -> str:
-    """The first problem: its key and what was expected. The value stays out, it may be secret."""
-    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    key = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f"{key}: unknown key; remove it, or correct its spelling"
-    if problem["type"] == "missing":
-        return f"{key}: is missing"
-    expected = _EXPECTED.get(problem["type"])
-    if expected is not None:
-        return f"{key}: expected {expected}"
-    return f"{key}: {problem['msg'].replace('Input should be', 'expected')}"
-
-
-_EXPECTED: Final = {
-    "dataclass_type": "keys and values",
-    "dict_type": "keys and values",
-    "model_type": "keys and values",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "string_type": "a text; put it in quotes",
-}
-"""What was expected, in the words of a file, not of the types behind it."""
 
 
 class _Loader(yaml.SafeLoader):

@@ -6,9 +6,29 @@ from pathlib import Path
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.config import Config, Limits
+from meup_agent.gateway.auth import Identity, hash_token
+from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, Limits, TlsConfig
 from meup_agent.gateway.files import load_config
+
+OURS = """
+spaces:
+  demo:
+    name: Our demo
+    announce_withdrawals: true
+    participants:
+      alice: {tokens: [alice-token], dialect: mcpx/v0.1, capabilities: []}
+      bob: {token_hashes: ["sha256:HASH"], token_files: [bob.token]}
+  quay:
+    dialect: mew/v0.3
+    participants:
+      carol: {tokens: [carol-token]}
+    defaults: {capabilities: [{kind: mcp/proposal}]}
+defaults: {capabilities: [{kind: chat}]}
+gateway: {port: 8000, insecure: true, max_members: 7}
+journal: {path: kept/journal.db, synchronous: full, max_age: 60, max_bytes: 1000000}
+http: {port: 8001}
+tls: {certificate: /etc/gateway.pem, key: gateway.key}
+""".replace("HASH", hash_token("bob-secret").removeprefix("sha256:"))
 
 GOOD = """
 space: {id: demo, name: Our demo}
@@ -35,10 +55,118 @@ def load(tmp_path: Path, text: str) -> Config:
     return load_config(path)
 
 
+def load_ours(tmp_path: Path, text: str = OURS) -> Config:
+    (tmp_path / "bob.token").write_text("bob-token\n")
+    return load(tmp_path, text)
+
+
+def test_file_of_several_spaces(tmp_path: Path) -> None:
+    config = load_ours(tmp_path)
+    demo, quay = config.spaces
+    assert (demo.id, demo.name, demo.dialect, demo.announce_withdrawals) == (
+        *("demo", "Our demo", None, True),
+    )
+    assert (quay.id, quay.dialect, quay.announce_withdrawals) == ("quay", "mew/v0.4", False)
+    assert demo.participants["alice"].dialect == "mcpx/v0.1"
+    withdraw = {"kind": "mcp/withdraw"}
+    assert demo.participants["bob"].capabilities.patterns == ({"kind": "chat"}, withdraw)
+    assert quay.participants["carol"].capabilities.patterns == ({"kind": "mcp/proposal"}, withdraw)
+    tokens = config.tokens()
+    assert tokens.identify("bob-secret") == tokens.identify("bob-token") == Identity("demo", "bob")
+    assert tokens.identify("carol-token") == Identity("quay", "carol")
+    assert (config.host, config.port, config.insecure) == ("127.0.0.1", 8000, True)
+    assert config.limits == Limits(max_members=7)
+    assert config.journal == JournalConfig(tmp_path / "kept/journal.db", "full", 60, 1_000_000)
+    assert config.http == HttpConfig(port=8001)
+    assert config.tls == TlsConfig(Path("/etc/gateway.pem"), tmp_path / "gateway.key")
+
+
+def test_least_that_a_file_says(tmp_path: Path) -> None:
+    config = load(tmp_path, "spaces: {demo: {participants: {}}}")
+    assert config.journal == JournalConfig()
+    assert (config.http, config.tls, config.insecure) == (None, None, False)
+
+
+def test_environment_over_every_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "JOURNAL_PATH": "other.db",
+        "HTTP_HOST": "::1",
+        "TLS_KEY": "other.key",
+        "INSECURE": "false",
+        "MAX_MEMBERS": "8",
+    }.items():
+        monkeypatch.setenv(f"MEUP_GATEWAY_{name}", value)
+    config = load_ours(tmp_path)
+    assert config.journal.path == Path("other.db")  # where the program runs
+    assert config.journal.synchronous == "full"
+    assert config.http == HttpConfig("::1", 8001)
+    assert config.tls == TlsConfig(Path("/etc/gateway.pem"), Path("other.key"))
+    assert (config.insecure, config.limits.max_members) == (False, 8)
+    monkeypatch.delenv("MEUP_GATEWAY_TLS_KEY")
+    assert load(tmp_path, GOOD).http == HttpConfig("::1")
+
+
+def test_misspelt_environment_is_warned_of_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MEUP_GATEWAY_PROT", "9000")
+    monkeypatch.setenv("MEUP_GATEWAY_XYZZY", "1")
+    load(tmp_path, GOOD)
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "MEUP_GATEWAY_PROT means nothing to a gateway; did you mean MEUP_GATEWAY_PORT?",
+        "MEUP_GATEWAY_XYZZY means nothing to a gateway; remove it, or correct its spelling",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("spaces:", "space: {id: x}\nspaces:"), "expected one of the keys 'space' and 'spaces'"),
+        (("  demo:", '  "a\\nb":'), "expected an id of 1 to 256 printable characters"),
+        (
+            ("mcpx/v0.1", "mcpx/v9"),
+            "alice.dialect: expected one of mcpx/v0.1, meup/v0.1,",
+        ),
+        (("mew/v0.3", "mew"), "spaces.quay.dialect: expected one of"),
+        (("carol-token", "alice-token"), "carol.tokens: a token is also 'alice'"),
+        (("carol-token", "bob-secret"), "a token is also"),
+        (("sha256:", "sha512:"), "spaces.demo.participants.bob.token_hashes: expected sha256: and"),
+        (("bob.token", "no.token"), "bob.token_files: "),
+        (("bob.token", "space.yaml"), "must hold a token and nothing else"),
+        (("synchronous: full", "synchronous: maybe"), "journal.synchronous: expected 'normal' or"),
+        (("max_age: 60", "max_age: 0"), "journal.max_age: "),
+        (("max_age: 60", "maxage: 60"), "journal.maxage: unknown key"),
+        (("key: gateway.key", ""), "tls.key: is missing"),
+        (("port: 8001", "prot: 8001"), "http.prot: unknown key"),
+        (("max_members: 7", "max_members: 0"), "gateway.max_members: expected a number above zero"),
+        (("max_members: 7", "max_spaces: 1"), "spaces: 2 are more than max_spaces, which is 1"),
+        (("max_members: 7", "max_depth: 101"), "gateway.max_depth: expected at most 100"),
+        (("max_members: 7", "journal_path: x"), "gateway.journal_path: unknown key"),
+        (("max_members: 7", "max_menbers: 7"), "unknown key; did you mean max_members?"),
+    ],
+)
+def test_wrong_file_of_ours_says_key_and_what_was_expected(
+    tmp_path: Path, change: tuple[str, str], said: str
+) -> None:
+    assert change[0] in OURS
+    with pytest.raises(ConfigurationError) as raised:
+        load_ours(tmp_path, OURS.replace(*change, 1))
+    message = str(raised.value)
+    assert message.startswith(str(tmp_path / "space.yaml"))
+    assert said in message
+    assert "bob-secret" not in message
+
+
+def test_a_hash_is_no_token(tmp_path: Path) -> None:
+    tokens = load_ours(tmp_path).tokens()
+    assert tokens.identify(hash_token("bob-secret")) is None
+    assert tokens.identify(hash_token("bob-secret").removeprefix("sha256:")) is None
+
+
 def test_file_in_the_form_of_existing_gateways(tmp_path: Path) -> None:
     config = load(tmp_path, GOOD)
     (space,) = config.spaces
-    assert (space.id, space.name) == ("demo", "Our demo")
+    assert (space.id, space.name, space.dialect) == ("demo", "Our demo", "mew/v0.4")
     listed = {name: entry.capabilities.patterns for name, entry in space.participants.items()}
     withdraw = {"kind": "mcp/withdraw"}
     assert listed == {
@@ -79,7 +207,7 @@ def test_participant_without_tokens_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     load(tmp_path, GOOD.replace("[bob-token]", "[]"))
-    assert "participants.bob lists no tokens" in caplog.text
+    assert "participants.bob has no token" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -103,6 +231,7 @@ def test_participant_without_tokens_is_warned_of(
         (("[{kind: mcp/proposal}]", "[{payload: {}}]"), "participants.alice.capabilities[0]"),
         (("mcp/proposal", '"/[/"'), "participants.alice.capabilities[0].kind"),
         (("  bob:", "  alice:"), "line 7: expected YAML, but the key 'alice' stands twice"),
+        (("id: demo", "id: demo, dialect: x"), "space.dialect: expected one of"),
         (("defaults:", "gateway: {port: 70000}\ndefaults:"), "gateway.port: expected less than"),
         (("defaults:", "gateway: {prot: 1}\ndefaults:"), "gateway.prot: unknown key"),
         (("defaults:", "gateway: {stop_timeout: 0}\ndefaults:"), "gateway.stop_timeout: expected"),
@@ -129,7 +258,7 @@ def test_wrong_file_says_file_key_and_what_was_expected(
 
 @pytest.mark.parametrize("text", ["", "[]", "- a", "5"])
 def test_file_that_holds_something_else(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigurationError, match="expected the keys 'space' and 'participants'"):
+    with pytest.raises(ConfigurationError, match="expected the key 'spaces'"):
         load(tmp_path, text)
 
 
