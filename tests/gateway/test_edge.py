@@ -211,6 +211,28 @@ async def test_join_frame_of_another_identity_is_not(
         assert (await read(alice))[0]["payload"]["error"] == "invalid_envelope"
 
 
+@pytest.mark.parametrize(
+    "path", ["//[x]", "//[::1", "/..%2f../%00", "/\x01?\x7f", "*", "/" * 8_000]
+)
+async def test_any_path_at_all_is_taken(gateway: Gateway, path: str) -> None:
+    request = (
+        f"GET {path}?space=demo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
+        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        f"Authorization: Bearer {gateway.token('alice')}\r\n\r\n"
+    )
+    async with raw(gateway) as (reader, writer):
+        writer.write(request.encode())
+        assert (await reader.readline()).split()[1] == b"101"
+
+
+async def test_address_with_too_many_fields_is_refused(gateway: Gateway) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        async with dial(gateway, "alice", "/?" + "a=1&" * 65):
+            pass
+    assert refused.value.response.status_code == 400
+
+
 async def test_too_many_connections() -> None:
     limits = Limits(max_connections=1)
     async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
@@ -332,6 +354,13 @@ async def test_close_is_answered(gateway: Gateway, code: int) -> None:
     async with dial(gateway, "alice") as alice:
         await alice.close(code, "done")
         assert alice.close_code == code
+
+
+@pytest.mark.parametrize("code", [1006, 5000, 65_535])
+async def test_code_that_cannot_be_said_is_answered_with_1002(gateway: Gateway, code: int) -> None:
+    async with shaken(gateway) as (reader, writer):
+        writer.write(masked(0x88, struct.pack("!H", code)))
+        assert await said_close(reader) == 1002
 
 
 async def test_close_without_a_code_is_answered(gateway: Gateway) -> None:

@@ -33,6 +33,9 @@ from meup_agent.protocol.space.listeners import Form
 NORMAL: Final = 1000
 LOST: Final = 1006
 
+_NEVER_SAID: Final = frozenset({1004, 1005, LOST, 1015})
+_FIRST_UNASSIGNED: Final = 5000
+
 MAX_CLOSE_REASON_BYTES: Final = 123
 """A control frame carries 125 bytes, two of which are the code (RFC 6455 section 5.5)."""
 
@@ -253,7 +256,9 @@ class Connection(WSListener):
     def _answer_close(self, code: int) -> None:
         """Finish the closing handshake, whoever began it."""
         if self._ended_by is None:
-            self._ended_by = int(code) or NORMAL
+            # Some codes never stand in a close frame (RFC 6455 section 7.4).
+            sayable = code not in _NEVER_SAID and code < _FIRST_UNASSIGNED
+            self._ended_by = (int(code) or NORMAL) if sayable else PROTOCOL_ERROR
             if not self._transport.is_close_frame_sent:
                 self._transport.send_close(cast("WSCloseCode", self._ended_by))
             self._drop_soon()

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
-from meup_agent.gateway.admission import bearer, dialect_named, enter, identify, read_resume
+from meup_agent.gateway.admission import (
+    BAD_REQUEST,
+    NotAdmitted,
+    bearer,
+    dialect_named,
+    enter,
+    identify,
+    read_resume,
+)
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.hub import Hub
 from meup_agent.transport.base import DIALECT_HEADER, LAST_SEEN_HEADER, RESUME_HEADER
@@ -55,8 +63,7 @@ def read_handshake(target: bytes, headers: Mapping[str, str], hub: Hub) -> Greet
     Raises:
         NotAdmitted: The token, the space or the dialect is not known here.
     """
-    query = parse_qs(urlsplit(target.decode("ascii", "replace")).query, max_num_fields=64)
-    space = query.get("space", [None])[0]
+    space = _space(target)
     dialect = dialect_named(headers.get(DIALECT_HEADER))
     authorization = headers.get("Authorization")
     resume = read_resume(headers.get(RESUME_HEADER), headers.get(LAST_SEEN_HEADER))
@@ -65,3 +72,12 @@ def read_handshake(target: bytes, headers: Mapping[str, str], hub: Hub) -> Greet
         enter(identity, space, hub.spaces)
         dialect = dialect or hub.dialect(identity)
     return Greeting(identity, space, dialect, *resume)
+
+
+def _space(target: bytes) -> str | None:
+    """The space that an address asks for; its path may be anything, even none that is valid."""
+    try:
+        query = parse_qs(target.partition(b"?")[2].decode("ascii", "replace"), max_num_fields=64)
+    except ValueError:
+        raise NotAdmitted(BAD_REQUEST, "the address has too many fields") from None
+    return query.get("space", [None])[0]

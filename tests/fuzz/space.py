@@ -1,0 +1,285 @@
+"""Frames of members of every dialect, and of somebody without a connection, to a space's host.
+
+A line begins with who sends the rest of it: ``m`` ``d`` ``s`` ``w`` members, one for each dialect,
+and ``a`` somebody who is absent. Their capitals join (after a number: resuming from it), ``-m``
+leaves, ``+5`` listens from a number on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any
+
+from meup_agent.gateway.config import Config, SpaceConfig, participant
+from meup_agent.gateway.hub import Hub
+from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.kinds import GATEWAY
+from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.journal import MemoryJournal
+from meup_agent.protocol.space.listeners import Form
+from tests.fuzz.frames import EXAMPLES
+from tests.fuzz.logs import checked_log
+
+NAME = "space"
+
+WHO = {
+    b"m": ("mcpx", "mcpx/v0.1"),
+    b"d": ("dots", "meup/v0.1"),
+    b"s": ("slash", "meup/v0.2"),
+    b"w": ("mew", "mew/v0.4"),
+    b"a": ("absent", "meup/v0.1"),
+}
+NAMES = {name for name, _ in WHO.values()}
+
+NUMBERED = {"dots", "mew"}
+
+CAPABILITIES: dict[str, list[dict[str, Any]]] = {
+    "mcpx": [{"kind": "*"}],
+    "dots": [{"kind": "mcp/*"}, {"kind": "chat"}, {"kind": "capability/*"}, {"kind": "space/*"}],
+    "slash": [{"kind": "chat"}, {"kind": "mcp/proposal"}],
+    "mew": [{"kind": "mcp/request", "payload": {"method": "tools/*"}}, {"kind": "!system/*"}],
+    "absent": [{"kind": "mcp/*"}, {"kind": "chat"}],
+}
+
+CONFIG = Config(
+    (
+        SpaceConfig(
+            "demo",
+            {name: participant(name, listed, (name,)) for name, listed in CAPABILITIES.items()},
+        ),
+    )
+)
+
+SEEDS = [
+    b"\n".join([b"M", b"D", b"S", b"W", *(who + b" " + each for each in EXAMPLES[dialect])])
+    for who, (_, dialect) in WHO.items()
+] + [
+    b"D\nM\n"
+    + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"][:4])
+    + b"\n-d\nM\nD 1000003\n+1000001",
+]
+
+MAX_STEPS = 60
+
+_loads = json.loads
+
+
+class Listener:
+    """Whoever hears the space, and keeps what it heard until it is looked at."""
+
+    def __init__(self, form: Form, later: list[Callable[[], None]]) -> None:
+        self.form = form
+        self.frames: list[bytes] = []
+        self.closed: tuple[int, str] | None = None
+        self.numbers: list[int] = []
+        self._later = later
+
+    def deliver(self, packed: bytes) -> None:
+        assert self.closed is None, "a frame after the end"
+        self.frames.append(packed)
+
+    def close(self, code: int, reason: str) -> None:
+        reason.encode()
+        self.closed = (code, reason)
+
+    def ready(self, then: Callable[[], None]) -> None:
+        self._later.append(then)
+
+
+class Member(Listener):
+    """A participant's connection."""
+
+    def __init__(
+        self, participant: str, form: Form, later: list[Callable[[], None]], seen: int | None
+    ) -> None:
+        super().__init__(form, later)
+        self.participant = participant
+        self.last_seen = seen
+
+
+class World:
+    """One space for one input."""
+
+    def __init__(self) -> None:
+        self.later: list[Callable[[], None]] = []
+        self.members: dict[str, Member] = {}
+        self.watchers: list[Listener] = []
+        self.now = 1_000_000
+        self.issued: set[str] = set()
+        self.journal = MemoryJournal(lambda: self.now, max_entries=20)
+        self.host = self.new_host()
+        self.everything = self.watch(b"")
+
+    def new_host(self) -> SpaceHost:
+        hub = Hub(CONFIG, journal=self.journal, new_id=self.new_id, now=lambda: self.now)
+        self.counters = hub.counters
+        return hub.spaces["demo"]
+
+    def new_id(self) -> str:
+        """An id that no input can guess."""
+        drawn = hashlib.sha256(b"%d of the gateway" % len(self.issued)).hexdigest()[:16]
+        self.issued.add(drawn)
+        return drawn
+
+    # --- steps ---
+
+    def join(self, name: str, dialect: str, seen: bytes) -> None:
+        last_seen = int(seen) if seen.isdigit() and len(seen) < 19 else None
+        form = Form(dialect, numbered=name in NUMBERED)
+        older = self.members.get(name)
+        resumes = last_seen if form.numbered else None
+        member = self.members[name] = Member(name, form, self.later, resumes)
+        self.host.join(member)
+        if older is not None:
+            assert older.closed is not None
+            self.look(older, NAMES)
+        assert member.closed is not None or resumes is not None or member.frames
+
+    def leave(self, name: str) -> None:
+        member = self.members.pop(name, None)
+        if member is not None:
+            self.host.leave(member)
+            self.look(member, NAMES)
+
+    def watch(self, seen: bytes) -> Listener:
+        listener = Listener(Form("meup/v0.1", numbered=True), self.later)
+        self.watchers.append(listener)
+        self.host.watch(listener, int(seen) if seen.isdigit() and len(seen) < 19 else None)
+        return listener
+
+    def say(self, name: str, dialect: str, frame: bytes) -> None:
+        """A frame, and what follows from it for everybody."""
+        member = self.members.get(name)
+        if member is None:
+            self.host.receive_as(name, frame, dialect, lambda _: None)
+        else:
+            self.host.receive(member, frame)
+
+    def settle(self, senders: set[str]) -> None:
+        """Everything that is due happens, and everybody reads."""
+        for _ in range(10_000):
+            if not self.later:
+                break
+            self.later.pop(0)()
+        else:
+            raise AssertionError("it never comes to rest")
+        heard: dict[tuple[str, str], list[Envelope]] = {}
+        for member in tuple(self.members.values()):
+            for envelope in self.look(member, senders):
+                heard.setdefault((envelope.sender, envelope.id), []).append(envelope)
+        if len(senders) == 1:
+            for envelopes in heard.values():
+                same_for_all(envelopes)
+        for watcher in self.watchers:
+            self.look(watcher, NAMES)
+        for listener in (*self.members.values(), *self.watchers):
+            self.complete(listener)
+        for name, member in tuple(self.members.items()):
+            if member.closed is not None:
+                self.leave(name)
+        counters = self.counters
+        refused = sum(counters.refused.values())
+        decided = counters.accepted + counters.dropped + counters.repeated + refused
+        assert counters.frames_in == decided, counters
+
+    def look(self, listener: Listener, senders: set[str]) -> list[Envelope]:
+        """What somebody heard, checked."""
+        frames, listener.frames = listener.frames, []
+        return [self.checked(listener, frame, senders) for frame in frames]
+
+    def checked(self, listener: Listener, frame: bytes, senders: set[str]) -> Envelope:
+        envelope = decode(frame, listener.form.dialect)
+        fields: dict[str, Any] = _loads(frame)
+        # Readers with another JSON library must not see somebody else.
+        assert fields["from"] == envelope.sender, frame
+        assert fields["protocol"] == listener.form.dialect, frame
+        if envelope.sender == GATEWAY:
+            assert envelope.id in self.issued, "forged"
+        else:
+            assert envelope.sender in senders, "from somebody else"
+            assert not envelope.kind.startswith(("system/", "system.")), "only the gateway's"
+            kind = fields["kind"]
+            assert not kind.startswith(("system/", "system.")), "only the gateway's"
+        if listener.form.numbered:
+            self.numbered(listener, envelope, fields["seq"])
+        return envelope
+
+    def numbered(self, listener: Listener, envelope: Envelope, seq: int) -> None:
+        """What is for everybody has growing numbers; the rest may repeat one that was read."""
+        numbers = listener.numbers
+        whose = getattr(listener, "participant", "")
+        private = envelope.sender == GATEWAY and envelope.to == (whose,)
+        again = (
+            envelope.sender == whose and self.counters.repeated and seq <= max(numbers, default=seq)
+        )
+        if not private and not again:
+            assert not numbers or seq > numbers[-1], (seq, numbers[-3:])
+            numbers.append(seq)
+
+    def complete(self, listener: Listener) -> None:
+        """Somebody heard everything from the first to the last that it heard."""
+        numbers = listener.numbers
+        if numbers and not self.counters.not_expressible:
+            everything = self.everything.numbers
+            first = bisect_left(everything, numbers[0])
+            assert everything[first : first + len(numbers)] == numbers
+
+
+def same_for_all(envelopes: list[Envelope]) -> None:
+    """An envelope is the same for everybody, in whatever dialect it came."""
+    first, *others = envelopes
+    for other in others:
+        assert (other.to, other.kind, other.context, other.ts) == (
+            first.to,
+            first.kind,
+            first.context,
+            first.ts,
+        )
+
+
+def run(data: bytes) -> None:
+    """Play the lines of an input."""
+    with checked_log():
+        play(data)
+
+
+def play(data: bytes) -> None:
+    """Everybody joins, sends and leaves as the lines say."""
+    world = World()
+    for line in data.split(b"\n")[:MAX_STEPS]:
+        world.now += 1_000
+        first, rest = line[:1], line[1:].strip(b" ") if line[:1] != b"d" else line[2:]
+        senders = set(NAMES)
+        if first == b"-" and rest[:1] in WHO:
+            world.leave(WHO[rest[:1]][0])
+        elif first == b"+":
+            world.watch(rest)
+        elif first.lower() in WHO and first.isupper() and first != b"A":
+            world.join(*WHO[first.lower()], rest)
+        elif first in WHO:
+            senders = {WHO[first][0]}
+            if any(member.last_seen is not None for member in world.members.values()):
+                senders = set(NAMES)  # somebody may still read what it missed
+            world.say(*WHO[first], line[2:])
+        world.settle(senders)
+    restarted(world)
+
+
+def restarted(world: World) -> None:
+    """What the journal holds is what a gateway begins with again."""
+    for listener in (*world.members.values(), *world.watchers):
+        world.complete(listener)
+    world.host.close(1012, "restart")
+    world.later.clear()
+    world.members.clear()
+    world.watchers.clear()
+    world.host = world.new_host()
+    world.everything = world.watch(b"0")
+    for name, dialect in WHO.values():
+        if name != "absent":
+            world.join(name, dialect, b"1000000")
+    world.settle(set(NAMES))
