@@ -8,6 +8,7 @@ from tests.bench import (
     gateway_crowd,
     gateway_fanout,
     gateway_inbound,
+    gateway_stalled,
     imports,
     memory,
     patterns,
@@ -24,7 +25,9 @@ PROGRAMS = (
     patterns.PROGRAM,
     gateway_crowd.PROGRAM,
     gateway_fanout.PROGRAM,
+    gateway_fanout.CROWD_PROGRAM,
     gateway_inbound.PROGRAM,
+    gateway_stalled.PROGRAM,
     memory.PROGRAM,
     imports.PROGRAM,
 )

@@ -11,14 +11,18 @@ import contextlib
 import json
 import socket
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from time import process_time
 
 from websockets.frames import Frame, Opcode
 
+from meup_agent.gateway.config import JournalConfig
+from meup_agent.protocol.dialects import decode, encode
 from tests.bench.figures import Figure, Program, main
-from tests.bench.processes import ask, gateway, process
+from tests.bench.processes import IN_MEMORY, ask, gateway, process
 
 RECEIVERS = 50
 MESSAGES = 8000
@@ -27,6 +31,10 @@ ALONE_OF_THEM = 0.25
 
 BURSTS = ((1, 4.5), (8, None), (200, 1.2))
 """Messages under way, and the goal in µs."""
+
+CROWDS = (50, 200, 1_000)
+OUTSTANDING = 200
+TURNS = 4
 
 BYTES = 400
 DELIVERED_BYTES = BYTES + 4  # with the head of the WebSocket frame
@@ -59,11 +67,14 @@ def empty(sock: socket.socket) -> None:
     sock.setblocking(True)
 
 
-def message(number: int) -> bytes:
+def said(number: int) -> bytes:
     fields = {"protocol": "meup/v0.1", "id": f"{number:032x}", "from": "speaker", "kind": "chat"}
     room = BYTES - len(json.dumps({**fields, "payload": {"message": ""}}))
-    text = json.dumps({**fields, "payload": {"message": "x" * room}}).encode()
-    return Frame(Opcode.TEXT, text).serialize(mask=True)
+    return json.dumps({**fields, "payload": {"message": "x" * room}}).encode()
+
+
+def message(number: int) -> bytes:
+    return Frame(Opcode.TEXT, said(number)).serialize(mask=True)
 
 
 def drain(socks: list[socket.socket], each: int) -> None:
@@ -104,38 +115,108 @@ def bare(receivers: int, messages: int) -> float:
             return cost
 
 
+def as_delivered(frame: bytes, dialect: str) -> int:
+    """Bytes of a message, with its WebSocket head, for those who speak a dialect."""
+    return len(Frame(Opcode.TEXT, encode(decode(frame), dialect)).serialize(mask=False))
+
+
+class Crowd:
+    """A gateway in a process, with a speaker and so many receivers.
+
+    With two dialects, every second member speaks the other one.
+    """
+
+    def __init__(self, pipe: Connection, names: Sequence[str], dialects: Sequence[str]) -> None:
+        self.members = len(names)
+        self._pipe = pipe
+        address = pipe.recv()
+        spoken = [dialects[number % len(dialects)] for number in range(len(names))]
+        self._socks = [
+            dial(address.port, "demo", address.tokens["demo", name], dialect)
+            for name, dialect in zip(names, spoken, strict=True)
+        ]
+        # Each hears a welcome, and a presence for itself and everybody after it.
+        ask(pipe, self.members + self.members * (self.members + 1) // 2)
+        for sock in self._socks:
+            empty(sock)
+        self._sizes = [as_delivered(said(0), dialect) for dialect in spoken]
+
+    def burst(self, first: int, count: int) -> None:
+        """Say so much at once, and let everybody read it."""
+        self._socks[0].sendall(b"".join(message(first + number) for number in range(count)))
+        # Bounded: a burst is read by all before the next one comes.
+        for sock, size in zip(self._socks, self._sizes, strict=True):
+            drain([sock], count * size)
+
+    def cost(self, messages: int, burst: int) -> float:
+        """CPU seconds of one delivery."""
+        bursts = max(1, messages // burst)
+        before = ask(self._pipe).cpu
+        for turn in range(bursts):
+            self.burst(turn * burst, burst)
+        return (ask(self._pipe).cpu - before) / (bursts * burst * self.members)
+
+    def close(self) -> None:
+        for sock in self._socks:
+            sock.close()
+
+
+@contextlib.contextmanager
+def crowd(
+    receivers: int,
+    dialects: Sequence[str] = ("meup/v0.1",),
+    journal: JournalConfig = IN_MEMORY,
+) -> Iterator[Crowd]:
+    """A gateway with so many receivers."""
+    names = ["speaker", *(f"r{number}" for number in range(receivers))]
+    spaces = {"demo": {name: [{"kind": "chat"}] for name in names}}
+    with process(gateway, spaces, None, journal) as pipe:
+        gathered = Crowd(pipe, names, dialects)
+        yield gathered
+        gathered.close()
+
+
 def measure(scale: float = 1.0) -> Iterator[Figure]:
     receivers = max(2, round(RECEIVERS * min(1.0, scale * 10)))
-    names = ["speaker", *(f"r{number}" for number in range(receivers))]
-    members = len(names)
-    with process(gateway, {"demo": {name: [{"kind": "chat"}] for name in names}}) as pipe:
-        address = pipe.recv()
-        socks = [dial(address.port, "demo", address.tokens["demo", name]) for name in names]
-        # Each hears a welcome, and a presence for itself and everybody after it.
-        ask(pipe, members + members * (members + 1) // 2)
-        for sock in socks:
-            empty(sock)
+    with crowd(receivers) as alone:
         for burst, goal in BURSTS:
             messages = round(MESSAGES * scale * (ALONE_OF_THEM if burst == 1 else 1))
-            bursts = max(1, messages // burst)
-            before = ask(pipe).cpu
-            for turn in range(bursts):
-                said = b"".join(message(turn * burst + n) for n in range(burst))
-                socks[0].sendall(said)
-                # Bounded: a burst is read by all before the next one comes.
-                drain(socks, burst * DELIVERED_BYTES)
-            used = (ask(pipe).cpu - before) / (bursts * burst * members)
             name = "one at a time" if burst == 1 else f"{burst} outstanding"
-            yield Figure(f"a delivery, {name}", used * 1e6, "µs", goal)
-        for sock in socks:
-            sock.close()
+            yield Figure(f"a delivery, {name}", alone.cost(messages, burst) * 1e6, "µs", goal)
     cost = bare(receivers, max(1, round(MESSAGES * scale * ALONE_OF_THEM)))
     yield Figure("a bare `send` of the same bytes", cost * 1e6, "µs")
+
+
+def measure_crowds(scale: float = 1.0) -> Iterator[Figure]:
+    messages = max(1, round(MESSAGES * scale))
+    with tempfile.TemporaryDirectory() as folder:
+        for full in CROWDS:
+            kept = JournalConfig(path=Path(folder) / f"{full}.sqlite")
+            receivers = max(2, round(full * min(1.0, scale * 10)))
+            # As many deliveries whatever the size of the crowd.
+            each_says = max(TURNS, messages * CROWDS[0] // full)
+            with crowd(receivers) as one, crowd(receivers, ("meup/v0.1", "mew/v0.4")) as two:
+                with crowd(receivers, journal=kept) as sqlite:
+                    # In turns, since the machine is not always as fast.
+                    costs = [
+                        [each.cost(each_says // TURNS, OUTSTANDING) for each in (one, two, sqlite)]
+                        for _ in range(TURNS)
+                    ]
+            plain, translated, written = map(sum, zip(*costs, strict=True))
+            yield Figure(f"a delivery, {full:,} receivers", plain / TURNS * 1e6, "µs", 1.2)
+            yield Figure(f"…with two dialects, {full:,}", translated / plain, "×", 1.3)
+            yield Figure(f"…with the SQLite journal, {full:,}", written / plain, "×", 1.3)
 
 
 PROGRAM = Program(
     "gateway_fanout", "CPU time of the gateway for a delivery, 50 receivers, 400 bytes", measure
 )
 
+CROWD_PROGRAM = Program(
+    "gateway_crowds",
+    "CPU time of the gateway for a delivery, 200 outstanding, 400 bytes",
+    measure_crowds,
+)
+
 if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])
+    main([PROGRAM, CROWD_PROGRAM], sys.argv[1:])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from meup_agent.gateway.auth import new_token
-from meup_agent.gateway.config import Config, Limits, SpaceConfig, participant
+from meup_agent.gateway.config import Config, JournalConfig, Limits, SpaceConfig, participant
 from meup_agent.gateway.embedded import Gateway
 
 _SPAWN = multiprocessing.get_context("spawn")
@@ -95,12 +95,22 @@ async def answer(pipe: Connection, question: Callable[[Any], Any]) -> None:
     await asyncio.Event().wait()
 
 
-UNBOUNDED = Limits(max_connections=20_000)
+UNBOUNDED = Limits(
+    max_connections=20_000,
+    max_members=20_000,
+    messages_per_second=1e9,
+    messages_burst=10**9,
+)
 """What a gateway takes that is measured, not protected."""
+
+IN_MEMORY = JournalConfig()
 
 
 def gateway(
-    pipe: Connection, spaces: Spaces, before: Address | None = None, **settings: Any
+    pipe: Connection,
+    spaces: Spaces,
+    before: Address | None = None,
+    journal: JournalConfig = IN_MEMORY,
 ) -> None:
     """A gateway: tells its :class:`Address`, then its :class:`Usage` whenever it is asked.
 
@@ -123,7 +133,7 @@ def gateway(
         ),
         port=before.port if before else 0,
         limits=UNBOUNDED,
-        **settings,
+        journal=journal,
     )
 
     async def main() -> None:
@@ -140,9 +150,12 @@ def gateway(
 
 
 def ask(pipe: Connection, delivered: int = 0) -> Usage:
-    """A gateway's usage once so many frames have been delivered."""
+    """A gateway's usage once so many frames have been delivered, and are on their way."""
+    enough = False
     while True:
         pipe.send("usage")
         used: Usage = pipe.recv()
-        if used.delivered >= delivered:
+        # What was delivered in a turn of the loop is written at its end.
+        if enough or not delivered:
             return used
+        enough = used.delivered >= delivered
