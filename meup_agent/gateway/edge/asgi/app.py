@@ -1,0 +1,70 @@
+"""The HTTP API as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from meup_agent.gateway.edge.asgi.openapi import document
+from meup_agent.gateway.edge.asgi.operations import OPERATIONS, Endpoint
+from meup_agent.gateway.edge.asgi.problems import (
+    Json,
+    Problem,
+    on_failure,
+    on_http_exception,
+    on_problem,
+)
+from meup_agent.gateway.edge.asgi.served import Served
+
+
+def http_app(find: Callable[[], Served], *more: BaseRoute) -> Starlette:
+    """The HTTP API of a gateway.
+
+    Args:
+        find: Finds the gateway, for each request anew: a mounted one begins later than its routes.
+        more: Further routes.
+    """
+    openapi = document()
+
+    async def get_openapi(request: Request) -> Response:
+        # Relative to where it is mounted.
+        servers = [{"url": str(request.scope.get("root_path", "")) or "/"}]
+        return Json({**openapi, "servers": servers})
+
+    routes: list[BaseRoute] = [
+        Route("/openapi.json", get_openapi, methods=["GET"]),
+        *_routes(find),
+        *more,
+    ]
+    return Starlette(
+        routes=routes,
+        exception_handlers={
+            Problem: on_problem,
+            HTTPException: on_http_exception,
+            Exception: on_failure,
+        },
+    )
+
+
+def _routes(find: Callable[[], Served]) -> list[BaseRoute]:
+    """One route for each path: two would answer 404 and not 405 to what the first does not take."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, {})[operation.method] = operation.endpoint
+    return [
+        Route(path, partial(_answer, find, endpoints), methods=list(endpoints))
+        for path, endpoints in by_path.items()
+    ]
+
+
+async def _answer(
+    find: Callable[[], Served], endpoints: dict[str, Endpoint], request: Request
+) -> Response:
+    method = "GET" if request.method == "HEAD" else request.method
+    return await endpoints[method](find(), request)

@@ -1,0 +1,102 @@
+"""The bodies of requests and answers, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from meup_agent.protocol.space.arrival import MAX_ID_CHARS
+
+Ids = list[str] | str
+
+
+class _Open(BaseModel):
+    """An object that may have further fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class NewEnvelope(_Open):
+    """An envelope to send, in any dialect. What is left out of its header is filled in."""
+
+    kind: str = Field(min_length=1, max_length=MAX_ID_CHARS, examples=["chat"])
+    payload: dict[str, Any]
+    id: str | None = Field(
+        None, description="Sent again within 10 minutes, the same is not delivered twice."
+    )
+    protocol: str | None = Field(None, description="The dialect; else the participant's.")
+    ts: str | None = None
+    sender: str | None = Field(None, alias="from", description="Must be the caller.")
+    to: Ids | None = None
+    correlation_id: Ids | None = None
+    correlationId: Ids | None = None  # noqa: N815 - the name on the wire
+    context: str | None = None
+
+
+class Accepted(_Open):
+    """An envelope was taken."""
+
+    id: str
+    status: Literal["accepted", "dropped"] = Field(
+        description="Accepted: it is kept, and everybody gets it. Dropped: nobody reads this kind."
+    )
+    seq: int | None = Field(description="Its number in the journal; none if it was dropped.")
+    timestamp: str
+
+
+class Wrong(_Open):
+    """What went wrong."""
+
+    error: str = Field(description="In a word, for programs.")
+    message: str = Field(description="In a sentence, for people.")
+
+
+class Envelope(_Open):
+    """An envelope of the space, in the caller's dialect, with its number."""
+
+    kind: str
+    seq: int
+
+
+class Messages(_Open):
+    """A page of what was said in a space."""
+
+    messages: list[Envelope]
+    next: int | None = Field(description="The `since` of the next page; none: this is the last.")
+    gap: bool = Field(description="Some of what was asked for may not be known any more.")
+
+
+class Participant(_Open):
+    """Somebody, and what they may send."""
+
+    id: str
+    capabilities: list[dict[str, Any]]
+
+
+class Me(_Open):
+    """Whom a token belongs to."""
+
+    id: str
+    space: str
+    dialect: str
+    capabilities: list[dict[str, Any]]
+
+
+class Participants(_Open):
+    """Who is in a space, in the order in which they came."""
+
+    participants: list[Participant]
+
+
+class Proposals(_Open):
+    """The proposals of a space, oldest first."""
+
+    proposals: list[dict[str, Any]]
+    gap: bool = Field(description="Older ones are not known any more.")
+
+
+class Health(_Open):
+    """How the gateway is."""
+
+    status: Literal["ok", "unavailable"]

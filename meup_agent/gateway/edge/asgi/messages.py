@@ -1,0 +1,253 @@
+"""Says an envelope, and reads what was said, without a connection (mew/v0.4 section 5.3)."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import anyio
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from meup_agent.errors import InvalidEnvelope, NotExpressible
+from meup_agent.gateway.admission import MAX_SEQ_DIGITS, NotAdmitted, dialect_named
+from meup_agent.gateway.edge.asgi.callers import participant_of
+from meup_agent.gateway.edge.asgi.problems import (
+    BAD_REQUEST,
+    TIMEOUT,
+    TOO_LARGE,
+    TOO_MANY,
+    WRONG_TYPE,
+    Json,
+    Problem,
+    not_admitted,
+    refused,
+)
+from meup_agent.gateway.edge.asgi.served import Served, read, told
+from meup_agent.gateway.hub import wall_clock
+from meup_agent.protocol.dialects import encode
+from meup_agent.protocol.limits import check_frame
+from meup_agent.protocol.space.decisions import Dropped, Refused
+from meup_agent.protocol.space.host import SpaceHost, numbered, rfc3339
+from meup_agent.protocol.space.journal import Entry
+from meup_agent.transport.base import DIALECT_HEADER
+
+PAGE: Final = 100
+"""Messages of a page, if nothing else is asked for."""
+
+MAX_PAGE: Final = 500
+"""Messages of the largest page that can be asked for."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+async def post_message(served: Served, request: Request) -> Response:
+    """Take an envelope; the answer comes when it is kept."""
+    identity, host = participant_of(served, request)
+    body = await _body(served, request)
+    try:
+        check_frame(body, max_bytes=served.limits.max_message_bytes)
+        given = _fields(body)
+        named = dialect_named(_text(given, "protocol") or request.headers.get(DIALECT_HEADER))
+    except InvalidEnvelope as invalid:
+        status = TOO_LARGE if invalid.problem == "too_large" else BAD_REQUEST
+        raise Problem(status, invalid.problem, str(invalid)) from None
+    except NotAdmitted as unknown:
+        raise not_admitted(unknown) from None
+    dialect = named or served.hub.dialect(identity)
+    now = rfc3339(wall_clock())
+    envelope_id = _text(given, "id") or secrets.token_hex(16)
+    defaults = {
+        "protocol": dialect,
+        "id": envelope_id,
+        "ts": now,
+        "from": identity.participant,
+    }
+    frame = _completed(body, given, defaults)
+    wait = host.too_fast(identity.participant)
+    if wait:
+        raise Problem(
+            TOO_MANY,
+            "limit_exceeded",
+            "you say more in a second than is taken here; send it again later",
+            headers={"Retry-After": str(math.ceil(wait))},
+        )
+
+    def ask(tell: Callable[[Entry | Refused | Dropped], None]) -> None:
+        host.receive_as(identity.participant, frame, dialect, tell)
+
+    answer = await told(ask)
+    if isinstance(answer, Refused):
+        raise refused(answer)
+    seq = answer.seq if isinstance(answer, Entry) else None
+    became = "dropped" if seq is None else "accepted"
+    return Json({"id": envelope_id, "status": became, "seq": seq, "timestamp": now})
+
+
+async def get_messages(served: Served, request: Request) -> Response:
+    """A page of what was said, from a number or a time on."""
+    identity, host = participant_of(served, request)
+    limit = page_size(request)
+    dialect = asked_dialect(request) or served.hub.dialect(identity)
+    since = request.query_params.get("since", "")
+    floor, until = host.journal.floor(host.name), host.delivered
+    after = await _after(host, since, until) if since else floor
+    # Whether anything was said between a time and the first that is kept, nobody knows any more.
+    gap = after < floor if is_seq(since) else bool(since) and after == floor
+    after = max(after, floor)
+    entries = await read(host, after=after, until=until, limit=limit + 1)
+    page = entries[:limit]
+    following = page[-1].seq if len(entries) > limit else None
+    body = b'{"messages":[%b],"next":%b,"gap":%b}' % (
+        b",".join(_frames(page, dialect)),
+        b"null" if following is None else b"%d" % following,
+        b"true" if gap else b"false",
+    )
+    return Json(body)
+
+
+def page_size(request: Request) -> int:
+    """How many are asked for at most.
+
+    Raises:
+        Problem: It is no number that can be.
+    """
+    said = request.query_params.get("limit", str(PAGE))
+    if not (said.isascii() and said.isdigit() and 1 <= int(said[:9]) <= MAX_PAGE):
+        raise Problem(BAD_REQUEST, "bad_query", f"limit must be a number from 1 to {MAX_PAGE}")
+    return int(said)
+
+
+def asked_dialect(request: Request) -> str | None:
+    """The dialect that is asked for in the query or by header; ``None``: none.
+
+    Raises:
+        Problem: It is none that is known here.
+    """
+    said = request.query_params.get("dialect") or request.headers.get(DIALECT_HEADER)
+    try:
+        return dialect_named(said)
+    except NotAdmitted as unknown:
+        raise not_admitted(unknown) from None
+
+
+def _frames(entries: Iterable[Entry], dialect: str) -> Iterable[bytes]:
+    """The entries that the dialect has words for, with their numbers."""
+    for entry in entries:
+        try:
+            yield numbered(encode(entry.envelope, dialect), entry.seq)
+        except NotExpressible:
+            continue
+
+
+def is_seq(text: str) -> bool:
+    """Whether a text is a number that an envelope can have."""
+    return text.isascii() and text.isdigit() and len(text) <= MAX_SEQ_DIGITS
+
+
+async def _after(host: SpaceHost, since: str, until: int) -> int:
+    """The number before the first message that is asked for.
+
+    Raises:
+        Problem: What is given is neither a number nor a time.
+    """
+    if is_seq(since):
+        return int(since)
+    try:
+        # A plus sign in a query means a blank.
+        moment = datetime.fromisoformat(since.replace(" ", "+"))
+        if moment.tzinfo is None:
+            raise ValueError
+        at = (moment - _EPOCH) // timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        raise Problem(
+            BAD_REQUEST,
+            "bad_query",
+            "since must be a message's 'seq', or a time such as 2026-01-31T12:00:00Z",
+        ) from None
+    return await _before(host, at, until)
+
+
+async def _before(host: SpaceHost, at: int, until: int) -> int:
+    """The number before the first entry that was accepted after a time, by halving what is kept."""
+    low, high = host.journal.floor(host.name), until
+    while low < high:
+        middle = (low + high) // 2
+        entries = await read(host, after=middle, until=until, limit=1)
+        if entries and entries[0].at <= at:
+            low = entries[0].seq
+        else:
+            high = middle
+    return low
+
+
+# --- the envelope that is sent ---
+
+
+async def _body(served: Served, request: Request) -> bytes:
+    """The body, as far as it may go.
+
+    Raises:
+        Problem: It is too large, too slow, or no JSON by its own word.
+    """
+    media = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if media.lower() != "application/json":
+        raise Problem(WRONG_TYPE, "unsupported_media_type", "send JSON, as application/json")
+    most = served.limits.max_message_bytes
+    body = bytearray()
+    try:
+        with anyio.fail_after(served.limits.join_timeout):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise Problem(
+                        TOO_LARGE,
+                        "too_large",
+                        f"an envelope may have at most {most} bytes",
+                        headers={"Connection": "close"},
+                    )
+    except TimeoutError:
+        raise Problem(
+            TIMEOUT, "too_slow", "the body did not arrive in time", headers={"Connection": "close"}
+        ) from None
+    except ClientDisconnect:
+        raise Problem(BAD_REQUEST, "bad_request", "the body is cut") from None
+    return bytes(body)
+
+
+def _fields(body: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        return _decode_fields(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidEnvelope("invalid_json", f"the body is no JSON object: {error}") from None
+
+
+def _text(given: dict[str, msgspec.Raw], name: str) -> str | None:
+    """A field's text; ``None`` if it is missing, null, empty, or something else."""
+    try:
+        value: Any = msgspec.json.decode(given[name]) if name in given else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return value if isinstance(value, str) and value else None
+
+
+def _completed(body: bytes, given: dict[str, msgspec.Raw], defaults: dict[str, str]) -> bytes:
+    """The frame: the body as it came, and before it what its header lacks."""
+    lacking = {
+        name: value
+        for name, value in defaults.items()
+        if name not in given or bytes(given[name]).strip() in (b"null", b'""')
+    }
+    if not lacking:
+        return body
+    kept = {name: value for name, value in given.items() if name not in lacking}
+    if len(kept) == len(given) and given:
+        # Unchanged, byte for byte, as it would be by WebSocket.
+        return msgspec.json.encode(lacking)[:-1] + b"," + body.lstrip()[1:]
+    return msgspec.json.encode({**lacking, **kept})

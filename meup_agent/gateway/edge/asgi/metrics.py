@@ -1,0 +1,88 @@
+"""What the gateway has counted, for Prometheus. No label names a participant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Final, cast
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from meup_agent.gateway.edge.asgi.served import Served
+
+PREFIX: Final = "meup_"
+
+_ABOUT: Final = {
+    "frames_in": ("messages_received", "Messages that members sent."),
+    "accepted": ("envelopes_accepted", "Envelopes of members that were accepted."),
+    "delivered": ("frames_delivered", "Frames handed to members, the gateway's own included."),
+    "dropped": ("envelopes_dropped", "Envelopes of kinds that nobody reads."),
+    "repeated": ("envelopes_repeated", "Envelopes that had been accepted before."),
+    "not_expressible": ("envelopes_not_expressible", "Envelopes that a dialect has no words for."),
+    "joined": ("connections_joined", "Connections that joined a space."),
+    "taken_over": ("connections_taken_over", "Connections that a newer one replaced."),
+    "left": ("participants_left", "Participants that left a space."),
+    "refused": ("envelopes_refused", "Envelopes that were refused, by the error's code."),
+    "closed": ("connections_closed", "Members that the gateway closed, by close code."),
+    "not_admitted": ("connections_not_admitted", "Callers that did not get in, by status."),
+}
+"""The metric for each counter, and what it says; a further counter is shown under its own name."""
+
+
+class Collector:
+    """Reads the gateway's numbers when they are asked for.
+
+    Args:
+        served: The gateway.
+    """
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+
+    def collect(self) -> Iterator[Metric]:
+        """Every number at this moment."""
+        counters = self._served.hub.counters
+        for field in fields(counters):
+            value: object = getattr(counters, field.name)
+            name, about = _ABOUT.get(field.name, (field.name, field.name.replace("_", " ")))
+            if isinstance(value, Counter):
+                family = CounterMetricFamily(PREFIX + name, about, labels=["code"])
+                for code, count in sorted(cast("Counter[object]", value).items(), key=str):
+                    family.add_metric([str(code)], count)
+                yield family
+            elif isinstance(value, int):
+                yield CounterMetricFamily(PREFIX + name, about, value=value)
+        yield from self._gauges()
+
+    def _gauges(self) -> Iterator[Metric]:
+        served = self._served
+        yield GaugeMetricFamily(
+            PREFIX + "connections",
+            "Connections of members, those that have not joined yet included.",
+            value=served.open_connections,
+        )
+        members = GaugeMetricFamily(PREFIX + "members", "Members of a space.", labels=["space"])
+        queued = GaugeMetricFamily(
+            PREFIX + "queued_bytes", "Bytes that wait for members of a space.", labels=["space"]
+        )
+        behind = GaugeMetricFamily(
+            PREFIX + "journal_behind",
+            "Envelopes of a space that are on their way into the journal.",
+            labels=["space"],
+        )
+        for name, host in served.hub.spaces.items():
+            members.add_metric([name], len(host.members))
+            waiting = sum(getattr(each, "queued_bytes", 0) for each in host.members)
+            queued.add_metric([name], waiting)
+            behind.add_metric([name], max(0, host.journal.latest(name) - host.delivered))
+        yield from (members, queued, behind)
+
+
+def registry(served: Served) -> CollectorRegistry:
+    """A registry of this gateway's numbers alone."""
+    found = CollectorRegistry(auto_describe=False)
+    found.register(Collector(served))
+    return found

@@ -1,0 +1,223 @@
+"""Every endpoint, in one table: the routes and the OpenAPI document are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from meup_agent.gateway.admission import MAX_SEQ_DIGITS
+from meup_agent.gateway.edge.asgi import bodies
+from meup_agent.gateway.edge.asgi.events import get_events
+from meup_agent.gateway.edge.asgi.health import get_alive, get_metrics, get_ready
+from meup_agent.gateway.edge.asgi.messages import MAX_PAGE, PAGE, get_messages, post_message
+from meup_agent.gateway.edge.asgi.proposals import get_proposals
+from meup_agent.gateway.edge.asgi.served import Served
+from meup_agent.gateway.edge.asgi.spaces import get_me, get_participants
+from meup_agent.protocol.dialects import ALSO_READ, DIALECTS
+from meup_agent.protocol.lifecycle import ProposalState
+
+Endpoint = Callable[[Served, Request], Awaitable[Response]]
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of an endpoint.
+
+    Attributes:
+        name: Its name.
+        where: ``path``, ``query`` or ``header``.
+        about: What it says.
+        schema: Its JSON schema.
+    """
+
+    name: str
+    where: str
+    about: str
+    schema: Schema
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An endpoint.
+
+    Attributes:
+        method: The HTTP method.
+        path: The path, with its parameters in braces.
+        name: What programs call it.
+        about: What it does.
+        endpoint: What answers.
+        answer: The body of the answer, or its media type.
+        problems: The statuses that say that something is wrong, besides those of every endpoint.
+        parameters: Its parameters.
+        body: The body of the request.
+        open: Whether it needs no token.
+    """
+
+    method: str
+    path: str
+    name: str
+    about: str
+    endpoint: Endpoint
+    answer: type[BaseModel] | str
+    problems: tuple[int, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    body: type[BaseModel] | None = None
+    open: bool = False
+
+
+_SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 10**MAX_SEQ_DIGITS - 1}
+_PARTICIPANT: Final = Parameter(
+    "participant", "path", "The participant, which must be the token's.", {"type": "string"}
+)
+_SPACE: Final = Parameter(
+    "space", "path", "The space, which must be the token's.", {"type": "string"}
+)
+_DIALECT: Final = Parameter(
+    "dialect",
+    "query",
+    "The dialect of the envelopes; else the participant's.",
+    {"type": "string", "enum": [*DIALECTS, *ALSO_READ]},
+)
+_LIMIT: Final = Parameter(
+    "limit",
+    "query",
+    "How many at most.",
+    {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": PAGE},
+)
+
+OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/participants/{participant}/messages",
+        "postMessage",
+        "Say something, as a message by WebSocket would: the same rules hold. The answer comes"
+        " when it is kept. What is left out of the header is filled in.",
+        post_message,
+        bodies.Accepted,
+        (400, 403, 408, 413, 415, 503),
+        (_PARTICIPANT,),
+        bodies.NewEnvelope,
+    ),
+    Operation(
+        "GET",
+        "/participants/{participant}/messages",
+        "getMessages",
+        "What was said in the token's space, oldest first, page by page.",
+        get_messages,
+        bodies.Messages,
+        (400, 403, 503),
+        (
+            _PARTICIPANT,
+            Parameter(
+                "since",
+                "query",
+                "The `seq` of the last envelope that is known already, or a time. Without it:"
+                " everything that is kept.",
+                {"anyOf": [_SEQ, {"type": "string", "format": "date-time"}]},
+            ),
+            _LIMIT,
+            _DIALECT,
+        ),
+    ),
+    Operation(
+        "GET",
+        "/me",
+        "getMe",
+        "Whom the token belongs to, and what they may send.",
+        get_me,
+        bodies.Me,
+    ),
+    Operation(
+        "GET",
+        "/spaces/{space}/participants",
+        "getParticipants",
+        "Who is in the space, and what they may send.",
+        get_participants,
+        bodies.Participants,
+        (403, 404),
+        (_SPACE,),
+    ),
+    Operation(
+        "GET",
+        "/spaces/{space}/proposals",
+        "getProposals",
+        "The latest proposals of the space, oldest first: their state, who decided them and why.",
+        get_proposals,
+        bodies.Proposals,
+        (400, 403, 404, 503),
+        (
+            _SPACE,
+            Parameter("id", "query", "Only those with this id.", {"type": "string"}),
+            Parameter(
+                "state",
+                "query",
+                "Only those in this state.",
+                {"type": "string", "enum": [str(each) for each in ProposalState]},
+            ),
+            Parameter(
+                "timeline",
+                "query",
+                "With every step.",
+                {"type": "boolean", "default": False},
+            ),
+            _LIMIT,
+        ),
+    ),
+    Operation(
+        "GET",
+        "/spaces/{space}/events",
+        "getEvents",
+        "What is said in the space, as it is said: server-sent events, whose id is the envelope's"
+        " `seq`. An event of the type `gap` says that some of what was asked for is not known any"
+        " more.",
+        get_events,
+        "text/event-stream",
+        (400, 403, 404, 503),
+        (
+            _SPACE,
+            Parameter("Last-Event-ID", "header", "The last `seq` that is known already.", _SEQ),
+            Parameter("since", "query", "The same, where no header can be sent.", _SEQ),
+            Parameter(
+                "follow",
+                "query",
+                "`false`: end when everything up to now has been read.",
+                {"type": "boolean", "default": True},
+            ),
+            _DIALECT,
+        ),
+    ),
+    Operation(
+        "GET",
+        "/healthz",
+        "getAlive",
+        "The process answers.",
+        get_alive,
+        bodies.Health,
+        open=True,
+    ),
+    Operation(
+        "GET",
+        "/readyz",
+        "getReady",
+        "Members can join, and what they say is kept.",
+        get_ready,
+        bodies.Health,
+        (503,),
+        open=True,
+    ),
+    Operation(
+        "GET",
+        "/metrics",
+        "getMetrics",
+        "What the gateway has counted, for Prometheus.",
+        get_metrics,
+        "text/plain",
+        open=True,
+    ),
+)

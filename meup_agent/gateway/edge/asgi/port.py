@@ -1,0 +1,168 @@
+"""The HTTP port of a gateway: uvicorn on the gateway's own loop, without signal handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import socket
+from email.utils import formatdate
+from typing import Any, Final
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.config import HttpConfig, Limits, TlsConfig
+from meup_agent.gateway.edge.asgi.app import http_app
+from meup_agent.gateway.edge.asgi.served import Served
+
+BACKLOG: Final = 2_048
+"""Callers that may wait to be taken; the system may allow fewer."""
+
+
+class HttpPort:
+    """The HTTP API of a gateway on a port of its own.
+
+    Args:
+        served: The gateway.
+        where: Where to listen.
+        tls: What it proves with who it is.
+        limits: How many callers it takes, and how long it waits for them.
+    """
+
+    def __init__(
+        self, served: Served, where: HttpConfig, tls: TlsConfig | None, limits: Limits
+    ) -> None:
+        self._where = where
+        self._tls = tls
+        config = uvicorn.Config(
+            _dated(http_app(lambda: served)),
+            http=_protocol(limits.handshake_timeout),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            # Whoever calls is limited by the address; nobody is to say another than their own.
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            limit_concurrency=limits.max_connections,
+            timeout_graceful_shutdown=math.ceil(limits.stop_timeout),
+            ssl_certfile=None if tls is None else tls.certificate,
+            ssl_keyfile=None if tls is None else tls.key,
+        )
+        self._server = uvicorn.Server(config)
+        self._socket: socket.socket | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens at."""
+        assert self._socket is not None, "it listens first"
+        return int(self._socket.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """The address for clients on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(
+            self._where.host, self._where.host
+        )
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    async def listen(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            ConfigurationError: The address cannot be listened at, or the certificate is wrong.
+        """
+        server = self._server
+        try:
+            server.config.load()
+        except OSError as error:
+            raise ConfigurationError(f"tls: the certificate or its key is wrong: {error}") from None
+        server.lifespan = server.config.lifespan_class(server.config)
+        self._socket = await _bound(self._where.host, self._where.port)
+        # Without its own endless loop: that only watches for signals and writes the date.
+        await server.startup(sockets=[self._socket])
+
+    async def stop(self) -> None:
+        """Answer what has been asked, and stop listening; takes ``stop_timeout`` at most."""
+        await self._server.shutdown()
+        self.abort()
+
+    def abort(self) -> None:
+        """Stop listening, and drop every connection."""
+        for server in self._server.servers:
+            server.close()
+        for connection in tuple(self._server.server_state.connections):
+            connection.transport.abort()
+
+
+async def _bound(host: str, port: int) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, *_, address = found[0]
+        return socket.create_server(address, family=family, backlog=BACKLOG)
+    except OSError as error:
+        number = error.errno or 0
+        # Where a name is not found, the number is not one of the system's.
+        why = os.strerror(number).lower() if number > 0 else str(error)
+        raise ConfigurationError(
+            f"cannot listen at {host}:{port} for HTTP: {why}; choose another host or port"
+        ) from None
+
+
+def _dated(app: ASGIApp) -> ASGIApp:
+    """The application, with the date in its answers (RFC 9110 section 6.6.1)."""
+
+    async def dated(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_dated(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"date", formatdate(usegmt=True).encode()),
+                ]
+            await send(message)
+
+        await app(scope, receive, send_dated)
+
+    return dated
+
+
+def _protocol(seconds: float) -> type[H11Protocol]:
+    """HTTP, for callers who say what they want within a time, header by header."""
+
+    class Patient(H11Protocol):
+        _late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._late = self.loop.call_later(seconds, self._drop)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.conn.their_state is not h11.IDLE:
+                self._done_waiting()
+            elif self._late is None and self.conn.trailing_data[0]:
+                self._late = self.loop.call_later(seconds, self._drop)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._done_waiting()
+            super().connection_lost(exc)
+
+        def _done_waiting(self) -> None:
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
+
+        def _drop(self) -> None:
+            self._late = None
+            self.transport.abort()
+
+    return Patient

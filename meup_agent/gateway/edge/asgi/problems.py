@@ -1,0 +1,137 @@
+"""What goes wrong over HTTP, in one form: ``{"error": code, "message": sentence}``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final, cast
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from meup_agent.gateway.admission import NotAdmitted
+from meup_agent.gateway.logs import log, shown
+from meup_agent.protocol.space.decisions import Refused
+
+BAD_REQUEST: Final = 400
+UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
+TIMEOUT: Final = 408
+TOO_LARGE: Final = 413
+WRONG_TYPE: Final = 415
+TOO_MANY: Final = 429
+UNAVAILABLE: Final = 503
+
+_OF_A_REFUSAL: Final = {
+    "too_large": TOO_LARGE,
+    "limit_exceeded": TOO_MANY,
+    "invalid_json": BAD_REQUEST,
+    "invalid_utf8": BAD_REQUEST,
+    "invalid_envelope": BAD_REQUEST,
+    "too_deep": BAD_REQUEST,
+}
+"""The status by a refusal's code; whatever else is refused is not allowed to this sender."""
+
+_CODES: Final = {
+    UNAUTHORIZED: "token_refused",
+    FORBIDDEN: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    TOO_MANY: "too_many_attempts",
+    UNAVAILABLE: "unavailable",
+}
+
+RETRY_SECONDS: Final = 1
+"""Seconds after which somebody who was too fast may try again."""
+
+
+class Json(Response):
+    """A JSON answer that no cache keeps."""
+
+    media_type = "application/json"
+
+    def __init__(
+        self, body: object, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        super().__init__(content, status, {"Cache-Control": "no-store", **(headers or {})})
+
+
+class Problem(Exception):
+    """A request cannot be answered as it was meant.
+
+    Args:
+        status: The HTTP status.
+        code: What happened, in a word for programs.
+        message: What happened and what to do, in a sentence for people.
+        headers: Further headers of the answer.
+        details: Further fields of the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **details: Any,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
+        self.body = {**details, "error": code, "message": message}
+
+    def answer(self) -> Response:
+        """The answer that says so."""
+        return Json(self.body, self.status, self.headers)
+
+
+def not_admitted(refused: NotAdmitted) -> Problem:
+    """What is answered to somebody who does not get in."""
+    headers = {"WWW-Authenticate": "Bearer"} if refused.status == UNAUTHORIZED else {}
+    headers.update(getattr(refused, "headers", {}))
+    code = _CODES.get(refused.status, "bad_request")
+    return Problem(refused.status, code, str(refused), headers=headers)
+
+
+def refused(decision: Refused) -> Problem:
+    """What is answered to the sender of an envelope that was refused."""
+    payload = decision.error.payload_object
+    code = str(payload.pop("error", decision.code))
+    message = str(payload.pop("message", ""))
+    status = _OF_A_REFUSAL.get(decision.code, FORBIDDEN)
+    headers = {"Retry-After": str(RETRY_SECONDS)} if status == TOO_MANY else {}
+    return Problem(status, code, message, headers=headers, **payload)
+
+
+async def on_problem(request: Request, error: Exception) -> Response:
+    """Answer a :class:`Problem`."""
+    problem = cast("Problem", error)
+    if problem.status in (UNAUTHORIZED, FORBIDDEN, TOO_MANY):
+        log.info(
+            "HTTP: %s %s was refused with %d: %s",
+            request.method,
+            shown(request.url.path),
+            problem.status,
+            shown(str(problem)),
+        )
+    return problem.answer()
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Answer what the routing refuses: an unknown path, a method that it does not take."""
+    found = cast("HTTPException", error)
+    code = _CODES.get(found.status_code, "error")
+    said = {
+        404: "there is nothing at this path; /openapi.json lists what there is",
+        405: "this path does not take this method; the header Allow lists those that it takes",
+    }.get(found.status_code, HTTPStatus(found.status_code).phrase)
+    return Json({"error": code, "message": said}, found.status_code, found.headers)
+
+
+async def on_failure(request: Request, error: Exception) -> Response:
+    """Answer what is our own mistake, without a word of what it was."""
+    return Json({"error": "internal", "message": "the gateway failed; its log says more"}, 500)

@@ -1,0 +1,72 @@
+"""What became of the proposals of a space, folded from its journal."""
+
+from __future__ import annotations
+
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import anyio
+from anyio.lowlevel import checkpoint
+from starlette.requests import Request
+from starlette.responses import Response
+
+from meup_agent.gateway.edge.asgi.callers import space_of
+from meup_agent.gateway.edge.asgi.messages import page_size
+from meup_agent.gateway.edge.asgi.problems import BAD_REQUEST, Json, Problem
+from meup_agent.gateway.edge.asgi.served import Served, read
+from meup_agent.protocol.audit import Audit, proposal_as_json
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.space.host import SpaceHost
+
+MAX_FOLDED: Final = 10_000
+"""Proposals of a space that are shown; one that was decided is forgotten first."""
+
+FOLD_PAGE: Final = 200
+"""Entries that are folded at a time, so that members are heard in between."""
+
+
+class Folded:
+    """The proposals of one space, which each reading brings up to date."""
+
+    def __init__(self) -> None:
+        self.audit = Audit(limit=MAX_FOLDED)
+        self.gap = False
+        self._lock = anyio.Lock()
+
+    async def catch_up(self, host: SpaceHost) -> None:
+        """Fold what was accepted since the last time."""
+        async with self._lock:
+            seen, until = self.audit.latest, host.delivered
+            while seen < until:
+                floor = host.journal.floor(host.name)
+                self.gap = self.gap or 0 < seen < floor
+                entries = await read(host, after=max(seen, floor), until=until, limit=FOLD_PAGE)
+                for entry in entries:
+                    self.audit.take(entry)
+                seen = entries[-1].seq if entries else until
+                await checkpoint()
+
+
+_folded: WeakKeyDictionary[SpaceHost, Folded] = WeakKeyDictionary()
+
+
+async def get_proposals(served: Served, request: Request) -> Response:
+    """The latest proposals, oldest first, each with what became of it."""
+    _, host = space_of(served, request)
+    query = request.query_params
+    wanted, state, limit = query.get("id"), query.get("state"), page_size(request)
+    if state is not None and state not in {str(each) for each in ProposalState}:
+        known = ", ".join(ProposalState)
+        raise Problem(BAD_REQUEST, "bad_query", f"state must be one of {known}")
+    timeline = query.get("timeline", "false")
+    if timeline not in ("true", "false"):
+        raise Problem(BAD_REQUEST, "bad_query", "timeline must be true or false")
+    folded = _folded.setdefault(host, Folded())
+    await folded.catch_up(host)
+    found = [
+        each
+        for each in folded.audit.proposals
+        if wanted in (None, each.id) and state in (None, str(each.state))
+    ]
+    said = [proposal_as_json(each, timeline=timeline == "true") for each in found[-limit:]]
+    return Json({"proposals": said, "gap": folded.gap})
