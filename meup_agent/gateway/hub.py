@@ -46,7 +46,10 @@ class Hub:
         new_id: Callable[[], str] | None = None,
         now: Callable[[], int] = wall_clock,
     ) -> None:
-        self.journal = journal or MemoryJournal(now)
+        kept = config.journal
+        self.journal = journal or MemoryJournal(
+            now, max_entries=kept.memory_entries, max_bytes=kept.memory_bytes
+        )
         self._config = config
         self.counters = Counters()
         self.tokens = config.tokens()

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import picows
@@ -18,10 +18,16 @@ from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge.connection import Connection
 from meup_agent.gateway.edge.handshake import read_handshake
 from meup_agent.gateway.edge.picows_log import PicowsLog
-from meup_agent.gateway.hub import Hub
+from meup_agent.gateway.hub import Hub, wall_clock
+from meup_agent.gateway.journal.keeping import kept
+from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.member import Turn
 from meup_agent.protocol.space.counters import Counters
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.edge.asgi.port import HttpPort
+    from meup_agent.protocol.space.journal import MemoryJournal
 
 RESTARTING: Final = 1012
 """Close code of a gateway that stops: its members dial again (PROTOCOL 3)."""
@@ -49,21 +55,42 @@ class RunningGateway:
         limits: What it takes and waits for.
         loop: The loop it runs on.
         turn: Who has something to write in this turn of the loop.
+        http: Its HTTP port, if it has one.
+        failed: Set when nothing can be kept any more; then it has stopped by itself.
+        failure: Why, in one sentence.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.hub = Hub(config)
+    def __init__(self, config: Config, journal: MemoryJournal | SqliteJournal) -> None:
+        self.hub = Hub(config, journal=journal)
         self.limits = config.limits
         self.loop = asyncio.get_running_loop()
         self.turn = Turn(self.loop)
+        self.http: HttpPort | None = None
         self._connections: set[Connection] = set()
         self._stopping = False
         self._empty = anyio.Event()
+        self.failed = anyio.Event()
+        self.failure = ""
+        self._full = False
+        self._file = journal if isinstance(journal, SqliteJournal) else None
+        if self._file is not None:
+            self._file.on_full = self._hold
+            self._file.on_failed = self._fail
 
     @property
     def counters(self) -> Counters:
         """What has happened since it began to listen."""
         return self.hub.counters
+
+    @property
+    def listening(self) -> bool:
+        """Whether it takes connections."""
+        return not self._stopping
+
+    @property
+    def open_connections(self) -> int:
+        """Connections at this moment, those that have not joined yet included."""
+        return len(self._connections)
 
     @property
     def port(self) -> int:
@@ -86,12 +113,18 @@ class RunningGateway:
         """Play a killed gateway: stop listening and drop every socket without a close frame."""
         self._stopping = True
         self._server.close()
+        if self._file is not None:
+            self._file.abandon()
+        if self.http is not None:
+            self.http.abort()
         for connection in tuple(self._connections):
             connection.abort()
 
     def opened(self, connection: Connection) -> None:
         """Count a connection in."""
         self._connections.add(connection)
+        if self._full:
+            connection.hold(True)
 
     def lost(self, connection: Connection) -> None:
         """Count a connection out."""
@@ -130,14 +163,39 @@ class RunningGateway:
         """Close every connection with 1012 and stop listening; takes ``stop_timeout`` at most."""
         self._stopping = True
         self._server.close()
-        self.hub.close(RESTARTING, "the gateway stops; connect again")
-        for connection in tuple(self._connections):
-            connection.shut(RESTARTING, "the gateway stops; connect again")
+        if self._file is not None:
+            # Who sent something hears that it was accepted, and then that the gateway stops.
+            await self._file.flush(self.limits.stop_timeout)
+        self._close_all("the gateway stops; connect again")
+        if self.http is not None:
+            # What it was asked is answered, and kept, before the journal is closed.
+            with anyio.CancelScope(shield=True):
+                await self.http.stop()
         await self._until_empty(self.limits.stop_timeout)
         self.abort()
         await self._until_empty(LAST_TURNS)
         with anyio.move_on_after(LAST_TURNS, shield=True):
             await self._server.wait_closed()
+
+    def _close_all(self, reason: str) -> None:
+        self.hub.close(RESTARTING, reason)
+        for connection in tuple(self._connections):
+            connection.shut(RESTARTING, reason)
+
+    def _hold(self, full: bool) -> None:
+        """Read nothing from anybody while too much waits for the disk, and then go on."""
+        self._full = full
+        for connection in tuple(self._connections):
+            connection.hold(full)
+
+    def _fail(self, sentence: str) -> None:
+        """Stop: what cannot be kept is not accepted either."""
+        log.error("%s", sentence)
+        self.failure = sentence
+        self._stopping = True
+        self._server.close()
+        self._close_all("the gateway cannot keep what is said; connect again later")
+        self.failed.set()
 
     async def _until_empty(self, timeout: float) -> None:
         # Shielded: a program that is cancelled stops its gateway in the same order.
@@ -177,7 +235,8 @@ async def serve(
 ) -> AsyncGenerator[RunningGateway]:
     """Run a gateway for the length of a block.
 
-    Leaving the block closes every member with 1012 and takes ``stop_timeout`` at most.
+    Leaving the block closes every member with 1012 and takes ``stop_timeout`` at most. A gateway
+    that can keep nothing any more stops by itself: see :attr:`RunningGateway.failed`.
 
     Args:
         config: Its spaces and limits.
@@ -185,15 +244,25 @@ async def serve(
         port: Where to listen, in place of the configuration's; 0: any free port.
 
     Raises:
-        ConfigurationError: The address cannot be listened at, or the configuration is wrong.
+        ConfigurationError: The address cannot be listened at, the journal's file cannot be used, or
+            the configuration is wrong.
     """
-    gateway = RunningGateway(config)
-    await gateway.listen(
-        config.host if host is None else host, config.port if port is None else port
-    )
-    log.info("listening at %s", gateway.url)
-    try:
-        yield gateway
-    finally:
-        await gateway.stop()
-        log.info("stopped listening at %s", gateway.url)
+    async with kept(config.journal, wall_clock) as journal:
+        gateway = RunningGateway(config, journal)
+        await gateway.listen(
+            config.host if host is None else host, config.port if port is None else port
+        )
+        log.info("listening at %s", gateway.url)
+        try:
+            if config.http is not None:
+                # Loaded only where it is wanted: a web framework takes its time.
+                from meup_agent.gateway.edge.asgi.port import HttpPort
+
+                http = HttpPort(gateway, config.http, config.tls, config.limits)
+                await http.listen()
+                gateway.http = http
+                log.info("listening at %s for HTTP", http.url)
+            yield gateway
+        finally:
+            await gateway.stop()
+            log.info("stopped listening at %s", gateway.url)

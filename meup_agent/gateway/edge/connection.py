@@ -175,6 +175,15 @@ class Connection(WSListener):
         else:
             self.close(code, reason)
 
+    def hold(self, held: bool) -> None:
+        """Read nothing from the socket, or read again."""
+        if self._wire.is_closing():
+            return
+        if held:
+            self._wire.pause_reading()
+        else:
+            self._wire.resume_reading()
+
     def abort(self) -> None:
         """Drop the socket, as a killed process does: no close frame, nothing is written out."""
         self._ended_by = self._ended_by or LOST

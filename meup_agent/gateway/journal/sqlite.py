@@ -56,6 +56,10 @@ _FACTS: Final = "SELECT key, value FROM fact WHERE space = ? ORDER BY said"
 _LAST: Final = "SELECT max(seq) FROM envelope WHERE space = ?"
 
 
+def _ignore(_: object) -> None:
+    """Nobody has asked to be told."""
+
+
 class SqliteJournal:
     """A :class:`~meup_agent.protocol.space.journal.Journal` in an SQLite file.
 
@@ -66,6 +70,8 @@ class SqliteJournal:
         path: The file; made if it is not there.
         config: What is kept, and how surely.
         now: Tells the time in microseconds since 1970 (UTC).
+
+    Attributes:
         on_full: Told that too much waits to be committed (``True``), and that it does not any more.
         on_failed: Told once that nothing can be kept any more, and why.
 
@@ -78,14 +84,11 @@ class SqliteJournal:
         path: Path,
         config: JournalConfig,
         now: Callable[[], int],
-        *,
-        on_full: Callable[[bool], None],
-        on_failed: Callable[[str], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._now = now
-        self._on_full = on_full
-        self._on_failed = on_failed
+        self.on_full: Callable[[bool], None] = _ignore
+        self.on_failed: Callable[[str], None] = _ignore
         self._database = Database(path, config.synchronous)
         # Of each space; floors are raised by the writer.
         self._floors: dict[str, int] = {}
@@ -149,7 +152,7 @@ class SqliteJournal:
         self._bytes += size
         if not self._full and self._too_much(1):
             self._full = True
-            self._on_full(True)
+            self.on_full(True)
         return seq
 
     def after(self, then: Callable[[], None]) -> None:
@@ -265,7 +268,7 @@ class SqliteJournal:
         finally:
             if self._full and not self._too_much(2):
                 self._full = False
-                self._on_full(False)
+                self.on_full(False)
             # Also where one of them raised: the others have been promised, too.
             if self._is_due():
                 self._draining = True
@@ -283,7 +286,7 @@ class SqliteJournal:
             return
         self._ended = True
         self._then.clear()
-        self._on_failed(
+        self.on_failed(
             f"the journal {self._database.path} cannot be written: {why(error)}; nothing more is"
             " accepted; make room or repair the disk, and start the gateway again"
         )
