@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.conformance.lines import REQUIRED as CONFORMANCE
+
 LIFECYCLE: Final = {
     "4.1.only_the_proposer": "only the original proposer withdraws",
     "4.1.no_answer": "withdraw and reject are not confirmed; late and unknown ones are no error",
@@ -247,5 +249,6 @@ REQUIREMENTS: Final = (
     | CONNECTION
     | PATTERNS
     | DIALECTS
+    | CONFORMANCE
 )
 """Rule id -> what it says. Further parts of the protocol add their own tables here."""

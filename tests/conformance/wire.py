@@ -34,7 +34,7 @@ class Wire:
         self.dialect = dialect
         self._ids = 0
 
-    def send(self, kind: str, payload: object = None, **header: object) -> str:
+    def send(self, kind: str, payload: object = None, /, **header: object) -> str:
         """Sends an envelope that has all that the dialect wants; returns its id."""
         self._ids += 1
         fields: Json = {
@@ -110,6 +110,7 @@ class Site:
             self.gateway.url + path,
             additional_headers=headers,
             compression=None,
+            max_size=None,
             open_timeout=PATIENCE,
             close_timeout=0.2,
         )

@@ -1,0 +1,300 @@
+"""What the two specifications ask of a gateway, line by line, and what ours does about it.
+
+`A` is meup/v0.2, and holds for mew/v0.4, too; `C` is what mew/v0.4 changes or adds; `E` is what
+neither says and interoperation has shown. docs/explanation/conformance.md is made of this; a test
+says so if it is not.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Level = Literal["MUST", "SHOULD", "MAY", "rule"]
+"""As the specification writes it; `rule`: stated as a plain fact, without such a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that is required.
+
+    Attributes:
+        id: `A.G1`: part and number.
+        level: How strongly.
+        section: Where the specification says it; empty where neither does.
+        requires: What, in short.
+        note: What there is to know of how ours keeps it.
+        differs: What ours does instead, and why; empty where it keeps the line.
+        shown_by: Rules whose tests show it, where it is none itself.
+    """
+
+    id: str
+    level: Level
+    section: str
+    requires: str
+    note: str = ""
+    differs: str = ""
+    shown_by: tuple[str, ...] = ()
+
+
+A: Final = (
+    Line(
+        "A.G1",
+        "MUST",
+        "3",
+        "every frame is one JSON envelope",
+        note="so is all that the gateway says; the one exception is a client's join frame, which"
+        " existing clients send first",
+    ),
+    Line(
+        "A.G2",
+        "MUST",
+        "3, 6.1",
+        "`protocol` is exactly the version; versions must match",
+        note="what names another, or none, is refused with `invalid_envelope`",
+    ),
+    Line(
+        "A.G3",
+        "rule",
+        "3",
+        "`id`, `ts`, `from`, `kind` and `payload` are there",
+        differs="`ts` may be missing: the protocol's older dialects have none. Without any of the"
+        " others an envelope is refused; the gateway's own have all of them",
+    ),
+    Line(
+        "A.G4",
+        "rule",
+        "3",
+        "`to` is a list; empty or omitted means everybody",
+        note="one name in place of a list is understood as a list of one",
+    ),
+    Line(
+        "A.G5",
+        "rule",
+        "3",
+        "`correlation_id` is always a list",
+        note="it is wherever the gateway writes one. A member's single id is understood, and passes"
+        " as it came within its dialect",
+    ),
+    Line(
+        "A.G6",
+        "SHOULD",
+        "3",
+        "`system/error` names the envelope that caused it in `correlation_id`",
+        note="wherever an id could be read",
+    ),
+    Line(
+        "A.G7",
+        "MUST",
+        "3.8.1, 5.2",
+        "who connects is sent `system/welcome`: its id, its capabilities, the others",
+    ),
+    Line(
+        "A.G8",
+        "rule",
+        "3.7",
+        "everybody is sent `system/presence` when somebody joins",
+        note="the newcomer, too",
+    ),
+    Line("A.G9", "rule", "3.7", "everybody is sent `system/presence` when somebody leaves"),
+    Line("A.G10", "MUST", "4.1, 7.1", "`from` is checked against who was authenticated"),
+    Line(
+        "A.G11",
+        "MUST",
+        "4.1",
+        "no participant says `system/*`",
+        note="not with the capability `*` either. `system/heartbeat` and `system/register`, which"
+        " existing clients send, are dropped without an error",
+    ),
+    Line(
+        "A.G12",
+        "MUST",
+        "4.2, 5.2",
+        "capabilities are enforced on every message",
+        note="cancelling, progress, withdrawing and answering what one was asked need none",
+    ),
+    Line(
+        "A.G13",
+        "rule",
+        "3.8.2, 8.1",
+        "a violation is answered with `capability_violation`, `attempted_kind` and"
+        " `your_capabilities`",
+    ),
+    Line(
+        "A.G14",
+        "rule",
+        "4.1, 4.2",
+        "patterns match kind and payload: exact, wildcards, nested, regular expressions, JSONPath",
+        note="of JSONPath children and descendants, no filters",
+    ),
+    Line(
+        "A.G15",
+        "rule",
+        "4.2, 8.1",
+        "payloads are neither parsed nor validated",
+        differs="every frame is decoded: what some reader could not decode must not be delivered,"
+        " and a capability may be about the payload. What stands in a payload is not"
+        " validated, but that it is an object",
+    ),
+    Line(
+        "A.G16",
+        "rule",
+        "8.1",
+        "an envelope is passed on unmodified",
+        note="byte for byte to whoever speaks its dialect. A member that asked to resume finds"
+        " `seq` added; other dialects get it translated",
+    ),
+    Line(
+        "A.G17",
+        "rule",
+        "8.1, 3.2.1",
+        "envelopes are routed by `to`; proposers can observe what becomes of a proposal",
+        differs="everything goes to everybody, and `to` says whom it is for. The two halves of the"
+        " line exclude each other: where targets are hidden, a proposer sees neither the"
+        " fulfillment nor its result. mew/v0.4 decides as we do",
+    ),
+    Line(
+        "A.G18",
+        "rule",
+        "5.2, 8.1",
+        "`GET /ws?space=<name>` with a bearer token that says who one is",
+        note="any other path does; a join frame can say it, too. The token decides either way",
+    ),
+    Line("A.G30", "rule", "3.3.1", "only the original proposer can withdraw"),
+    Line(
+        "A.G31",
+        "rule",
+        "3.6",
+        "spaces are isolated from each other",
+        note="so are the tokens and capabilities of the same name in two spaces",
+    ),
+)
+
+C: Final = (
+    Line(
+        "C.W1",
+        "MUST",
+        "3, 6.1",
+        "`protocol` is `mew/v0.4`",
+        note="`mew/v0.3` is read, too, and goes out as `mew/v0.4`",
+    ),
+    Line("C.W2", "rule", "3, 2.1", "all messages are visible to all, whatever `to` says"),
+    Line("C.W3", "MUST", "4.1", "`from` is checked"),
+    Line(
+        "C.W4",
+        "MUST",
+        "4.1",
+        "participants' `system/*` are rejected",
+        note="`system/heartbeat` and `system/register` are dropped without an error",
+    ),
+    Line(
+        "C.W5",
+        "MUST",
+        "3.8.1",
+        "`system/welcome` on connecting, with `active_streams` where there are any",
+        note="there are no streams here, so none are listed",
+    ),
+    Line("C.W26", "rule", "8.1", "the token of the `Authorization` header says who one is"),
+    Line(
+        "C.W28",
+        "rule",
+        "",
+        "existing gateways let everybody send `mcp/response`",
+        differs="everybody may answer what they were asked, and only that: an answer that nobody"
+        " asked for may end somebody's wait",
+    ),
+)
+
+E: Final = (
+    Line(
+        "E.E1",
+        "rule",
+        "",
+        "one's own echoes are ignored",
+        note="by agents",
+        shown_by=("4.11.echo",),
+    ),
+    Line(
+        "E.E2",
+        "rule",
+        "",
+        "a response counts only from whom the request was addressed to",
+        note="for agents",
+        shown_by=("5.who.response",),
+    ),
+    Line(
+        "E.E3",
+        "rule",
+        "",
+        "a notification is never answered",
+        note="by agents",
+        shown_by=("2.answered_notification",),
+    ),
+    Line(
+        "E.E4",
+        "rule",
+        "",
+        "all entries of `correlation_id` are looked at",
+        note="by agents, and by the gateway where it decides who may answer or withdraw",
+        shown_by=("4.4.all_correlation_ids",),
+    ),
+    Line(
+        "E.E5",
+        "rule",
+        "",
+        "odd payloads are read: without `jsonrpc`, results of any kind, text for error codes",
+        note="the gateway passes them on as they are",
+    ),
+    Line(
+        "E.E6",
+        "rule",
+        "",
+        "a second `system/welcome` is an update of one's capabilities",
+        note="for agents",
+        shown_by=("2.second_welcome",),
+    ),
+    Line(
+        "E.E7",
+        "rule",
+        "",
+        "after a reconnect one joins again, and open requests are dealt with",
+        note="by agents",
+        shown_by=("2.probe", "5.own.waiting.connection_lost"),
+    ),
+    Line(
+        "E.E8",
+        "rule",
+        "",
+        "binary frames are expected, and text that begins with `#`",
+        note="a binary frame that holds an envelope is one; frames of streams are refused with"
+        " `invalid_json`",
+    ),
+    Line(
+        "E.E9",
+        "rule",
+        "",
+        "existing gateways never ping, never time a peer out, and do not close when they stop",
+        differs="ours does all three: after 20 s of silence it pings, after 20 s more it drops the"
+        " connection, and it closes with 1012 when it stops",
+    ),
+    Line(
+        "E.E10",
+        "rule",
+        "",
+        "existing gateways take messages of up to 100 MiB",
+        differs="4 MiB, since each message is handed to every member; `too_large`, and 1009",
+    ),
+)
+
+LINES: Final = (*A, *C, *E)
+
+NOT_HERE: Final = {
+    "C.W6": "what a `stream/request` said is kept in `active_streams` (3.8.1, 3.10.1)",
+    "C.W16": "after `participant/shutdown` envelopes are refused until it joins again (3.9.10)",
+    "C.W17": "a pause may be enforced (3.9.1)",
+    "C.W18–W23": "streams: `stream/request`, `stream/open`, data frames, writers (3.10)",
+    "C.W27": "`participant/request-status` and the other `participant/*` (3.9): passed on as any"
+    " other kind, and nothing is done about them",
+}
+"""What the specifications ask and this gateway does not have."""
+
+REQUIRED: Final = {line.id: line.requires for line in LINES if not line.shown_by}
+"""Those that have tests of their own."""

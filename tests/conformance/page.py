@@ -1,0 +1,118 @@
+"""Makes docs/explanation/conformance.md of the requirements and the tests that name them."""
+
+import ast
+from pathlib import Path
+from typing import Final
+
+from tests.conformance.lines import LINES, NOT_HERE, A, C, E, Line
+from tests.programs import ROOT
+
+PAGE: Final = ROOT / "docs" / "explanation" / "conformance.md"
+TESTS: Final = ROOT / "tests"
+
+PARTS: Final = (
+    (
+        "meup/v0.2",
+        A,
+        "These hold for `mew/v0.4` as well; every test runs in both dialects.",
+    ),
+    ("mew/v0.4", C, "What the newer version changes or adds."),
+    (
+        "What neither says",
+        E,
+        "Learned from what existing participants and gateways do. Some lines are for agents, and"
+        " are shown by the tests of this package's own.",
+    ),
+)
+
+
+def shown_by_rule() -> dict[str, list[str]]:
+    """The tests that name each rule, as `file::function` below tests/."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        place = path.relative_to(TESTS).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for rule in _rules(node):
+                    found.setdefault(rule, []).append(f"{place}::{node.name}")
+    return found
+
+
+def _rules(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    return [
+        ast.literal_eval(argument)
+        for decorator in function.decorator_list
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.rule"
+        for argument in decorator.args
+    ]
+
+
+def page() -> str:
+    """The page's text."""
+    tests = shown_by_rule()
+    differing = [line for line in LINES if line.differs]
+    kept = sum(not line.differs for line in LINES)
+    parts = [
+        HEAD.format(kept=kept, all=len(LINES), differing=len(differing)),
+        _table(("line", "what is asked", "what ours does, and why"), map(_difference, differing)),
+        "## What is not here\n",
+        _table(("line", "what is asked"), ((f"`{id}`", says) for id, says in NOT_HERE.items())),
+    ]
+    for title, lines, says in PARTS:
+        parts += [f"## {title}\n", f"{says}\n"]
+        rows = (_row(line, tests) for line in lines)
+        parts.append(_table(("line", "level", "section", "what is asked", "ours"), rows))
+        parts += ["### The tests\n", _table(("line", "test"), _shown(lines, tests))]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _difference(line: Line) -> tuple[str, ...]:
+    return f"`{line.id}`", line.requires, line.differs
+
+
+def _row(line: Line, tests: dict[str, list[str]]) -> tuple[str, ...]:
+    assert any(rule in tests for rule in line.shown_by or (line.id,)), f"{line.id} has no test"
+    ours = f"**differs**: {line.differs}" if line.differs else f"keeps it{_after(line.note)}"
+    return f"`{line.id}`", line.level, line.section or "–", line.requires, ours
+
+
+def _after(note: str) -> str:
+    return f"; {note}" if note else ""
+
+
+def _shown(lines: tuple[Line, ...], tests: dict[str, list[str]]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for line in lines:
+        named = {test: None for rule in line.shown_by or (line.id,) for test in tests.get(rule, ())}
+        shown = [f"`{test.partition('::')[2]}` in `{test.partition('::')[0]}`" for test in named]
+        rows.append((f"`{line.id}`", "<br>".join(shown)))
+    return rows
+
+
+def _table(head: tuple[str, ...], rows: object) -> str:
+    assert hasattr(rows, "__iter__")
+    written = [head, ("---",) * len(head), *rows]
+    lines = "".join(f"| {' | '.join(cells)} |\n" for cells in written)
+    return f'<div class="meup-tight" markdown>\n\n{lines}\n</div>\n'
+
+
+HEAD: Final = """\
+<!-- Made by `python -m tests.conformance`; a test fails if it was not. -->
+
+# Conformance
+
+The gateway speaks the dialects of two published versions of the protocol, `meup/v0.2` and
+`mew/v0.4`. What their specifications ask of a gateway stands here line by line, each with what ours
+does about it and the tests that show it: they drive a gateway over a real socket. Of {all} lines it
+keeps {kept} and deliberately differs in {differing}. Where a specification contradicts itself, or
+the other one, [the protocol](../protocol.md) decides.
+
+A level is the specification's word; *rule* is what it states as a plain fact.
+
+## Where ours differs
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    Path(PAGE).write_text(page(), encoding="utf-8")
