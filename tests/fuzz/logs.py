@@ -11,10 +11,12 @@ class _Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__(1)
         self.lines: list[str] = []
+        self.unexpected: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        assert record.exc_info is None, "something was not expected"
         self.lines.append(record.getMessage())
+        if record.exc_info is not None or record.levelno >= logging.ERROR:
+            self.unexpected.append(self.format(record))
 
 
 @contextmanager
@@ -31,6 +33,7 @@ def checked_log(*secrets: str) -> Generator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         logger.propagate = propagate
+    assert not handler.unexpected, handler.unexpected[0]
     for line in handler.lines:
         assert line.isprintable(), f"logged as it came: {line!r}"
         assert not any(secret in line for secret in secrets), f"a token is logged: {line!r}"

@@ -1,0 +1,96 @@
+"""What the fuzzers began with and what they found, replayed; and proof that they can find."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from meup_agent.protocol.space.listeners import Listeners
+from tests.fuzz import connection, port, space
+from tests.fuzz.frames import EXAMPLES
+from tests.fuzz.mutator import Mutator
+from tests.fuzz.targets import MAX_BYTES, NAMES, cases, target
+
+INPUTS = [
+    *(
+        pytest.param(name, seed, id=f"{name}-seed-{number}")
+        for name in NAMES
+        for number, seed in enumerate(target(name).SEEDS)
+    ),
+    *(pytest.param(name, path, id=f"{name}-{path.name}") for name in NAMES for path in cases(name)),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed_port() -> Iterator[None]:
+    yield
+    port.close()
+
+
+@pytest.mark.parametrize(("name", "data"), INPUTS)
+def test_input_does_no_harm(name: str, data: bytes | Path) -> None:
+    target(name).run(data if isinstance(data, bytes) else data.read_bytes())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_some_by_chance_do_no_harm(name: str) -> None:
+    found, random = target(name), Random(name)
+    mutate = Mutator(found.SEEDS)
+    for _ in range(20):
+        found.run(mutate(random.choice(found.SEEDS), MAX_BYTES, random.getrandbits(32)))
+
+
+def test_mutator_keeps_its_word() -> None:
+    mutate = Mutator(space.SEEDS)
+    made = {mutate(space.SEEDS[0], 1_000, seed) for seed in range(200)}
+    assert len(made) > 100
+    assert max(map(len, made)) <= 1_000
+    assert mutate(b"", 10, 7) == mutate(b"", 10, 7)
+
+
+# --- a target that cannot fail finds nothing ------------------------------------------------
+
+
+def test_forged_sender_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meup_agent.protocol.space.space.Space._refused", lambda *_: None)
+    frame = EXAMPLES["meup/v0.1"][0]
+    for forged in (b'"mew"', b'"system:gateway"'):
+        with pytest.raises(AssertionError):
+            space.run(b"D\nM\nd " + frame.replace(b'"dots"', forged))
+
+
+def test_lost_envelope_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    deliver = Listeners.deliver
+
+    def forgetful(self: Listeners, entry, frame):  # type: ignore[no-untyped-def] # as deliver
+        return 0 if entry.envelope.id == "j1" else deliver(self, entry, frame)
+
+    monkeypatch.setattr(Listeners, "deliver", forgetful)
+    seed = b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"][:4])
+    with pytest.raises(AssertionError):
+        space.run(b"D\nM\n-d\nd\n" + b"M\nD\n" + seed + b"\nD 1000000")
+
+
+def test_exception_at_the_port_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def clumsy(*_: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("meup_agent.gateway.edge.connection.Connection._take", clumsy)
+    with pytest.raises(ValueError, match=r"^$"):
+        connection.run(connection.SEEDS[0])
+
+
+def test_logged_token_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "meup_agent.gateway.edge.connection.Connection._name", lambda _: connection.SECRETS[0]
+    )
+    with pytest.raises(AssertionError, match="a token is logged"):
+        connection.run(connection.SEEDS[0])
+
+
+def test_unescaped_text_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meup_agent.cli.wording.visible", lambda text, *_: text)
+    frame = b'{"protocol":"meup/v0.1","id":"1","from":"\\u001b[2J","kind":"chat","payload":{}}'
+    with pytest.raises(AssertionError):
+        target("terminal").run(b"100\n" + frame)
