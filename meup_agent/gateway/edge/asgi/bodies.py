@@ -63,6 +63,9 @@ class Messages(_Open):
     """A page of what was said in a space."""
 
     messages: list[Envelope]
+    times: list[str] = Field(
+        description="When each of them was accepted, by the gateway's clock (RFC 3339)."
+    )
     next: int | None = Field(description="The `since` of the next page; none: this is the last.")
     gap: bool = Field(description="Some of what was asked for may not be known any more.")
 

@@ -104,8 +104,10 @@ async def get_messages(served: Served, request: Request) -> Response:
     entries = await read(host, after=after, until=until, limit=limit + 1)
     page = entries[:limit]
     following = page[-1].seq if len(entries) > limit else None
-    body = b'{"messages":[%b],"next":%b,"gap":%b}' % (
-        b",".join(_frames(page, dialect)),
+    messages = list(_frames(page, dialect))
+    body = b'{"messages":[%b],"times":%b,"next":%b,"gap":%b}' % (
+        b",".join(frame for frame, _ in messages),
+        msgspec.json.encode([rfc3339(at) for _, at in messages]),
         b"null" if following is None else b"%d" % following,
         b"true" if gap else b"false",
     )
@@ -137,11 +139,11 @@ def asked_dialect(request: Request) -> str | None:
         raise not_admitted(unknown) from None
 
 
-def _frames(entries: Iterable[Entry], dialect: str) -> Iterable[bytes]:
-    """The entries that the dialect has words for, with their numbers."""
+def _frames(entries: Iterable[Entry], dialect: str) -> Iterable[tuple[bytes, int]]:
+    """The entries that the dialect has words for, with their numbers, and when they came."""
     for entry in entries:
         try:
-            yield numbered(encode(entry.envelope, dialect), entry.seq)
+            yield numbered(encode(entry.envelope, dialect), entry.seq), entry.at
         except NotExpressible:
             continue
 
