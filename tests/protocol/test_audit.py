@@ -392,6 +392,20 @@ def test_with_a_limit_everything_is_bounded() -> None:
     assert [item.id for item in journal.audit.proposals] == ["p47", "p48", "p49"]
 
 
+def test_with_a_limit_bytes_are_bounded_too() -> None:
+    audit = Audit(limit=100, max_bytes=50_000)
+    payload = payloads.proposal("tools/call", {"name": "x", "arguments": {"text": "x" * 9_000}})
+    for seq in range(1, 20):
+        envelope = draft(kinds.MCP_PROPOSAL, payload, id=f"p{seq}", sender="alice")
+        audit.take(Entry(seq, "demo", BEGIN, envelope))
+    assert 4 <= len(audit.proposals) <= 6
+    for seq in range(20, 500):
+        text = {"message": "x" * 1_000}
+        envelope = draft(kinds.CHAT, text, id=f"c{seq}", sender="eve", correlation=("p19",))
+        audit.take(Entry(seq, "demo", BEGIN, envelope))
+    assert sum(item.size for item in audit.proposals) <= 50_000
+
+
 def test_past_its_time_is_a_hint_only() -> None:
     journal = Journal()
     call = {"name": "x", "_meta": {payloads.EXPIRES_AT: "2023-11-14T22:14:00+00:00"}}

@@ -44,6 +44,12 @@ from meup_agent.protocol.space.journal import Entry
 MAX_OPERATIONS: Final = 10_000
 """What was done to the space is kept up to so many operations, where proposals are bounded."""
 
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Bytes that proposals and what was said about them take, where they are bounded."""
+
+_STEP_BYTES: Final = 500
+# What a step takes besides its words, as a round figure.
+
 _ME: Final = "\0audit"
 """The table's own name: one that no participant can have, so that nobody's words are its own."""
 
@@ -79,11 +85,14 @@ class Audit:
 
     Args:
         limit: Proposals that are kept; one that was decided is forgotten first.
+        max_bytes: Bytes that they may take, where there is a limit.
     """
 
-    def __init__(self, *, limit: int | None = None) -> None:
+    def __init__(self, *, limit: int | None = None, max_bytes: int = MAX_BYTES) -> None:
         ids = count()
         self._limit = limit
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._table = ExchangeTable(
             new_id=lambda: f"audit-{next(ids)}",
             wants=lambda _role, _envelope, _call: False,
@@ -134,6 +143,8 @@ class Audit:
         """Take the next entry of the space's journal in."""
         self._latest = entry.seq
         envelope = entry.envelope
+        if self._limit is not None:
+            self._make_room(self._limit - (envelope.kind == kinds.MCP_PROPOSAL))
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
                 self._proposed(entry)
@@ -162,7 +173,6 @@ class Audit:
         envelope, now = entry.envelope, _seconds(entry)
         key = ProposalKey(envelope.sender, envelope.id)
         known = self._current.get(key)
-        self._make_room()
         why = self._feed(entry)
         record = self._table.ledger.get(key, now)
         if record is None or (known is not None and record is known.record):
@@ -177,6 +187,7 @@ class Audit:
         proposal = ProposalAudit(record, _bare_step(entry, What.PROPOSED, record.state))
         self._proposals[id(proposal)] = self._current[key] = proposal
         self._keep(proposal, proposal.first)
+        self._grow(proposal, len(envelope.raw_payload))
         if not record.state.is_pending:  # its withdrawal was there before it
             self._decide(proposal, proposal.first)
 
@@ -249,6 +260,7 @@ class Audit:
             says_edited=call.meta.get(payloads.EDITED) is True,
         )
         proposal.fulfillments.append(item)
+        self._grow(proposal, len(fulfillment.envelope.raw_payload))
         for name in fulfillment.names:
             self._requests.setdefault(name, []).append((proposal, item))
 
@@ -330,6 +342,7 @@ class Audit:
         item.response = step
         item.is_error = error is not None or payloads.as_object(result).get("isError") is True
         if len(envelope.raw_payload) <= MAX_RESULT_BYTES:
+            self._grow(proposal, len(envelope.raw_payload))
             item.answer = {"result": result} if error is None else {"error": error}
         if payloads.is_refusal(payload):
             step.ignored = Why.REFUSED
@@ -417,7 +430,12 @@ class Audit:
             proposal.omitted += 1
             return
         proposal.steps.append(step)
+        self._grow(proposal, _STEP_BYTES + len(step.text) + len(step.reason))
         self._names.setdefault(step.id, []).append(_Named(step.id, step.seq, step.by, proposal))
+
+    def _grow(self, proposal: ProposalAudit, size: int) -> None:
+        proposal.size += size
+        self._bytes += size
 
     def _decide(self, proposal: ProposalAudit, step: Step) -> None:
         record = proposal.record
@@ -425,16 +443,16 @@ class Audit:
             record.decided_by or step.by, step.at, step, record.reason or ""
         )
 
-    def _make_room(self) -> None:
-        """Forget a proposal where there are as many as are kept."""
-        if self._limit is None or len(self._proposals) < self._limit:
-            return
-        everything = self.proposals
-        decided = (item for item in everything if item.decision is not None)
-        self._forget(next(decided, everything[0]))
+    def _make_room(self, limit: int) -> None:
+        """Forget proposals until there are no more than this, nor more bytes than are kept."""
+        while self._proposals and (len(self._proposals) > limit or self._bytes > self._max_bytes):
+            found = self._proposals.values()
+            decided = (item for item in found if item.decision is not None)
+            self._forget(next(decided, None) or next(iter(found)))
 
     def _forget(self, proposal: ProposalAudit) -> None:
         del self._proposals[id(proposal)]
+        self._bytes -= proposal.size
         key = proposal.record.key
         if self._current.get(key) is proposal:
             del self._current[key]

@@ -66,7 +66,7 @@ class Step(msgspec.Struct):
         by: Who said it.
         id: The envelope's id.
         to: Whom it was said to; empty: everybody.
-        state: Where the proposal stood then.
+        state: Where the proposal stood after it.
         about: The id of the request, reject or other envelope that it is about, where that is not
             the proposal itself.
         reason: The reason code, where there is one.
@@ -159,6 +159,7 @@ class ProposalAudit(msgspec.Struct):
         fulfillments: The requests that carry it out, in the gateway's order.
         decision: How it ended; ``None`` while it is pending.
         omitted: Steps beyond those that are kept.
+        size: Bytes that all this takes, as a round figure.
     """
 
     record: ProposalRecord
@@ -167,6 +168,7 @@ class ProposalAudit(msgspec.Struct):
     fulfillments: list[FulfillmentAudit] = msgspec.field(default_factory=list[FulfillmentAudit])
     decision: Decision | None = None
     omitted: int = 0
+    size: int = 0
 
     @property
     def id(self) -> str:
