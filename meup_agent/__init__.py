@@ -60,6 +60,7 @@ if typing.TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import (
         Conflict,
+        Gap,
         Limits,
         Participant,
         ProposalRecord,
@@ -88,6 +89,7 @@ if typing.TYPE_CHECKING:
         HandlerStopping,
         Left,
         Observer,
+        Resumed,
         Retrying,
     )
 
@@ -114,6 +116,7 @@ __all__ = [
     "ExchangeEnded",
     "Expired",
     "Fulfilled",
+    "Gap",
     "Gone",
     "Guarantees",
     "HandlerCancelled",
@@ -158,6 +161,7 @@ __all__ = [
     "Rejection",
     "RequestError",
     "RequestTimeout",
+    "Resumed",
     "Retrying",
     "SessionEnded",
     "Settings",
@@ -227,6 +231,7 @@ _NAMES = {
     "protocol.envelope": ("Envelope",),
     "protocol.exchange": (
         "Conflict",
+        "Gap",
         "Limits",
         "Participant",
         "ProposalRecord",
@@ -269,6 +274,7 @@ _NAMES = {
         "HandlerStopping",
         "Left",
         "Observer",
+        "Resumed",
         "Retrying",
     ),
 }

@@ -213,6 +213,22 @@ class Decorators:
         """
         return self._plain(Role.LEAVE, fn)
 
+    @overload
+    def on_gap(self, fn: F, /) -> F: ...
+    @overload
+    def on_gap(self, /) -> Callable[[F], F]: ...
+    def on_gap(self, fn: F | None = None, /) -> F | Callable[[F], F]:
+        """Learn that some of what was said while we were away will never reach us.
+
+        On a gateway that resumes (``space.guarantees.resume``) an agent that comes back gets what
+        it missed, in order. Where the gateway does not know all of that any more, this is the first
+        handler that runs afterwards. It gets a :class:`~meup_agent.Gap`.
+
+        Raises:
+            HandlerDefinitionError: The function cannot work as such a handler.
+        """
+        return self._plain(Role.GAP, fn)
+
     def _plain(self, role: Role, fn: F | None) -> F | Callable[[F], F]:
         return self._decorate(fn, lambda each: handler(each, role, self._injectables))
 

@@ -34,6 +34,7 @@ class Role(StrEnum):
     KIND = "on"
     JOIN = "on_join"
     LEAVE = "on_leave"
+    GAP = "on_gap"
 
 
 Injectables = Mapping[Role, Mapping[type, str]]

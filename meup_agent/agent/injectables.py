@@ -11,7 +11,7 @@ from meup_agent.client.chat import Chat
 from meup_agent.client.deciding import Proposal
 from meup_agent.client.space import Space
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange import Conflict, Participant, Rejection, Withdrawal
+from meup_agent.protocol.exchange import Conflict, Gap, Participant, Rejection, Withdrawal
 
 _ANYWHERE: Final = {Context: "context", Space: "space", Envelope: "envelope"}
 
@@ -24,6 +24,7 @@ INJECTABLES: Final[Injectables] = {
     Role.CHAT: {**_ANYWHERE, Chat: "chat"},
     Role.JOIN: {**_ANYWHERE, Participant: "participant"},
     Role.LEAVE: {**_ANYWHERE, Participant: "participant"},
+    Role.GAP: {**_ANYWHERE, Gap: "subject"},
     Role.KIND: _ANYWHERE,
 }
 """What the handlers of each role can ask for, by annotation."""

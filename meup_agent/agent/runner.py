@@ -52,6 +52,7 @@ _ROLES = {
     exchange.Role.CHAT: Role.CHAT,
     exchange.Role.JOIN: Role.JOIN,
     exchange.Role.LEAVE: Role.LEAVE,
+    exchange.Role.GAP: Role.GAP,
 }
 
 

@@ -52,6 +52,23 @@ class Connected(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed(Event):
+    """We are back, and have read what was said while we were away.
+
+    Only on gateways that resume (``space.guarantees.resume``); it follows :class:`Connected`.
+
+    Attributes:
+        missed: Envelopes that came for it.
+        gap: Some of it the gateway does not know any more; ``on_gap`` handlers are told as well.
+        seconds: How long before our welcome we had read the last envelope.
+    """
+
+    missed: int
+    gap: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnected(Event):
     """A connection that had welcomed us has ended.
 

@@ -50,12 +50,16 @@ class Welcomed(NamedTuple):
         dialect: What the gateway speaks.
         may_evict: The gateway is one of those that may evict us unseen.
         capable: We may send something.
+        numbered: It gives what it accepts a number, and we read on from there after a loss.
+        complete: Nothing that it accepted while we were away is lost.
     """
 
     me: str
     dialect: str
     may_evict: bool
     capable: bool
+    numbered: bool = False
+    complete: bool = False
 
 
 def join_frame(

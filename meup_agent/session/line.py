@@ -20,6 +20,7 @@ from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.exchange import Priority
 from meup_agent.protocol.guarantees import is_eviction
 from meup_agent.protocol.limits import check_frame
+from meup_agent.protocol.resume import read_seq
 from meup_agent.session.clock import loop_clock
 from meup_agent.session.joining import PROBE_ATTEMPTS, Probe
 from meup_agent.transport.base import INVALID, TOO_BIG
@@ -41,6 +42,10 @@ WELCOME_SECONDS: Final = 10.0
 """How long a gateway may take to welcome us: one that accepts a connection and then says nothing
 would keep us out of the space for good."""
 
+ECHO_SECONDS: Final = 5.0
+"""How long a gateway may send nothing back while it owes us as much as we keep; then it will not,
+and what it owes is not sent again after a loss."""
+
 
 class Line:
     """What a session does with each of its connections.
@@ -49,8 +54,9 @@ class Line:
         outbox: What is to be said.
         dialect: How we say it, until a welcome tells what the gateway speaks.
         new_id: Draws an id that nobody used before.
-        heard: Told of each envelope; must return at once, with what it said if it was the first
-            welcome of this connection.
+        heard: Told of each envelope, and of its number where it has one; must return at once, with
+            what it said if it was the first welcome of this connection.
+        caught_up: Tells whether what we missed has been read; nothing is sent before.
         left: Told of the id of each request or proposal, just before it leaves.
         lost: Told when a connection that had welcomed us has ended.
         invalid: Told of each frame that is no envelope.
@@ -64,7 +70,8 @@ class Line:
         *,
         dialect: str,
         new_id: Callable[[], str],
-        heard: Callable[[Envelope], Welcomed | None],
+        heard: Callable[[Envelope, int | None], Welcomed | None],
+        caught_up: Callable[[], bool],
         left: Callable[[str], None],
         lost: Callable[[], None],
         invalid: Callable[[InvalidEnvelope], None],
@@ -74,6 +81,7 @@ class Line:
         self._dialect = dialect
         self._new_id = new_id
         self._heard = heard
+        self._is_caught_up = caught_up
         self._left = left
         self._lost = lost
         self._invalid = invalid
@@ -82,6 +90,7 @@ class Line:
         self._largest = (0, "")
         self._welcomed_at: float | None = None
         self._may_talk = False
+        self._numbered = self._catching_up = False
         self._changed = Wakeup()
         self._now = loop_clock()
         self._first: Welcomed | None = None
@@ -122,7 +131,7 @@ class Line:
     def _forget(self) -> None:
         """Nothing that was so on one connection is so on the next."""
         self._welcomed_at = None
-        self._may_talk = False
+        self._may_talk = self._numbered = self._catching_up = False
         self._first = self._probe = self._end = None
         self._last = self._before_last = ""
         self._largest = (0, "")
@@ -137,7 +146,10 @@ class Line:
             return
         only_one = "" if self._before_last else self._last
         guilty = only_one if closed.code == INVALID else self._largest[1]
-        if guilty:
+        if not guilty:
+            # Whichever it was, it must not be sent again.
+            self._outbox.keep_nothing()
+        else:
             words = (
                 f"the gateway closed the connection: code {closed.code} {printable(closed.reason)}"
             )
@@ -163,22 +175,55 @@ class Line:
             if self._probe is not None and self._probe.takes(envelope):
                 continue
             self._see_taken(envelope)
+            seq = read_seq(frame) if self._numbered or self._first is None else None
+            if self._numbered and seq is not None:
+                self._see_accepted(envelope)
             try:
-                first = self._heard(envelope)
+                first = self._heard(envelope, seq)
             except SessionEnded as end:
                 self._end = end
                 return
             if first is not None:
                 self._first, self._dialect = first, first.dialect
                 self._welcomed_at = self._now()
+                self._begin(first)
                 if joining is not None and joining.again and first.may_evict:
                     tasks.start_soon(self._prove, transport, joining, first, False)
                 else:
-                    self._may_talk = True
+                    self._talk()
                 self._changed.wake()
+            elif self._catching_up:
+                self._talk()
             elif self._first is not None and joining is not None and self._is_out(envelope):
                 self._may_talk = False
                 tasks.start_soon(self._prove, transport, joining, self._first, True)
+
+    def _begin(self, first: Welcomed) -> None:
+        """See what this gateway makes of what was sent before."""
+        self._numbered, self._catching_up = first.numbered, first.numbered
+        if not first.complete:
+            self._outbox.keep_nothing()
+
+    def _talk(self) -> None:
+        """Send, first of all what was lost, as soon as we have read what we missed."""
+        if self._catching_up:
+            if not self._is_caught_up():
+                return
+            self._catching_up = False
+            self._outbox.send_again()
+        self._may_talk = True
+        self._changed.wake()
+
+    def _see_accepted(self, envelope: Envelope) -> None:
+        """What has a number is accepted, and need not be sent again (PROTOCOL 6)."""
+        outbox, first = self._outbox, self._first
+        if not outbox.unaccepted or first is None:
+            return
+        if envelope.sender == first.me:
+            outbox.accepted(envelope.id, replayed=self._catching_up)
+        elif envelope.kind == kinds.SYSTEM_ERROR:
+            for name in envelope.correlation:
+                outbox.accepted(name, replayed=self._catching_up)
 
     def _see_taken(self, envelope: Envelope) -> None:
         """What comes back, or is answered, was taken, and so was all that left before it."""
@@ -237,9 +282,23 @@ class Line:
             if not self._may_talk:
                 await self._changed.wait()
                 continue
+            if self._outbox.is_owed_too_much:
+                await self._wait_for_echoes()
+                continue
             waiting = self._outbox.take(self._now())
             if waiting is not None and not await self._transmit(transport, waiting):
                 return
+
+    async def _wait_for_echoes(self) -> None:
+        with anyio.move_on_after(ECHO_SECONDS) as patience:
+            await self._outbox.wait_accepted()
+        if patience.cancelled_caught:
+            log.warning(
+                "the gateway sends nothing of what we say back; if the connection is lost now, "
+                "%d envelopes are not sent again",
+                self._outbox.unaccepted,
+            )
+            self._outbox.keep_nothing()
 
     async def _transmit(self, transport: Transport, waiting: Waiting) -> bool:
         """Send one envelope; ``False`` if the connection has ended."""
@@ -258,6 +317,8 @@ class Line:
         is_opening = waiting.priority is Priority.OPEN
         if is_opening:
             self._left(draft.id)
+        if self._numbered:
+            self._outbox.keep(waiting)
         self._before_last, self._last = self._last, draft.id
         self._largest = max(self._largest, (len(frame), draft.id))
         sent = False

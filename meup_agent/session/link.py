@@ -79,6 +79,7 @@ class Link:
         backoff: How long to wait in between.
         where: The gateway's address, for the log.
         on_failure: Told of each failed attempt and lost connection.
+        resume: Tells the headers with which we ask for what we missed.
         on_end: Told how each connection ended; ``None``: we have left it.
         on_retry: Told why there will be another attempt, and in how many seconds.
     """
@@ -95,6 +96,7 @@ class Link:
         backoff: Backoff,
         where: str,
         on_failure: Callable[[TransportError], None],
+        resume: Callable[[], dict[str, str]] = dict,
         on_end: Callable[[CloseInfo | None], None] = _ignore,
         on_retry: Callable[[BaseException | None, float], None] = _ignore,
     ) -> None:
@@ -107,6 +109,7 @@ class Link:
         self._backoff = backoff
         self._where = where
         self._on_failure = on_failure
+        self._resume = resume
         self._on_end = on_end
         self._on_retry = on_retry
         self._token_refused = False
@@ -132,7 +135,7 @@ class Link:
     async def _connect_once(self) -> None:
         """One connection, from the handshake to its end; always ends with an exception."""
         self._welcomed_for = None
-        headers = dict(self._headers)
+        headers = {**self._headers, **self._resume()}
         try:
             token = await self._ask_token()
         except OSError as error:

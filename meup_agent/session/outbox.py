@@ -19,6 +19,13 @@ MAX_ENVELOPES: Final = 4096
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Payload bytes that wait for a connection."""
 
+MAX_UNACCEPTED: Final = 4096
+"""Envelopes that have been sent to a gateway which numbers them, and whose echo has not come; what
+follows waits."""
+
+MAX_UNACCEPTED_BYTES: Final = 64 * 1024 * 1024
+"""Payload bytes of the same."""
+
 SECONDS_TO_LIVE: Final = {
     Priority.END: 300.0,
     Priority.ANSWER: 300.0,
@@ -49,6 +56,10 @@ class Outbox:
         self._urgent: OrderedDict[str, Waiting] = OrderedDict()
         self._ordered: OrderedDict[str, Waiting] = OrderedDict()
         self._in_flight: Waiting | None = None
+        # In the order in which they were sent.
+        self._unaccepted: OrderedDict[str, Waiting] = OrderedDict()
+        self._unaccepted_bytes = 0
+        self._accepted = Wakeup()
         self._bytes = 0
         self._filled = Wakeup()
         self._emptied = Wakeup()
@@ -80,6 +91,7 @@ class Outbox:
     def put_back(self, waiting: Waiting) -> None:
         """An envelope that was taken could not be sent: it is the next one again."""
         self._in_flight = None
+        self._pop_unaccepted(waiting.draft.id)
         lane = self._lane(waiting.priority)
         lane[waiting.draft.id] = waiting
         lane.move_to_end(waiting.draft.id, last=False)
@@ -92,6 +104,8 @@ class Outbox:
             waiting = lane.pop(envelope_id, None)
             if waiting is not None:
                 self._taken(waiting)
+        if self._unaccepted:
+            self._pop_unaccepted(envelope_id)
         self._wake_if_emptied()
 
     def take(self, now: float) -> Waiting | None:
@@ -111,6 +125,68 @@ class Outbox:
         """The envelope that was taken needs no further thought: it was sent, or cannot be."""
         self._in_flight = None
         self._wake_if_emptied()
+
+    # --- what was sent, and may have been lost with the connection ---
+
+    @property
+    def unaccepted(self) -> int:
+        """Envelopes that were sent to a gateway which numbers them, and have not come back."""
+        return len(self._unaccepted)
+
+    @property
+    def is_owed_too_much(self) -> bool:
+        """Whether so much has not come back that nothing more should be sent for now."""
+        return (
+            len(self._unaccepted) >= MAX_UNACCEPTED
+            or self._unaccepted_bytes >= MAX_UNACCEPTED_BYTES
+        )
+
+    def keep(self, waiting: Waiting) -> None:
+        """The envelope that was taken may be sent again until the gateway has accepted it."""
+        self._unaccepted[waiting.draft.id] = waiting
+        self._unaccepted_bytes += len(waiting.draft.raw_payload)
+
+    def accepted(self, envelope_id: str, *, replayed: bool = False) -> None:
+        """The gateway has numbered an envelope of ours, or has refused it.
+
+        It takes what comes on one connection in order, so what was sent before has been decided,
+        too. What it refused is no part of what is replayed, and is sent again to be refused again.
+
+        Args:
+            envelope_id: The envelope's id.
+            replayed: We read of it in what we missed: it may have been sent on an older connection.
+        """
+        if envelope_id not in self._unaccepted:
+            return
+        was_full = self.is_owed_too_much
+        while not replayed and (earlier := next(iter(self._unaccepted))) != envelope_id:
+            self._pop_unaccepted(earlier)
+        self._pop_unaccepted(envelope_id)
+        if was_full and not self.is_owed_too_much:
+            self._accepted.wake()
+
+    def send_again(self) -> None:
+        """What was not accepted is the next to be sent, in its order."""
+        while self._unaccepted:
+            waiting = self._unaccepted[next(reversed(self._unaccepted))]
+            self._pop_unaccepted(waiting.draft.id)
+            if waiting.draft.id not in self._lane(waiting.priority):
+                self.put_back(waiting)
+
+    def keep_nothing(self) -> None:
+        """What was sent is not sent again: the gateway would not know it again."""
+        self._unaccepted.clear()
+        self._unaccepted_bytes = 0
+
+    async def wait_accepted(self) -> None:
+        """Return when more may be sent."""
+        while self.is_owed_too_much:
+            await self._accepted.wait()
+
+    def _pop_unaccepted(self, envelope_id: str) -> None:
+        waiting = self._unaccepted.pop(envelope_id, None)
+        if waiting is not None:
+            self._unaccepted_bytes -= len(waiting.draft.raw_payload)
 
     async def wait_filled(self) -> None:
         """Return when there is something to send."""

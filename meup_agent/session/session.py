@@ -25,6 +25,7 @@ from meup_agent.protocol.dialects import encode, spoken
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import (
     Cancel,
+    CaughtUp,
     Drop,
     ExchangeTable,
     Key,
@@ -51,7 +52,7 @@ from meup_agent.session.timeouts import checked_timeout
 from meup_agent.session.timer import Timer
 from meup_agent.session.waits import Waits
 from meup_agent.session.watcher import Watcher
-from meup_agent.transport.base import DIALECT_HEADER
+from meup_agent.transport.base import DIALECT_HEADER, LAST_SEEN_HEADER, RESUME_HEADER
 from meup_agent.transport.loops import Wakeup
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ class Session(AsyncContextManagerMixin):
         self._link = Link(
             connector,
             token=token,
-            headers={DIALECT_HEADER: self._settings.dialect},
+            headers={DIALECT_HEADER: self._settings.dialect, RESUME_HEADER: "1"},
+            resume=self._last_seen,
             join=lambda token, knows_us: join_frame(
                 participant or name,
                 space,
@@ -149,6 +151,7 @@ class Session(AsyncContextManagerMixin):
                 dialect=self._settings.dialect,
                 new_id=new_id,
                 heard=self._heard,
+                caught_up=lambda: self.table.caught_up,
                 left=self._left,
                 lost=self._lost,
                 invalid=self._invalid,
@@ -219,14 +222,19 @@ class Session(AsyncContextManagerMixin):
             self.apply(self.table.stopped(self._over, self.now()))
             raise
 
-    def _heard(self, envelope: Envelope) -> Welcomed | None:
+    def _last_seen(self) -> dict[str, str]:
+        """From where on we ask a gateway that numbers what it says for what we missed."""
+        seq = self.table.seq
+        return {} if seq is None else {LAST_SEEN_HEADER: str(seq)}
+
+    def _heard(self, envelope: Envelope, seq: int | None) -> Welcomed | None:
         """Something came; what it said, if it was the first welcome of a connection.
 
         Raises:
             WrongParticipant: It took us for somebody else.
         """
         connected = self.table.connected
-        effects = self.table.receive(envelope, self.now())
+        effects = self.table.receive(envelope, self.now(), seq)
         welcomed = self.table.connected and not connected
         if welcomed and self._participant not in (None, self.table.me):
             raise WrongParticipant(str(self._participant), self.table.me, self._where)
@@ -238,11 +246,18 @@ class Session(AsyncContextManagerMixin):
             watcher.put(envelope)
         if not welcomed:
             return None
-        roster = self.table.roster
+        table, roster = self.table, self.table.roster
         self._dialect = spoken(envelope.protocol) or self._dialect
         log.info("connected to %s as %r", self._where, self.table.me)
         self._welcomed.wake()
-        return Welcomed(roster.me, self._dialect, roster.may_evict, bool(roster.my_capabilities))
+        return Welcomed(
+            roster.me,
+            self._dialect,
+            roster.may_evict,
+            capable=bool(roster.my_capabilities),
+            numbered=table.seq is not None,
+            complete=table.is_complete,
+        )
 
     def _left(self, envelope_id: str) -> None:
         """A request or proposal of ours is about to leave."""
@@ -284,12 +299,21 @@ class Session(AsyncContextManagerMixin):
                 case Cancel():
                     self._handlers.cancel(effect.key, effect.cause)
                 case Wake():
+                    # Nobody waits for it, so it is not sent again after a loss.
+                    self.outbox.remove(effect.key.id)
                     self._waits.end(effect.key, effect.ending)
                 case Progressed():
                     self._waits.progressed(effect)
                 case Drop():
                     self._dropped(effect)
+                case CaughtUp():
+                    self._caught_up(effect)
         self._timer.watch()
+
+    def _caught_up(self, effect: CaughtUp) -> None:
+        gap = "" if effect.gap is None else ", and the gateway does not know all of it any more"
+        log.info("away for %.1f s: %d envelopes were missed%s", effect.seconds, effect.missed, gap)
+        self.events.resumed(effect)
 
     def _dropped(self, drop: Drop) -> None:
         self.counters[drop.why] += 1

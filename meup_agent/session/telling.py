@@ -33,6 +33,7 @@ from meup_agent.session.events import (
     ExchangeBegan,
     ExchangeEnded,
     Left,
+    Resumed,
     Retrying,
 )
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from meup_agent.errors import InvalidEnvelope
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.exchange import Drop, Key
+    from meup_agent.protocol.exchange import CaughtUp, Drop, Key
     from meup_agent.protocol.outcomes import Ending
     from meup_agent.session.events import Observer, OutcomeName
     from meup_agent.transport.base import CloseInfo
@@ -106,6 +107,14 @@ class Events:
         again, self._me, self._connected = bool(self._me), me, True
         if self.observers:
             self.tell(Connected(**self.happening(), where=where, dialect=dialect, reconnect=again))
+
+    def resumed(self, effect: CaughtUp) -> None:
+        """We have read what we missed."""
+        if self.observers:
+            gap = effect.gap is not None
+            self.tell(
+                Resumed(**self.happening(), missed=effect.missed, gap=gap, seconds=effect.seconds)
+            )
 
     def disconnected(self, closed: CloseInfo | None) -> None:
         """A connection has ended; one that did not welcome us is only tried again."""

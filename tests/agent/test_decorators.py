@@ -36,6 +36,7 @@ PLAIN = [
     (Role.CHAT, "on_chat"),
     (Role.JOIN, "on_join"),
     (Role.LEAVE, "on_leave"),
+    (Role.GAP, "on_gap"),
 ]
 
 

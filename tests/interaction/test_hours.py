@@ -233,7 +233,7 @@ async def test_a_withdrawn_proposal_stays_visible(meeting: InMemory, notes: Note
 async def test_where_nothing_can_be_known_the_outcome_says_so(
     meeting: InMemory, notes: Notes
 ) -> None:
-    """The proposer was away when its proposal was carried out, and nobody tells it again."""
+    """The proposer was away when its proposal was carried out, and the gateway forgot it."""
     tools, latch = Agent("tools"), Latch()
 
     @tools.tool
@@ -258,6 +258,7 @@ async def test_where_nothing_can_be_known_the_outcome_says_so(
         latch.closed = True
         meeting.drop("proposer")
         await notes.until("fulfilled")
+        meeting.restart()
         latch.closed = False
         with pytest.raises(OutcomeUnknown, match="connection was lost"):
             await proposal.outcome()

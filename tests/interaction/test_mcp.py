@@ -260,7 +260,8 @@ async def test_the_same_request_twice_is_done_once(meeting: Meeting, notes: Note
             first = await mallory.response("once")
             await mallory.call("tools", "pay", id="once")
             second = await mallory.response("once")
-            assert (first.id, first.payload) == (second.id, second.payload)
+            # The gateway delivers no envelope twice, so the same is said in another one.
+            assert (first.correlation, first.payload) == (second.correlation, second.payload)
     assert notes.all == ["paid"]
 
 

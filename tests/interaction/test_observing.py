@@ -32,6 +32,7 @@ from meup_agent import (
     Proposal,
     Reason,
     RequestError,
+    Resumed,
     Retrying,
     SessionEnded,
     Settings,
@@ -310,13 +311,14 @@ async def test_connections_come_and_go(meeting: Meeting, notes: Notes) -> None:
     with anyio.fail_after(PATIENCE):
         async with join(meeting, agent) as space:
             meeting.drop("tools")
-            await seen.until(Connected, 2)
+            await seen.until(Resumed, 1)
             assert space.connected
     assert seen.names() == [
         "Connected",
         "Disconnected",
         "Retrying",
         "Connected",
+        "Resumed",
         "Disconnected",
         "Left",
     ]

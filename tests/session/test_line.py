@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 WELCOME = b'{"kind":"system.welcome","id":"1","from":"system:gateway","payload":{}}'
 
 
-def heard(envelope: Envelope) -> Welcomed | None:
+def heard(envelope: Envelope, seq: int | None) -> Welcomed | None:
     if envelope.kind != "system/welcome":
         return None
     return Welcomed(ME, "meup/v0.1", may_evict=False, capable=True)
@@ -66,6 +66,7 @@ async def test_what_is_sent_twice_is_the_same_twice() -> None:
         dialect="meup/v0.1",
         new_id=new_id,
         heard=heard,
+        caught_up=lambda: True,
         left=lambda id: None,
         lost=lambda: lost.append(1),
         invalid=lambda error: None,
@@ -97,6 +98,7 @@ async def test_of_several_on_their_way_none_is_blamed(
         dialect="meup/v0.1",
         new_id=new_id,
         heard=heard,
+        caught_up=lambda: True,
         left=lambda id: None,
         lost=lambda: None,
         invalid=lambda error: None,

@@ -21,6 +21,7 @@ from meup_agent import (
     Envelope,
     Expired,
     Fulfilled,
+    Gap,
     Gone,
     Guarantees,
     Limits,
@@ -145,6 +146,12 @@ async def joined(participant: Participant) -> None:
 @agent.on_leave()
 async def left(participant: Participant, ctx: Context) -> None:
     await ctx.chat(f"{participant.id} left")
+
+
+@agent.on_gap
+async def missed(gap: Gap, space: Space) -> None:
+    assert_type(gap.seconds, float)
+    assert_type(gap.seq, int)
 
 
 class Tools:

@@ -18,6 +18,7 @@ from meup_agent.session.events import (
     HandlerFinished,
     HandlerStarted,
     HandlerStopped,
+    Resumed,
     Retrying,
 )
 
@@ -50,6 +51,8 @@ class _Counts:
     connected: int = 0
     disconnected: int = 0
     reconnected: int = 0
+    resumed: int = 0
+    gaps: int = 0
     retries: int = 0
 
 
@@ -75,7 +78,8 @@ class Counters:
         Returns:
             ``handlers`` (by name: ``started``, ``finished``, ``failed``, ``stopped``, ``running``,
             ``seconds``), ``dropped`` (by code), ``exchanges`` and ``outcomes`` of our own (by
-            name, for example ``rejected``), ``connected``, ``disconnected``, ``reconnected`` and
+            name, for example ``rejected``), ``connected``, ``disconnected``, ``reconnected``,
+            ``resumed`` (what was missed has been read), ``gaps`` (not all of it could be) and
             ``retries``; a dictionary of its own, of plain values.
         """
         with self._lock:
@@ -88,6 +92,8 @@ class Counters:
                 "connected": counts.connected,
                 "disconnected": counts.disconnected,
                 "reconnected": counts.reconnected,
+                "resumed": counts.resumed,
+                "gaps": counts.gaps,
                 "retries": counts.retries,
             }
 
@@ -117,6 +123,9 @@ class Counters:
             case Connected():
                 counts.connected += 1
                 counts.reconnected += event.reconnect
+            case Resumed():
+                counts.resumed += 1
+                counts.gaps += event.gap
             case Disconnected():
                 counts.disconnected += 1
             case Retrying():

@@ -7,7 +7,14 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from meup_agent.protocol.reasons import Cause
-from meup_agent.session.events import Dropped, Event, HandlerFailed, HandlerStopped, Retrying
+from meup_agent.session.events import (
+    Dropped,
+    Event,
+    HandlerFailed,
+    HandlerStopped,
+    Resumed,
+    Retrying,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +36,8 @@ def log_events(
     ``meup_exchange``, ``meup_handler``, ``meup_seconds`` … are its attributes, those that JSON has
     no form for as text. A cause is one object with its whole chain.
 
-    Failures and drops that correct participants do not cause are warnings, whatever the level. The
-    package's own log lines stay as they are.
+    Failures, gaps, and drops that correct participants do not cause are warnings, whatever the
+    level. The package's own log lines stay as they are.
 
     Args:
         logger: Where to; else ``meup_agent.events``.
@@ -63,6 +70,8 @@ def _is_warning(event: Event) -> bool:
             return event.error is not None
         case Dropped():
             return not event.expected
+        case Resumed():
+            return event.gap
         case Retrying():
             return event.error is not None
         case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meup_agent.protocol.exchange.effects import (
     Cancel,
+    CaughtUp,
     Conflict,
     Drop,
     Effect,
@@ -21,16 +22,19 @@ from meup_agent.protocol.exchange.effects import (
 )
 from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord
 from meup_agent.protocol.exchange.own import Wait
+from meup_agent.protocol.exchange.reading import Gap
 from meup_agent.protocol.exchange.roster import Participant
 from meup_agent.protocol.exchange.slots import Limits
 from meup_agent.protocol.exchange.table import ExchangeTable
 
 __all__ = [
     "Cancel",
+    "CaughtUp",
     "Conflict",
     "Drop",
     "Effect",
     "ExchangeTable",
+    "Gap",
     "Key",
     "Limits",
     "Participant",

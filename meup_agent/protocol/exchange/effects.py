@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.reading import Gap
 from meup_agent.protocol.outcomes import Ending, Fulfilled
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.reasons import Cause
@@ -54,6 +55,7 @@ class Role(StrEnum):
     CHAT = "chat"
     JOIN = "join"
     LEAVE = "leave"
+    GAP = "gap"
     KIND = "kind"
 
 
@@ -103,7 +105,7 @@ class Conflict(msgspec.Struct, frozen=True):
     after: Ending
 
 
-Subject = Rejection | Withdrawal | Conflict | None
+Subject = Rejection | Withdrawal | Conflict | Gap | None
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -122,6 +124,20 @@ class Work(msgspec.Struct, frozen=True):
     call: Call | None = None
 
 
+class CaughtUp(msgspec.Struct, frozen=True):
+    """What we missed while we were away has been read; what the gateway did not take is sent again.
+
+    Attributes:
+        missed: Envelopes that came for it.
+        seconds: How long we were away.
+        gap: What is known of what did not come; ``None``: nothing is missing.
+    """
+
+    missed: int
+    seconds: float
+    gap: Gap | None
+
+
 class Send(msgspec.Struct, frozen=True):
     """Put an envelope of ours into the outbox.
 
@@ -137,7 +153,7 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class Unsend(msgspec.Struct, frozen=True):
-    """Take an envelope of ours out of the outbox; it has not left."""
+    """Take an envelope of ours out of the outbox: it has not left, or need not be sent again."""
 
     id: str
 
@@ -186,4 +202,4 @@ class Drop(msgspec.Struct, frozen=True):
     expected: bool = False
 
 
-Effect = Send | Unsend | Start | Cancel | Wake | Progressed | Drop
+Effect = Send | Unsend | Start | Cancel | Wake | Progressed | Drop | CaughtUp

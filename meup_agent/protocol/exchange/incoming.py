@@ -252,6 +252,11 @@ class Incoming:
 
     # --- presence and connection ---
 
+    def pause(self, now: float, *, paused: bool) -> None:
+        """Begin nothing while we read what we missed: it may have been taken back long ago."""
+        self._slots.is_paused = paused
+        self._start_next(now)
+
     def participant_left(self, participant: str, now: float) -> None:
         """Somebody left: what they began goes on for the grace period."""
         for handling in self._begun_by(participant):

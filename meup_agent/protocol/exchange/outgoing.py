@@ -151,7 +151,15 @@ class Outgoing:
     def welcomed(self, now: float) -> None:
         """Send again what is idempotent; begin to count who is absent anew."""
         for exchange in list(self._open.values()):
+            exchange.missed |= exchange.lost
             self._apply(exchange, OutgoingEvent.WELCOME, now)
+        self.presence_changed(now)
+
+    def caught_up(self, now: float) -> None:
+        """We have read all that we missed: what the gateway has taken is where it would be."""
+        for exchange in list(self._open.values()):
+            # What it has not taken is sent again, and is so from then on.
+            exchange.lost = exchange.lost and not exchange.echoed
         self.presence_changed(now)
 
     def presence_changed(self, now: float) -> None:
@@ -400,6 +408,7 @@ class Outgoing:
             case OutgoingAction.KEEP | OutgoingAction.IGNORE | OutgoingAction.LATE:
                 pass
             case OutgoingAction.NOTE_SENT:
+                exchange.lost = False
                 if exchange.fulfills is not None:
                     self._fulfilled.put(exchange.fulfills, True, now)
                     self._note_unseen(exchange, now)
@@ -407,7 +416,7 @@ class Outgoing:
                 exchange.lost = True
             case OutgoingAction.SEND_AGAIN:
                 if exchange.idempotent:
-                    exchange.lost = False
+                    exchange.lost = exchange.missed = False
                     self._situation.voice.send(exchange.draft, Priority.OPEN, now, again=True)
             case OutgoingAction.DROP | OutgoingAction.DROP_TIMEOUT | OutgoingAction.NOT_SENT:
                 self._situation.effects.append(Unsend(exchange.key.id))

@@ -41,7 +41,8 @@ class Exchange(msgspec.Struct):
         record: The proposal that it is, or carries out, as the ledger has it.
         state: Where it stands.
         ending: How it ended, for the one who waits.
-        lost: A connection was lost since it was sent, so an answer may have been missed.
+        lost: A connection was lost since it was sent, and what came since has not been read.
+        missed: Something that came since it was sent will never be read.
         echoed: The gateway has ordered it.
         progress: The last value reported.
         late: A result came after its end.
@@ -58,6 +59,7 @@ class Exchange(msgspec.Struct):
     state: OutgoingState = OutgoingState.UNSENT
     ending: Ending | None = None
     lost: bool = False
+    missed: bool = False
     echoed: bool = False
     progress: float = float("-inf")
     late: bool = False
@@ -89,7 +91,7 @@ class Exchange(msgspec.Struct):
 
     def expiry(self) -> Ending:
         """How it ends at its deadline."""
-        if self.lost:
+        if self.lost or self.missed:
             return Unknown(
                 "the connection was lost while it was open, and nothing came until its deadline"
             )

@@ -55,11 +55,18 @@ class Roster:
         self.guarantees = Guarantees()
         self.may_evict = False
         self._present: dict[str, Participant] = {}
+        self._announced: dict[str, Participant] | None = None
         self._left: Memory[str, float] = Memory(count=MAX_PARTICIPANTS, seconds=3600.0)
         self._compiled: dict[str, Capabilities] = {}
 
     def welcome(
-        self, payload: dict[str, Any], now: float, *, update: bool, dialect: str
+        self,
+        payload: dict[str, Any],
+        now: float,
+        *,
+        update: bool,
+        dialect: str,
+        later: bool = False,
     ) -> Presence | None:
         """Take over what the gateway says in ``system/welcome``.
 
@@ -68,6 +75,8 @@ class Roster:
             now: The time.
             update: It is not the first on this connection: nobody's absence is counted anew.
             dialect: The dialect that it came in.
+            later: Who is present takes effect with :meth:`settle`: until then we hear who came
+                and went while we were away.
 
         Returns:
             Who came and who left by it; ``None`` if it does not say who we are, or is an update
@@ -76,21 +85,28 @@ class Roster:
         you = participant_of(payload.get("you"))
         if you is None or (update and you.id != self.me):
             return None
-        before = self._present
         self.me, self.my_capabilities = you.id, you.capabilities
         listed = [participant_of(item) for item in objects_in(payload.get("participants"))]
-        self._present = {item.id: item for item in listed[:MAX_PARTICIPANTS] if item is not None}
-        self._present[you.id] = you
-        self._compiled.clear()
-        left = [name for name in before if name not in self._present]
-        for name in left:
-            self._left.put(name, now, now)
+        self._announced = {item.id: item for item in listed[:MAX_PARTICIPANTS] if item is not None}
+        self._announced[you.id] = you
         if not update:
             self.welcomed_at = now
             known = spoken(dialect) or dialect
             self.guarantees = read_guarantees(payload, known)
             self.may_evict = may_evict(payload, known)
-        return Presence([name for name in self._present if name not in before], left)
+        return Presence([], []) if later else self.settle(now)
+
+    def settle(self, now: float) -> Presence:
+        """Let those be present whom the last welcome named, and tell who came and left by it."""
+        before, announced = self._present, self._announced
+        if announced is None:
+            return Presence([], [])
+        self._present, self._announced = announced, None
+        self._compiled.clear()
+        left = [name for name in before if name not in announced]
+        for name in left:
+            self._left.put(name, now, now)
+        return Presence([name for name in announced if name not in before], left)
 
     def update(self, payload: dict[str, Any], now: float) -> tuple[str, Participant] | None:
         """Take over a presence event; ``(event, participant)`` if it was one that we know."""

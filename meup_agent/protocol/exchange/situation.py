@@ -13,6 +13,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Drop, Effect, Key, Role
 from meup_agent.protocol.exchange.ledger import Ledger
 from meup_agent.protocol.exchange.memory import Tombstones
+from meup_agent.protocol.exchange.reading import Reading
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.exchange.voice import Voice
 from meup_agent.protocol.payloads import Call
@@ -38,6 +39,7 @@ class Situation(msgspec.Struct):
         roster: Who is present.
         ledger: The proposals seen.
         tombstones: Ends that came before what they name.
+        reading: How far we have read what the gateway numbers.
         timers: When to look at which exchange again, as a heap.
         next_looks: When each of these is looked at next.
         connected: Whether we have been welcomed on the present connection.
@@ -52,6 +54,7 @@ class Situation(msgspec.Struct):
     roster: Roster = msgspec.field(default_factory=Roster)
     ledger: Ledger = msgspec.field(default_factory=Ledger)
     tombstones: Tombstones = msgspec.field(default_factory=Tombstones)
+    reading: Reading = msgspec.field(default_factory=Reading)
     timers: list[tuple[float, Key]] = msgspec.field(default_factory=list[tuple[float, Key]])
     next_looks: dict[Key, float] = msgspec.field(default_factory=dict[Key, float])
     connected: bool = False

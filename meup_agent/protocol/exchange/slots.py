@@ -33,6 +33,8 @@ class Slots:
         self._busy = 0
         self._queue: OrderedDict[Key, bool] = OrderedDict()
         self.is_shut = False
+        self.is_paused = False
+        """Nobody begins for now; the places that stay free are places in the queue meanwhile."""
 
     def shut(self) -> None:
         """Let nobody begin any more."""
@@ -41,7 +43,9 @@ class Slots:
     @property
     def is_full(self) -> bool:
         """Whether the queue takes no more."""
-        return len(self._queue) >= self._limits.queued
+        limits = self._limits
+        free = limits.handlers - self._busy if self.is_paused else 0
+        return len(self._queue) >= limits.queued + free
 
     @property
     def running(self) -> int:
@@ -71,7 +75,9 @@ class Slots:
         """Whose turn it is, if there is a place; it counts as running from here on."""
         limits = self._limits
         too_many = len(self._running) >= limits.handlers + limits.awaiting
-        if self.is_shut or not self._queue or self._busy >= limits.handlers or too_many:
+        if self.is_shut or self.is_paused or too_many:
+            return None
+        if not self._queue or self._busy >= limits.handlers:
             return None
         key, _ = self._queue.popitem(last=False)
         self._running[key] = 0

@@ -90,6 +90,21 @@ class ExchangeTable:
         return self._situation.connected
 
     @property
+    def seq(self) -> int | None:
+        """The number of the last envelope that we have read; ``None``: none has had any."""
+        return self._situation.reading.seq
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether we have read what we missed, so that what comes is new."""
+        return self._situation.reading.until is None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last welcome continues what we had read, and nothing of it is lost."""
+        return self._situation.reading.complete
+
+    @property
     def running(self) -> int:
         """Handlers that have begun and not ended."""
         return self._incoming.running
@@ -295,9 +310,9 @@ class ExchangeTable:
 
     # --- what comes from the wire ---
 
-    def receive(self, envelope: Envelope, now: float) -> list[Effect]:
-        """An envelope has come."""
-        self._arrivals.take(envelope, now)
+    def receive(self, envelope: Envelope, now: float, seq: int | None = None) -> list[Effect]:
+        """An envelope has come; with its number, where the gateway gives it one (PROTOCOL 6)."""
+        self._arrivals.take(envelope, now, seq)
         return self._flush()
 
     def _flush(self) -> list[Effect]:

@@ -53,8 +53,11 @@ class Voice:
         self.new_id = new_id
         self._wall_clock = wall_clock
         self.me = ""
+        self.anew = False
+        """What is said again is another envelope: our gateway delivers none a second time."""
         self._effects = effects
         self._endings: Memory[str, _Ending] = Memory(count=COUNT, seconds=SECONDS, size=SIZE)
+        self._copies: Memory[str, str] = Memory(count=COUNT, seconds=SECONDS)
         self._own: Memory[str, bool] = Memory(count=OWN_IDS, seconds=OWN_ID_SECONDS)
 
     def say(
@@ -125,11 +128,18 @@ class Voice:
         joined = frozenset(participants)
         for ending in list(self._endings.values(now)):
             if joined and (not ending.concerned or ending.concerned & joined):
-                self.send(ending.draft, ending.priority, now, again=True)
+                self._send_again(ending, now)
+
+    def _send_again(self, ending: _Ending, now: float) -> None:
+        said = ending.draft
+        if self.anew:
+            said = said.replace(id=self.new_id())
+            self._copies.put(said.id, ending.draft.id, now)
+        self.send(said, ending.priority, now, again=True)
 
     def forget(self, envelope_id: str) -> Envelope | None:
         """Do not say an ending again; what it was, if it is remembered."""
-        ending = self._endings.pop(envelope_id)
+        ending = self._endings.pop(self._copies.peek(envelope_id) or envelope_id)
         return None if ending is None else ending.draft
 
     def say_once_more(self, envelope_id: str, now: float) -> bool:
@@ -147,5 +157,5 @@ class Voice:
         ending = self._endings.get(envelope_id, now)
         if ending is None:
             return False
-        self.send(ending.draft, ending.priority, now, again=True)
+        self._send_again(ending, now)
         return True

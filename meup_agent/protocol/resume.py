@@ -1,0 +1,64 @@
+"""What a gateway and a member that resumes say to each other of what was missed (PROTOCOL 6)."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+ARRIVED: Final = "dev.meup/arrived"
+"""In a presence: the newcomer reads what it missed by itself. ``new``: it was not here before,
+``resumed``: it gets everything, ``gap``: some of it is not known any more. Without this key it may
+have missed anything, and the others say again what must not be missed (PROTOCOL 4.14)."""
+
+MISSED_NOTHING: Final = frozenset({"new", "resumed"})
+"""What stands there for those to whom nobody need say anything again."""
+
+_LAST_FIELD: Final = b',"seq":'
+_DIGITS: Final = 20
+"""As many digits as any ``seq`` has; it counts microseconds."""
+
+
+class Missed(NamedTuple):
+    """What the first welcome of a connection says of what its reader missed.
+
+    Attributes:
+        resumed: We were here before, and what we missed comes now.
+        until: Its last number; what is new has a greater one.
+        gap: Some of it is not known any more.
+    """
+
+    resumed: bool
+    until: int
+    gap: bool
+
+
+class _Numbered(msgspec.Struct):
+    seq: Any = None
+
+
+_decode_numbered = msgspec.json.Decoder(_Numbered).decode
+
+
+def read_missed(welcome: dict[str, Any]) -> Missed | None:
+    """What a welcome says of what its reader missed; ``None`` if it says nothing of it."""
+    until = welcome.get("until")
+    if not isinstance(until, int) or isinstance(until, bool):
+        return None
+    return Missed(welcome.get("resumed") is True, until, welcome.get("gap") is True)
+
+
+def read_seq(frame: bytes) -> int | None:
+    """The number of an envelope; ``None`` if it has none.
+
+    Args:
+        frame: JSON that has been decoded before. Where the number is the last field, as our gateway
+            writes it, it is read from the end: in JSON, these bytes cannot stand in a string there.
+    """
+    at = frame.rfind(_LAST_FIELD, -len(_LAST_FIELD) - _DIGITS - 1)
+    if at >= 0:
+        digits = frame[at + len(_LAST_FIELD) : -1]
+        if digits.isdigit():
+            return int(digits)
+    seq = _decode_numbered(frame).seq
+    return seq if isinstance(seq, int) and not isinstance(seq, bool) and seq >= 0 else None
