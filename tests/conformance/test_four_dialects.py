@@ -1,5 +1,6 @@
 """One space, four dialects: each member sees only its own, and all of them mean the same."""
 
+import json
 from collections.abc import Generator
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
@@ -10,7 +11,9 @@ from anyio import to_thread
 
 from meup_agent import Agent, Context, Proposal, ProposalRejected, Reason, Settings, Space
 from meup_agent.gateway.embedded import ThreadedGateway
-from meup_agent.protocol.dialects import DIALECTS
+from meup_agent.protocol.dialects import DIALECTS, decode
+from meup_agent.testing import MemorySpace
+from meup_agent.transport.websocket import websocket_connector
 from tests.conformance.wire import MCPX, V01, V02, V04, Json, Site, Wire, serving
 from tests.existing.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
 from tests.existing.versions import MEUP_V02, MEW_V04
@@ -165,6 +168,35 @@ def test_what_the_gateway_says_is_in_the_dialect_of_its_reader(
         assert (error.get("correlationId") or error["correlation_id"]) == named
 
 
+@pytest.mark.rule("1.one_space")
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_was_missed_is_read_in_the_dialect_of_the_day(
+    gateway: ThreadedGateway, dialect: str
+) -> None:
+    """Who comes back in another dialect gets what others said meanwhile in that."""
+    slash = "." if dialect == V01 else "/"
+    site = Site(gateway, V04)
+    with site.join("reviewer") as (reviewer,):
+        with site.member("proposer", more={"MEUP-Resume": "1"}) as proposer:
+            proposer.hear("system/welcome")
+            seen = proposer.hear("system/presence")["seq"]
+            reviewer.hear("system/presence")
+        reviewer.hear("system/presence")
+        said = reviewer.send("mcp/reject", {"reason": "busy", "x": 1}, correlation_id=["p", "q"])
+        reviewer.hear("mcp/reject")
+        resume = {"MEUP-Resume": "1", "Last-Event-ID": str(seen)}
+        with site.member("proposer", dialect=dialect, more=resume) as proposer:
+            welcome = proposer.hear(f"system{slash}welcome")["payload"]
+            assert (welcome["resumed"], welcome["gap"]) == (True, False)
+            left = proposer.hear(f"system{slash}presence")
+            assert (left["protocol"], left["payload"]["event"]) == (dialect, "leave")
+            missed = proposer.hear_any()
+            assert seen < left["seq"] < missed["seq"] == welcome["until"]
+            assert (missed["id"], missed["protocol"]) == (said, dialect)
+            assert decode(json.dumps(missed)).correlation == ("p", "q")
+            assert missed["payload"]["x"] == 1
+
+
 # --- which dialect a member speaks --------------------------------------------------------------
 
 
@@ -220,11 +252,21 @@ def test_a_dialect_that_nobody_knows_is_refused(gateway: ThreadedGateway) -> Non
 SETTINGS = {name: Settings(dialect=dialect) for name, dialect in SPEAKS.items()}
 
 
+@pytest.fixture(params=["memory", "sockets"])
+def place(request: pytest.FixtureRequest) -> Generator[MemorySpace | ThreadedGateway]:
+    """The same space in memory and behind a socket."""
+    if request.param == "memory":
+        yield MemorySpace(participants=MAY)
+    else:
+        with serving(MAY) as running:
+            yield running
+
+
 class People:
     """Agents that speak four dialects; the reviewer rejects what touches `secret`."""
 
-    def __init__(self, gateway: ThreadedGateway) -> None:
-        self.gateway = gateway
+    def __init__(self, place: MemorySpace | ThreadedGateway) -> None:
+        self.place = place
         self.agents = {name: Agent(name) for name in SPEAKS}
         self.running, self.ended = anyio.Event(), anyio.Event()
         self.agents["files"].tool(self.write)
@@ -257,9 +299,10 @@ class People:
         for name, agent in self.agents.items():
             space = await stack.enter_async_context(
                 agent.join(
-                    self.gateway.url,
-                    space="demo",
-                    token=self.gateway.token(name),
+                    self.place.connector()
+                    if isinstance(self.place, MemorySpace)
+                    else websocket_connector(self.place.url, space="demo"),
+                    token=self.place.token(name),
                     settings=SETTINGS[name],
                 )
             )
@@ -271,8 +314,10 @@ class People:
 
 @pytest.mark.anyio
 @pytest.mark.rule("1.one_space")
-async def test_agents_of_four_dialects_settle_a_proposal(gateway: ThreadedGateway) -> None:
-    people = People(gateway)
+async def test_agents_of_four_dialects_settle_a_proposal(
+    place: MemorySpace | ThreadedGateway,
+) -> None:
+    people = People(place)
     with anyio.fail_after(20):
         async with AsyncExitStack() as stack:
             space = await people.join(stack)
@@ -285,9 +330,9 @@ async def test_agents_of_four_dialects_settle_a_proposal(gateway: ThreadedGatewa
 @pytest.mark.anyio
 @pytest.mark.rule("1.one_space")
 async def test_a_withdrawal_in_one_dialect_stops_what_runs_in_another(
-    gateway: ThreadedGateway,
+    place: MemorySpace | ThreadedGateway,
 ) -> None:
-    people = People(gateway)
+    people = People(place)
     with anyio.fail_after(20):
         async with AsyncExitStack() as stack:
             space = await people.join(stack)

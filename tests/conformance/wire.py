@@ -132,13 +132,19 @@ class Site:
 
     @contextmanager
     def member(
-        self, name: str, *, dialect: str | None = None, space: str = "demo"
+        self,
+        name: str,
+        *,
+        dialect: str | None = None,
+        space: str = "demo",
+        more: Mapping[str, str] | None = None,
     ) -> Generator[Wire]:
-        """Somebody whose handshake says all, and who has read nothing yet."""
+        """Somebody whose handshake says all, with more headers, and who has read nothing yet."""
         spoken = dialect or self.dialect
         headers = {
             "Authorization": f"Bearer {self.gateway.token(name, space)}",
             "MEUP-Protocol": spoken,
+            **(more or {}),
         }
         with self.dial(headers, f"/ws?space={space}") as socket:
             yield Wire(socket, name, spoken)
