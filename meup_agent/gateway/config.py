@@ -18,7 +18,7 @@ from meup_agent.protocol.kinds import GATEWAY_NAMES
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES
 from meup_agent.protocol.space.arrival import MAX_ID_CHARS, is_name
 from meup_agent.protocol.space.journal import MAX_BYTES, MAX_ENTRIES
-from meup_agent.protocol.space.space import member_capabilities
+from meup_agent.protocol.space.standing import member_capabilities
 
 DEFAULT_HOST: Final = "127.0.0.1"
 """Only this machine, until somebody says otherwise."""

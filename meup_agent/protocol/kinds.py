@@ -19,6 +19,8 @@ CHAT: Final = "chat"
 SYSTEM_WELCOME: Final = "system/welcome"
 SYSTEM_PRESENCE: Final = "system/presence"
 SYSTEM_ERROR: Final = "system/error"
+SYSTEM_WITHDRAWN: Final = "system/withdrawn"
+"""Ours: what everybody is told of a withdrawal, where a space announces them (PROTOCOL 3)."""
 
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
@@ -73,6 +75,7 @@ KINDS: Final = _table(
     Kind(SYSTEM_WELCOME, sender="gateway"),
     Kind(SYSTEM_PRESENCE, sender="gateway"),
     Kind(SYSTEM_ERROR, sender="gateway"),
+    Kind(SYSTEM_WITHDRAWN, sender="gateway"),
 )
 """Every kind that this package knows, by its name in memory."""
 

@@ -26,6 +26,8 @@ DIGEST: Final = "dev.meup/digest"
 EDITED: Final = "dev.meup/edited"
 EXPIRES_AT: Final = "dev.meup/expires_at"
 CAUSE: Final = "dev.meup/cause"
+BEGUN_BY: Final = "dev.meup/begun_by"
+"""In what the gateway ends in somebody's place: who began it; an id is unique for each alone."""
 WRAPPED: Final = "dev.meup/wrapped"
 """In a result: its structured content is ``{"result": value}`` because the value is no object."""
 PROGRESS_TOKEN: Final = "progressToken"
@@ -185,6 +187,18 @@ def cancelled(request_id: str, cause: Cause) -> JsonObject:
     if cause.chain:
         params[META] = {CAUSE: [link.to_wire() for link in cause.chain]}
     return notification(kinds.CANCELLED, params)
+
+
+def cancelled_by_gateway(request_id: str, reason: str, requester: str) -> JsonObject:
+    """``notifications/cancelled`` for a request that its requester may make no longer."""
+    params = {"requestId": request_id, "reason": reason, META: {BEGUN_BY: requester}}
+    return notification(kinds.CANCELLED, params)
+
+
+def begun_by(meta: object) -> str | None:
+    """Who began what the gateway ends, by the ``_meta`` of its word."""
+    name = as_object(meta).get(BEGUN_BY)
+    return name if isinstance(name, str) and name else None
 
 
 def progress(token: int | str, done: float, total: float | None, message: str | None) -> JsonObject:

@@ -4,7 +4,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meup_agent.errors import InvalidPattern
@@ -159,9 +159,9 @@ def test_what_is_covered_is_allowed(
     try:
         may, grants = compile_capabilities([held]), compile_capabilities([wanted])
     except InvalidPattern:
-        assume(False)
-        raise
-    assume(all(covers(held, each) for each in kinds_of(wanted)))
+        return
+    if not all(covers(held, each) for each in kinds_of(wanted)):
+        return
     for payload in payloads:
         if grants.allow(kind, payload):
             assert may.allow(kind, payload)

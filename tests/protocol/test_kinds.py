@@ -28,6 +28,7 @@ def test_what_only_the_gateway_says() -> None:
         "system/welcome",
         "system/presence",
         "system/error",
+        "system/withdrawn",
         "space/invite-ack",
     }
 

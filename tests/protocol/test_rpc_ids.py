@@ -9,7 +9,8 @@ from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.dialects.rpc_ids import MAX_RPC_IDS, MAX_SENDERS, RpcIds
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.space.decisions import Accepted, Refused
-from meup_agent.protocol.space.space import Space, member_capabilities
+from meup_agent.protocol.space.space import Space
+from meup_agent.protocol.space.standing import member_capabilities
 
 V01, MCPX = "meup/v0.1", "mcpx/v0.1"
 

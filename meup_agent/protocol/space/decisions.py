@@ -37,7 +37,19 @@ class Remove(msgspec.Struct, frozen=True):
     reason: str
 
 
-Consequence = Say | Tell | Remove
+class Admit(msgspec.Struct, frozen=True):
+    """A participant that a token of its own lets in from now on.
+
+    Attributes:
+        participant: Who.
+        token_sha256: The token's digest, in hex, in place of one that it had before.
+    """
+
+    participant: str
+    token_sha256: str
+
+
+Consequence = Say | Tell | Remove | Admit
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -47,11 +59,13 @@ class Accepted(msgspec.Struct, frozen=True):
         envelope: What is delivered.
         facts: What holds from now on, kept together with the envelope.
         then: What follows, in this order, after the envelope.
+        before: What single members are told before they get the envelope.
     """
 
     envelope: Envelope
     facts: tuple[Fact, ...] = ()
     then: tuple[Consequence, ...] = ()
+    before: tuple[Tell, ...] = ()
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -108,13 +122,16 @@ def shown_limit(most: float) -> int | float:
     return int(most) if most == int(most) else most
 
 
-def said(kind: str, payload: object, *, to: str = "", about: str | None = None) -> Envelope:
+def said(
+    kind: str, payload: object, *, to: str | tuple[str, ...] = "", about: str | None = None
+) -> Envelope:
     """The draft of something that the gateway says."""
+    names = to if isinstance(to, tuple) else (to,) if to else ()
     return draft(
         kind,
         payload,
         id="",
         sender=kinds.GATEWAY,
-        to=(to,) if to else (),
+        to=names,
         correlation=(about,) if about else (),
     )

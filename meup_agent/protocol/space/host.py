@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -19,10 +19,12 @@ from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.arrival import Arrival
+from meup_agent.protocol.space.arriving import Arriving
 from meup_agent.protocol.space.catch_up import CatchUp
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.decisions import (
     Accepted,
+    Admit,
     Consequence,
     Dropped,
     Refused,
@@ -36,7 +38,7 @@ from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.listeners import Form, Listener, Listeners, Member
 from meup_agent.protocol.space.rates import Allowance, Bucket, Told
 from meup_agent.protocol.space.recent import REMEMBERED_SECONDS, Recent
-from meup_agent.protocol.space.space import Arriving, Space
+from meup_agent.protocol.space.space import Space
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -54,6 +56,35 @@ def _ignore(_: object) -> None:
     """The sender sees by the echo what became of its frame."""
 
 
+class Doors(Protocol):
+    """How somebody comes to a space who is invited."""
+
+    def new_token(self) -> str:
+        """A token that nobody can guess."""
+        ...
+
+    def admit(self, participant: str, token_sha256: str) -> None:
+        """Let a participant in by a token with this digest, and by no earlier one of this kind."""
+        ...
+
+    def address(self) -> str:
+        """Where to dial the space; empty where that is not known."""
+        ...
+
+
+class _Closed:
+    """The doors of a space to which nobody can be invited."""
+
+    def new_token(self) -> str:
+        raise NotImplementedError
+
+    def admit(self, participant: str, token_sha256: str) -> None:
+        pass
+
+    def address(self) -> str:
+        return ""
+
+
 class SpaceHost:
     """A :class:`Space` and the members in it; every call takes effect in its order.
 
@@ -65,6 +96,8 @@ class SpaceHost:
         now: Tells the time in microseconds since 1970 (UTC).
         counters: Where to count.
         allowance: How much each participant may say.
+        doors: Lets in who is invited; ``None``: nobody can be invited.
+        announce_withdrawals: Everybody is told of each withdrawal that took effect.
     """
 
     def __init__(
@@ -77,6 +110,8 @@ class SpaceHost:
         now: Callable[[], int],
         counters: Counters,
         allowance: Allowance | None = None,
+        doors: Doors | None = None,
+        announce_withdrawals: bool = False,
     ) -> None:
         self.name = name
         self.counters = counters
@@ -84,7 +119,15 @@ class SpaceHost:
         self._new_id = new_id
         self._now = now
         self._allowance = allowance or Allowance()
-        self._space = Space(participants, allowance=self._allowance, now=now)
+        self._doors: Doors = doors or _Closed()
+        self._space = Space(
+            participants,
+            allowance=self._allowance,
+            now=now,
+            announce_withdrawals=announce_withdrawals,
+            new_token=None if doors is None else doors.new_token,
+            address=self._doors.address,
+        )
         self._messages: dict[str, Bucket] = {}
         self._told = Told()
         self._members: dict[str, Member] = {}
@@ -111,9 +154,21 @@ class SpaceHost:
         """The number of the last envelope that members got."""
         return self._delivered
 
+    def __len__(self) -> int:
+        """How many members there are at this moment."""
+        return len(self._members)
+
+    def __contains__(self, participant: object) -> bool:
+        """Whether a participant is in the space."""
+        return participant in self._members
+
     def member(self, participant: str) -> Member | None:
         """A participant's connection, if it is in the space."""
         return self._members.get(participant)
+
+    def is_kicked(self, participant: str) -> bool:
+        """Whether somebody was removed from the space, and not invited again."""
+        return self._space.is_kicked(participant)
 
     def capabilities(self, participant: str) -> Capabilities:
         """What a participant may send at this moment, present or not.
@@ -272,20 +327,28 @@ class SpaceHost:
                 if seq is not None:
                     self._repeated(Entry(seq, self.name, at, checked.envelope), answer)
                     return
+                refused = self._space.check_new(checked)
+                if refused is not None:
+                    self._refuse_to(participant, refused, answer)
+                    return
                 accepted = self._space.accept(checked)
                 self.counters.accepted += 1
                 seq = self._carry_out(accepted, answer)
                 if repeats:
                     self._recent.remember(checked.envelope, seq, at)
-            case Refused() if answer is _ignore:
-                self.refuse(participant, checked)
             case Refused():
-                # Not the participant's connection: that has sent nothing.
-                self.counters.refused[checked.code] += 1
-                answer(checked)
+                self._refuse_to(participant, checked, answer)
             case Dropped():
                 self.counters.dropped += 1
                 answer(checked)
+
+    def _refuse_to(self, participant: str, refused: Refused, answer: Answer) -> None:
+        if answer is _ignore:
+            self.refuse(participant, refused)
+        else:
+            # Not the participant's connection: that has sent nothing.
+            self.counters.refused[refused.code] += 1
+            answer(refused)
 
     def refuse(self, participant: str, refused: Refused) -> None:
         """Tell a member that a frame of its was refused; of a flood, once."""
@@ -300,6 +363,9 @@ class SpaceHost:
 
     def _carry_out(self, accepted: Accepted, answer: Answer) -> int:
         then = self._deliver if answer is _ignore else partial(self._deliver_and, answer)
+        if accepted.before:
+            told = [(each.participant, self._stamped(each.draft)) for each in accepted.before]
+            then = partial(self._tell_and, told, then)
         seq = self.journal.append(self.name, accepted.envelope, accepted.facts, then)
         for consequence in accepted.then:
             self._follow(consequence)
@@ -327,9 +393,16 @@ class SpaceHost:
             case Tell(participant, draft):
                 self._tell(participant, draft)
             case Remove(participant, code, reason):
-                member = self._members.get(participant)
-                if member is not None:
-                    self.journal.after(partial(member.close, code, reason))
+                self.journal.after(partial(self._remove, participant, code, reason))
+            case Admit(participant, token_sha256):
+                self.journal.after(partial(self._doors.admit, participant, token_sha256))
+
+    def _remove(self, participant: str, code: int, reason: str) -> None:
+        """Close a member's connection, and do not wait for its end to take it out."""
+        member = self._members.get(participant)
+        if member is not None:
+            member.close(code, reason)
+            self.leave(member)
 
     def _repeated(self, first: Entry, answer: Answer) -> None:
         """Tell the sender alone under which number its envelope was accepted before."""
@@ -356,6 +429,14 @@ class SpaceHost:
     def _deliver_and(self, answer: Answer, entry: Entry) -> None:
         self._deliver(entry)
         answer(entry)
+
+    def _tell_and(
+        self, told: list[tuple[str, Envelope]], then: Callable[[Entry], None], entry: Entry
+    ) -> None:
+        """Tell some members something before everybody gets the envelope that is the reason."""
+        for participant, envelope in told:
+            self._tell_now(participant, envelope)
+        then(entry)
 
     def _tell(self, participant: str, draft: Envelope) -> None:
         """Tell one member, after everything that was decided before."""
@@ -391,6 +472,15 @@ class SpaceHost:
         recovered = self.journal.recover(self.name, since=since, limit=RECOVERED_ENTRIES)
         for entry in recovered.entries:
             self._recent.remember(entry.envelope, entry.seq, entry.at)
+            self._space.remember(entry.envelope, entry.envelope.payload_object, entry.at)
+        for grant in self._space.restore(recovered.facts):
+            log.warning(
+                "%s: grant %s holds no more: who gave or got it is not what they were",
+                self.name,
+                grant,
+            )
+        for participant, token_sha256 in self._space.digests.items():
+            self._doors.admit(participant, token_sha256)
 
 
 def rfc3339(microseconds: int) -> str:

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.capability import Capabilities, compile_capabilities
+from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.limits import check_depth
+from meup_agent.protocol.managing import GRANT_ACK
+from meup_agent.protocol.reasons import read_reason
 from meup_agent.protocol.space.arrival import Arrival, open_frame
+from meup_agent.protocol.space.arriving import (
+    Arriving,
+    Joined,
+    announced,
+    described,
+    missed_by,
+)
 from meup_agent.protocol.space.decisions import (
     Accepted,
+    Consequence,
     Decision,
     Dropped,
     Refused,
+    Say,
+    Tell,
     over_limit,
     refusal,
     said,
 )
 from meup_agent.protocol.space.issued import Issued
+from meup_agent.protocol.space.managing import KICKED, MANAGING, Management
 from meup_agent.protocol.space.open import FOLLOWED, OpenExchanges
 from meup_agent.protocol.space.rates import Allowance, Bucket
+from meup_agent.protocol.space.revoking import end_in_flight
+from meup_agent.protocol.space.standing import Standing
 
 IDENTITY_MISMATCH: Final = "identity_mismatch"
 RESERVED_KIND: Final = "reserved_kind"
@@ -36,61 +52,11 @@ NOT_PROPOSER: Final = "not_proposer"
 ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
 """Notifications that are routed whatever the capabilities (PROTOCOL 3)."""
 
-ARRIVED: Final = "dev.meup/arrived"
-"""In a presence: the newcomer reads what it missed by itself. ``new``: it was not here before,
-``resumed``: it gets everything, ``gap``: some of it is not known any more. Without this key it may
-have missed anything, and the others say again what must not be missed (PROTOCOL 4.14)."""
-
 DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
 """What TypeScript clients send to a gateway and nobody reads (PROTOCOL 2)."""
 
 _NOTIFICATION = "notifications/"
-_WITHDRAW: dict[str, Any] = {"kind": kinds.MCP_WITHDRAW}
-
-
-class Arriving(msgspec.Struct, frozen=True):
-    """How a member comes in, as far as it missed something (PROTOCOL 6).
-
-    Attributes:
-        until: What it missed has numbers up to this one, and comes before anything new.
-        gap: Some of what it missed is not known here any more.
-        resumed: It was here before, and comes back.
-    """
-
-    until: int
-    gap: bool = False
-    resumed: bool = False
-
-
-class Joined(NamedTuple):
-    """What a participant's arrival makes the gateway say; both are drafts.
-
-    Attributes:
-        welcome: For the newcomer alone.
-        presence: For everybody, the newcomer included.
-    """
-
-    welcome: Envelope
-    presence: Envelope
-
-
-def member_capabilities(
-    listed: Iterable[Mapping[str, Any]], *, place: str = "capabilities"
-) -> Capabilities:
-    """The capabilities of a member: those listed, and ``mcp/withdraw``, which everybody has.
-
-    Args:
-        listed: As they are configured.
-        place: Where they are configured, for the error.
-
-    Raises:
-        InvalidPattern: One does not compile.
-    """
-    own = [dict(capability) for capability in listed]
-    compiled = compile_capabilities(own, place=place)
-    if compiled.allow(kinds.MCP_WITHDRAW, {}):
-        return compiled
-    return compile_capabilities([*own, _WITHDRAW], place=place)
+_ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 
 
 class Space:
@@ -102,6 +68,9 @@ class Space:
         participants: Those who are known from the beginning, and what they may send.
         allowance: How much each of them may say.
         now: Tells the time in microseconds since 1970 (UTC).
+        announce_withdrawals: Everybody is told of each withdrawal that took effect.
+        new_token: Makes a token that nobody can guess; ``None``: nobody can be invited.
+        address: Where an invited participant dials; empty where that is not known.
 
     Attributes:
         open: The requests and proposals that have not ended.
@@ -113,14 +82,21 @@ class Space:
         *,
         allowance: Allowance | None = None,
         now: Callable[[], int] = lambda: 0,
+        announce_withdrawals: bool = False,
+        new_token: Callable[[], str] | None = None,
+        address: Callable[[], str] = str,
     ) -> None:
         self.open = OpenExchanges()
         self._allowance = allowance or Allowance()
         self._now = now
         self._withdrawals: dict[str, Bucket] = {}
-        self._held: dict[str, Capabilities] = dict(participants or {})
+        self._held = Standing(participants or {})
         # In the order in which they came.
         self._present: dict[str, None] = {}
+        self._management = Management(
+            self._held, self._present, new_token=new_token, address=address
+        )
+        self._announce_withdrawals = announce_withdrawals
         self._requests = Issued()
         self._proposals = Issued()
         # Only where somebody may say by a JSON-RPC id what a response answers.
@@ -145,7 +121,20 @@ class Space:
 
     def admit(self, participant: str, capabilities: Capabilities) -> None:
         """Let somebody be a participant of the space, or change what they may send."""
-        self._held[participant] = capabilities
+        self._held.configure(participant, capabilities)
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """Who was invited, with the SHA-256 (hex) of their token."""
+        return self._management.digests
+
+    def is_kicked(self, participant: str) -> bool:
+        """Whether somebody was removed from the space, and not invited again."""
+        return self._management.is_kicked(participant)
+
+    def restore(self, facts: Mapping[str, dict[str, Any]]) -> list[str]:
+        """Know again what held before a restart; the ids of grants that hold no more."""
+        return self._management.restore(facts)
 
     def speaks(self, dialect: str) -> None:
         """Know that somebody speaks a dialect here, from now on.
@@ -169,22 +158,24 @@ class Space:
             participant: Who joins; must be a participant of the space.
             arriving: What it missed, if it asked for that; ``None``: it did not.
         """
-        others = [
-            _described(name, self._held[name]) for name in self._present if name != participant
-        ]
         self._present[participant] = None
-        you = _described(participant, self._held[participant])
+        you = described(participant, self._held[participant])
         return Joined(
-            said(
-                kinds.SYSTEM_WELCOME,
-                {"you": you, "participants": others, **_missed(arriving), **said_by(OURS)},
-                to=participant,
-            ),
+            self._welcome(participant, **missed_by(arriving)),
             said(
                 kinds.SYSTEM_PRESENCE,
-                {"event": "join", "participant": you, **_arrival(arriving)},
+                {"event": "join", "participant": you, **announced(arriving)},
             ),
         )
+
+    def _welcome(self, participant: str, **missed: Any) -> Envelope:
+        """Who somebody is, what it may send, and who else is here; also when that has changed."""
+        you = described(participant, self._held[participant])
+        others = [
+            described(name, self._held[name]) for name in self._present if name != participant
+        ]
+        payload = {"you": you, "participants": others, **missed, **said_by(OURS)}
+        return said(kinds.SYSTEM_WELCOME, payload, to=participant)
 
     def leave(self, participant: str) -> Envelope:
         """Take a participant out; the draft of what everybody else is told."""
@@ -194,7 +185,9 @@ class Space:
     def receive(self, participant: str, frame: bytes, dialect: str) -> Decision:
         """Decide about a frame that nobody sent before; see :meth:`check` and :meth:`accept`."""
         checked = self.check(participant, frame, dialect)
-        return self.accept(checked) if isinstance(checked, Arrival) else checked
+        if not isinstance(checked, Arrival):
+            return checked
+        return self.check_new(checked) or self.accept(checked)
 
     def check(self, participant: str, frame: bytes, dialect: str) -> Arrival | Refused | Dropped:
         """Decide whether a frame is let through; changes nothing that others could notice.
@@ -218,27 +211,93 @@ class Space:
             arrival = arrival._replace(envelope=envelope)
         return self._refused(participant, arrival) or arrival
 
+    def check_new(self, arrival: Arrival) -> Refused | None:
+        """Decide about what :meth:`check` let through, if the same was not accepted before.
+
+        What manages a space cannot be carried out twice: where it is sent again, since its sender
+        does not know that it was accepted, it is not to be asked whether it could.
+        """
+        if arrival.envelope.kind in MANAGING:
+            return self._management.check(arrival.envelope, arrival.payload)
+        return None
+
     def accept(self, arrival: Arrival) -> Accepted:
         """Let an envelope that was checked take effect.
 
         Args:
-            arrival: What :meth:`check` returned, with nothing accepted in between.
+            arrival: What :meth:`check` and :meth:`check_new` let through, with nothing accepted in
+                between.
         """
         envelope = arrival.envelope
+        if envelope.kind in MANAGING:
+            return self._managed(envelope, arrival.payload)
+        if envelope.kind not in FOLLOWED:
+            return Accepted(envelope)
+        at = self._now()
+        then: tuple[Consequence, ...] = ()
+        if envelope.kind == kinds.MCP_WITHDRAW:
+            self._withdrawing(envelope.sender).take(at)
+            if self._announce_withdrawals:
+                then = self._withdrawn(envelope, arrival.payload)
+        self.remember(envelope, arrival.payload, at)
+        return Accepted(envelope, then=then)
+
+    def remember(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
+        """Know what an accepted envelope began or ended, also of one from before a restart.
+
+        Args:
+            envelope: What was accepted.
+            payload: Its payload's JSON values.
+            at: When, in microseconds since 1970 (UTC).
+        """
         if envelope.kind in FOLLOWED:
-            at = self._now()
-            self.open.accepted(envelope, arrival.payload, at)
-            if envelope.kind == kinds.MCP_WITHDRAW:
-                self._withdrawing(envelope.sender).take(at)
-        if envelope.kind == kinds.MCP_REQUEST and not _method(arrival.payload).startswith(
-            _NOTIFICATION
-        ):
+            self.open.accepted(envelope, payload, at)
+        if envelope.kind == kinds.MCP_REQUEST and not _method(payload).startswith(_NOTIFICATION):
             self._requests.remember(envelope.id, envelope.sender, envelope.to)
             if self._rpc_ids is not None:
-                self._rpc_ids.heard(envelope, arrival.payload)
+                self._rpc_ids.heard(envelope, payload)
         elif envelope.kind == kinds.MCP_PROPOSAL:
             self._proposals.remember(envelope.id, envelope.sender, envelope.to)
-        return Accepted(envelope)
+
+    def _withdrawn(self, withdraw: Envelope, payload: dict[str, Any]) -> tuple[Consequence, ...]:
+        """What everybody is told of a withdrawal that takes effect, where the space asks for it."""
+        return tuple(
+            Say(
+                said(
+                    kinds.SYSTEM_WITHDRAWN,
+                    {
+                        "proposal_id": proposal,
+                        "by": withdraw.sender,
+                        "reason": read_reason(payload.get("reason")),
+                    },
+                    about=proposal,
+                )
+            )
+            for proposal in withdraw.correlation
+            if self.open.is_open(withdraw.sender, proposal)
+        )
+
+    def _managed(self, envelope: Envelope, payload: dict[str, Any]) -> Accepted:
+        """Let a word of somebody who manages the space take effect, at once and for everybody."""
+        done = self._management.accept(envelope, payload)
+        then: list[Consequence] = list(done.then)
+        for participant in done.changed:
+            if participant in self._present and participant != done.kicked:
+                who = described(participant, self._held[participant])
+                update = {"event": "update", "participant": who}
+                then.append(Say(said(kinds.SYSTEM_PRESENCE, update)))
+        for participant in dict.fromkeys((*done.changed, done.kicked)):
+            then += end_in_flight(self.open, participant, partial(self._may_still, participant))
+        told = tuple(
+            Tell(participant, self._welcome(participant))
+            for participant in done.changed
+            if participant in self._present and participant != done.kicked
+        )
+        return Accepted(envelope, done.facts, tuple(then), told)
+
+    def _may_still(self, participant: str, kind: str, payload: dict[str, Any]) -> bool:
+        """Whether somebody may go on with what it began."""
+        return not self.is_kicked(participant) and self._held[participant].allow(kind, payload)
 
     def _refused(self, participant: str, arrival: Arrival) -> Refused | None:
         envelope = arrival.envelope
@@ -248,6 +307,13 @@ class Space:
                 IDENTITY_MISMATCH,
                 f"you are {participant!r}, and the envelope says that it is from"
                 f" {envelope.sender!r}; send as yourself",
+                about=envelope.id,
+            )
+        if self.is_kicked(participant):
+            return refusal(
+                participant,
+                KICKED,
+                "you were removed from this space; ask somebody there to invite you again",
                 about=envelope.id,
             )
         if _is_reserved(envelope.kind):
@@ -266,6 +332,14 @@ class Space:
                 attempted_kind=arrival.kind_as_sent,
                 your_capabilities=list(self._held[participant].patterns),
             )
+        if envelope.kind in _ENDS and not envelope.correlation:
+            return refusal(
+                participant,
+                "invalid_envelope",
+                f"the {arrival.kind_as_sent!r} names no proposal; put the proposal's id into its"
+                " correlation",
+                about=envelope.id,
+            )
         if envelope.kind == kinds.MCP_WITHDRAW:
             return self._refused_withdraw(participant, envelope)
         if envelope.kind == kinds.MCP_PROPOSAL:
@@ -281,6 +355,8 @@ class Space:
             return True
         if envelope.kind == kinds.MCP_REQUEST:
             return _method(payload) in ALWAYS_ALLOWED_METHODS
+        if envelope.kind == GRANT_ACK:
+            return self._management.may_acknowledge(participant, envelope.correlation)
         return envelope.kind == kinds.MCP_RESPONSE and any(
             self._requests.addressed(request, participant) for request in envelope.correlation
         )
@@ -331,24 +407,6 @@ class Space:
             bucket = Bucket(allowed.withdrawals_per_second, allowed.withdrawals_burst)
             self._withdrawals[participant] = bucket
         return bucket
-
-
-def _missed(arriving: Arriving | None) -> dict[str, Any]:
-    """What a welcome says of what its reader missed (PROTOCOL 6)."""
-    if arriving is None:
-        return {}
-    return {"resumed": arriving.resumed, "until": arriving.until, "gap": arriving.gap}
-
-
-def _arrival(arriving: Arriving | None) -> dict[str, Any]:
-    """What everybody is told of what a newcomer missed: nothing has to be said again to most."""
-    if arriving is None:
-        return {}
-    return {ARRIVED: "gap" if arriving.gap else "resumed" if arriving.resumed else "new"}
-
-
-def _described(participant: str, capabilities: Capabilities) -> dict[str, Any]:
-    return {"id": participant, "capabilities": list(capabilities.patterns)}
 
 
 def _method(payload: dict[str, Any]) -> str:

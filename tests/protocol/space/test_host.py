@@ -9,7 +9,7 @@ from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import MemoryJournal
 from meup_agent.protocol.space.listeners import Form
-from meup_agent.protocol.space.space import member_capabilities
+from meup_agent.protocol.space.standing import member_capabilities
 
 
 class Listener:

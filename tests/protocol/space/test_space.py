@@ -16,7 +16,8 @@ from meup_agent.protocol.space.decisions import (
     Dropped,
     Refused,
 )
-from meup_agent.protocol.space.space import Space, member_capabilities
+from meup_agent.protocol.space.space import Space
+from meup_agent.protocol.space.standing import member_capabilities
 
 DIALECT = "meup/v0.1"
 

@@ -1,0 +1,207 @@
+"""What those say who manage a space: grants, revocations, invitations, removals.
+
+The payloads are those of the specification of ``mew/v0.4``; one reader serves the gateway, which
+carries them out, and the agents that are told of them.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+import msgspec
+
+from meup_agent.errors import InvalidEnvelope
+from meup_agent.protocol.capability.covering import stripped
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.payloads import JsonObject
+
+GRANT: Final = "capability/grant"
+REVOKE: Final = "capability/revoke"
+GRANT_ACK: Final = "capability/grant-ack"
+INVITE: Final = "space/invite"
+INVITE_ACK: Final = "space/invite-ack"
+KICK: Final = "space/kick"
+
+MAX_GRANTED: Final = 64
+"""Capabilities in one grant, revocation or invitation: each is held against all that its granter
+has."""
+
+MAX_REASON_CHARS: Final = 1_000
+"""Characters of a reason or an address: they are kept as long as what they are about."""
+
+_MAX_NAME_CHARS: Final = 256
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Capabilities that one participant gave to another.
+
+    Attributes:
+        id: Names it where it is revoked: the id of the envelope that gave them.
+        by: Who gave them.
+        participant: Who got them.
+        capabilities: What was given, as JSON values.
+        reason: Why, in the giver's words.
+    """
+
+    id: str
+    by: str
+    participant: str
+    capabilities: tuple[JsonObject, ...]
+    reason: str = ""
+
+
+class Revocation(msgspec.Struct, frozen=True):
+    """Capabilities that somebody took away: those of a grant, or all that some patterns cover.
+
+    Attributes:
+        by: Who took them away.
+        participant: From whom; empty where only the grant is named.
+        grant_id: The grant that is revoked; empty where patterns say what is.
+        capabilities: The patterns; none where a grant is named.
+        reason: Why, in the words of who revoked.
+    """
+
+    by: str
+    participant: str
+    grant_id: str = ""
+    capabilities: tuple[JsonObject, ...] = ()
+    reason: str = ""
+
+
+class Invite(msgspec.Struct, frozen=True):
+    """Somebody is to be let into the space.
+
+    Attributes:
+        by: Who invites.
+        participant: Whom.
+        capabilities: What they may send when they come.
+        email: Where an invitation could be sent to; this gateway sends none.
+        reason: Why, in the inviter's words.
+    """
+
+    by: str
+    participant: str
+    capabilities: tuple[JsonObject, ...] = ()
+    email: str = ""
+    reason: str = ""
+
+
+class Kick(msgspec.Struct, frozen=True):
+    """Somebody is to leave the space and stay out.
+
+    Attributes:
+        by: Who removes them.
+        participant: Whom.
+        reason: Why, in the words of who removes them.
+    """
+
+    by: str
+    participant: str
+    reason: str = ""
+
+
+def read_grant(envelope: Envelope, payload: JsonObject) -> Grant:
+    """Read a ``capability/grant``.
+
+    Raises:
+        InvalidEnvelope: It lacks something, or has something else in its place.
+    """
+    read = _Reader(envelope, payload)
+    capabilities = read.capabilities("capabilities")
+    if not capabilities:
+        raise read.problem("its 'capabilities' are none; list what is granted")
+    return Grant(
+        envelope.id, envelope.sender, read.name("recipient"), capabilities, read.text("reason")
+    )
+
+
+def read_revocation(envelope: Envelope, payload: JsonObject) -> Revocation:
+    """Read a ``capability/revoke``.
+
+    Raises:
+        InvalidEnvelope: As :func:`read_grant`.
+    """
+    read = _Reader(envelope, payload)
+    by_id = "grant_id" in payload
+    if by_id == ("capabilities" in payload):
+        raise read.problem("it needs either a 'grant_id' or 'capabilities'")
+    capabilities = () if by_id else read.capabilities("capabilities")
+    if not by_id and not capabilities:
+        raise read.problem("its 'capabilities' are none; list what is revoked")
+    return Revocation(
+        envelope.sender,
+        "" if by_id and "recipient" not in payload else read.name("recipient"),
+        read.name("grant_id") if by_id else "",
+        capabilities,
+        read.text("reason"),
+    )
+
+
+def read_invite(envelope: Envelope, payload: JsonObject) -> Invite:
+    """Read a ``space/invite``.
+
+    Raises:
+        InvalidEnvelope: As :func:`read_grant`.
+    """
+    read = _Reader(envelope, payload)
+    return Invite(
+        envelope.sender,
+        read.name("participant_id"),
+        read.capabilities("initial_capabilities"),
+        read.text("email"),
+        read.text("reason"),
+    )
+
+
+def read_kick(envelope: Envelope, payload: JsonObject) -> Kick:
+    """Read a ``space/kick``.
+
+    Raises:
+        InvalidEnvelope: As :func:`read_grant`.
+    """
+    read = _Reader(envelope, payload)
+    return Kick(envelope.sender, read.name("participant_id"), read.text("reason"))
+
+
+class _Reader:
+    """Reads the fields of one payload, and says which of them is wrong."""
+
+    def __init__(self, envelope: Envelope, payload: JsonObject) -> None:
+        self._envelope = envelope
+        self._payload = payload
+
+    def problem(self, what: str) -> InvalidEnvelope:
+        return InvalidEnvelope(
+            "invalid_envelope",
+            f"the {self._envelope.kind!r} cannot be carried out: {what}",
+            envelope_id=self._envelope.id,
+        )
+
+    def name(self, field: str) -> str:
+        value = self._payload.get(field)
+        if isinstance(value, str) and 0 < len(value) <= _MAX_NAME_CHARS and value.isprintable():
+            return value
+        raise self.problem(f"its {field!r} must be a name of 1 to {_MAX_NAME_CHARS} characters")
+
+    def text(self, field: str) -> str:
+        value = self._payload.get(field)
+        if value is None:
+            return ""
+        if not isinstance(value, str) or len(value) > MAX_REASON_CHARS:
+            raise self.problem(
+                f"its {field!r} must be a text of up to {MAX_REASON_CHARS} characters"
+            )
+        return value
+
+    def capabilities(self, field: str) -> tuple[JsonObject, ...]:
+        value: object = self._payload.get(field, [])
+        if not isinstance(value, list):
+            raise self.problem(f"its {field!r} must be a list of capabilities")
+        listed = cast("list[object]", value)
+        if len(listed) > MAX_GRANTED:
+            raise self.problem(
+                f"its {field!r} lists {len(listed)}; at most {MAX_GRANTED} are taken"
+            )
+        if not all(isinstance(each, dict) for each in listed):
+            raise self.problem(f"its {field!r} must hold objects such as {{'kind': 'chat'}}")
+        return tuple(stripped(listed))

@@ -1,0 +1,374 @@
+"""Carries out what those say who manage a space: grant, revoke, invite and kick (PROTOCOL 3, 7)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Container, Mapping
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+from meup_agent.errors import InvalidEnvelope, InvalidPattern
+from meup_agent.protocol import kinds, managing
+from meup_agent.protocol.capability import compile_capabilities, refuse_reserved
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.managing import Grant
+from meup_agent.protocol.payloads import JsonObject
+from meup_agent.protocol.space.decisions import (
+    Admit,
+    Consequence,
+    Refused,
+    Remove,
+    Say,
+    Tell,
+    over_limit,
+    refusal,
+    said,
+)
+from meup_agent.protocol.space.issued import Issued
+from meup_agent.protocol.space.journal import Fact
+from meup_agent.protocol.space.standing import (
+    GRANT_FACT,
+    MAX_GRANTS,
+    Change,
+    Standing,
+    member_capabilities,
+)
+
+UNKNOWN_PARTICIPANT: Final = "unknown_participant"
+INVALID_CAPABILITY: Final = "invalid_capability"
+CAPABILITY_LACKING: Final = "capability_lacking"
+UNKNOWN_GRANT: Final = "unknown_grant"
+NOTHING_TO_REVOKE: Final = "nothing_to_revoke"
+ID_IN_USE: Final = "id_in_use"
+PARTICIPANT_EXISTS: Final = "participant_exists"
+NO_INVITATIONS: Final = "no_invitations"
+KICKED: Final = "kicked"
+
+KICKED_CODE: Final = 4403
+"""Close code for a participant that was removed from the space (PROTOCOL 3)."""
+
+MAX_INVITED: Final = 1_000
+"""Participants of a space that were invited: each is kept, with its token's digest, for good."""
+
+INVITE_FACT: Final = "invite/"
+KICKED_FACT: Final = "kicked/"
+
+MANAGING: Final = frozenset({managing.GRANT, managing.REVOKE, managing.INVITE, managing.KICK})
+"""The kinds that manage a space."""
+
+_SHOWN_CHARS: Final = 200
+
+
+class Done(NamedTuple):
+    """What the gateway does about a word of somebody who manages the space.
+
+    Attributes:
+        facts: What holds from now on.
+        changed: Whose capabilities are others now.
+        kicked: Who is removed.
+        then: What follows.
+    """
+
+    facts: tuple[Fact, ...]
+    changed: tuple[str, ...] = ()
+    kicked: str = ""
+    then: tuple[Consequence, ...] = ()
+
+
+class Management:
+    """Who was granted what, who was invited, and who was removed.
+
+    Args:
+        standing: What everybody may send.
+        present: Who is in the space.
+        new_token: Makes a token that nobody can guess; ``None``: nobody can be invited here.
+        address: Where an invited participant dials; empty where that is not known.
+    """
+
+    def __init__(
+        self,
+        standing: Standing,
+        present: Container[str],
+        *,
+        new_token: Callable[[], str] | None = None,
+        address: Callable[[], str] = str,
+    ) -> None:
+        self._standing = standing
+        self._present = present
+        self._new_token = new_token
+        self._address = address
+        self._granted = Issued()
+        self._invited: dict[str, JsonObject] = {}
+        self._kicked: dict[str, JsonObject] = {}
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """Who was invited, with the SHA-256 (hex) of their token."""
+        return {name: str(fact.get("token_sha256")) for name, fact in self._invited.items()}
+
+    def is_kicked(self, participant: str) -> bool:
+        """Whether somebody was removed, and not invited again."""
+        return participant in self._kicked
+
+    def may_acknowledge(self, participant: str, grants: tuple[str, ...]) -> bool:
+        """Whether one of some grants was for this participant, which then may say that it knows."""
+        return any(self._granted.addressed(grant, participant) for grant in grants)
+
+    def restore(self, facts: Mapping[str, JsonObject]) -> list[str]:
+        """Know again what held before a restart; the ids of grants that hold no more."""
+        for key, value in facts.items():
+            if key.startswith(INVITE_FACT):
+                name = key.removeprefix(INVITE_FACT)
+                self._invited[name] = value
+                if name not in self._standing:
+                    self._standing.configure(name, member_capabilities([]))
+            elif key.startswith(KICKED_FACT):
+                self._kicked[key.removeprefix(KICKED_FACT)] = value
+        lost = self._standing.restore(facts)
+        for key, value in facts.items():
+            if key.startswith(GRANT_FACT):
+                by, to = str(value.get("by")), str(value.get("participant"))
+                self._granted.remember(key.removeprefix(GRANT_FACT), by, (to,))
+        return lost
+
+    def check(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
+        """Decide whether something is carried out; changes nothing.
+
+        Args:
+            envelope: Of one of the kinds in :data:`MANAGING`, from somebody who may send it.
+            payload: Its payload's JSON values.
+        """
+        try:
+            match envelope.kind:
+                case managing.GRANT:
+                    return self._check_grant(envelope, payload)
+                case managing.REVOKE:
+                    return self._check_revocation(envelope, payload)
+                case managing.INVITE:
+                    return self._check_invite(envelope, payload)
+                case _:
+                    kick = managing.read_kick(envelope, payload)
+                    return self._check_known(envelope, kick.participant)
+        except InvalidEnvelope as invalid:
+            return _refused(envelope, invalid.problem, str(invalid))
+
+    def accept(self, envelope: Envelope, payload: JsonObject) -> Done:
+        """Carry out what :meth:`check` let through, with nothing accepted in between."""
+        match envelope.kind:
+            case managing.GRANT:
+                return self._grant(managing.read_grant(envelope, payload))
+            case managing.REVOKE:
+                return self._revoke(envelope, payload)
+            case managing.INVITE:
+                return self._invite(envelope, payload)
+            case _:
+                return self._kick(envelope, payload)
+
+    # --- grants -----------------------------------------------------------------------------
+
+    def _check_grant(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
+        grant = managing.read_grant(envelope, payload)
+        return self._check_known(envelope, grant.participant) or self._check_given(
+            envelope, grant.participant, grant.capabilities, "capabilities"
+        )
+
+    def _check_given(
+        self,
+        envelope: Envelope,
+        participant: str,
+        capabilities: tuple[JsonObject, ...],
+        place: str,
+    ) -> Refused | None:
+        """Whether the sender may give these, and the participant can take them."""
+        try:
+            self._standing.check(participant, capabilities)
+            refuse_reserved(capabilities, place=place)
+        except InvalidPattern as error:
+            return _refused(envelope, INVALID_CAPABILITY, f"this cannot be granted: {error}")
+        lacking = self._standing.lacking(envelope.sender, capabilities)
+        if lacking is not None:
+            return _refused(
+                envelope,
+                CAPABILITY_LACKING,
+                f"you cannot give {_shown(lacking)} away: none of your own capabilities covers it;"
+                " give what you have, or less",
+                capability=lacking,
+            )
+        if self._standing.grant(envelope.id) is not None:
+            return _refused(
+                envelope,
+                ID_IN_USE,
+                f"a grant {envelope.id} is in force, and a grant is named by its id; send this one"
+                " under another",
+            )
+        if self._standing.is_full:
+            return over_limit(
+                envelope.sender,
+                "max_grants",
+                MAX_GRANTS,
+                f"this space has {MAX_GRANTS} grants, as many as it keeps; revoke some",
+                about=envelope.id,
+            )
+        return None
+
+    def _grant(self, grant: Grant) -> Done:
+        self._granted.remember(grant.id, grant.by, (grant.participant,))
+        facts, changed = self._standing.give(grant)
+        return Done(facts, changed)
+
+    def _check_revocation(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
+        revocation = managing.read_revocation(envelope, payload)
+        if revocation.participant:
+            unknown = self._check_known(envelope, revocation.participant)
+            if unknown is not None:
+                return unknown
+        if revocation.grant_id:
+            grant = self._standing.grant(revocation.grant_id)
+            if grant is None or revocation.participant not in ("", grant.participant):
+                whose = f" to {revocation.participant!r}" if revocation.participant else ""
+                return _refused(
+                    envelope,
+                    UNKNOWN_GRANT,
+                    f"no grant {revocation.grant_id}{whose} is in force here",
+                )
+            return None
+        return self._check_patterns(envelope, revocation.participant, revocation.capabilities)
+
+    def _check_patterns(
+        self, envelope: Envelope, participant: str, patterns: tuple[JsonObject, ...]
+    ) -> Refused | None:
+        try:
+            compile_capabilities(patterns)
+        except InvalidPattern as error:
+            return _refused(envelope, INVALID_CAPABILITY, f"this cannot be revoked: {error}")
+        broader = self._standing.broader(participant, patterns)
+        if broader is not None:
+            return _refused(
+                envelope,
+                NOTHING_TO_REVOKE,
+                f"{participant!r} has {_shown(broader)}, which allows this and more; revoke that"
+                " one, and grant again what it is to keep",
+                capability=broader,
+            )
+        if not self._standing.covered(participant, patterns):
+            return _refused(
+                envelope,
+                NOTHING_TO_REVOKE,
+                f"{participant!r} has no capability that these patterns cover",
+                capabilities=list(self._standing[participant].patterns),
+            )
+        return None
+
+    def _revoke(self, envelope: Envelope, payload: JsonObject) -> Done:
+        revocation = managing.read_revocation(envelope, payload)
+        if revocation.grant_id:
+            change = self._standing.take(revocation.grant_id)
+        else:
+            change = self._standing.take_covered(revocation.participant, revocation.capabilities)
+        return Done(change.facts, change.participants)
+
+    # --- who is let in ----------------------------------------------------------------------
+
+    def _check_known(self, envelope: Envelope, participant: str) -> Refused | None:
+        if participant in self._standing:
+            return None
+        return _refused(
+            envelope,
+            UNKNOWN_PARTICIPANT,
+            f"{participant!r} is no participant of this space; invite them, or correct the name",
+        )
+
+    def _check_invite(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
+        invite = managing.read_invite(envelope, payload)
+        name = invite.participant
+        if name in kinds.GATEWAY_NAMES:
+            return _refused(envelope, PARTICIPANT_EXISTS, f"{name!r} is the gateway's name")
+        if name in self._standing and name not in self._kicked:
+            return _refused(
+                envelope, PARTICIPANT_EXISTS, f"{name!r} is a participant of this space already"
+            )
+        if name not in self._standing or name in self._invited:
+            refused = self._check_token(envelope)
+            if refused is not None:
+                return refused
+        return self._check_given(envelope, name, invite.capabilities, "initial_capabilities")
+
+    def _check_token(self, envelope: Envelope) -> Refused | None:
+        """Whether a token can be made, and told to the sender alone."""
+        if self._new_token is None:
+            return _refused(envelope, NO_INVITATIONS, "nobody can be invited to this space")
+        if envelope.sender not in self._present:
+            return _refused(
+                envelope,
+                NO_INVITATIONS,
+                "the token of an invitation is told on your connection alone, and you have none;"
+                " join, and invite again",
+            )
+        if len(self._invited) >= MAX_INVITED:
+            return over_limit(
+                envelope.sender,
+                "max_invited",
+                MAX_INVITED,
+                f"this space has {MAX_INVITED} invited participants, as many as it takes",
+                about=envelope.id,
+            )
+        return None
+
+    def _invite(self, envelope: Envelope, payload: JsonObject) -> Done:
+        invite = managing.read_invite(envelope, payload)
+        name = invite.participant
+        facts: list[Fact] = []
+        then: list[Consequence] = []
+        ack: dict[str, Any] = {"status": "created", "participant_id": name}
+        if self._kicked.pop(name, None) is not None:
+            facts.append(Fact(KICKED_FACT + name, None))
+            ack["status"] = "restored"
+        if name not in self._standing or name in self._invited:
+            assert self._new_token is not None  # check() said so
+            token = self._new_token()
+            digest = sha256(token.encode()).hexdigest()
+            fact = {"by": invite.by, "id": envelope.id, "token_sha256": digest}
+            self._invited[name] = fact
+            facts.append(Fact(INVITE_FACT + name, fact))
+            if name not in self._standing:
+                self._standing.configure(name, member_capabilities([]))
+            then.append(Admit(name, digest))
+            ack["token"] = token
+        if address := self._address():
+            ack["connection_url"] = address
+        if invite.email:
+            ack["email_sent"] = False
+        changed: tuple[str, ...] = ()
+        if invite.capabilities:
+            given = Grant(envelope.id, invite.by, name, invite.capabilities, invite.reason)
+            done = self._grant(given)
+            facts += done.facts
+            changed = done.changed
+        then.append(
+            Tell(invite.by, said(managing.INVITE_ACK, ack, to=invite.by, about=envelope.id))
+        )
+        invited = {"id": name, "capabilities": list(self._standing[name].patterns)}
+        then.append(Say(said(kinds.SYSTEM_PRESENCE, {"event": "invited", "participant": invited})))
+        return Done(tuple(facts), changed, then=tuple(then))
+
+    def _kick(self, envelope: Envelope, payload: JsonObject) -> Done:
+        kick = managing.read_kick(envelope, payload)
+        fact = {"by": kick.by, "id": envelope.id, "reason": kick.reason}
+        self._kicked[kick.participant] = fact
+        change: Change = self._standing.take_all(kick.participant)
+        why = f"removed by {kick.by}" + (f": {kick.reason}" if kick.reason else "")
+        return Done(
+            (Fact(KICKED_FACT + kick.participant, fact), *change.facts),
+            change.participants,
+            kick.participant,
+            (Remove(kick.participant, KICKED_CODE, why),),
+        )
+
+
+def _refused(envelope: Envelope, code: str, message: str, **details: Any) -> Refused:
+    return refusal(envelope.sender, code, message, about=envelope.id, **details)
+
+
+def _shown(capability: JsonObject) -> str:
+    written = json.dumps(capability)
+    return written if len(written) <= _SHOWN_CHARS else written[:_SHOWN_CHARS] + "…"

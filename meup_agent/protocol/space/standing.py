@@ -1,0 +1,349 @@
+"""What each participant may send, and by whose word: its configuration, and what it was granted.
+
+A grant rests on what its granter had when it was made: its configuration, and earlier grants. So
+grants are in an order in which none rests on a later one, and one walk through them in that order
+finds what is left when something is taken away: nobody keeps what its granter no longer has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from meup_agent.errors import InvalidPattern
+from meup_agent.protocol import kinds
+from meup_agent.protocol.capability import Capabilities, compile_capabilities
+from meup_agent.protocol.capability.covering import covers, first_covering, kinds_of, stripped
+from meup_agent.protocol.managing import Grant
+from meup_agent.protocol.payloads import JsonObject, objects_in
+from meup_agent.protocol.space.journal import Fact
+
+MAX_GRANTS: Final = 1_000
+"""Grants that a space keeps at once: all of them are looked through when one is revoked."""
+
+GRANT_FACT: Final = "grant/"
+REVOKED_FACT: Final = "revoked/"
+
+_WITHDRAW: dict[str, Any] = {"kind": kinds.MCP_WITHDRAW}
+
+
+def member_capabilities(
+    listed: Iterable[Mapping[str, Any]], *, place: str = "capabilities"
+) -> Capabilities:
+    """The capabilities of a member: those listed, and ``mcp/withdraw``, which everybody has.
+
+    Args:
+        listed: As they are configured.
+        place: Where they are configured, for the error.
+
+    Raises:
+        InvalidPattern: One does not compile.
+    """
+    own = [dict(capability) for capability in listed]
+    compiled = compile_capabilities(own, place=place)
+    if compiled.allow(kinds.MCP_WITHDRAW, {}):
+        return compiled
+    return compile_capabilities([*own, _WITHDRAW], place=place)
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A grant in force.
+
+    Attributes:
+        grant: What was granted, as far as it still holds.
+        number: Its place in the order of grants.
+        rests_on: The grants to its granter that it rests on, for the audit.
+    """
+
+    grant: Grant
+    number: int
+    rests_on: tuple[str, ...] = ()
+
+    @property
+    def fact(self) -> Fact:
+        """What outlives a restart."""
+        grant = self.grant
+        value: JsonObject = {
+            "by": grant.by,
+            "participant": grant.participant,
+            "capabilities": list(grant.capabilities),
+            "reason": grant.reason,
+            "rests_on": list(self.rests_on),
+            "number": self.number,
+        }
+        return Fact(GRANT_FACT + grant.id, value)
+
+
+class Change(NamedTuple):
+    """What a grant or a revocation has changed.
+
+    Attributes:
+        facts: What holds from now on.
+        participants: Whose capabilities are others now.
+    """
+
+    facts: tuple[Fact, ...]
+    participants: tuple[str, ...]
+
+
+class Standing:
+    """The capabilities of every participant of a space, present or not.
+
+    Args:
+        configured: Those who are known from the beginning.
+    """
+
+    def __init__(self, configured: Mapping[str, Capabilities]) -> None:
+        self._configured = dict(configured)
+        self._revoked: dict[str, tuple[JsonObject, ...]] = {}
+        self._grants: dict[str, Held] = {}
+        self._number = 0
+        self._compiled = dict(configured)
+
+    def __contains__(self, participant: object) -> bool:
+        """Whether somebody is a participant of the space."""
+        return participant in self._configured
+
+    def __getitem__(self, participant: str) -> Capabilities:
+        """What a participant may send.
+
+        Raises:
+            KeyError: Nobody knows this participant here.
+        """
+        return self._compiled[participant]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more grants are taken."""
+        return len(self._grants) >= MAX_GRANTS
+
+    def grant(self, grant_id: str) -> Grant | None:
+        """A grant in force."""
+        held = self._grants.get(grant_id)
+        return None if held is None else held.grant
+
+    def configure(self, participant: str, capabilities: Capabilities) -> None:
+        """Let somebody be a participant, or change what they may send by configuration."""
+        self._configured[participant] = capabilities
+        self._compile(participant)
+
+    def lacking(self, granter: str, capabilities: Sequence[JsonObject]) -> JsonObject | None:
+        """The first of some capabilities that a participant does not have itself."""
+        own = self._own(granter, self._number + 1)
+        return next((each for each in capabilities if _resting(each, own) is None), None)
+
+    def check(self, participant: str, capabilities: Sequence[JsonObject]) -> None:
+        """Check that capabilities can be added to those that a participant has, or will begin with.
+
+        Raises:
+            InvalidPattern: One of them does not compile, or they become too many.
+        """
+        has = self._listed(participant) if participant in self else []
+        compile_capabilities(list(capabilities))
+        member_capabilities([*has, *capabilities])
+
+    def give(self, grant: Grant) -> Change:
+        """Add what was granted, after :meth:`lacking` and :meth:`check`."""
+        self._number += 1
+        own = self._own(grant.by, self._number)
+        held = Held(grant, self._number, _named(_resting(each, own) for each in grant.capabilities))
+        self._grants[grant.id] = held
+        self._compile(grant.participant)
+        return Change((held.fact,), (grant.participant,))
+
+    def take(self, grant_id: str) -> Change:
+        """Revoke a grant in force, and what rests on it."""
+        return self._take([self._grants[grant_id]])
+
+    def take_all(self, participant: str) -> Change:
+        """Revoke everything that a participant was granted, and what rests on it."""
+        given = [each for each in self._grants.values() if each.grant.participant == participant]
+        return self._take(given)
+
+    def _take(self, given: Sequence[Held]) -> Change:
+        facts: dict[str, Fact] = {}
+        for held in given:
+            self._replace(held, (), held.rests_on, facts)
+        return self._settle([held.grant.participant for held in given], facts)
+
+    def covered(self, participant: str, patterns: Sequence[JsonObject]) -> bool:
+        """Whether a participant has something that some patterns cover."""
+        return any(_is_covered(each, patterns) for each in self._listed(participant))
+
+    def broader(self, participant: str, patterns: Sequence[JsonObject]) -> JsonObject | None:
+        """A capability of a participant that allows what one of some patterns does, and more."""
+        for pattern in patterns:
+            for each in self._listed(participant):
+                if not _is_covered(each, patterns) and any(
+                    covers(each, one) for one in kinds_of(pattern)
+                ):
+                    return each
+        return None
+
+    def take_covered(self, participant: str, patterns: Sequence[JsonObject]) -> Change:
+        """Revoke all that a participant has and that some patterns cover, and what rests on it."""
+        facts: dict[str, Fact] = {}
+        configured = self._configured[participant]
+        revoked = [
+            each
+            for each in stripped(configured.patterns)
+            if each != _WITHDRAW and _is_covered(each, patterns)
+        ]
+        if revoked:
+            known = self._revoked.get(participant, ())
+            together = (*known, *(each for each in revoked if each not in known))
+            self._revoked[participant] = together
+            fact = Fact(REVOKED_FACT + participant, {"capabilities": list(together)})
+            facts[fact.key] = fact
+        for held in tuple(self._grants.values()):
+            if held.grant.participant == participant:
+                kept = tuple(
+                    each for each in held.grant.capabilities if not _is_covered(each, patterns)
+                )
+                self._replace(held, kept, held.rests_on, facts)
+        return self._settle([participant], facts)
+
+    def restore(self, facts: Mapping[str, JsonObject]) -> list[str]:
+        """Know again what held before a restart; what nobody could give now holds no more.
+
+        Returns:
+            The ids of the grants that do not.
+        """
+        for key, value in facts.items():
+            if key.startswith(REVOKED_FACT):
+                participant = key.removeprefix(REVOKED_FACT)
+                self._revoked[participant] = tuple(objects_in(value.get("capabilities")))
+                if participant in self:
+                    self._compile(participant)
+        recovered = [
+            held
+            for key, value in facts.items()
+            if key.startswith(GRANT_FACT)
+            and (held := _held(key.removeprefix(GRANT_FACT), value)) is not None
+        ]
+        lost: list[str] = []
+        for held in sorted(recovered, key=lambda each: each.number):
+            grant = held.grant
+            self._number = max(self._number, held.number)
+            own = self._own(grant.by, held.number)
+            kept = tuple(each for each in grant.capabilities if _resting(each, own) is not None)
+            if grant.participant not in self or not kept:
+                lost.append(grant.id)
+                continue
+            try:
+                self.check(grant.participant, kept)
+            except InvalidPattern:
+                lost.append(grant.id)
+                continue
+            self._grants[grant.id] = msgspec.structs.replace(
+                held, grant=msgspec.structs.replace(grant, capabilities=kept)
+            )
+            self._compile(grant.participant)
+        return lost
+
+    # --- what rests on what -----------------------------------------------------------------
+
+    def _settle(self, shrunk: Sequence[str], facts: dict[str, Fact]) -> Change:
+        """Take away what rests on what some participants have no more, and say what changed."""
+        changed = dict.fromkeys(shrunk)
+        for held in tuple(self._grants.values()):
+            grant = held.grant
+            if grant.by not in changed:
+                continue
+            own = self._own(grant.by, held.number)
+            resting = {at: _resting(each, own) for at, each in enumerate(grant.capabilities)}
+            kept = tuple(
+                each for at, each in enumerate(grant.capabilities) if resting[at] is not None
+            )
+            self._replace(held, kept, _named(resting.values()), facts)
+            if kept != grant.capabilities:
+                changed[grant.participant] = None
+        for participant in changed:
+            self._compile(participant)
+        return Change(tuple(facts.values()), tuple(changed))
+
+    def _replace(
+        self,
+        held: Held,
+        kept: tuple[JsonObject, ...],
+        rests_on: tuple[str, ...],
+        facts: dict[str, Fact],
+    ) -> None:
+        key = GRANT_FACT + held.grant.id
+        if not kept:
+            del self._grants[held.grant.id]
+            facts[key] = Fact(key, None)
+        elif (kept, rests_on) != (held.grant.capabilities, held.rests_on):
+            grant = msgspec.structs.replace(held.grant, capabilities=kept)
+            left = Held(grant, held.number, rests_on)
+            self._grants[grant.id] = left
+            facts[key] = left.fact
+
+    def _own(self, participant: str, before: int) -> list[tuple[JsonObject, str]]:
+        """What a participant has, without grants from a number on, each with its grant's id."""
+        own = [(each, "") for each in self._by_configuration(participant)]
+        for held in self._grants.values():
+            if held.grant.participant == participant and held.number < before:
+                own += [(each, held.grant.id) for each in held.grant.capabilities]
+        return own
+
+    def _by_configuration(self, participant: str) -> list[JsonObject]:
+        configured = self._configured.get(participant)
+        if configured is None:
+            return []
+        revoked = self._revoked.get(participant, ())
+        return [each for each in stripped(configured.patterns) if each not in revoked]
+
+    def _listed(self, participant: str) -> list[JsonObject]:
+        return [each for each, _ in self._own(participant, self._number + 1)]
+
+    def _compile(self, participant: str) -> None:
+        granted = any(held.grant.participant == participant for held in self._grants.values())
+        if granted or participant in self._revoked:
+            self._compiled[participant] = member_capabilities(_once(self._listed(participant)))
+        else:
+            self._compiled[participant] = self._configured[participant]
+
+
+def _resting(wanted: JsonObject, own: Sequence[tuple[JsonObject, str]]) -> tuple[str, ...] | None:
+    """The grants that cover a capability, ``""`` for a configuration; ``None``: nothing does."""
+    found: list[str] = []
+    for each in kinds_of(wanted):
+        by = next((grant for capability, grant in own if covers(capability, each)), None)
+        if by is None:
+            return None
+        found.append(by)
+    return tuple(found)
+
+
+def _named(resting: Iterable[tuple[str, ...] | None]) -> tuple[str, ...]:
+    """The grants that something rests on, each once."""
+    return tuple(dict.fromkeys(grant for each in resting for grant in each or () if grant))
+
+
+def _is_covered(capability: JsonObject, patterns: Sequence[JsonObject]) -> bool:
+    return all(first_covering(patterns, each) is not None for each in kinds_of(capability))
+
+
+def _once(capabilities: Iterable[JsonObject]) -> list[JsonObject]:
+    """Without those that stand there twice: they count against the limit."""
+    return list({json.dumps(each, sort_keys=True): each for each in capabilities}.values())
+
+
+def _held(grant_id: str, value: JsonObject) -> Held | None:
+    """A grant as it was kept; ``None`` if it cannot be read."""
+    capabilities = objects_in(value.get("capabilities"))
+    try:
+        compile_capabilities(capabilities)
+    except InvalidPattern:
+        return None
+    by, participant = value.get("by"), value.get("participant")
+    reason, number = value.get("reason", ""), value.get("number")
+    if not (isinstance(by, str) and isinstance(participant, str) and isinstance(number, int)):
+        return None
+    rests_on = cast("list[Any]", value.get("rests_on", []))
+    grant = Grant(grant_id, by, participant, tuple(capabilities), str(reason))
+    return Held(grant, number, tuple(str(each) for each in rests_on))
