@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Final
+from collections.abc import Container, Mapping
+from typing import Final, Protocol
 
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.gateway.auth import Identity, Tokens
+from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.guesses import TooManyGuesses
 from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.limits import check_frame
 from meup_agent.transport.base import LAST_SEEN_HEADER
 
 BAD_REQUEST: Final = 400
 TOKEN_REFUSED: Final = 401
+KICKED: Final = 403
 NO_SUCH_SPACE: Final = 404
+TOO_MANY: Final = 429
 OVERLOADED: Final = 503
+
+RETRY_AFTER: Final = 5
+"""Seconds after which somebody refused with 503 may try again."""
 
 MAX_SEQ_DIGITS: Final = 18
 """Digits of a number that an envelope can have: what a database takes for one."""
@@ -30,40 +36,81 @@ class NotAdmitted(Exception):
 
     Attributes:
         status: The HTTP status that says why; :attr:`close_code` is its form after the handshake.
+        retry_after: Seconds after which to try again; ``None`` where that is of no use.
     """
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after = RETRY_AFTER if status == OVERLOADED else retry_after
 
     @property
     def close_code(self) -> int:
         """The WebSocket close code that says the same."""
-        return 1013 if self.status == OVERLOADED else 4000 + self.status
+        return 1013 if self.status in (OVERLOADED, TOO_MANY) else 4000 + self.status
 
 
-def identify(tokens: Tokens, token: str) -> Identity:
+class AsksForTokens(Protocol):
+    """Every token: those of a gateway, or the same as one address may ask for them."""
+
+    def identify(self, token: str) -> Identity | None:
+        """Whose token it is; ``None`` for a token that nobody has."""
+        ...
+
+
+def identify(tokens: AsksForTokens, token: str) -> Identity:
     """Whose token it is.
 
     Raises:
-        NotAdmitted: Nobody's.
+        NotAdmitted: Nobody's; or it was not looked at, after too many wrong ones.
     """
-    identity = tokens.identify(token)
+    try:
+        identity = tokens.identify(token)
+    except TooManyGuesses as guessing:
+        raise NotAdmitted(TOO_MANY, str(guessing), guessing.retry_after) from None
     if identity is None:
         raise NotAdmitted(TOKEN_REFUSED, "the token is not known here")
     return identity
 
 
-def enter(identity: Identity, space: str, spaces: Container[str]) -> None:
+class Entered(Protocol):
+    """A space, as far as its entrance has to know it."""
+
+    def is_kicked(self, participant: str) -> bool:
+        """Whether somebody was removed, and not invited again."""
+        ...
+
+
+def enter(identity: Identity, space: str, spaces: Mapping[str, Entered]) -> None:
     """Check that somebody may enter the space that they ask for.
 
     Raises:
-        NotAdmitted: There is no such space, or the token is for another.
+        NotAdmitted: There is no such space, the token is for another, or its participant was
+            removed from the space.
     """
-    if space not in spaces:
+    entered = spaces.get(space)
+    if entered is None:
         raise NotAdmitted(NO_SUCH_SPACE, "no space here has this name")
     if identity.space != space:
         raise NotAdmitted(TOKEN_REFUSED, "the token is for another space")
+    if entered.is_kicked(identity.participant):
+        raise NotAdmitted(KICKED, "you were removed from this space; ask to be invited again")
+
+
+def find_room(participant: str, members: Container[str], count: int, most: int) -> None:
+    """Check that a space has room for somebody; who takes over from itself needs none.
+
+    Args:
+        participant: Who wants to come in.
+        members: Who is in the space.
+        count: How many these are.
+        most: How many there may be.
+
+    Raises:
+        NotAdmitted: It has none.
+    """
+    if count >= most and participant not in members:
+        raise NotAdmitted(OVERLOADED, f"the space is full: it takes {most} members (max_members)")
 
 
 def dialect_named(name: str | None) -> str | None:
@@ -164,8 +211,8 @@ def repeats_join(message: bytes, participant: str | None, space: str) -> bool:
 def join(
     frame: JoinFrame,
     *,
-    tokens: Tokens,
-    spaces: Container[str],
+    tokens: AsksForTokens,
+    spaces: Mapping[str, Entered],
     held: Identity | None = None,
     space: str | None = None,
 ) -> Identity:
@@ -174,7 +221,7 @@ def join(
     Args:
         frame: The frame.
         tokens: Every token.
-        spaces: The ids of the spaces that there are.
+        spaces: The spaces that there are, by id.
         held: Whose token the handshake's header had.
         space: The space that the handshake asked for.
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from urllib.parse import quote
 
-from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.admission import find_room
+from meup_agent.gateway.auth import Identity, new_token
 from meup_agent.gateway.config import Config
+from meup_agent.gateway.guesses import Guesses, TokensAt
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
+from meup_agent.protocol.space.rates import Allowance
 
 
 def wall_clock() -> int:
@@ -32,6 +36,7 @@ class Hub:
         journal: What was accepted.
         counters: What has happened, over all spaces.
         tokens: Whose each token is.
+        url: Where members dial; empty until somebody listens.
         spaces: The spaces by id.
 
     Raises:
@@ -53,6 +58,17 @@ class Hub:
         self._config = config
         self.counters = Counters()
         self.tokens = config.tokens()
+        self.url = ""
+        limits = config.limits
+        self._guesses = Guesses(self.tokens, limits.failed_tokens, limits.failed_token_seconds, now)
+        allowance = Allowance(
+            max_depth=limits.max_depth,
+            messages_per_second=limits.messages_per_second,
+            messages_burst=limits.messages_burst,
+            withdrawals_per_second=limits.withdrawals_per_second,
+            withdrawals_burst=limits.withdrawals_burst,
+            max_open_proposals=limits.max_open_proposals,
+        )
         self.spaces = {
             space.id: SpaceHost(
                 space.id,
@@ -64,9 +80,25 @@ class Hub:
                 new_id=new_id or _random_id,
                 now=now,
                 counters=self.counters,
+                allowance=allowance,
+                doors=_Doors(self, space.id),
+                announce_withdrawals=space.announce_withdrawals,
             )
             for space in config.spaces
         }
+
+    def tokens_at(self, address: str) -> TokensAt:
+        """Every token, as somebody at an address may ask for them (PROTOCOL 3)."""
+        return TokensAt(self._guesses, address)
+
+    def find_room(self, identity: Identity) -> None:
+        """Check that somebody's space has room for it.
+
+        Raises:
+            NotAdmitted: It has none.
+        """
+        host = self.spaces[identity.space]
+        find_room(identity.participant, host, len(host), self._config.limits.max_members)
 
     def dialect(self, identity: Identity) -> str:
         """The dialect of somebody who does not say which it speaks (PROTOCOL 1)."""
@@ -79,6 +111,28 @@ class Hub:
         """Close every member of every space."""
         for space in self.spaces.values():
             space.close(code, reason)
+
+
+class _Doors:
+    """Lets those into one space who were invited there."""
+
+    def __init__(self, hub: Hub, space: str) -> None:
+        self._hub = hub
+        self._space = space
+        self._admitted: dict[str, str] = {}
+
+    def new_token(self) -> str:
+        return new_token()
+
+    def admit(self, participant: str, token_sha256: str) -> None:
+        before = self._admitted.pop(participant, None)
+        if before is not None:
+            self._hub.tokens.forget(before)
+        self._admitted[participant] = token_sha256
+        self._hub.tokens.add(token_sha256, Identity(self._space, participant))
+
+    def address(self) -> str:
+        return f"{self._hub.url}/ws?space={quote(self._space, safe='')}" if self._hub.url else ""
 
 
 def _random_id() -> str:

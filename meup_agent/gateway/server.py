@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import anyio
-import picows
 from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.admission import OVERLOADED, NotAdmitted
 from meup_agent.gateway.config import Config
+from meup_agent.gateway.edge import listening
 from meup_agent.gateway.edge.connection import Connection
 from meup_agent.gateway.edge.handshake import read_handshake
-from meup_agent.gateway.edge.picows_log import PicowsLog
+from meup_agent.gateway.encryption import check_encrypted, server_context
 from meup_agent.gateway.hub import Hub, wall_clock
 from meup_agent.gateway.journal.keeping import kept
 from meup_agent.gateway.journal.sqlite import SqliteJournal
@@ -32,16 +32,9 @@ if TYPE_CHECKING:
 RESTARTING: Final = 1012
 """Close code of a gateway that stops: its members dial again (PROTOCOL 3)."""
 
-RETRY_AFTER: Final = 5
-"""Seconds after which somebody refused with 503 may try again."""
-
 BACKLOG: Final = 4_096
 """Connections that may wait to be taken. All members dial at once when their gateway has restarted,
 and whoever finds no room is heard again by its system after a second, or three, or seven."""
-
-READ_BEYOND: Final = 2
-"""A message up to so many times too large is read to its end and thrown away, so that its sender
-gets to read why; picows closes with 1009 at the head of a larger frame."""
 
 LAST_TURNS: Final = 1.0
 """Seconds for the loop to report that dropped sockets are closed; it takes one or two turns."""
@@ -63,6 +56,7 @@ class RunningGateway:
     def __init__(self, config: Config, journal: MemoryJournal | SqliteJournal) -> None:
         self.hub = Hub(config, journal=journal)
         self.limits = config.limits
+        self._config = config
         self.loop = asyncio.get_running_loop()
         self.turn = Turn(self.loop)
         self.http: HttpPort | None = None
@@ -101,7 +95,8 @@ class RunningGateway:
     def url(self) -> str:
         """The address for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self._host, self._host)
-        return f"ws://[{host}]:{self._port}" if ":" in host else f"ws://{host}:{self._port}"
+        scheme = "ws" if self._config.tls is None else "wss"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._port}"
 
     def drop(self, participant: str) -> None:
         """Drop the socket of a participant, in whatever space it is, without a close frame."""
@@ -136,20 +131,14 @@ class RunningGateway:
         """Begin to listen.
 
         Raises:
-            ConfigurationError: The address cannot be listened at.
+            ConfigurationError: The address cannot be listened at, or not without TLS.
         """
-        limits = self.limits
+        check_encrypted(self._config, host)
+        tls = self._config.tls
+        context = None if tls is None else server_context(tls)
         try:
-            self._server = await picows.ws_create_server(  # pyright: ignore[reportUnknownMemberType] - no types for host and port
-                self._accept,
-                host,
-                port,
-                backlog=BACKLOG,
-                logger_name=PicowsLog(log),
-                max_frame_size=limits.max_message_bytes * READ_BEYOND,
-                enable_auto_ping=True,
-                auto_ping_idle_timeout=limits.ping_interval,
-                auto_ping_reply_timeout=limits.ping_deadline,
+            self._server = await listening.listen(
+                self._accept, host, port, self.limits, backlog=BACKLOG, context=context
             )
         except OSError as error:
             why = os.strerror(error.errno).lower() if error.errno else str(error)
@@ -158,6 +147,7 @@ class RunningGateway:
             ) from None
         self._host = host
         self._port: int = self._server.sockets[0].getsockname()[1]
+        self.hub.url = self.url
 
     async def stop(self) -> None:
         """Close every connection with 1012 and stop listening; takes ``stop_timeout`` at most."""
@@ -204,8 +194,8 @@ class RunningGateway:
                 self._empty = anyio.Event()
                 await self._empty.wait()
 
-    def _accept(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
-        """Decide about a handshake."""
+    def _accept(self, request: WSUpgradeRequest, address: str) -> WSUpgradeResponseWithListener:
+        """Decide about a handshake that came from an address."""
         headers = request.headers
         # Browsers say "keep-alive, Upgrade", and picows compares the whole value.
         if "upgrade" in headers.get("Connection", "").lower():
@@ -213,15 +203,16 @@ class RunningGateway:
         try:
             if self._stopping or len(self._connections) >= self.limits.max_connections:
                 raise NotAdmitted(OVERLOADED, "the gateway takes no more connections now")
-            greeting = read_handshake(request.path, headers, self.hub)
+            greeting = read_handshake(request.path, headers, self.hub, address)
             return WSUpgradeResponseWithListener(
                 WSUpgradeResponse.create_101_response(greeting.answer), Connection(self, greeting)
             )
         except NotAdmitted as refused:
             self.counters.not_admitted[refused.status] += 1
-            log.info("a handshake was refused with %d: %s", refused.status, refused)
+            said = "a handshake from %s was refused with %d: %s"
+            log.info(said, address, refused.status, refused)
             extra: Mapping[str, str] = (
-                {"Retry-After": str(RETRY_AFTER)} if refused.status == OVERLOADED else {}
+                {} if refused.retry_after is None else {"Retry-After": str(refused.retry_after)}
             )
             response = WSUpgradeResponse.create_error_response(
                 refused.status, str(refused).encode(), extra

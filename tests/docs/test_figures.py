@@ -18,7 +18,13 @@ UNITS = {"": 1, "s": 1, "KiB": 2**10, "MiB": 2**20}
 
 NO_LIMITS = {
     # Codes and numbers that standards give.
-    *("admission.BAD_REQUEST", "admission.TOKEN_REFUSED", "admission.NO_SUCH_SPACE"),
+    *(
+        "admission.TOO_MANY",
+        "guesses.IPV6_PREFIX",
+        "admission.BAD_REQUEST",
+        "admission.TOKEN_REFUSED",
+        "admission.NO_SUCH_SPACE",
+    ),
     *("admission.OVERLOADED", "base.ABNORMAL", "base.INVALID", "base.TOO_BIG"),
     *("connection.NORMAL", "connection.LOST", "framing.BINARY", "framing.CONTINUATION"),
     *("framing.PROTOCOL_ERROR", "framing.TEXT", "framing.TOO_BIG", "host.TAKEN_OVER"),
@@ -30,7 +36,12 @@ NO_LIMITS = {
     # What RFC 6455 leaves room for.
     *("base.MAX_CLOSE_REASON_BYTES", "connection.MAX_CLOSE_REASON_BYTES"),
     # Turns of a loop and sizes of caches: nobody notices them from outside.
-    *("server.LAST_TURNS", "server.READ_BEYOND", "table.SPARE_TIMERS"),
+    *(
+        "server.LAST_TURNS",
+        "listening.READ_BEYOND",
+        "listening.READ_BUFFER_BYTES",
+        "table.SPARE_TIMERS",
+    ),
     "capabilities.MAX_KINDS_REMEMBERED",
     # Where a short cut ends; what is beyond takes the long way.
     *("joining.MAX_JOINED_KEYS", "joining.MAX_JOINED_LEVELS"),

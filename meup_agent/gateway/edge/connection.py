@@ -25,6 +25,7 @@ from meup_agent.gateway.edge.framing import (
     pack_text,
 )
 from meup_agent.gateway.edge.handshake import Greeting
+from meup_agent.gateway.edge.listening import address_of, peer_of
 from meup_agent.gateway.hub import Hub
 from meup_agent.gateway.logs import log, shown
 from meup_agent.gateway.member import GatewayMember, Turn
@@ -90,6 +91,10 @@ class Connection(WSListener):
         self._ended_by: int | None = None
         self._first_message = True
         self._timer: asyncio.TimerHandle | None = None
+        # Why nothing is read from the socket: nothing can be kept, or it says too much at a time.
+        self._held = False
+        self._hushed: asyncio.TimerHandle | None = None
+        self._reads = True
 
     @property
     def participant(self) -> str | None:
@@ -102,7 +107,8 @@ class Connection(WSListener):
         """Join, or wait for the join frame."""
         self._transport = transport
         self._wire = transport.underlying_transport
-        self._peer = _address(self._wire)
+        self._address = address_of(self._wire)
+        self._peer = peer_of(self._wire)
         self._port.opened(self)
         identity = self._greeting.identity
         dialect = self._greeting.dialect
@@ -133,8 +139,9 @@ class Connection(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         """Leave the space."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._hushed):
+            if timer is not None:
+                timer.cancel()
         if self._ended_by is None:
             self._ended_by = self._closed_by_picows(transport)
         self._leave()
@@ -164,6 +171,7 @@ class Connection(WSListener):
         if self._ended_by is not None:
             return
         self._ended_by = code
+        self._hear()
         said = reason.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore")
         self._transport.send_close(cast("WSCloseCode", code), said)
         self._drop_soon()
@@ -177,12 +185,8 @@ class Connection(WSListener):
 
     def hold(self, held: bool) -> None:
         """Read nothing from the socket, or read again."""
-        if self._wire.is_closing():
-            return
-        if held:
-            self._wire.pause_reading()
-        else:
-            self._wire.resume_reading()
+        self._held = held
+        self._read_or_not()
 
     def abort(self) -> None:
         """Drop the socket, as a killed process does: no close frame, nothing is written out."""
@@ -198,7 +202,33 @@ class Connection(WSListener):
         if self._member is None:
             self._join_by(message)
         elif not (first and repeats_join(message, self._member.participant, self._space)):
-            self._port.hub.spaces[self._space].receive(self._member, message)
+            wait = self._port.hub.spaces[self._space].receive(self._member, message)
+            if wait and self._ended_by is None:
+                self._hush(wait)
+
+    def _hush(self, seconds: float) -> None:
+        """Read nothing for a while; short enough to hear that the other end is alive."""
+        if self._hushed is not None:
+            self._hushed.cancel()
+        seconds = min(seconds, self._port.limits.ping_deadline / 2)
+        self._hushed = self._port.loop.call_later(seconds, self._hear)
+        self._read_or_not()
+
+    def _hear(self) -> None:
+        if self._hushed is not None:
+            self._hushed.cancel()
+            self._hushed = None
+            self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        reads = not self._held and self._hushed is None
+        if reads is self._reads or self._wire.is_closing():
+            return
+        self._reads = reads
+        if reads:
+            self._wire.resume_reading()
+        else:
+            self._wire.pause_reading()
 
     def _join_by(self, message: bytes) -> None:
         """Join as a join frame says."""
@@ -209,12 +239,13 @@ class Connection(WSListener):
                 raise NotAdmitted(400, "the first message must be a join frame")
             identity = join(
                 frame,
-                tokens=hub.tokens,
+                tokens=hub.tokens_at(self._address),
                 spaces=hub.spaces,
                 held=greeting.identity,
                 space=greeting.space,
             )
             dialect = greeting.dialect or dialect_named(frame.protocol) or hub.dialect(identity)
+            hub.find_room(identity)
         except NotAdmitted as refused:
             self._not_admitted(refused)
             return
@@ -254,7 +285,9 @@ class Connection(WSListener):
     def _refuse_message(self, bad: BadMessage) -> None:
         if bad.code == TOO_BIG and self._member is not None:
             host = self._port.hub.spaces[self._space]
-            host.refuse_frame(self._member, "too_large", str(bad))
+            most = self._port.limits.max_message_bytes
+            told = {"limit": "max_message_bytes", "max": most}
+            host.refuse_frame(self._member, "too_large", str(bad), **told)
         self._end(bad.code, str(bad))
 
     def _end(self, code: int, reason: str) -> None:
@@ -306,8 +339,3 @@ class Connection(WSListener):
         if self._identity is None:
             return f"a connection from {self._peer}"
         return f"{shown(self._identity.participant)} in {shown(self._identity.space)}"
-
-
-def _address(wire: asyncio.Transport) -> str:
-    peer = cast("tuple[object, ...] | None", wire.get_extra_info("peername"))
-    return "{}:{}".format(*peer[:2]) if peer else "an unknown address"

@@ -52,13 +52,16 @@ class Greeting(NamedTuple):
         return {DIALECT_HEADER: self.dialect} if self.complete and self.dialect else {}
 
 
-def read_handshake(target: bytes, headers: Mapping[str, str], hub: Hub) -> Greeting:
+def read_handshake(
+    target: bytes, headers: Mapping[str, str], hub: Hub, address: str = ""
+) -> Greeting:
     """Read a handshake's address and headers, and refuse whoever must not come in.
 
     Args:
         target: The path with its query; any path is taken.
         headers: By name, whatever the case.
         hub: The spaces, and who may enter them.
+        address: Where the handshake came from.
 
     Raises:
         NotAdmitted: The token, the space or the dialect is not known here.
@@ -67,9 +70,12 @@ def read_handshake(target: bytes, headers: Mapping[str, str], hub: Hub) -> Greet
     dialect = dialect_named(headers.get(DIALECT_HEADER))
     authorization = headers.get("Authorization")
     resume = read_resume(headers.get(RESUME_HEADER), headers.get(LAST_SEEN_HEADER))
-    identity = None if authorization is None else identify(hub.tokens, bearer(authorization))
+    identity = None
+    if authorization is not None:
+        identity = identify(hub.tokens_at(address), bearer(authorization))
     if identity is not None and space is not None:
         enter(identity, space, hub.spaces)
+        hub.find_room(identity)
         dialect = dialect or hub.dialect(identity)
     return Greeting(identity, space, dialect, *resume)
 
