@@ -45,6 +45,11 @@ class NotAdmitted(Exception):
         self.retry_after = RETRY_AFTER if status == OVERLOADED else retry_after
 
     @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the answer that says so over HTTP."""
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+
+    @property
     def close_code(self) -> int:
         """The WebSocket close code that says the same."""
         return 1013 if self.status in (OVERLOADED, TOO_MANY) else 4000 + self.status

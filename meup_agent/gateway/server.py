@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -211,11 +211,8 @@ class RunningGateway:
             self.counters.not_admitted[refused.status] += 1
             said = "a handshake from %s was refused with %d: %s"
             log.info(said, address, refused.status, refused)
-            extra: Mapping[str, str] = (
-                {} if refused.retry_after is None else {"Retry-After": str(refused.retry_after)}
-            )
             response = WSUpgradeResponse.create_error_response(
-                refused.status, str(refused).encode(), extra
+                refused.status, str(refused).encode(), refused.headers
             )
             return WSUpgradeResponseWithListener(response, None)
 
@@ -246,6 +243,7 @@ async def serve(
         log.info("listening at %s", gateway.url)
         try:
             if config.http is not None:
+                check_encrypted(config, config.http.host)
                 # Loaded only where it is wanted: a web framework takes its time.
                 from meup_agent.gateway.edge.asgi.port import HttpPort
 

@@ -21,7 +21,8 @@ def caller(served: Served, request: HTTPConnection) -> Identity:
     try:
         if authorization is None:
             raise NotAdmitted(TOKEN_REFUSED, "send the header Authorization: Bearer <token>")
-        return identify(served.hub.tokens, bearer(authorization))
+        address = request.client.host if request.client is not None else ""
+        return identify(served.hub.tokens_at(address), bearer(authorization))
     except NotAdmitted as refused:
         served.hub.counters.not_admitted[refused.status] += 1
         raise not_admitted(refused) from None
