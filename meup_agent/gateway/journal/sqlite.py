@@ -103,6 +103,7 @@ class SqliteJournal:
         self._bytes = 0
         self._full = False
         self._draining = False
+        self._flushing: list[anyio.Event] = []
         self._ended = False
         self._writer = Writer(
             self._database.writer,
@@ -202,12 +203,15 @@ class SqliteJournal:
     # --- how it ends ------------------------------------------------------------------------
 
     async def flush(self, timeout: float) -> None:
-        """Wait until everything that was appended is kept and delivered, or it has failed."""
+        """Wait until everything that was appended is kept and delivered, or cannot be."""
+        if self._ended:
+            return
         done = anyio.Event()
+        self._flushing.append(done)
         self.after(done.set)
-        if not self._ended:
-            with anyio.move_on_after(timeout, shield=True):
-                await done.wait()
+        with anyio.move_on_after(timeout, shield=True):
+            await done.wait()
+        self._flushing.remove(done)
 
     async def aclose(self) -> None:
         """Write what waits, and let go of the file; harmless where it was done before."""
@@ -217,17 +221,22 @@ class SqliteJournal:
         closed = False
         with anyio.CancelScope(shield=True):
             closed = await anyio.to_thread.run_sync(self._close)
-        self._ended = True
-        self._then.clear()
+        self._end()
         if not closed:
             log.error("the journal %s hangs; what waited for it is lost", self._database.path)
 
     def abandon(self) -> None:
         """Play a killed process: what has not been committed is lost, and nobody is told."""
-        self._ended = True
+        self._end()
         self._work.clear()
-        self._then.clear()
         self._writer.stop(discard=True)
+
+    def _end(self) -> None:
+        """Call nothing any more, and let nobody wait for it."""
+        self._ended = True
+        self._then.clear()
+        for waiting in self._flushing:
+            waiting.set()
 
     def _close(self) -> bool:
         ended = [each.join(CLOSE_SECONDS) for each in (self._writer, self._reader)]
@@ -284,8 +293,7 @@ class SqliteJournal:
     def _fail(self, error: Exception) -> None:
         if self._ended:
             return
-        self._ended = True
-        self._then.clear()
+        self._end()
         self.on_failed(
             f"the journal {self._database.path} cannot be written: {why(error)}; nothing more is"
             " accepted; make room or repair the disk, and start the gateway again"

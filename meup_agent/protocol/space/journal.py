@@ -210,8 +210,9 @@ class MemoryJournal:
         """See :meth:`Journal.recover`; nothing outlives the process."""
         ring = self._rings.get(space)
         entries = () if ring is None else ring.between(0, ring.latest, len(self._order))
-        lately = tuple(entry for entry in entries if entry.at >= since)
-        return Recovered(dict(self._facts.get(space, {})), lately[-limit:])
+        lately = [entry for entry in entries if entry.at >= since]
+        latest = tuple(lately[max(0, len(lately) - limit) :])
+        return Recovered(dict(self._facts.get(space, {})), latest)
 
 
 _GONE: Final = Entry(0, "", 0, Envelope(id="", sender="", kind=""))

@@ -1,0 +1,109 @@
+"""Files that cannot be a journal, and what is said of them."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway.journal.database import APPLICATION, VERSION, Database
+from meup_agent.gateway.journal.sqlite import SqliteJournal
+from tests.gateway.journal.conftest import Clock
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(ConfigurationError) as error:
+        Database(path, "normal")
+    said = str(error.value)
+    assert str(path) in said
+    assert "\n" not in said
+    return said.replace(str(path), "FILE")
+
+
+def with_form(path: Path, application: int, version: int) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE envelope (seq INTEGER PRIMARY KEY)")
+        connection.execute(f"PRAGMA application_id = {application}")
+        connection.execute(f"PRAGMA user_version = {version}")
+
+
+def test_directory(tmp_path: Path) -> None:
+    said = refused(tmp_path)
+    assert said.startswith("the journal FILE cannot be used: is a directory; give a file")
+
+
+def test_file_in_no_directory(tmp_path: Path) -> None:
+    said = refused(tmp_path / "nowhere" / "journal.db")
+    assert said.startswith("the journal FILE cannot be used: no such file or directory; give")
+
+
+def test_file_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = refused(tmp_path / "file" / "journal.db")
+    assert said.startswith("the journal FILE cannot be used: not a directory; give")
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is read-only for root"
+)
+def test_file_that_is_read_only(path: Path) -> None:
+    path.touch(0o400)
+    said = refused(path)
+    assert said.startswith("the journal FILE cannot be used: permission denied; give")
+
+
+def test_file_that_is_no_database(path: Path) -> None:
+    path.write_bytes(b"spaces: {demo: {}}\n" * 100)
+    said = refused(path)
+    assert said.startswith("the journal FILE cannot be used: file is not a database; give")
+    assert path.read_bytes() == b"spaces: {demo: {}}\n" * 100
+
+
+def test_another_database(path: Path) -> None:
+    with_form(path, 7, 1)
+    before = path.read_bytes()
+    said = refused(path)
+    assert said == "FILE is a database, but no journal of a gateway; give another file"
+    assert path.read_bytes() == before
+
+
+def test_journal_of_a_newer_version(path: Path) -> None:
+    with_form(path, APPLICATION, VERSION + 1)
+    before = path.read_bytes()
+    said = refused(path)
+    assert said.startswith("the journal FILE is of a newer version of this package (2, not 1); run")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.anyio
+async def test_damaged_journal(path: Path, clock: Clock) -> None:
+    with_form(path, APPLICATION, VERSION)
+    with pytest.raises(ConfigurationError, match="cannot be read: no such table: space; repair"):
+        SqliteJournal(path, JournalConfig(), clock)
+
+
+def test_another_gateways_journal(path: Path) -> None:
+    for _ in range(2):  # once it is closed, the next may have it
+        with closing(Database(path, "normal")) as database:
+            said = refused(path)
+            assert said.startswith("the journal FILE is another gateway's, which is running; stop")
+            database.writer.execute("INSERT INTO space VALUES ('demo', 1) ON CONFLICT DO NOTHING")
+
+
+def test_empty_file_becomes_a_journal(path: Path) -> None:
+    path.touch()
+    Database(path, "normal").close()
+    assert path.stat().st_size
+
+
+@pytest.mark.parametrize(("said", "means"), [("normal", 1), ("full", 2)])
+def test_how_surely_it_is_on_the_disk(
+    path: Path, said: Literal["normal", "full"], means: int
+) -> None:
+    with closing(Database(path, said)) as database:
+        assert database.writer.execute("PRAGMA synchronous").fetchone() == (means,)
+        assert database.writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -1,0 +1,240 @@
+"""The journal in a file: what is in it is there again, whatever becomes of its gateway."""
+
+import asyncio
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent.gateway.journal import sqlite
+from meup_agent.protocol.dialects import DIALECTS, decode, encode
+from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.space.journal import Entry, Fact
+from tests.gateway.journal.conftest import (
+    NOW,
+    PATIENCE,
+    Clock,
+    chat,
+    ids,
+    kept,
+    opened,
+    read,
+    settled,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+def rows(path: Path, sql: str) -> list[Any]:
+    """What another process finds in the file at this moment."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+async def test_what_was_kept_is_there_again(path: Path, clock: Clock) -> None:
+    async with opened(path, clock) as journal:
+        entries = await kept(journal, *map(chat, range(1_000)))
+        facts = (Fact("grant/1", {"to": "bob"}), Fact("grant/2", None))
+        await kept(journal, chat(1), space="other", facts=facts)
+
+    async with opened(path, clock) as journal:
+        assert await read(journal) == tuple(entries)
+        recovered = journal.recover("demo", since=0, limit=700)
+        assert recovered.entries == tuple(entries[-700:])
+        assert journal.recover("other", since=0, limit=9).facts == {"grant/1": {"to": "bob"}}
+        assert journal.floor("demo") == journal.floor("other") == NOW
+        assert journal.latest("demo") == entries[-1].seq
+
+
+async def test_numbers_do_not_go_back_with_the_clock(path: Path, clock: Clock) -> None:
+    async with opened(path, clock) as journal:
+        (before,) = await kept(journal, chat(1))
+    clock.now -= 1_000_000
+    async with opened(path, clock) as journal:
+        (after,) = await kept(journal, chat(2))
+        assert after.seq == before.seq + 1
+        assert journal.floor("demo") == NOW
+    clock.now = NOW + 1_000_000
+    async with opened(path, clock) as journal:
+        (later,) = await kept(journal, chat(3))
+        assert later.seq == NOW + 1_000_001
+        assert ids(await read(journal)) == ["1", "2", "3"]
+
+
+async def test_nothing_follows_before_others_can_read_it(path: Path, clock: Clock) -> None:
+    found: list[list[Any]] = []
+    done = anyio.Event()
+
+    def look(entry: Entry) -> None:
+        found.append(rows(path, "SELECT seq, space, sender, id, kind, context FROM envelope"))
+        done.set()
+
+    async with opened(path, clock) as journal:
+        journal.append("demo", chat(7), (), look)
+        with anyio.fail_after(PATIENCE):
+            await done.wait()
+    assert found == [[(NOW + 1, "demo", "alice", "7", "chat", None)]]
+
+
+async def test_envelope_and_facts_are_kept_together_or_not_at_all(path: Path, clock: Clock) -> None:
+    failures: list[str] = []
+    async with opened(path, clock) as journal:
+        await kept(journal, chat(1))
+        journal.on_failed = failures.append
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(
+                "CREATE TRIGGER broken BEFORE INSERT ON fact"
+                " BEGIN SELECT RAISE(ABORT, 'no room'); END"
+            )
+            connection.commit()
+        journal.append("demo", chat(2), (Fact("grant/1", {}),), lambda _: failures.append("said"))
+    assert [row[0] for row in rows(path, "SELECT id FROM envelope")] == ["1"]
+    assert rows(path, "SELECT * FROM fact") == []
+    (failure,) = failures
+    assert f"the journal {path} cannot be written: no room" in failure
+
+
+ENVELOPES = [
+    decode(b'{"protocol":"mew/v0.4","id":"1","ts":"t","from":"a","to":["b","c"],"kind":"chat",'
+           b'"correlation_id":["x","y"],"context":"\\u0000/c","payload":{"\xc3\xa4":1e400}}'),
+    decode(b' {"protocol":"mcpx/v0.1" , "id":"2","from":"a","kind":"mcp",'
+           b'"payload":{"id":7,"result":{}}, "strange":[1]}').replace(correlation=("request-7",)),
+    decode(b'{"protocol":"meup/v0.2","id":"3","from":"a","kind":"mcp/proposal","payload":{}}'),
+    draft("system/error", {"error": "x"}, id="4", sender="system:gateway", to=("a",),
+          correlation=("3",), ts="2025-01-01T00:00:00Z", context="c"),
+    draft("system/presence", {"event": "join"}, id="5", sender="system:gateway",
+          correlation=("1", "2")),
+]  # fmt: skip
+
+
+def said(envelope: Envelope) -> dict[str, Any]:
+    fields = ("id", "sender", "kind", "to", "correlation", "raw_payload", "ts", "context")
+    return {field: getattr(envelope, field) for field in fields}
+
+
+@pytest.mark.parametrize("envelope", ENVELOPES, ids=lambda envelope: str(envelope.id))
+async def test_envelope_is_the_same_again(envelope: Envelope, path: Path, clock: Clock) -> None:
+    async with opened(path, clock) as journal:
+        await kept(journal, envelope)
+        (entry,) = await read(journal)
+    assert said(entry.envelope) == said(envelope)
+    assert entry.envelope.extra == envelope.extra
+    for dialect in DIALECTS:
+        assert encode(entry.envelope, dialect) == encode(envelope, dialect)
+
+
+async def test_frame_is_byte_for_byte_the_same(path: Path, clock: Clock) -> None:
+    frame = b' {"id":"1", "from":"a","kind":"chat","payload":{ "n": 1.0e0},"protocol":"meup/v0.1"}'
+    async with opened(path, clock) as journal:
+        await kept(journal, decode(frame))
+        (entry,) = await read(journal)
+    assert entry.envelope.frame == frame
+
+
+async def test_page_ends_before_it_is_too_large(path: Path, clock: Clock) -> None:
+    async with opened(path, clock) as journal:
+        large = [chat(number, message="x" * 1_500_000) for number in range(5)]
+        await kept(journal, *large)
+        assert ids(await read(journal)) == ["0", "1", "2"]
+        assert ids(await read(journal, after=NOW + 3)) == ["3", "4"]
+        assert ids(journal.recover("demo", since=0, limit=100).entries) == list("01234")
+
+
+async def test_killed_process_leaves_what_was_committed_and_no_more(
+    path: Path, clock: Clock
+) -> None:
+    follows: list[Entry] = []
+    async with opened(path, clock) as journal:
+        await kept(journal, chat(1))
+        journal.append("demo", chat(2), (), follows.append)
+        journal.abandon()
+    assert follows == []
+    async with opened(path, clock) as journal:
+        assert ids(await read(journal)) == ["1"]
+
+
+async def test_what_waits_is_written_before_the_end(path: Path, clock: Clock) -> None:
+    async with opened(path, clock) as journal:
+        for number in range(5_000):
+            journal.append("demo", chat(number), (), lambda _: None)
+    assert rows(path, "SELECT count(*) FROM envelope") == [(5_000,)]
+
+
+async def test_one_failure_of_what_follows_keeps_nothing_from_the_others(
+    path: Path, clock: Clock
+) -> None:
+    follows: list[Entry] = []
+    raised: list[BaseException] = []
+
+    def fail(_: Entry) -> None:
+        raise ValueError("broken")
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))
+    async with opened(path, clock) as journal:
+        journal.append("demo", chat(1), (), fail)
+        journal.append("demo", chat(2), (), follows.append)
+        await settled(journal)
+    assert ids(tuple(follows)) == ["2"]
+    assert [str(each) for each in raised] == ["broken"]
+
+
+async def test_too_much_that_waits_is_told_once_and_taken_back_once(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "MAX_PENDING", 100)
+    told: list[bool | str] = []
+    async with opened(path, clock) as journal:
+        journal.on_full = told.append
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # somebody copies the file, say
+            for number in range(150):
+                journal.append("demo", chat(number), (), lambda e: told.append(e.envelope.id))
+            assert told == [True]
+            other.execute("ROLLBACK")
+        await settled(journal)
+    assert [each for each in told if isinstance(each, str)] == [str(n) for n in range(150)]
+    assert [each for each in told if isinstance(each, bool)] == [True, False]
+
+
+async def test_bytes_that_wait_count_too(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "MAX_PENDING_BYTES", 10_000)
+    told: list[bool] = []
+    async with opened(path, clock) as journal:
+        journal.on_full = told.append
+        await kept(journal, *(chat(number, message="x" * 4_000) for number in range(4)))
+    assert told == [True, False]
+
+
+async def test_full_disk_is_told_once_and_nothing_follows(path: Path, clock: Clock) -> None:
+    failures: list[str] = []
+    follows: list[Entry] = []
+    async with opened(path, clock) as journal:
+        journal.on_failed = failures.append
+        entries = await kept(journal, chat(1))
+        journal._database.writer.execute("PRAGMA max_page_count = 10")
+        for number in range(20):
+            journal.append("demo", chat(number, message="x" * 10_000), (), follows.append)
+            await journal.flush(PATIENCE)
+        assert "full" in failures[0]
+        journal.append("demo", chat(99), (), follows.append)
+        journal.after(lambda: follows.append(entries[0]))
+        journal.read("demo", after=0, until=2**62, limit=1, then=follows.extend)
+        told = len(follows)
+    assert len(failures) == 1
+    assert failures[0].startswith(f"the journal {path} cannot be written: ")
+    assert len(follows) == told
+    assert len(rows(path, "SELECT seq FROM envelope")) == told + 1
+
+
+async def test_only_its_owner_may_read_the_file(path: Path, clock: Clock) -> None:
+    async with opened(path, clock) as journal:
+        await kept(journal, chat(1))
+        modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+        assert modes["journal.db"] == modes["journal.db-wal"] == 0o600
