@@ -1,11 +1,9 @@
 """The message port, driven by another WebSocket implementation and by hand."""
 
-import asyncio
 import contextlib
 import json
 import logging
 import os
-import socket
 import struct
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -20,6 +18,7 @@ from websockets.frames import Frame, Opcode
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.embedded import Gateway
+from tests.gateway.by_hand import masked, raw, said_close, shaken
 from tests.gateway.conftest import DIALECT, PARTICIPANTS, envelope
 
 pytestmark = pytest.mark.anyio
@@ -305,10 +304,6 @@ async def test_much_too_large_a_frame_is_not_even_read(gateway: Gateway) -> None
         await undisturbed(bob)
 
 
-def masked(first: int, payload: bytes = b"") -> bytes:
-    return bytes((first, 0x80 | len(payload))) + bytes(4) + payload
-
-
 # What picows finds, and what it leaves to us.
 @pytest.mark.parametrize(
     "garbage",
@@ -565,62 +560,3 @@ async def test_log_has_a_line_an_event_and_no_token(
         assert secret not in text
     assert "\x1b" not in text
     assert not [record for record in caplog.records if record.name.startswith("picows")]
-
-
-# --- by hand ---------------------------------------------------------------------------------
-
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-@asynccontextmanager
-async def raw(gateway: Gateway, *, small: bool = False) -> AsyncGenerator[Streams]:
-    sock = socket.socket()
-    if small:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", gateway.port))
-    reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-
-
-@asynccontextmanager
-async def shaken(
-    gateway: Gateway, who: str = "carol", *, small: bool = False
-) -> AsyncGenerator[Streams]:
-    """A socket after its handshake, which answers nothing by itself."""
-    async with raw(gateway, small=small) as (reader, writer):
-        writer.write(
-            b"GET /ws?space=demo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
-            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-            b"Authorization: Bearer " + gateway.token(who).encode() + b"\r\n\r\n"
-        )
-        with anyio.fail_after(10):
-            head = await reader.readuntil(b"\r\n\r\n")
-        assert b" 101 " in head
-        yield reader, writer
-
-
-async def frames(reader: asyncio.StreamReader) -> AsyncGenerator[tuple[int, bytes]]:
-    """Opcode and payload of each frame that the gateway sends."""
-    while True:
-        first, size = await reader.readexactly(2)
-        if size == 126:
-            (size,) = struct.unpack("!H", await reader.readexactly(2))
-        elif size == 127:
-            (size,) = struct.unpack("!Q", await reader.readexactly(8))
-        yield first & 0x0F, await reader.readexactly(size)
-
-
-async def said_close(reader: asyncio.StreamReader) -> int:
-    """The code of the close frame, after whatever else comes."""
-    with anyio.fail_after(10):
-        async for opcode, payload in frames(reader):
-            if opcode == Opcode.CLOSE:
-                return int.from_bytes(payload[:2])
-    raise AssertionError
