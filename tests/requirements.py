@@ -179,6 +179,20 @@ EXTRAS: Final = {
     "6.ts": "what is said again says the time at which it was said first",
 }
 
+RESUME: Final = {
+    "6.resume.order": "who comes back gets what it missed, in order, before anything new",
+    "6.resume.no_handler_yet": "until that is read, ends and answers count and no handler starts",
+    "6.resume.taken_back": "what was taken back meanwhile never starts",
+    "6.resume.once": "what has been read before is not read again",
+    "6.resume.accepted": "what has come back with its number is never sent again",
+    "6.resume.sent_again": "what has not is sent again, same id and order, when we have caught up",
+    "6.resume.gap": "a gap is told, and nothing that may have been taken is sent again",
+    "6.resume.asks": "we ask for a number of the gateway that gave it, and of no other",
+    "6.resume.known": "after a resume without a gap a deadline is a deadline, not an unknown end",
+    "6.resume.not_said_again": "nothing is said again to, or by, who reads what it missed",
+    "6.resume.revoked": "the gateway ends what its sender may not do any more",
+}
+
 DIALECTS: Final = {
     "1.kinds": "each dialect has its own words for a kind, and its own form of correlation",
     "1.unknown_kept": "unknown kinds and fields are kept as they are",
@@ -236,8 +250,25 @@ CONNECTION: Final = {
     "3.codes.retry_after": "429 and 503 are waited for as long as they ask",
 }
 
+MANAGING: Final = {
+    "3.manage.grant": "a grant takes effect at once; its recipient is told by a second welcome",
+    "3.manage.lacking": "nobody grants what they lack",
+    "3.manage.rests": "nobody keeps what its granter no longer has",
+    "3.manage.ack": "the recipient acknowledges a grant, and nobody else does",
+    "3.manage.revoke.id": "a grant is revoked by its id, at once",
+    "3.manage.revoke.pattern": "a pattern revokes all that it covers, configured or granted",
+    "3.manage.in_flight": "what is in flight and was revoked ends by the gateway's word",
+    "3.manage.invite": "an invitation's token is told to the inviter alone, and kept as a digest",
+    "3.manage.kick": "who is removed is closed with 4403, and stays out until invited again",
+    "3.manage.restart": "grants, revocations, invitations and removals outlive a restart",
+    "3.manage.limits": "grants and invitations are bounded",
+    "3.withdraw.named": "a withdrawal or rejection that names no proposal is refused",
+    "3.withdraw.announced": "a space can announce the withdrawals that took effect",
+}
+
 REQUIREMENTS: Final = (
     LIFECYCLE
+    | MANAGING
     | WHO_MAY
     | REQUEST_TABLE
     | PROPOSAL_TABLE
@@ -246,6 +277,8 @@ REQUIREMENTS: Final = (
     | RACES
     | CAUSES
     | EXTRAS
+    | RESUME
+    | RESUME
     | CONNECTION
     | PATTERNS
     | DIALECTS

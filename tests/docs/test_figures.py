@@ -24,6 +24,8 @@ NO_LIMITS = {
         "admission.BAD_REQUEST",
         "admission.TOKEN_REFUSED",
         "admission.NO_SUCH_SPACE",
+        "admission.KICKED",
+        "managing.KICKED_CODE",
     ),
     *("admission.OVERLOADED", "base.ABNORMAL", "base.INVALID", "base.TOO_BIG"),
     *("connection.NORMAL", "connection.LOST", "framing.BINARY", "framing.CONTINUATION"),

@@ -143,7 +143,7 @@ class Standing:
         """
         has = self._listed(participant) if participant in self else []
         compile_capabilities(list(capabilities))
-        member_capabilities([*has, *capabilities])
+        member_capabilities(_once([*has, *capabilities]))
 
     def give(self, grant: Grant) -> Change:
         """Add what was granted, after :meth:`lacking` and :meth:`check`."""
