@@ -131,6 +131,7 @@ class SpaceHost:
         self._messages: dict[str, Bucket] = {}
         self._told = Told()
         self._members: dict[str, Member] = {}
+        self._watchers: dict[int, Listener] = {}
         self._listeners = Listeners()
         self._recent = Recent()
         self._recover()
@@ -197,7 +198,8 @@ class SpaceHost:
         self._space.speaks(member.form.dialect)
         arriving = self._arriving(member)
         joined = self._space.join(participant, arriving)
-        self.journal.after(partial(self._enter, member, joined.welcome, member.last_seen))
+        gap = arriving is not None and arriving.gap
+        self.journal.after(partial(self._enter, member, joined.welcome, gap))
         self._publish(self._stamped(joined.presence))
 
     def leave(self, member: Member) -> None:
@@ -211,22 +213,21 @@ class SpaceHost:
 
     def watch(self, listener: Listener, last_seen: int | None) -> None:
         """Let somebody listen who is not in the space, to what comes, or from a number on."""
-        if last_seen is None:
-            self.journal.after(partial(self._listeners.add, listener))
-        else:
-            self.journal.after(partial(self._catch_up, listener, last_seen))
+        self._watchers[id(listener)] = listener
+        self.journal.after(partial(self._begin_watch, listener, last_seen))
 
     def unwatch(self, listener: Listener) -> None:
         """Let somebody listen no more."""
+        self._watchers.pop(id(listener), None)
         self._listeners.remove(listener)
 
     def close(self, code: int, reason: str) -> None:
         """Close every member; nobody is told that the others leave."""
-        members, self._members = self.members, {}
-        for listener in self._listeners.clear():
+        everybody: tuple[Listener, ...] = (*self._members.values(), *self._watchers.values())
+        self._members, self._watchers = {}, {}
+        self._listeners.clear()
+        for listener in everybody:
             listener.close(code, reason)
-        for member in members:
-            member.close(code, reason)
 
     def _arriving(self, member: Member) -> Arriving | None:
         if not member.form.numbered:
@@ -235,34 +236,42 @@ class SpaceHost:
         seen = member.last_seen
         if seen is None:
             return Arriving(until)
-        gap = not self.journal.floor(self.name) <= seen <= until
-        return Arriving(until, gap=gap, resumed=True)
+        return Arriving(until, gap=not self._reaches(seen), resumed=True)
 
-    def _enter(self, member: Member, welcome: Envelope, last_seen: int | None) -> None:
+    def _reaches(self, seen: int) -> bool:
+        """Whether everything after a number is still known, and the number one of here."""
+        return self.journal.floor(self.name) <= seen <= self.journal.latest(self.name)
+
+    def _enter(self, member: Member, welcome: Envelope, gap: bool) -> None:
         if self._members.get(member.participant) is not member:
             return
-        if last_seen is None:
+        seen = member.last_seen
+        if seen is None:
             self._deliver_to(member, self._stamped(welcome), self._delivered)
             self._listeners.add(member)
         else:
             # Whoever is lost after the welcome has read nothing yet of what it missed.
-            self._deliver_to(member, self._stamped(welcome), self._begin(last_seen))
-            self._catch_up(member, last_seen)
+            begin = self.journal.floor(self.name) if gap else seen
+            self._deliver_to(member, self._stamped(welcome), begin)
+            self._catch_up(member, seen, gap=gap)
 
-    def _begin(self, last_seen: int) -> int:
-        """The number after which somebody reads what it missed."""
-        floor = self.journal.floor(self.name)
-        return last_seen if floor <= last_seen <= self._delivered else floor
+    def _begin_watch(self, listener: Listener, last_seen: int | None) -> None:
+        if id(listener) not in self._watchers:
+            return
+        if last_seen is None:
+            self._listeners.add(listener)
+        else:
+            self._catch_up(listener, last_seen, gap=not self._reaches(last_seen))
 
-    def _catch_up(self, listener: Listener, last_seen: int) -> None:
-        begin = self._begin(last_seen)
+    def _catch_up(self, listener: Listener, seen: int, *, gap: bool) -> None:
         self._listeners.catch_up(
             CatchUp(
                 listener,
-                begin,
+                seen,
                 space=self.name,
                 journal=self.journal,
                 delivered=lambda: self._delivered,
+                gap=gap,
                 frame=self.frame,
                 done=self._listeners.add,
             )

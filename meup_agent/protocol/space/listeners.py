@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -94,16 +94,13 @@ class Listeners:
             if name is not None and self._by_name.get(name) is listener:
                 del self._by_name[name]
 
-    def clear(self) -> Iterable[Listener]:
-        """Take everybody out; who was here."""
-        everybody = [each for group in self._by_form.values() for each in group.values()]
+    def clear(self) -> None:
+        """Take everybody out."""
         for waiting in self._catching_up.values():
             waiting.stop()
-            everybody.append(waiting.listener)
         self._by_form.clear()
         self._by_name.clear()
         self._catching_up.clear()
-        return everybody
 
     def deliver(self, entry: Entry, frame: Callable[[Entry, Form], bytes | None]) -> int:
         """Hand an entry to everybody, made once for each form; how many got it.
