@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from meup_agent.cli.beside.address import As, Http, http_address
+from meup_agent.cli.beside.calling import carry_out as carry_out_beside
+from meup_agent.cli.beside.visit import HttpVisit
 from meup_agent.cli.calling import Wanted, carry_out
 from meup_agent.cli.connection import Participant, Space, Token, TokenFile, Url, address
 from meup_agent.cli.options import (
@@ -38,6 +41,8 @@ def call(
         bool,
         typer.Option("--idempotent", help="A request may be sent again after a lost connection."),
     ] = False,
+    act_as: As = None,
+    http: Http = None,
     url: Url = None,
     space: Space = None,
     token: Token = None,
@@ -60,9 +65,11 @@ def call(
     Where you may not call it, the call is proposed, and somebody who may decides. Ctrl-C cancels
     the request or withdraws the proposal.
 
+    With `--as` it is said over HTTP, beside the agent that runs under that name: joining with its
+    token would take its connection over.
+
     Example: `MEUP_TOKEN=… meup call tools write_file path=notes.txt text="hello"`
     """
-    where = address(url, space, token, token_file, participant)
     limit = None if timeout is None else seconds(timeout, "--timeout")
     wanted = Wanted(
         participant=owner,
@@ -75,4 +82,9 @@ def call(
         accept_edits=accept_edits,
         as_json=as_json,
     )
+    if act_as is not None:
+        beside = http_address(http, space, token, token_file, act_as)
+        HttpVisit(beside, colour=not no_colour).run(lambda visit: carry_out_beside(visit, wanted))
+        return
+    where = address(url, space, token, token_file, participant)
     Visit(where, colour=not no_colour).run(lambda visit: carry_out(visit, wanted))

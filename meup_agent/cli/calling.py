@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 
@@ -34,6 +34,8 @@ from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.outcomes import Fulfilled, Rejected, Responded
 
 if TYPE_CHECKING:
+    from meup_agent.cli.notes import Notes
+    from meup_agent.cli.output import Output
     from meup_agent.cli.reading import Given
     from meup_agent.cli.visit import Visit
     from meup_agent.client.space import Space
@@ -82,10 +84,25 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
+    """What came of the call.
+
+    Attributes:
+        executor: Who carried it out.
+        result: The result, as JSON values.
+        fulfilled: How a proposal of it ended; ``None``: it was requested.
+    """
+
     executor: str
     result: Any
     fulfilled: Fulfilled | None = None
+
+
+class Told(Protocol):
+    """Where a command tells what came of it."""
+
+    output: Output
+    notes: Notes
 
 
 async def carry_out(visit: Visit, wanted: Wanted) -> None:
@@ -104,7 +121,7 @@ async def carry_out(visit: Visit, wanted: Wanted) -> None:
         else:
             answer = await _propose(visit, wanted, arguments)
         visit.given_up = ""
-        await _print(visit, wanted, answer)
+        await print_answer(visit, wanted, answer)
     except ToolError as error:
         raise Failure(f"{_name(wanted)} failed: {error}", code_for(error)) from error
     except RequestError as error:
@@ -127,7 +144,7 @@ async def _arguments(visit: Visit, wanted: Wanted) -> dict[str, Any]:
         return arguments_for(wanted.given)
     by_name = {str(tool.get("name")): tool for tool in tools}
     if wanted.tool not in by_name:
-        raise _no_such_tool(wanted, [visible(name, 64) for name in by_name])
+        raise no_such_tool(wanted, [visible(name, 64) for name in by_name])
     schema = by_name[wanted.tool].get("inputSchema")
     inputs = read_inputs(schema)
     arguments = arguments_for(wanted.given, inputs, checker_for(schema, _name(wanted)))
@@ -146,7 +163,8 @@ async def _tools(space: Space, wanted: Wanted) -> list[dict[str, Any]] | None:
         return None
 
 
-def _no_such_tool(wanted: Wanted, names: list[str]) -> Failure:
+def no_such_tool(wanted: Wanted, names: list[str]) -> Failure:
+    """That somebody has no such tool, and which they have."""
     hint = did_you_mean(wanted.tool, names)
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     has = f"its tools: {', '.join(names[:MAX_NAMED])}{more}" if names else "it has none"
@@ -169,7 +187,7 @@ def _name(wanted: Wanted) -> str:
 # --- the call ---
 
 
-async def _request(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> _Answer:
+async def _request(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> Answer:
     visit.given_up = f"{wanted.participant} was asked to stop {wanted.tool}"
     async with waiting_for(visit.notes.console, f"waiting for {wanted.participant}") as waiting:
         result = await visit.space.request(
@@ -180,10 +198,10 @@ async def _request(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> _
             idempotent=wanted.idempotent,
             on_progress=waiting.told,
         )
-    return _Answer(wanted.participant, result)
+    return Answer(wanted.participant, result)
 
 
-async def _propose(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> _Answer:
+async def _propose(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> Answer:
     visit.remark_absence(wanted.to)
     who = ", ".join(visible(name, 64) for name in wanted.to) or "somebody"
     with visit.space.watch() as envelopes:
@@ -208,14 +226,14 @@ async def _propose(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> _
             outcome = await proposal.outcome()
         if isinstance(outcome, Fulfilled):
             visit.notes.say(f"fulfilled by {outcome.by}")
-            return _Answer(outcome.executor, outcome.result, outcome)
+            return Answer(outcome.executor, outcome.result, outcome)
         if isinstance(outcome, Rejected):
             error = ProposalRejected(outcome.proposal_id, outcome.reason, outcome.by)
             explained = await _explanation(envelopes, outcome)
-            await _print_undone(visit, wanted, outcome, explained)
+            await print_undone(visit, wanted, outcome, explained)
             said = f"{error} ({explained})" if explained else str(error)
             raise Failure(said, exit_codes.REJECTED) from error
-        await _print_undone(visit, wanted, outcome)
+        await print_undone(visit, wanted, outcome)
     raise_for(outcome, what=f"proposal {proposal.id}")
 
 
@@ -243,8 +261,8 @@ async def _explanation(envelopes: Watcher, rejected: Rejected) -> str:
 # --- its result ---
 
 
-async def _print_undone(
-    visit: Visit, wanted: Wanted, outcome: Outcome, explanation: str = ""
+async def print_undone(
+    visit: Told, wanted: Wanted, outcome: Outcome, explanation: str = ""
 ) -> None:
     """What became of a proposal that has no result, for programs; a person reads the sentence."""
     if not wanted.as_json:
@@ -260,7 +278,14 @@ async def _print_undone(
     await visit.output.write(as_json_line(document))
 
 
-async def _print(visit: Visit, wanted: Wanted, answer: _Answer) -> None:
+async def print_answer(visit: Told, wanted: Wanted, answer: Answer) -> None:
+    """The result, and what in it is not as it was proposed.
+
+    Raises:
+        Failure: It was carried out otherwise than proposed, and that is no success.
+        ToolError: The tool failed.
+        RequestError: The call was answered with an error.
+    """
     fulfilled = answer.fulfilled
     value = tool_value(fulfilled or Responded(answer.executor, answer.result))
     if wanted.as_json:
@@ -289,7 +314,7 @@ def _difference(fulfilled: Fulfilled) -> str:
     return f"carried out otherwise than proposed: {said}"
 
 
-def _document(value: Any, answer: _Answer) -> dict[str, Any]:
+def _document(value: Any, answer: Answer) -> dict[str, Any]:
     fulfilled = answer.fulfilled
     changes = fulfilled.changes if fulfilled is not None else ()
     return {

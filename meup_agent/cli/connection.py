@@ -79,7 +79,7 @@ def address(
     # What is given counts, also an empty text: a variable that was not set.
     url = os.environ.get("MEUP_URL") if url is None else url
     space = os.environ.get("MEUP_SPACE") if space is None else space
-    found = _token(token, token_file)
+    found = token_from(token, token_file)
     if not (url and space and found):
         raise _missing(url=url, space=space, token=found)
     handshake_url(url, space)  # a wrong address is better known before anything begins
@@ -88,7 +88,12 @@ def address(
     return Address(url, space, found, participant or None)
 
 
-def _token(token: str | None, token_file: Path | None) -> str | Callable[[], str] | None:
+def token_from(token: str | None, token_file: Path | None) -> str | Callable[[], str] | None:
+    """The token from options and environment, or what reads it; ``None`` if there is none.
+
+    Raises:
+        ConfigurationError: It is given twice, or cannot be read.
+    """
     if token is not None and token_file is not None:
         raise ConfigurationError("the token is given twice; give --token or --token-file, not both")
     if token_file is not None:

@@ -14,6 +14,7 @@ import typer
 from typer.main import get_command
 
 from meup_agent.cli import exit_codes
+from meup_agent.cli.audit.command import audit
 from meup_agent.cli.call import call
 from meup_agent.cli.chat import chat
 from meup_agent.cli.demo.command import demo
@@ -25,30 +26,37 @@ from meup_agent.cli.failures import (
     debugging,
     sentence_for,
 )
+from meup_agent.cli.fulfill import fulfill
 from meup_agent.cli.gateway import gateway
 from meup_agent.cli.propose import propose
 from meup_agent.cli.reject import reject
 from meup_agent.cli.run import run as run_agent
 from meup_agent.cli.tail import tail
+from meup_agent.cli.token import token
 from meup_agent.cli.tools import tools
 from meup_agent.cli.who import who
+from meup_agent.cli.withdraw import withdraw
 from meup_agent.errors import MeupError
 
 app = typer.Typer(
     name="meup",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("audit")(audit)
 app.command("call")(call)
 app.command("chat")(chat)
 app.command("demo")(demo)
 app.command("doctor")(doctor)
+app.command("fulfill")(fulfill)
 app.command("gateway")(gateway)
 app.command("propose")(propose)
 app.command("reject")(reject)
 app.command("run")(run_agent)
 app.command("tail")(tail)
+app.add_typer(token)
 app.command("tools")(tools)
 app.command("who")(who)
+app.command("withdraw")(withdraw)
 
 WIDE_ENOUGH: Final = 60
 """Columns from which on a help is shown in frames; narrower ones would cut the options' names."""

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import anyio
 import typer
 
 from meup_agent.cli import exit_codes
+from meup_agent.cli.beside.address import As, Http, http_address, http_url
+from meup_agent.cli.beside.deciding import pending_proposal
+from meup_agent.cli.beside.requesting import new_id
+from meup_agent.cli.beside.visit import HttpVisit
 from meup_agent.cli.completion import complete_reason
 from meup_agent.cli.connection import Participant, Space, Token, TokenFile, Url, address
 from meup_agent.cli.failures import Failure
+from meup_agent.cli.notes import Notes
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.results import as_json_line
 from meup_agent.cli.saying import say, unconfirmed
@@ -55,6 +60,8 @@ def reject(
         str | None,
         typer.Option(metavar="NAME", help="Whose proposal it is; else everybody is told."),
     ] = None,
+    http: Http = None,
+    act_as: As = None,
     url: Url = None,
     space: Space = None,
     token: Token = None,
@@ -69,16 +76,24 @@ def reject(
     Nobody confirms a rejection, and one that comes too late does nothing: whether it counts is the
     proposer's to say. `meup tail --json` shows the ids in full.
 
+    With an HTTP address (`--http` or MEUP_HTTP) it is said over HTTP, and an agent that runs with
+    this token keeps its connection; without one it joins, and takes that connection over.
+
     Example: `MEUP_TOKEN=… meup reject 0c9f2c62a4ce4d1d9a0e6a1f6c1b7d55 unsafe --explain "no"`
     """
-    where = address(url, space, token, token_file, participant)
     limit = seconds(timeout, "--timeout")
     for value, name in ((proposal, "proposal"), (reason, "reason")):
         if not value.strip():
             raise Failure(f"the {name} is empty; see meup reject --help", exit_codes.USAGE)
+    if act_as is not None or http_url(http) is not None:
+        beside = http_address(http, space, token, token_file, act_as or participant)
+        said = Rejecting(proposal, reason, explain, proposer, as_json)
+        HttpVisit(beside, colour=not no_colour).run(partial(_reject_beside, said))
+        return
+    where = address(url, space, token, token_file, participant)
 
     async def act(visit: Visit) -> None:
-        _remark_reason(visit, reason)
+        _remark_reason(visit.notes, reason)
         record = seen_as(visit.space.proposals, proposal)
         whole = proposal if record is None else record.key.id
         whose = proposer if record is None else record.key.proposer
@@ -102,6 +117,33 @@ def reject(
             raise unconfirmed("the rejection", timeout)
 
     Visit(where, colour=not no_colour).run(act)
+
+
+class Rejecting(NamedTuple):
+    """What is rejected, and how."""
+
+    proposal: str
+    reason: str
+    explain: str | None
+    proposer: str | None
+    as_json: bool
+
+
+async def _reject_beside(wanted: Rejecting, visit: HttpVisit) -> None:
+    _remark_reason(visit.notes, wanted.reason)
+    space = visit.space
+    record = await pending_proposal(space, wanted.proposal, proposer=wanted.proposer)
+    whole, to = str(record["id"]), (str(record["proposer"]),)
+    rejection = await space.say(
+        kinds.MCP_REJECT, {"reason": wanted.reason}, id=new_id(), to=to, correlation=(whole,)
+    )
+    if wanted.explain:
+        body = {"message": wanted.explain}
+        await space.say(kinds.CHAT, body, id=new_id(), to=to, correlation=(rejection.id,))
+    visit.notes.say(f"rejection of {whole} sent; nobody confirms that it counts")
+    if wanted.as_json:
+        document = {"rejection": rejection.id, "proposal": whole, "confirmed": True}
+        await visit.output.write(as_json_line(document))
 
 
 def seen_as(proposals: list[ProposalRecord], given: str) -> ProposalRecord | None:
@@ -140,10 +182,10 @@ def _remark_id(visit: Visit, given: str) -> None:
         )
 
 
-def _remark_reason(visit: Visit, reason: str) -> None:
+def _remark_reason(notes: Notes, reason: str) -> None:
     known = [str(each) for each in Reason]
     if reason in known:
         return
     close = get_close_matches(reason, known, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
-    visit.notes.say(f"{reason!r} is none of the protocol's reasons{hint}; sent as it is")
+    notes.say(f"{reason!r} is none of the protocol's reasons{hint}; sent as it is")

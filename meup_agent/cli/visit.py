@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _HANGUP = (signal.SIGHUP,) if sys.platform != "win32" else ()
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, *_HANGUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, *_HANGUP)
 """The signals that end it; a terminal that is closed must not leave a proposal behind."""
 
 MAX_NAMED: Final = 12
@@ -124,7 +124,7 @@ class Visit:
     async def _until_signal(
         self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]
     ) -> None:
-        with anyio.open_signal_receiver(*_ENDING) as signals:
+        with anyio.open_signal_receiver(*ENDING) as signals:
             task_status.started()
             async for number in signals:
                 if self._done:

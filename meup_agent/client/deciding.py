@@ -10,6 +10,7 @@ from meup_agent.client.requests import TIMEOUT, request
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
+from meup_agent.protocol.fulfilling import fulfilling
 from meup_agent.protocol.outcomes import Fulfilled
 
 if TYPE_CHECKING:
@@ -98,20 +99,9 @@ class Proposal:
                 f"proposal {self.id} does not say who should carry it out; "
                 "name somebody: fulfill(executor=…)"
             )
-        params = payloads.without_meta(self._call.params)
-        if arguments is not None:
-            if self.method == "tools/call":
-                await self._tools.check(to, self.tool, arguments, timeout)
-            params["arguments"] = arguments
-        changes = payloads.changes(self._call, payloads.Call(self.method, params), to)
-        meta = {name: value for name, value in self._call.meta.items() if _is_passed_on(name)}
-        digest = payloads.digest(self.method, params, to if self.target is not None else None)
-        if digest is not None:
-            meta[payloads.DIGEST] = digest
-        if changes:
-            meta[payloads.EDITED] = True
-        if meta:
-            params[payloads.META] = meta
+        if arguments is not None and self.method == "tools/call":
+            await self._tools.check(to, self.tool, arguments, timeout)
+        params, changes = fulfilling(self._call, arguments, to)
         if on_progress is None and payloads.PROGRESS_TOKEN in self._call.meta:
             # The proposer follows the progress of our request, so the executor must tell it.
             on_progress = _ignore
@@ -171,8 +161,3 @@ class Proposal:
 
 def _ignore(_: Progress) -> None:
     """The proposer listens; we do not."""
-
-
-def _is_passed_on(name: str) -> bool:
-    """Whether a fulfillment repeats what the proposal has in ``_meta``: ``traceparent``, say."""
-    return name != payloads.PROGRESS_TOKEN and not name.startswith(payloads.PREFIX)

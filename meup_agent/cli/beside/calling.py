@@ -1,0 +1,198 @@
+"""Calls a tool over HTTP as a participant whose agent may be running, or proposes the call."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+
+import anyio
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.beside.http_space import HttpSpace
+from meup_agent.cli.beside.requesting import new_id, request
+from meup_agent.cli.beside.visit import HttpVisit
+from meup_agent.cli.calling import (
+    LIST_SECONDS,
+    Answer,
+    Wanted,
+    no_such_tool,
+    print_answer,
+    print_undone,
+)
+from meup_agent.cli.escape import arguments as in_words
+from meup_agent.cli.escape import visible
+from meup_agent.cli.failures import Failure, code_for
+from meup_agent.cli.reading import arguments_for, unknown_among
+from meup_agent.cli.schema import read_inputs
+from meup_agent.cli.waiting import waiting_for
+from meup_agent.client.schemas import checker_for
+from meup_agent.errors import (
+    ProposalExpired,
+    ProposalRejected,
+    ProposalWithdrawn,
+    Refused,
+    RequestError,
+    RequestTimeout,
+    ToolError,
+)
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.audit import Audit, ProposalAudit
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.own import read_response
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.outcomes import Fulfilled, Rejected
+from meup_agent.protocol.payloads import JsonObject, as_object, objects_in
+from meup_agent.protocol.reasons import Reason
+from meup_agent.protocol.space.journal import Entry
+
+
+async def carry_out(visit: HttpVisit, wanted: Wanted) -> None:
+    """Call the tool, and print its result.
+
+    Raises:
+        Failure: It was not called, or there is no result.
+        MeupError: As :func:`~meup_agent.cli.beside.requesting.request` says.
+    """
+    name = f"{wanted.participant}.{wanted.tool}"
+    here = [str(each.get("id")) for each in await visit.space.participants()]
+    if wanted.participant not in here:
+        known = ", ".join(visible(each, 64) for each in here) or "nobody"
+        raise Failure(
+            f"{wanted.participant!r} is not in the space {visit.space.name!r}; here: {known}",
+            exit_codes.ABSENT,
+        )
+    arguments = await _arguments(visit, wanted)
+    params = {"name": wanted.tool, "arguments": arguments}
+    try:
+        if not wanted.as_proposal and _may(visit.space, "tools/call", params):
+            answered = await request(
+                visit, wanted.participant, "tools/call", params, seconds=wanted.request_seconds
+            )
+            if answered.error is not None:
+                payload = answered.error
+                raise RequestError(
+                    payload.get("code", 0),
+                    str(payload.get("message", "no message")),
+                    payload.get("data"),
+                    by=answered.by,
+                )
+            answer = Answer(wanted.participant, answered.result)
+        else:
+            answer = await _propose(visit, wanted, params)
+        await print_answer(visit, wanted, answer)
+    except ToolError as error:
+        raise Failure(f"{name} failed: {error}", code_for(error)) from error
+    except RequestError as error:
+        by = error.by or wanted.participant
+        raise Failure(f"{by} answered with an error: {error}", code_for(error)) from error
+
+
+def _may(space: HttpSpace, method: str, params: JsonObject) -> bool:
+    return space.capabilities.allow(kinds.MCP_REQUEST, payloads.request(method, params, ""))
+
+
+async def _arguments(visit: HttpVisit, wanted: Wanted) -> JsonObject:
+    """The arguments, read and checked by what the tool's owner says of it, where it says so."""
+    tools: list[JsonObject] | None = None
+    if _may(visit.space, "tools/list", {}):
+        try:
+            listed = await request(
+                visit, wanted.participant, "tools/list", {}, seconds=LIST_SECONDS
+            )
+            if listed.error is None:
+                tools = objects_in(as_object(listed.result).get("tools"))
+        except (Failure, Refused, RequestTimeout):
+            visit.given_up = ""
+    if tools is None:
+        return arguments_for(wanted.given)
+    by_name = {str(tool.get("name")): tool for tool in tools}
+    if wanted.tool not in by_name:
+        raise no_such_tool(wanted, [visible(each, 64) for each in by_name])
+    schema = by_name[wanted.tool].get("inputSchema")
+    inputs = read_inputs(schema)
+    name = f"{wanted.participant}.{wanted.tool}"
+    arguments = arguments_for(wanted.given, inputs, checker_for(schema, name))
+    for remark in unknown_among(arguments, inputs):
+        visit.notes.say(f"{remark}; sent all the same")
+    return arguments
+
+
+# --- a proposal ---
+
+
+async def _propose(visit: HttpVisit, wanted: Wanted, params: JsonObject) -> Answer:
+    space, proposal, seconds = visit.space, new_id(), wanted.proposal_seconds
+    meta: JsonObject = {payloads.TARGET: wanted.participant}
+    own_digest = payloads.digest("tools/call", params, wanted.participant)
+    if own_digest is not None:
+        meta[payloads.DIGEST] = own_digest
+    if seconds is not None:
+        expires = datetime.now(UTC) + timedelta(seconds=seconds)
+        meta[payloads.EXPIRES_AT] = expires.isoformat(timespec="milliseconds")
+    reason: str = Reason.NO_LONGER_NEEDED
+
+    async def withdraw() -> str:
+        await space.say(
+            kinds.MCP_WITHDRAW,
+            {"reason": reason},
+            id=new_id(),
+            to=wanted.to,
+            correlation=(proposal,),
+        )
+        return f"proposal {proposal} was withdrawn"
+
+    who = ", ".join(visible(each, 64) for each in wanted.to) or "somebody"
+    async with (
+        waiting_for(visit.notes.console, f"waiting for {who} to decide"),
+        visit.giving_up(withdraw),
+    ):
+        body = payloads.proposal("tools/call", {**params, payloads.META: meta})
+        said = await space.say(kinds.MCP_PROPOSAL, body, id=proposal, to=wanted.to)
+        name = f"{visible(wanted.participant, 64)}.{visible(wanted.tool, 64)}"
+        visit.notes.say(
+            f"proposed {name}({in_words(params['arguments'], 200)}) as {proposal};"
+            f" waiting for {who} to decide"
+        )
+        with anyio.move_on_after(seconds):
+            return await _decided(visit, wanted, proposal, said.seq)
+        reason = Reason.TIMEOUT
+        raise ProposalExpired(proposal, sent=True)
+
+
+async def _decided(visit: HttpVisit, wanted: Wanted, proposal: str, seq: int) -> Answer:
+    """Follow the proposal by the same fold as the gateway's audit, until it is decided."""
+    space, audit = visit.space, Audit()
+    told: set[str] = set()
+    async with aclosing(space.events(seq - 1)) as events:
+        async for heard in events:
+            audit.take(Entry(heard.seq, space.name, 0, heard.envelope))
+            for found in audit.named(proposal, proposer=space.me):
+                if found.state is ProposalState.FULFILLED:
+                    return _answer(found, heard.envelope)
+                if found.state is ProposalState.WITHDRAWN:
+                    raise ProposalWithdrawn(proposal, found.record.reason or Reason.OTHER)
+                for step in found.rejections:
+                    if step.id in told:
+                        continue
+                    told.add(step.id)
+                    if step.by in wanted.to:
+                        rejected = Rejected(proposal, step.reason, step.by, step.id)
+                        await print_undone(visit, wanted, rejected)
+                        raise ProposalRejected(proposal, step.reason, step.by)
+                    visit.notes.say(f"rejected by {step.by}: {step.reason}; others may still")
+    raise AssertionError("the events have no end")
+
+
+def _answer(found: ProposalAudit, response: Envelope) -> Answer:
+    """What came of a proposal that this response fulfills."""
+    done = next(item for item in found.fulfillments if item.response is not None)
+    result, error = read_response(response.payload)
+    fulfilled = Fulfilled(
+        proposal_id=found.id,
+        by=done.by,
+        executor=response.sender,
+        result=result,
+        error=error,
+        changes=done.changes,
+    )
+    return Answer(response.sender, result, fulfilled)

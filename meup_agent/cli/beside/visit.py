@@ -1,0 +1,108 @@
+"""A command's short stay over HTTP: it does one thing, and a signal ends it early."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.beside.address import HttpAddress
+from meup_agent.cli.beside.http_space import HttpSpace, open_http
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.logs import log_nothing
+from meup_agent.cli.notes import Notes
+from meup_agent.cli.output import Output, OutputClosed
+from meup_agent.cli.visit import ENDING
+from meup_agent.errors import Refused
+from meup_agent.session.groups import background_tasks
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+LAST_WORDS_SECONDS: Final = 3.0
+"""How long a command that is ended may take to say that it gives up."""
+
+Act = Callable[["HttpVisit"], Awaitable[None]]
+
+
+class HttpVisit:
+    """One run of a command over HTTP.
+
+    Args:
+        where: Where the API is, and who we are.
+        colour: ``False``: none, also on a terminal.
+
+    Attributes:
+        space: The space, once the gateway knows us.
+        output: Standard output: the result, and nothing else.
+        notes: Standard error.
+        given_up: What a signal ended, in words.
+    """
+
+    space: HttpSpace
+
+    def __init__(self, where: HttpAddress, *, colour: bool = True) -> None:
+        self.output = Output(colour=colour)
+        self.notes = Notes(colour=colour)
+        self.given_up = ""
+        self._where = where
+        self._signal: int | None = None
+
+    def run(self, act: Act) -> None:
+        """Do it; a signal ends it early, with a last word to the others.
+
+        Raises:
+            Failure: It was interrupted, or as ``act`` says.
+            MeupError: As ``act`` says.
+        """
+        log_nothing()
+        anyio.run(self._run, act)
+        if self._signal is not None:
+            said = "interrupted" if self._signal == signal.SIGINT else "terminated"
+            code = (
+                exit_codes.INTERRUPTED if self._signal == signal.SIGINT else exit_codes.TERMINATED
+            )
+            raise Failure(f"{said}; {self.given_up}" if self.given_up else said, code)
+
+    async def _run(self, act: Act) -> None:
+        try:
+            async with background_tasks() as tasks:
+                await tasks.start(self._until_signal, tasks.cancel_scope)
+                async with open_http(self._where) as self.space:
+                    await act(self)
+        except OutputClosed:
+            self.output.abandon()
+
+    async def _until_signal(
+        self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]
+    ) -> None:
+        with anyio.open_signal_receiver(*ENDING) as signals:
+            task_status.started()
+            async for number in signals:
+                self._signal = self._signal or number
+                scope.cancel()
+
+    @asynccontextmanager
+    async def giving_up(self, say: Callable[[], Awaitable[str]]) -> AsyncGenerator[None]:
+        """Say that we give up, if the block is left before it is done.
+
+        Args:
+            say: Says it; returns what was said in words.
+        """
+        try:
+            yield
+        except Refused:
+            raise  # nothing was said that could be taken back
+        except BaseException:
+            with anyio.move_on_after(LAST_WORDS_SECONDS, shield=True) as words:
+                try:
+                    self.given_up = await say()
+                except Exception as error:
+                    self.given_up = f"nobody could be told ({error}): it may still happen"
+            if words.cancelled_caught:
+                self.given_up = "nobody could be told in time: it may still happen"
+            raise
