@@ -62,6 +62,10 @@ class Waiting:
         self._progress = progress
         self._told.set()
 
+    def call_it(self, what: str) -> None:
+        """Say otherwise what we wait for; it is shown no sooner by that."""
+        self._what = visible(what, MAX_MESSAGE)
+
     async def show(self) -> None:
         """Show it, after a moment, until it is cancelled."""
         if not self._console.is_terminal:
@@ -87,7 +91,9 @@ class Waiting:
         line = shown.add_task(self._what, total=None, figures="")
         with shown:
             while True:
-                if (told := self._progress) is not None:
+                if (told := self._progress) is None:
+                    shown.update(line, description=self._what)
+                else:
                     total = told.total if told.total is not None and told.total > 0 else None
                     shown.update(
                         line,

@@ -79,11 +79,11 @@ def _said(envelope: Envelope) -> tuple[str, str, Progressed | None, bool]:
         case kinds.MCP_PROPOSAL:
             call = payloads.read_proposal(payload)
             target = "" if call.target is None else f"{visible(call.target, MAX_NAME)}."
-            return noun, f"{target}{_call(call)}", None, False
+            return noun, f"{target}{call_in_words(call)}", None, False
         case kinds.MCP_REQUEST:
             return _request(noun, payloads.read_call(payload))
         case kinds.MCP_RESPONSE:
-            said, failed = _answer(payload)
+            said, failed = answer_in_words(payload)
             return noun, said, None, failed
         case kinds.MCP_WITHDRAW | kinds.MCP_REJECT:
             return noun, compact_text(payload.get("reason")), None, False
@@ -109,10 +109,10 @@ def _request(noun: str, call: payloads.Call) -> tuple[str, str, Progressed | Non
         said = "" if message is None else compact_text(message)
         return "progress", said, Progressed(done or 0.0, total), False
     edited = " (edited)" if call.meta.get(payloads.EDITED) is True else ""
-    return noun, f"{_call(call)}{edited}", None, False
+    return noun, f"{call_in_words(call)}{edited}", None, False
 
 
-def _call(call: payloads.Call) -> str:
+def call_in_words(call: payloads.Call) -> str:
     """A call as it would stand in Python."""
     if call.method == "tools/call":
         return f"{visible(call.name, MAX_NAME)}({arguments(call.arguments, MAX_SAID)})"
@@ -129,7 +129,7 @@ def _cancel(call: payloads.Call) -> str:
     return f"{said}, begun by {compact_text(links[-1].get('by'), MAX_NAME)}"
 
 
-def _answer(payload: dict[str, Any]) -> tuple[str, bool]:
+def answer_in_words(payload: dict[str, Any]) -> tuple[str, bool]:
     """A response's result or error."""
     if "error" in payload:
         error = as_object(payload["error"])

@@ -126,7 +126,9 @@ class HttpSpace:
         """
         path = f"/participants/{quote(self.me, safe='')}/messages"
         asked = {"limit": str(limit), "dialect": dialect}
-        return await self._ask("GET", path, params=asked if since is None else {**asked, "since": since})
+        if since is not None:
+            asked["since"] = since
+        return await self._ask("GET", path, params=asked)
 
     async def events(self, after: int) -> AsyncGenerator[Heard]:
         """What is said after a number, without an end; goes on where a stream has ended.

@@ -1,0 +1,298 @@
+"""``meup audit``: every proposal with its state, who decided it, when and why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import anyio
+import typer
+from rich.text import Text
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.audit.chain import Chain
+from meup_agent.cli.audit.listing import Listing
+from meup_agent.cli.audit.sources import Source, Wanted, from_file, over_http
+from meup_agent.cli.audit.times import moment
+from meup_agent.cli.audit.words import names, time_of
+from meup_agent.cli.beside.address import Http, HttpAddress, http_address, http_url
+from meup_agent.cli.connection import Space, Token, TokenFile
+from meup_agent.cli.escape import visible
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.logs import log_nothing
+from meup_agent.cli.notes import Notes
+from meup_agent.cli.options import NoColour
+from meup_agent.cli.output import Output, OutputClosed
+from meup_agent.cli.results import as_json_line
+from meup_agent.cli.waiting import waiting_for
+from meup_agent.cli.wording import MAX_NAME
+from meup_agent.errors import ConfigurationError
+from meup_agent.protocol.audit import (
+    Audit,
+    ProposalAudit,
+    operation_as_json,
+    proposal_as_json,
+)
+from meup_agent.protocol.lifecycle import ProposalState
+
+
+class State(StrEnum):
+    """The states that can be asked for, as a person writes them."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in-progress"
+    FULFILLED = "fulfilled"
+    REJECTED = "rejected"
+    WITHDRAWN = "withdrawn"
+
+
+class Shown(NamedTuple):
+    """What is shown of an audit.
+
+    Attributes:
+        proposal: One proposal: its id, or the beginning of it.
+        proposer: Only this participant's proposals.
+        states: Only proposals in these states.
+        grants: What was done to the space, and no proposals.
+        as_json: As JSON Lines.
+    """
+
+    proposal: str | None
+    proposer: str | None
+    states: frozenset[ProposalState]
+    grants: bool
+    as_json: bool
+
+
+def audit(
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            "--journal",
+            metavar="FILE",
+            help="Read this journal of a gateway, which may run; no token is needed.",
+        ),
+    ] = None,
+    http: Http = None,
+    space: Space = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    proposal: Annotated[
+        str | None,
+        typer.Option(
+            "--proposal",
+            metavar="ID",
+            help="Only this one, with everything that was said about it, as a timeline. The id, or"
+            " the beginning of it.",
+        ),
+    ] = None,
+    proposer: Annotated[
+        str | None,
+        typer.Option("--from", metavar="NAME", help="Only what this participant proposed."),
+    ] = None,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Only proposals in this state: pending, in-progress, fulfilled, rejected or"
+            " withdrawn; may be given several times.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="Only what was said from then on: a time such as 2026-01-31T22:00, or how long"
+            " ago, such as 90s, 15m, 2h, 7d.",
+        ),
+    ] = None,
+    grants: Annotated[
+        bool,
+        typer.Option(
+            "--grants",
+            help="Who granted, revoked, invited and kicked, instead of the proposals.",
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Each proposal, or each thing that was done, as one line of JSON."
+        ),
+    ] = False,
+    no_colour: NoColour = False,
+) -> None:
+    """Show what was proposed, what became of it, and who decided that, when and why.
+
+    It reads the journal of a gateway: its file, or over HTTP what a gateway that runs keeps of the
+    space of the token. Nothing is changed by it, and nobody in the space notices.
+
+    Example: `meup audit --journal journal.db --space demo`
+
+    Example: `MEUP_TOKEN=… meup audit --http http://localhost:8421 --state rejected`
+
+    Example: `meup audit --journal journal.db --proposal 4f2a`
+    """
+    if grants and (proposal or state):
+        raise ConfigurationError("--grants shows no proposals; leave --proposal and --state out")
+    states = frozenset(ProposalState(each.value.replace("-", "_")) for each in state or ())
+    shown = Shown(proposal, proposer, states, grants, as_json)
+    now = time.time()
+    wanted = Wanted(space, None if since is None else moment(since, "--since", now))
+    where = _where(journal, http, space, token, token_file)
+    log_nothing()
+    anyio.run(_Reading(where, wanted, shown, now, colour=not no_colour).run)
+
+
+def _where(
+    journal: Path | None,
+    http: str | None,
+    space: str | None,
+    token: str | None,
+    token_file: Path | None,
+) -> Path | HttpAddress:
+    if journal is not None:
+        if http is not None:
+            raise ConfigurationError("give --journal or --http, not both")
+        return journal
+    if http_url(http) is None:
+        raise ConfigurationError(
+            "what to audit is missing; give --journal with a gateway's journal, or --http (or"
+            " MEUP_HTTP) with the address of one that runs"
+        )
+    return http_address(http, space, token, token_file)
+
+
+class _Reading:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        where: Path | HttpAddress,
+        wanted: Wanted,
+        shown: Shown,
+        now: float,
+        *,
+        colour: bool,
+    ) -> None:
+        self._where = where
+        self._wanted = wanted
+        self._shown = shown
+        self._now = now
+        self._begin: int | None = None
+        self._output, self._notes = Output(colour=colour), Notes(colour=colour)
+
+    async def run(self) -> None:
+        async with self._source() as source:
+            audit = await self._fold(source)
+        try:
+            if self._shown.grants:
+                await self._show_operations(audit)
+            elif self._shown.proposal is not None:
+                await self._show_chain(audit, self._shown.proposal)
+            else:
+                await self._show_proposals(audit)
+        except OutputClosed:
+            self._output.abandon()
+
+    def _source(self) -> AbstractAsyncContextManager[Source]:
+        if isinstance(self._where, Path):
+            return from_file(self._where, self._wanted)
+        return over_http(self._where, self._wanted)
+
+    async def _fold(self, source: Source) -> Audit:
+        audit, count = Audit(), 0
+        async with waiting_for(self._notes.console, "reading the journal") as waiting:
+            async for page in source.pages():
+                for entry in page:
+                    audit.take(entry)
+                if page and not count:
+                    self._begin = page[0].at
+                count += len(page)
+                waiting.call_it(f"reading the journal: {count:,} envelopes")
+        return audit
+
+    def _remark(self, found: int, what: str, unknown: int) -> None:
+        """Say how many there are, and where the journal begins: before that, nothing is known."""
+        said = f"{found:,} {what}{'' if found == 1 else 's'}"
+        if self._begin is not None and self._wanted.since is None:
+            begin = f"{time_of(self._begin)}"
+            said += f"; what is kept begins {begin}"
+            if unknown:
+                said += f", and {unknown:,} decisions in it are about older proposals"
+        if self._output.is_terminal or not found:
+            self._notes.say(said)
+
+    async def _show_proposals(self, audit: Audit) -> None:
+        shown = self._shown
+        found = [
+            item
+            for item in audit.proposals
+            if (not shown.states or item.state in shown.states)
+            and shown.proposer in (None, item.proposer)
+        ]
+        if shown.as_json:
+            for item in found:
+                await self._output.write(as_json_line(proposal_as_json(item)))
+        else:
+            await self._show(*self._listing().proposals(found))
+            self._remark(len(found), "proposal", audit.unknown)
+
+    async def _show_operations(self, audit: Audit) -> None:
+        found = [item for item in audit.operations if self._shown.proposer in (None, item.by)]
+        if self._shown.as_json:
+            for item in found:
+                await self._output.write(as_json_line(operation_as_json(item)))
+        else:
+            await self._show(*self._listing().operations(found))
+            self._remark(len(found), "operation", 0)
+
+    async def _show_chain(self, audit: Audit, wanted: str) -> None:
+        found = _one(audit.named(wanted, proposer=self._shown.proposer), wanted)
+        if self._shown.as_json:
+            await self._output.write(as_json_line(proposal_as_json(found, timeline=True)))
+        else:
+            await self._show(*Chain(self._width, self._output.glyphs).lines(found))
+
+    def _listing(self) -> Listing:
+        return Listing(self._width, self._output.glyphs, self._now)
+
+    async def _show(self, *lines: Text) -> None:
+        for line in lines:
+            await self._output.show(line)
+
+    @property
+    def _width(self) -> int | None:
+        return self._output.console.width if self._output.is_terminal else None
+
+
+def _one(found: Sequence[ProposalAudit], wanted: str) -> ProposalAudit:
+    """The proposal that is meant.
+
+    Raises:
+        Failure: There is none, or there are several.
+    """
+    if not found:
+        raise Failure(f"no proposal in the journal has an id that begins with {wanted!r}")
+    if len(found) == 1:
+        return found[0]
+    if len({item.id for item in found}) == 1:
+        proposers = list(dict.fromkeys(item.proposer for item in found))
+        if len(proposers) > 1:
+            raise Failure(
+                f"several participants have used the id {wanted!r}: {names(proposers)};"
+                " say with --from whose is meant",
+                exit_codes.USAGE,
+            )
+        raise Failure(
+            f"{names(proposers)} has used the id {wanted!r} {len(found)} times; meup audit --json"
+            " shows all of them, and --since tells them apart",
+            exit_codes.USAGE,
+        )
+    ids = ", ".join(visible(item.id, MAX_NAME) for item in found[:4])
+    raise Failure(f"several proposals begin with {wanted!r}: {ids}", exit_codes.USAGE)

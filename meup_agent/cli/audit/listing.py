@@ -1,0 +1,240 @@
+"""The proposals of a space, or what was done to it, one after the other.
+
+::
+
+    2026-01-31 22:01:07  4f2a91c0  alice  files.write_file(path="a.txt")            fulfilled
+                         by bob 22:01:09, after 2.0 s; edited: path "a.txt" → "b.txt"
+
+On a terminal each has a line, and below it what there is to say of it; where the output goes
+elsewhere, each is one line, for ``grep``.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from meup_agent.cli.audit.words import (
+    STYLES,
+    call_of,
+    edits,
+    lasted,
+    name,
+    names,
+    rejection,
+    state_of,
+    time_of,
+    why,
+)
+from meup_agent.cli.escape import compact, visible
+from meup_agent.cli.timeline import NARROW, NARROWEST, Glyphs
+from meup_agent.cli.who import in_short
+from meup_agent.cli.wording import MAX_NAME, answer_in_words
+from meup_agent.protocol.audit import Operation, ProposalAudit, What
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.payloads import objects_in
+
+SHORT_ID: Final = 8
+"""Characters of an id that are shown, more where another one begins alike."""
+
+WHOLE_ID: Final = 12
+"""Ids up to this long are shown whole: people, or programs that count, made them."""
+
+WIDEST_NAME: Final = 16
+"""Columns of the proposers' names."""
+
+INDENT: Final = 4
+"""Columns before what stands below, on a narrow terminal."""
+
+_DONE: Final = {
+    "grant": "granted",
+    "grant_ack": "took",
+    "revoke": "revoked",
+    "invite": "invited",
+    "kick": "kicked",
+}
+
+
+class Listing:
+    """Makes the lines.
+
+    Args:
+        width: The terminal's width in columns; ``None`` where there is no terminal.
+        glyphs: The characters that the output can show.
+        now: The time in seconds since 1970 (UTC).
+    """
+
+    def __init__(self, width: int | None, glyphs: Glyphs, now: float) -> None:
+        self._width = width
+        self._glyphs = glyphs
+        self._now = now
+
+    def proposals(self, proposals: Sequence[ProposalAudit]) -> Iterator[Text]:
+        """The lines of these proposals."""
+        ids = _short_ids([item.id for item in proposals])
+        senders = {item.proposer: name(item.proposer) for item in proposals}
+        for item in proposals:
+            yield self._entry(
+                item.first.at,
+                ids[item.id],
+                max(map(cell_len, ids.values())),
+                senders[item.proposer],
+                min(max(map(cell_len, senders.values())), WIDEST_NAME),
+                call_of(item),
+                state_of(item),
+                list(self._details(item)),
+            )
+
+    def operations(self, operations: Sequence[Operation]) -> Iterator[Text]:
+        """The lines of what was done to the space."""
+        ids = _short_ids([item.id for item in operations])
+        senders = {item.by: name(item.by) for item in operations}
+        for item in operations:
+            yield self._entry(
+                item.at,
+                ids[item.id],
+                max(map(cell_len, ids.values())),
+                senders[item.by],
+                min(max(map(cell_len, senders.values())), WIDEST_NAME),
+                _operation(item),
+                "",
+                [why(item.reason)] if item.reason else [],
+            )
+
+    def _entry(
+        self,
+        at: int,
+        short: str,
+        id_width: int,
+        who: str,
+        who_width: int,
+        what: str,
+        state: str,
+        details: list[str],
+    ) -> Text:
+        line = Text(no_wrap=True)
+        line.append(f"{time_of(at)}  ", style="dim")
+        shown = Text(short, style="cyan")
+        shown.align("left", id_width)
+        line.append_text(shown).append("  ")
+        sender = Text(who, style="bold")
+        if self._width is None:
+            line.append_text(sender).append(f"  {what}")
+            line.append(f"  {state}" if state else "")
+            return line.append(f"  {'; '.join(details)}" if details else "")
+        self._crop(sender, who_width)
+        line.append_text(sender).append("  ")
+        if self._width < NARROW:
+            return self._narrow(line, what, state, details)
+        indent = cell_len(f"{time_of(at)}  ")
+        room = self._width - line.cell_len - cell_len(state) - 2
+        call = Text(what)
+        self._crop(call, max(room, NARROWEST))
+        line.append_text(call).append("  ").append(state, style=STYLES.get(state, ""))
+        line.rstrip()
+        return self._below(line, details, indent)
+
+    def _narrow(self, line: Text, what: str, state: str, details: list[str]) -> Text:
+        width = self._width or NARROW
+        line.append(" " * (width - line.cell_len - cell_len(state)))
+        line.append(state, style=STYLES.get(state, ""))
+        line.rstrip()
+        call = Text(what)
+        self._crop(call, max(width - INDENT, NARROWEST))
+        call.rstrip()
+        line.append("\n" + " " * INDENT).append_text(call)
+        return self._below(line, details, INDENT)
+
+    def _below(self, line: Text, details: list[str], indent: int) -> Text:
+        room = max((self._width or NARROW) - indent, NARROWEST)
+        for detail in details:
+            for part in textwrap.wrap(detail, room):
+                line.append("\n" + " " * indent).append(part, style="dim")
+        return line
+
+    def _crop(self, text: Text, width: int) -> None:
+        surplus = text.cell_len > width
+        text.truncate(width - (cell_len(self._glyphs.ellipsis) if surplus else 0), pad=not surplus)
+        if surplus:
+            text.append(self._glyphs.ellipsis)
+            text.align("left", width)
+
+    # --- what there is to say of a proposal ---
+
+    def _details(self, item: ProposalAudit) -> Iterator[str]:
+        decision = item.decision
+        if decision is None:
+            yield from self._pending(item)
+        else:
+            when = time_of(decision.at, beside=item.first.at)
+            took = lasted(item.first.at, decision.at)
+            said = why(decision.reason, item.explanation(decision.step))
+            yield f"by {name(decision.by)} {when}, after {took}" + (f": {said}" if said else "")
+        yield from self._fulfilled(item)
+        others = [
+            step
+            for step in item.rejections
+            if decision is None or step.by != decision.by or decision.step.what != What.REJECTED
+        ]
+        if others:
+            yield f"rejected by {', '.join(rejection(step, item) for step in others)}"
+
+    def _pending(self, item: ProposalAudit) -> Iterator[str]:
+        begun_by = item.record.in_progress_by
+        for fulfillment in item.fulfillments:
+            if begun_by is not None and fulfillment.request.live:
+                since = time_of(fulfillment.step.at, beside=item.first.at)
+                yield f"{name(fulfillment.by)} carries it out since {since}"
+        if item.record.envelope.to and begun_by is None:
+            yield f"waits for {names(item.record.envelope.to)}"
+        expires_at = item.call.expires_at
+        if expires_at is not None and item.is_past(self._now):
+            until = time_of(round(expires_at.timestamp() * 1_000_000), beside=item.first.at)
+            yield f"past its time, which was {until}"
+
+    def _fulfilled(self, item: ProposalAudit) -> Iterator[str]:
+        changes = edits(item.changes, self._glyphs.arrow)
+        if changes:
+            yield f"edited: {changes}"
+        if item.state is not ProposalState.FULFILLED:
+            return
+        answered = next(each for each in item.fulfillments if each.response is not None)
+        if answered.is_error:
+            yield answer_in_words(answered.answer)[0] if answered.answer else "failed"
+
+
+def _operation(item: Operation) -> str:
+    capabilities = ", ".join(
+        in_short(each)
+        for key in ("capabilities", "initial_capabilities")
+        for each in objects_in(item.details.get(key))
+    )
+    words = [_DONE.get(item.what, item.what)]
+    words += [name(item.whom)] if item.whom else []
+    words += [f"the grant {visible(item.grant, MAX_NAME)}"] if item.grant else []
+    words += [f"({capabilities})"] if capabilities else []
+    if not (item.whom or item.grant or capabilities):
+        words.append(compact(item.details, MAX_NAME))
+    return " ".join(words)
+
+
+def _short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """As much of each id as tells it from the others."""
+    shown = {each: visible(each, MAX_NAME) for each in ids}
+    ordered = sorted(set(shown.values()))
+    lengths: dict[str, int] = {}
+    for position, each in enumerate(ordered):
+        beside = [*ordered[max(position - 1, 0) : position], *ordered[position + 1 : position + 2]]
+        alike = max((_alike(each, other) for other in beside), default=0)
+        lengths[each] = len(each) if len(each) <= WHOLE_ID else max(alike + 1, SHORT_ID)
+    return {each: text[: lengths[text]] for each, text in shown.items()}
+
+
+def _alike(text: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = zip(text, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(text), len(other)))

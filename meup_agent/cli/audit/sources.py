@@ -1,0 +1,159 @@
+"""Where an audit is read from: a journal's file, or a gateway that runs, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+
+from anyio.lowlevel import checkpoint
+
+from meup_agent.cli.beside.address import HttpAddress
+from meup_agent.cli.escape import visible
+from meup_agent.cli.wording import MAX_NAME
+from meup_agent.errors import ConfigurationError, InvalidEnvelope
+from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.space.journal import Entry
+
+if TYPE_CHECKING:
+    from meup_agent.cli.beside.http_space import HttpSpace
+    from meup_agent.gateway.journal.archive import Archive
+
+PAGE: Final = 500
+"""Entries that are read at a time."""
+
+DIALECT: Final = "mew/v0.4"
+"""The dialect that has words for everything, so that nothing is left out on its way to us."""
+
+_SHOWN_SPACES: Final = 8
+_MICROSECONDS: Final = 1_000_000
+
+
+class Wanted(NamedTuple):
+    """What is wanted of a source.
+
+    Attributes:
+        space: The space; ``None``: the only one that there is.
+        since: Only what was accepted from then on, in microseconds since 1970; ``None``: all.
+    """
+
+    space: str | None = None
+    since: int | None = None
+
+
+class Source(Protocol):
+    """The entries of a space, oldest first.
+
+    Attributes:
+        space: The space's name.
+    """
+
+    space: str
+
+    def pages(self) -> AsyncGenerator[tuple[Entry, ...]]:
+        """The entries, page by page, until there are no more."""
+        ...
+
+
+class _File:
+    def __init__(self, archive: Archive, space: str, since: int | None) -> None:
+        self._archive = archive
+        self.space = space
+        self._after = 0 if since is None else archive.before(space, since)
+
+    async def pages(self) -> AsyncGenerator[tuple[Entry, ...]]:
+        after, until = self._after, self._archive.latest(self.space)
+        while after < until:
+            page = self._archive.read(self.space, after=after, until=until, limit=PAGE)
+            if not page:
+                return
+            yield page
+            after = page[-1].seq
+            await checkpoint()
+
+
+class _Http:
+    def __init__(self, space: HttpSpace, since: int | None) -> None:
+        self._http = space
+        self._since = since
+        self.space = space.name
+
+    async def pages(self) -> AsyncGenerator[tuple[Entry, ...]]:
+        since = None if self._since is None else _rfc3339(self._since)
+        while True:
+            page = await self._http.page(since, limit=PAGE, dialect=DIALECT)
+            yield tuple(_entries(self.space, page))
+            following = page.get("next")
+            if not isinstance(following, int):
+                return
+            since = str(following)
+
+
+@asynccontextmanager
+async def from_file(path: Path, wanted: Wanted) -> AsyncGenerator[Source]:
+    """The entries in a journal's file, also while its gateway writes.
+
+    Raises:
+        ConfigurationError: It cannot be read, or has no such space.
+    """
+    # Loaded here: SQLite is not needed where a gateway is asked.
+    from meup_agent.gateway.journal.archive import Archive
+
+    archive = Archive(path)
+    try:
+        space = _space_in(archive.spaces, path, wanted.space)
+        yield _File(archive, space, wanted.since)
+    finally:
+        archive.close()
+
+
+@asynccontextmanager
+async def over_http(where: HttpAddress, wanted: Wanted) -> AsyncGenerator[Source]:
+    """What a gateway that runs keeps of the space that a token is for.
+
+    Raises:
+        Failure: The gateway does not answer, or refuses us.
+    """
+    from meup_agent.cli.beside.http_space import open_http
+
+    async with open_http(where) as space:
+        yield _Http(space, wanted.since)
+
+
+def _space_in(spaces: list[str], path: Path, wanted: str | None) -> str:
+    if wanted is None and len(spaces) == 1:
+        return spaces[0]
+    if wanted is not None and wanted in spaces:
+        return wanted
+    shown = ", ".join(visible(each, MAX_NAME) for each in spaces[:_SHOWN_SPACES])
+    if not spaces:
+        raise ConfigurationError(f"the journal {path} is empty: nothing was said yet in any space")
+    if wanted is None:
+        raise ConfigurationError(f"the journal {path} has several spaces; give --space: {shown}")
+    raise ConfigurationError(f"the journal {path} has no space {wanted!r}; it has {shown}")
+
+
+def _entries(space: str, page: dict[str, Any]) -> Iterator[Entry]:
+    """The entries of a page; what cannot be read is left out, as a gateway's own reading does."""
+    messages, times = (_list(page.get(name)) for name in ("messages", "times"))
+    for message, time in zip(messages, times, strict=False):
+        try:
+            seq = int(cast("dict[str, Any]", message)["seq"])
+            yield Entry(seq, space, _microseconds(str(time)), decode(json.dumps(message)))
+        except (InvalidEnvelope, ValueError, KeyError, TypeError):
+            continue
+
+
+def _list(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def _microseconds(time: str) -> int:
+    return round(datetime.fromisoformat(time).timestamp() * _MICROSECONDS)
+
+
+def _rfc3339(at: int) -> str:
+    return datetime.fromtimestamp(at / _MICROSECONDS, UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,108 @@
+"""A journal as it is read by somebody else than its gateway, which may run, or be long gone."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.database import APPLICATION, BUSY_SECONDS, VERSION, why
+from meup_agent.gateway.journal.rows import READ, entries_of
+from meup_agent.protocol.space.journal import Entry
+
+
+class Archive:
+    """The file, opened so that nothing in it can change by it; close it in the end.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigurationError: It cannot be read, or is no journal; the message says which and why.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        try:
+            if not path.is_file():
+                raise ConfigurationError(f"there is no journal {path}; give a journal's file")
+            self._connection = self._open()
+            self._check_form()
+        except (sqlite3.Error, OSError) as error:
+            self.close()
+            raise self._unreadable(error) from None
+        except ConfigurationError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def spaces(self) -> list[str]:
+        """The spaces that it has entries of, by name."""
+        return [name for (name,) in self._ask("SELECT DISTINCT space FROM envelope ORDER BY space")]
+
+    def latest(self, space: str) -> int:
+        """The number of a space's last entry; 0 where there is none."""
+        ((found,),) = self._ask("SELECT max(seq) FROM envelope WHERE space = ?", space)
+        return found or 0
+
+    def before(self, space: str, at: int) -> int:
+        """The number of the last entry before a time; 0 where there is none.
+
+        Args:
+            space: The space.
+            at: Microseconds since 1970 (UTC).
+        """
+        ((found,),) = self._ask(
+            "SELECT max(seq) FROM envelope WHERE space = ? AND at < ?", space, at
+        )
+        return found or 0
+
+    def read(self, space: str, *, after: int, until: int, limit: int) -> tuple[Entry, ...]:
+        """The entries with ``after < seq <= until``, oldest first; see :meth:`Journal.read`."""
+        ((found,),) = self._ask(READ, space, after, until, limit)
+        return tuple(entries_of(space, found))
+
+    def _open(self) -> sqlite3.Connection:
+        address = f"file:{quote(str(self._path.absolute()))}"
+        connection = sqlite3.connect(f"{address}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_schema")
+        except sqlite3.OperationalError:
+            connection.close()
+            if self._path.with_name(f"{self._path.name}-wal").exists():
+                raise
+            # In a directory that cannot be written: nobody writes, so the file is all there is.
+            connection = sqlite3.connect(f"{address}?immutable=1", uri=True)
+        return connection
+
+    def _check_form(self) -> None:
+        ((application,),) = self._ask("PRAGMA application_id")
+        ((version,),) = self._ask("PRAGMA user_version")
+        if application != APPLICATION:
+            raise ConfigurationError(
+                f"{self._path} is a database, but no journal of a gateway; give a journal's file"
+            )
+        if version > VERSION:
+            raise ConfigurationError(
+                f"the journal {self._path} is of a newer version of this package ({version}, not"
+                f" {VERSION}); read it with that one"
+            )
+
+    def _ask(self, question: str, *values: str | int) -> list[Any]:
+        assert self._connection is not None, "it was closed"
+        try:
+            return self._connection.execute(question, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> ConfigurationError:
+        return ConfigurationError(f"the journal {self._path} cannot be read: {why(error)}")
