@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
+import logging
 import shlex
 import signal
 import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -17,12 +19,22 @@ from meup_agent.cli.failures import Failure
 from meup_agent.cli.logs import log_to_stderr
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT
+from meup_agent.protocol.dialects import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.config import Config
+    from meup_agent.gateway.config import Config, TlsConfig
 
-NEEDED: Final = ("picows", "pydantic_settings", "yaml")
+NEEDED: Final = (
+    "picows",
+    "prometheus_client",
+    "pydantic_settings",
+    "starlette",
+    "uvicorn",
+    "yaml",
+)
 """What the extra ``gateway`` brings and a gateway cannot do without."""
+
+MAX_PORT: Final = 65_535
 
 ROLES: Final = {
     "proposer": "may not call tools, so it proposes",
@@ -58,6 +70,24 @@ def gateway(
             help=f"Where to listen; else the file's, or {DEFAULT_PORT}. 0: any free port.",
         ),
     ] = None,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Speak TLS with this certificate and its chain, in PEM."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate's key, in PEM.")
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Listen without TLS where others than this machine can reach it and read along.",
+        ),
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Say what would be served, or what is wrong, and start not."),
+    ] = False,
 ) -> None:
     """Run a gateway until Ctrl-C or SIGTERM.
 
@@ -66,11 +96,16 @@ def gateway(
     Example: `meup gateway --dev`
 
     Example: `meup gateway --config space.yaml --host 127.0.0.1 --port 8420`
+
+    Example: `meup gateway --config space.yaml --check`
     """
     require_extra()
     if (config is None) is not dev:
         raise ConfigurationError("a gateway needs either --config FILE or --dev")
-    log_to_stderr("info")
+    log_to_stderr("warning" if check else "info")
+    # It says in lines of its own when it starts and stops, which the gateway has said.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    from meup_agent.gateway.config import HttpConfig
     from meup_agent.gateway.dev import dev_config
     from meup_agent.gateway.files import load_config
     from meup_agent.gateway.settings import environment_over
@@ -81,14 +116,29 @@ def gateway(
         settings = environment_over(settings)
     else:
         settings = load_config(config)
+    settings = replace(
+        settings,
+        host=settings.host if host is None else host,
+        port=settings.port if port is None else port,
+        insecure=settings.insecure or insecure,
+        tls=_tls(settings, tls_certificate, tls_key),
+    )
+    if dev and settings.http is None:
+        settings = replace(settings, http=HttpConfig(settings.host, next_to(settings.port)))
+    if check:
+        sys.stdout.write(_checked(settings))
+        return
     anyio.run(
         _serve,
         settings,
-        host,
-        port,
         tokens,
         backend_options={"use_uvloop": find_spec("uvloop") is not None},
     )
+
+
+def next_to(port: int) -> int:
+    """The port beside another one; beside any free port, any free port."""
+    return port + 1 if 0 < port < MAX_PORT else 0
 
 
 def require_extra() -> None:
@@ -105,42 +155,89 @@ def require_extra() -> None:
         )
 
 
-async def _serve(
-    settings: Config, host: str | None, port: int | None, tokens: dict[str, str]
-) -> None:
+def _tls(settings: Config, certificate: Path | None, key: Path | None) -> TlsConfig | None:
+    """What to speak TLS with: what the command line says, and the rest from the file."""
+    from meup_agent.gateway.config import TlsConfig
+
+    if settings.tls is not None:
+        return TlsConfig(certificate or settings.tls.certificate, key or settings.tls.key)
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigurationError("TLS needs both --tls-certificate and --tls-key")
+    return TlsConfig(certificate, key)
+
+
+def _checked(settings: Config) -> str:
+    """What a gateway would serve, as lines.
+
+    Raises:
+        ConfigurationError: It would not start.
+    """
+    from meup_agent.gateway.encryption import check_encrypted, server_context
+
+    check_encrypted(settings, settings.host)
+    if settings.http is not None:
+        check_encrypted(settings, settings.http.host)
+    if settings.tls is not None:
+        server_context(settings.tls)
+    if settings.journal.path is not None and not settings.journal.path.parent.is_dir():
+        raise ConfigurationError(f"journal.path: there is no folder {settings.journal.path.parent}")
+    secure = "" if settings.tls is None else "s"
+    lines = [f"listens at ws{secure}://{_host_and_port(settings.host, settings.port)}"]
+    if settings.http is not None:
+        where = _host_and_port(settings.http.host, settings.http.port)
+        lines.append(f"listens at http{secure}://{where} for HTTP")
+    where = "memory" if settings.journal.path is None else str(settings.journal.path)
+    lines.append(f"keeps its journal in {where}")
+    for space in settings.spaces:
+        names = ", ".join(space.participants) or "nobody"
+        dialect = space.dialect or DEFAULT_DIALECT
+        lines.append(f"space {space.id} ({dialect}): {names}")
+    return "\n".join(lines) + "\n"
+
+
+def _host_and_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def _serve(settings: Config, tokens: dict[str, str]) -> None:
+    from meup_agent.gateway.encryption import is_loopback
     from meup_agent.gateway.server import serve
 
     # Around the gateway, so that a second Ctrl-C does not interrupt its stopping.
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with serve(settings, host, port) as running:
-            listens_at = settings.host if host is None else host
-            if not _is_loopback(listens_at):
+        async with serve(settings) as running:
+            if settings.tls is None and not is_loopback(settings.host):
                 sys.stderr.write(
-                    f"meup: warning: listening at {listens_at} without TLS, so tokens and messages"
-                    " can be read on the way; put a proxy with TLS in front\n"
+                    f"meup: warning: listening at {settings.host} without TLS, so tokens and"
+                    " messages can be read on the way\n"
                 )
             if tokens:
-                sys.stdout.write(_to_paste(running.url, settings.spaces[0].id, tokens))
+                http = None if running.http is None else running.http.url
+                sys.stdout.write(_to_paste(running.url, http, settings.spaces[0].id, tokens))
                 sys.stdout.flush()
-            async for _ in signals:
-                break
+            async with anyio.create_task_group() as waiting:
+                waiting.start_soon(_end_by_signal, signals, waiting.cancel_scope)
+                await running.failed.wait()
+                waiting.cancel_scope.cancel()
+        if running.failure:
+            raise Failure(running.failure)
 
 
-def _to_paste(url: str, space: str, tokens: dict[str, str]) -> str:
+async def _end_by_signal(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
+    await anext(signals)
+    scope.cancel()
+
+
+def _to_paste(url: str, http: str | None, space: str, tokens: dict[str, str]) -> str:
     """One line of shell for each participant."""
     lines = ["# To be one of these, paste its line into a shell; then try: meup tail"]
     for name, token in tokens.items():
         about = f": {ROLES[name]}" if name in ROLES else ""
         values = {"MEUP_URL": url, "MEUP_SPACE": space, "MEUP_TOKEN": token}
+        if http is not None:
+            values["MEUP_HTTP"] = http
         exports = " ".join(f"{key}={shlex.quote(value)}" for key, value in values.items())
         lines += [f"# {name}{about}", f"export {exports}"]
     return "\n".join(lines) + "\n"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -63,8 +63,8 @@ def test_dev_prints_lines_to_paste_and_ends_gracefully(number: int) -> None:
 def test_a_file_is_served_and_a_host_without_tls_is_warned_of(tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text(SPACE_YAML)
     arguments = ("gateway", "--config", "space.yaml", "--host", "0.0.0.0", "--port", "0")
-    with running(*arguments, cwd=tmp_path) as gateway:
-        gateway.until("put a proxy with TLS in front\n", stream="err")
+    with running(*arguments, "--insecure", cwd=tmp_path) as gateway:
+        gateway.until("can be read on the way\n", stream="err")
         port = re.search(r"listening at ws://127.0.0.1:(\d+)", gateway.err)
         assert port
 
@@ -76,6 +76,66 @@ def test_a_file_is_served_and_a_host_without_tls_is_warned_of(tmp_path: Path) ->
         anyio.run(join)
         assert gateway.end(TERMINATE) == exit_codes.OK
     assert "meup: warning: listening at 0.0.0.0 without TLS" in gateway.err
+
+
+@pytest.mark.parametrize("http", [False, True])
+def test_without_tls_it_does_not_listen_where_others_could(tmp_path: Path, http: bool) -> None:
+    more = 'http: {host: "::"}\n' if http else "gateway: {host: 0.0.0.0}\n"
+    (tmp_path / "space.yaml").write_text(SPACE_YAML + more)
+    for check in ((), ("--check",)):
+        done = meup("gateway", "--config", "space.yaml", "--port", "0", *check, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
+        said = f"meup: listening at {'::' if http else '0.0.0.0'} without TLS would show tokens"
+        assert said in done.stderr
+    allowed = {"MEUP_GATEWAY_INSECURE": "true"}
+    done = meup("gateway", "--config", "space.yaml", "--check", cwd=tmp_path, variables=allowed)
+    assert done.returncode == exit_codes.OK
+
+
+OURS_YAML = """
+spaces:
+  harbour:
+    participants: {ann: {tokens: [ann-token]}, ben: {tokens: [ben-token]}}
+  quay:
+    dialect: mew/v0.4
+    participants: {cat: {tokens: [cat-token]}}
+gateway: {port: 8422}
+http: {}
+journal: {path: journal.db}
+"""
+
+
+def test_check_tells_what_would_be_served(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(OURS_YAML)
+    done = meup("gateway", "--config", "space.yaml", "--check", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    assert done.stdout.splitlines() == [
+        "listens at ws://127.0.0.1:8422",
+        "listens at http://127.0.0.1:8421 for HTTP",
+        "keeps its journal in journal.db",
+        "space harbour (meup/v0.1): ann, ben",
+        "space quay (mew/v0.4): cat",
+    ]
+    assert not (tmp_path / "journal.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            ("[ben-token]", "[ann-token]"),
+            r"space\.yaml: participants\.ben\.tokens: a token is",
+        ),
+        (("journal.db", "nowhere/journal.db"), r"journal\.path: there is no folder nowhere"),
+        (("http: {}", "tls: {certificate: a.pem, key: b.pem}"), r"tls\.certificate: a\.pem cannot"),
+    ],
+)
+def test_check_says_what_is_wrong(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+    (tmp_path / "space.yaml").write_text(OURS_YAML.replace(*change))
+    done = meup("gateway", "--config", "space.yaml", "--check", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
+    assert re.search(f"^meup: {said}", done.stderr)
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
