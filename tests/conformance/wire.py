@@ -4,7 +4,7 @@ import json
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
@@ -95,10 +95,18 @@ LEFT_OUT: Any = object()
 """For a field that a test leaves out."""
 
 
+class Dialled(Protocol):
+    """What joining needs of a gateway."""
+
+    @property
+    def url(self) -> str: ...
+    def token(self, participant: str, space: str | None = None) -> str: ...
+
+
 class Site:
     """A gateway, and who joins it."""
 
-    def __init__(self, gateway: ThreadedGateway, dialect: str) -> None:
+    def __init__(self, gateway: Dialled, dialect: str) -> None:
         self.gateway = gateway
         self.dialect = dialect
 

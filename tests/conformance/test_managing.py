@@ -1,0 +1,320 @@
+"""Who manages a space: grants, revocations, invitations, removals (specifications, section 3.6)."""
+
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from meup_agent.gateway.config import Config, JournalConfig, SpaceConfig, participant
+from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.journal.archive import Archive
+from meup_agent.protocol.audit import Audit
+from tests.conformance.conftest import only_v04
+from tests.conformance.wire import Json, Site, Wire, serving
+from tests.existing.reference_peers import ReferencePeer
+from tests.existing.versions import MEW_V04
+
+LIST: Json = {"kind": "mcp/request", "payload": {"method": "tools/list"}}
+TOOLS: Json = {"kind": "mcp/request", "payload": {"method": "tools/*"}}
+WITHDRAW: Json = {"kind": "mcp/withdraw"}
+MANAGERS: list[Json] = [
+    {"kind": "capability/*"},
+    {"kind": "space/*"},
+    {"kind": "mcp/request", "payload": {"method": "tools/*"}},
+    {"kind": "chat"},
+]
+PEOPLE: dict[str, list[Json]] = {
+    "manager": MANAGERS,
+    "alice": [{"kind": "chat"}],
+    "bob": [{"kind": "capability/grant"}, {"kind": "chat"}],
+}
+
+
+@pytest.fixture
+def gateway(dialect: str) -> Generator[ThreadedGateway]:
+    with serving(PEOPLE, dialect=dialect) as running:
+        yield running
+
+
+@pytest.fixture
+def managed(gateway: ThreadedGateway, dialect: str) -> Site:
+    """A space that somebody may manage."""
+    return Site(gateway, dialect)
+
+
+def grant(manager: Wire, recipient: str, *capabilities: Json, **header: Any) -> str:
+    payload = {"recipient": recipient, "capabilities": capabilities, "reason": "trust"}
+    return manager.send("capability/grant", payload, to=[recipient], **header)
+
+
+def tries(wire: Wire, method: str = "tools/list") -> bool:
+    """Whether a request is let through; whatever was said before is read over."""
+    sent = wire.send("mcp/request", {"method": method})
+    while True:
+        said = wire.hear_any()
+        if said["kind"] == "mcp/request" and said["id"] == sent:
+            return True
+        if said["kind"] == "system/error" and said["correlation_id"] == [sent]:
+            return False
+
+
+@pytest.mark.rule("A.G19", "A.G23", "C.W9", "C.W15")
+def test_what_is_granted_is_added_and_what_is_revoked_is_gone_at_once(managed: Site) -> None:
+    with managed.join("manager", "alice") as (manager, alice):
+        assert not tries(alice)
+        first = grant(manager, "alice", LIST)
+        second = grant(manager, "alice", {"kind": "mcp/request", "payload": {"method": "tools/x"}})
+        alice.until("capability/grant")
+        alice.until("capability/grant")
+        assert tries(alice)
+        assert tries(alice, "tools/x")
+        assert not tries(alice, "tools/call")
+        for grant_id, method, other in ((first, "tools/list", "tools/x"), (second, "tools/x", "")):
+            revoke = {"recipient": "alice", "grant_id": grant_id, "reason": "done"}
+            manager.send("capability/revoke", revoke)
+            alice.until("capability/revoke")
+            assert not tries(alice, method)
+            assert tries(alice, other) is bool(other)
+        manager.send("capability/revoke", {"recipient": "alice", "grant_id": first})
+        assert manager.until("system/error")["payload"]["error"] == "unknown_grant"
+
+
+@pytest.mark.rule("A.G7", "A.G19", "C.W9")
+def test_a_grant_outlives_the_connection(managed: Site) -> None:
+    with managed.join("manager", "bob") as (manager, bob):
+        grant(manager, "alice", LIST)
+        bob.until("capability/grant")
+        with managed.join("alice") as (alice,):
+            assert tries(alice)
+        with managed.member("alice") as alice:
+            you = alice.hear("system/welcome")["payload"]["you"]
+            assert you == {"id": "alice", "capabilities": [{"kind": "chat"}, WITHDRAW, LIST]}
+            with managed.member("bob") as newer:
+                others = newer.hear("system/welcome")["payload"]["participants"]
+                assert you in others
+
+
+@pytest.mark.rule("A.G20", "A.G21", "C.W15")
+def test_nobody_grants_without_the_right_to_or_what_they_lack(managed: Site) -> None:
+    with managed.join("alice", "bob", "manager") as (alice, bob, manager):
+        grant(alice, "alice", {"kind": "chat"})
+        assert alice.until("system/error")["payload"]["error"] == "capability_violation"
+        for lacking in (LIST, {"kind": "*"}, {"kind": "capability/revoke"}, {"kind": "!chat"}):
+            grant(bob, "alice", lacking)
+            error = bob.until("system/error")["payload"]
+            assert (error["error"], error["capability"]) == ("capability_lacking", lacking)
+        grant(manager, "alice", {"kind": "mcp/request"})
+        assert manager.until("system/error")["payload"]["error"] == "capability_lacking"
+        for never in ({"kind": "system/presence"}, {"kind": "/(/"}):
+            grant(manager, "alice", never)
+            assert manager.until("system/error")["payload"]["error"] == "invalid_capability"
+        grant(manager, "nobody", LIST)
+        assert manager.until("system/error")["payload"]["error"] == "unknown_participant"
+        assert not tries(alice)
+
+
+@pytest.mark.rule("A.G22", "C.W15")
+def test_what_was_granted_on_ends_with_the_grant_before_it(managed: Site) -> None:
+    """A chain of grants is kept, and nobody keeps what the one before them has no more."""
+    with managed.join("manager", "bob", "alice") as (manager, bob, alice):
+        first = grant(manager, "bob", LIST)
+        bob.until("capability/grant")
+        grant(bob, "alice", LIST)
+        alice.until("capability/grant")
+        alice.until("capability/grant")
+        assert tries(alice)
+        manager.send("capability/revoke", {"recipient": "bob", "grant_id": first})
+        alice.until("capability/revoke")
+        assert not tries(alice)
+        assert not tries(bob)
+
+
+@pytest.mark.rule("A.G24")
+def test_revoking_by_pattern_takes_everything_that_it_covers(managed: Site) -> None:
+    with managed.join("manager", "alice") as (manager, alice):
+        for method in ("tools/list", "tools/call"):
+            grant(manager, "alice", {"kind": "mcp/request", "payload": {"method": method}})
+            alice.until("capability/grant")
+        for pattern in (TOOLS, {"kind": "ch*"}):
+            manager.send("capability/revoke", {"recipient": "alice", "capabilities": [pattern]})
+            update = alice.until("system/welcome")["payload"]["you"]["capabilities"]
+            alice.until("capability/revoke")
+        assert update == [WITHDRAW]
+        assert not tries(alice)
+        assert not tries(alice, "tools/call")
+        # Also what it was configured to have.
+        alice.send("chat", {"text": "hi"})
+        assert alice.until("system/error")["payload"]["attempted_kind"] == "chat"
+
+
+@pytest.mark.rule("A.G23", "C.W15")
+def test_a_revocation_ends_what_is_in_flight(managed: Site) -> None:
+    with managed.join("manager", "alice", "bob") as (manager, alice, bob):
+        granted = grant(manager, "alice", LIST)
+        alice.until("capability/grant")
+        request = alice.send("mcp/request", {"id": 7, "method": "tools/list"}, to=["bob"])
+        assert bob.until("mcp/request")["id"] == request
+        manager.send("capability/revoke", {"recipient": "alice", "grant_id": granted})
+        cancel = bob.until("mcp/request")
+        assert (cancel["from"], cancel["to"]) == ("system:gateway", ["bob"])
+        assert cancel["correlation_id"] == [request]
+        assert cancel["payload"]["method"] == "notifications/cancelled"
+        assert cancel["payload"]["params"]["reason"] == "revoked"
+        error = alice.until("system/error")
+        assert (error["payload"]["error"], error["correlation_id"]) == ("revoked", [request])
+
+
+@pytest.mark.rule("A.G25", "C.W8")
+def test_the_recipient_is_told_what_it_may_and_acknowledges(managed: Site) -> None:
+    with managed.join("manager", "alice") as (manager, alice):
+        granted = grant(manager, "alice", LIST)
+        welcome = alice.until("system/welcome")["payload"]
+        assert LIST in welcome["you"]["capabilities"]
+        assert [other["id"] for other in welcome["participants"]] == ["manager"]
+        assert alice.hear("capability/grant")["id"] == granted
+        manager.until("capability/grant")
+        # Nothing but the grant lets it say so, and the gateway says it for nobody.
+        alice.send("capability/grant-ack", {"status": "accepted"}, correlation_id=["another"])
+        assert alice.until("system/error")["payload"]["error"] == "capability_violation"
+        alice.send("capability/grant-ack", {"status": "accepted"}, correlation_id=[granted])
+        ack = manager.until("capability/grant-ack")
+        assert (ack["from"], ack["correlation_id"]) == ("alice", [granted])
+
+
+@only_v04
+@pytest.mark.rule("C.W8")
+def test_an_existing_participant_takes_a_grant_and_acknowledges_it(
+    managed: Site, gateway: ThreadedGateway
+) -> None:
+    with managed.join("manager") as (manager,):
+        with ReferencePeer(gateway.url, "alice", version=MEW_V04, space="demo") as alice:
+            granted = grant(manager, "alice", LIST)
+            assert manager.until("capability/grant-ack")["correlation_id"] == [granted]
+            assert LIST in alice.you["capabilities"]
+
+
+@pytest.mark.rule("C.W7")
+def test_participants_are_named_by_what_their_token_says(managed: Site) -> None:
+    """There are no other names: what a grant, a revocation and `to` name is who is meant."""
+    with managed.join("manager", "alice") as (manager, alice):
+        granted = grant(manager, "alice", LIST)
+        assert alice.until("system/welcome")["payload"]["you"]["id"] == "alice"
+        manager.send("capability/revoke", {"recipient": "bob", "grant_id": granted})
+        assert manager.until("system/error")["payload"]["error"] == "unknown_grant"
+        assert tries(alice)
+
+
+# --- who is let in, and who is put out ----------------------------------------------------------
+
+
+@pytest.mark.rule("A.G27", "C.W10")
+def test_who_is_invited_joins_with_what_they_were_given(managed: Site) -> None:
+    with managed.join("manager", "alice") as (manager, alice):
+        payload = {"participant_id": "dave", "initial_capabilities": [LIST], "reason": "r"}
+        manager.send("space/invite", payload)
+        token = manager.until("space/invite-ack")["payload"]["token"]
+        told = alice.until("system/presence")["payload"]
+        assert (told["event"], told["participant"]["id"]) == ("invited", "dave")
+        for _ in range(2):  # also when it comes back
+            with managed.dial({"Authorization": f"Bearer {token}"}) as socket:
+                dave = Wire(socket, "dave", managed.dialect)
+                you = dave.hear("system/welcome")["payload"]["you"]
+                assert you == {"id": "dave", "capabilities": [WITHDRAW, LIST]}
+                assert tries(dave)
+        manager.send("space/invite", {"participant_id": "bob"})
+        assert manager.until("system/error")["payload"]["error"] == "participant_exists"
+        manager.send(
+            "space/invite", {"participant_id": "eve", "initial_capabilities": [{"kind": "*"}]}
+        )
+        assert manager.until("system/error")["payload"]["error"] == "capability_lacking"
+
+
+@pytest.mark.rule("C.W10", "C.W11")
+def test_the_token_of_an_invitation_is_the_inviters_alone(managed: Site) -> None:
+    with managed.join("manager", "alice") as (manager, alice):
+        invite = manager.send("space/invite", {"participant_id": "dave"})
+        ack = manager.until("space/invite-ack")
+        assert (ack["to"], ack["correlation_id"]) == (["manager"], [invite])
+        manager.send("chat", {"text": "done"})
+        heard: list[str] = []
+        while not heard or '"chat"' not in heard[-1]:
+            heard.append(alice.read())
+        assert len(heard) == 3  # the invitation, the presence, the chat
+        assert not [frame for frame in heard if ack["payload"]["token"] in frame]
+        assert not [frame for frame in heard if "invite-ack" in frame]
+
+
+@pytest.mark.rule("A.G26", "C.W12", "C.W13")
+def test_an_invitation_is_not_mailed_and_its_address_has_no_path(
+    managed: Site, gateway: ThreadedGateway
+) -> None:
+    with managed.join("manager") as (manager,):
+        manager.send("space/invite", {"participant_id": "dave", "email": "dave@example.org"})
+        ack = manager.until("space/invite-ack")["payload"]
+        assert ack["email_sent"] is False
+        assert ack.get("connection_url", gateway.url).startswith(gateway.url)
+        assert "/participants/" not in ack.get("connection_url", "")
+
+
+@pytest.mark.rule("A.G28", "C.W14")
+def test_who_is_kicked_goes_and_stays_out(managed: Site) -> None:
+    with managed.join("manager", "alice") as (manager, alice):
+        manager.send("space/kick", {"participant_id": "alice", "reason": "noise"})
+        assert alice.until("space/kick")["from"] == "manager"
+        assert alice.end() == 4403
+        left = manager.until("system/presence")["payload"]
+        assert left == {"event": "leave", "participant": {"id": "alice"}}
+        with pytest.raises(InvalidStatus) as refused:
+            managed.dial({"Authorization": "Bearer alice-token"})
+        assert refused.value.response.status_code == 403
+        manager.send("space/invite", {"participant_id": "alice"})
+        assert manager.until("space/invite-ack")["payload"]["status"] == "restored"
+        with managed.join("alice") as (again,):
+            again.send("chat", {"text": "hi"})
+            assert again.hear("chat")["from"] == "alice"
+
+
+# --- what is left of it -------------------------------------------------------------------------
+
+
+@pytest.mark.rule("A.G22", "A.G29", "C.W15")
+def test_everything_that_was_done_to_a_space_can_be_read_later(
+    dialect: str, tmp_path: Path
+) -> None:
+    """In the journal's file, by whom and in which order, and no token with it."""
+    members = {name: participant(name, may, (f"{name}-token",)) for name, may in PEOPLE.items()}
+    file = tmp_path / "journal.db"
+    config = Config(
+        (SpaceConfig("demo", members, dialect=dialect),), journal=JournalConfig(path=file)
+    )
+    with Gateway(config=config).in_thread() as gateway:
+        with Site(gateway, dialect).join("manager", "bob") as (manager, bob):
+            first = grant(manager, "bob", LIST)
+            bob.until("capability/grant")
+            second = grant(bob, "alice", LIST)
+            manager.send("space/invite", {"participant_id": "dave"})
+            token = manager.until("space/invite-ack")["payload"]["token"]
+            manager.send("capability/revoke", {"recipient": "bob", "grant_id": first})
+            manager.send("space/kick", {"participant_id": "bob", "reason": "noise"})
+            assert grant(manager, "nobody", LIST)  # refused, so not done
+            manager.until("system/error")
+    audit = Audit()
+    with closing(Archive(file)) as archive:
+        for entry in archive.read("demo", after=0, until=archive.latest("demo"), limit=1_000):
+            audit.take(entry)
+    done = [(each.what, each.by, each.whom, each.grant or each.id) for each in audit.operations]
+    assert [each[:3] for each in done] == [
+        ("grant", "manager", "bob"),
+        ("grant", "bob", "alice"),
+        ("invite", "manager", "dave"),
+        ("revoke", "manager", "bob"),
+        ("kick", "manager", "bob"),
+    ]
+    assert [each[3] for each in done[:2]] == [first, second]
+    assert done[3][3] == first
+    written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"noise" in written
+    assert token.encode() not in written
