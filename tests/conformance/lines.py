@@ -293,8 +293,8 @@ C: Final = (
         "rule",
         "3.6.6",
         "`connection_url` is `ws://<host>/participants/<id>/ws`",
-        differs="the gateway's address, without that path: any path is taken, and the token says who"
-        " one is. It is left out where the gateway does not know its address",
+        differs="the gateway's address, without that path: any path is taken, and the token says"
+        " who one is. It is left out where the gateway does not know its address",
     ),
     Line("C.W13", "SHOULD", "3.6.5", "an invitation with `email` is mailed", differs="as `A.G26`"),
     Line("C.W14", "rule", "3.6.7", "`space/kick` removes the participant"),
