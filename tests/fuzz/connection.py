@@ -136,6 +136,7 @@ class Wire:
         self.written = b""
         self.close_frame: tuple[int, str] | None = None
         self.gone = False
+        self.reads = True
         self.listener: Connection | None = None
 
     @property
@@ -164,6 +165,21 @@ class Wire:
         assert 1000 <= code <= 4999
         assert code not in (1004, 1005, 1006, 1015), f"{code} never stands in a close frame"
         self.close_frame = (code, reason)
+
+    def send_pong(self, payload: bytes) -> None:
+        assert self.close_frame is None, "a pong after the close frame"
+        assert len(payload) <= 125
+
+    def is_closing(self) -> bool:
+        return self.gone
+
+    def pause_reading(self) -> None:
+        assert self.reads
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        assert not self.reads
+        self.reads = True
 
     def disconnect(self, graceful: bool = True) -> None:
         self.gone = True

@@ -91,6 +91,8 @@ class Connection(WSListener):
         self._ended_by: int | None = None
         self._first_message = True
         self._timer: asyncio.TimerHandle | None = None
+        self._full = False
+        self._ping: bytes | None = None
         # Why nothing is read from the socket: nothing can be kept, or it says too much at a time.
         self._held = False
         self._hushed: asyncio.TimerHandle | None = None
@@ -122,8 +124,10 @@ class Connection(WSListener):
         kind = frame.msg_type
         if kind == WSMsgType.CLOSE:
             self._answer_close(cast("int", frame.get_close_code()))
-        elif self._ended_by is not None or kind in (WSMsgType.PING, WSMsgType.PONG):
-            return  # picows answers pings
+        elif self._ended_by is not None or kind == WSMsgType.PONG:
+            return
+        elif kind == WSMsgType.PING:
+            self._answer_ping(frame.get_payload_as_bytes())
         elif frame.rsv1 or frame.rsv2 or frame.rsv3:
             self._end(PROTOCOL_ERROR, "no extension was agreed on")
         else:
@@ -150,11 +154,15 @@ class Connection(WSListener):
 
     def pause_writing(self) -> None:
         """Hold frames back until the socket takes more."""
+        self._full = True
         if self._member is not None:
             self._member.pause()
 
     def resume_writing(self) -> None:
         """Write what was held back."""
+        self._full = False
+        if self._ping is not None:
+            self._answer_ping(self._ping)
         if self._member is not None:
             self._member.resume()
 
@@ -194,6 +202,15 @@ class Connection(WSListener):
         if self._member is not None:
             self._member.closed = True
         self._transport.disconnect(False)
+
+    def _answer_ping(self, payload: bytes) -> None:
+        """Answer a ping; while the socket takes no more, only the last (RFC 6455 section 5.5.3).
+
+        Otherwise whoever pings and does not read would fill the memory with answers.
+        """
+        self._ping = payload if self._full else None
+        if not self._full and self._ended_by is None and not self._transport.is_close_frame_sent:
+            self._transport.send_pong(payload)
 
     # --- joining ----------------------------------------------------------------------------
 

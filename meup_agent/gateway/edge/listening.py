@@ -71,7 +71,7 @@ async def listen(
             limits.ping_interval,
             limits.ping_deadline,
             WSAutoPingStrategy.PING_WHEN_IDLE,
-            True,  # answers pings
+            False,  # does not answer pings, however many: the connection does
             limits.max_message_bytes * READ_BEYOND,
             None,
             READ_BUFFER_BYTES,

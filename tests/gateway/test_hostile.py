@@ -1,0 +1,328 @@
+"""What a stranger, or a member with bad intentions, cannot do to the others."""
+
+import asyncio
+import contextlib
+import json
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from meup_agent.gateway.config import Limits
+from meup_agent.gateway.embedded import Gateway
+from tests.gateway.by_hand import frames, masked, raw, said_close, shaken
+from tests.gateway.conftest import envelope
+
+pytestmark = pytest.mark.anyio
+
+PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
+    "bob": [{"kind": "chat"}],
+    "mallory": [{"kind": "*"}],
+    "carol": [],
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
+        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
+    ],
+)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """The gateway's loops, since here it runs in the test's own."""
+    return request.param
+
+
+@asynccontextmanager
+async def running(**limits: Any) -> AsyncGenerator[Gateway]:
+    async with Gateway(participants=PARTICIPANTS, limits=Limits(**limits)) as gateway:
+        yield gateway
+
+
+@asynccontextmanager
+async def dial(
+    gateway: Gateway, who: str, path: str = "/ws?space=demo"
+) -> AsyncGenerator[ClientConnection]:
+    headers = {"Authorization": f"Bearer {gateway.token(who)}"} if who else {}
+    async with connect(
+        gateway.url + path, additional_headers=headers, compression=None, max_queue=None
+    ) as client:
+        yield client
+
+
+async def hear(client: ClientConnection) -> dict[str, Any]:
+    with anyio.fail_after(20):
+        said: dict[str, Any] = json.loads(await client.recv())
+        return said
+
+
+async def hear_until(client: ClientConnection, **wanted: object) -> dict[str, Any]:
+    """The next envelope whose header has these values."""
+    while True:
+        said = await hear(client)
+        if all(said.get(name) == value for name, value in wanted.items()):
+            return said
+
+
+async def undisturbed(bob: ClientConnection) -> None:
+    """Bob still speaks and hears."""
+    await bob.send(envelope("bob", id="still-here"))
+    await hear_until(bob, id="still-here")
+
+
+async def refusal(client: ClientConnection, code: str) -> dict[str, Any]:
+    """The next error that the gateway tells, which must be this one."""
+    said = await hear_until(client, kind="system.error")
+    assert said["payload"]["error"] == code, said
+    return said
+
+
+def head(gateway: Gateway, who: str = "mallory", *more: str) -> bytes:
+    lines = [
+        "GET /ws?space=demo HTTP/1.1",
+        "Host: x",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        f"Authorization: Bearer {gateway.token(who)}",
+        *more,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What came until the connection ended."""
+    with anyio.fail_after(20), contextlib.suppress(ConnectionError):
+        return await reader.read()
+    return b""
+
+
+# --- handshakes ------------------------------------------------------------------------------
+
+
+async def test_slow_handshake_byte_by_byte_is_still_one() -> None:
+    async with running() as gateway, raw(gateway) as (reader, writer):
+        for byte in head(gateway):
+            writer.write(bytes((byte,)))
+            await writer.drain()
+            await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(20):
+            assert b" 101 " in await reader.readline()
+
+
+async def test_handshakes_that_never_end_are_dropped_and_nobody_waits_for_them() -> None:
+    async with running(handshake_timeout=0.2) as gateway, contextlib.AsyncExitStack() as stack:
+        slow = [await stack.enter_async_context(raw(gateway)) for _ in range(50)]
+        for number, (_, writer) in enumerate(slow):
+            writer.write(head(gateway)[: 4 * number])
+        async with dial(gateway, "bob") as bob:
+            await undisturbed(bob)
+            for reader, _ in slow:
+                assert await ended(reader) == b""
+            await undisturbed(bob)
+
+
+async def test_handshake_without_an_end_is_not_read_forever() -> None:
+    async with running() as gateway, raw(gateway) as (reader, writer):
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                writer.write(b"X-Filler: " + b"x" * 10_000 + b"\r\n")
+                await writer.drain()
+        await ended(reader)
+        async with dial(gateway, "bob") as bob:
+            await undisturbed(bob)
+
+
+async def test_asking_for_compression_gives_none() -> None:
+    async with running() as gateway, raw(gateway) as (reader, writer):
+        asks = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"
+        writer.write(head(gateway, "mallory", asks))
+        with anyio.fail_after(20):
+            answer = await reader.readuntil(b"\r\n\r\n")
+        assert b" 101 " in answer
+        assert b"extensions" not in answer.lower()
+        writer.write(masked(0xC1, b"\x00\x00\x00\xff\xff"))
+        assert await said_close(reader) == 1002
+
+
+@pytest.mark.parametrize("space", ["../demo", "demo/../demo", "..%2fdemo", "%00demo", "demo%0a"])
+async def test_no_space_is_reached_by_another_way(space: str) -> None:
+    async with running() as gateway:
+        with pytest.raises(InvalidStatus) as refused:
+            async with dial(gateway, "bob", f"/ws?space={space}"):
+                pass
+        assert refused.value.response.status_code == 404
+
+
+@pytest.mark.parametrize("space", ["../demo", "demo\u0000", "\u202edemo", "a" * 10_000])
+async def test_no_space_is_joined_by_another_name(space: str) -> None:
+    async with running() as gateway, dial(gateway, "", "/") as stranger:
+        said = {"type": "join", "space": space, "token": gateway.token("bob")}
+        await stranger.send(json.dumps(said))
+        with anyio.fail_after(20):
+            await stranger.wait_closed()
+        assert stranger.close_code == 4404
+        assert (stranger.close_reason or "").isprintable()
+
+
+# --- frames ----------------------------------------------------------------------------------
+
+
+async def test_pings_of_who_reads_nothing_do_not_fill_the_gateway() -> None:
+    number, payload = 200_000, b"p" * 125
+    async with running() as gateway, dial(gateway, "bob") as bob:
+        async with shaken(gateway, "mallory", small=True) as (reader, writer):
+            pings = masked(0x89, payload) * 1_000
+            for _ in range(number // 1_000):
+                writer.write(pings)
+                with anyio.fail_after(20):
+                    await writer.drain()
+            await undisturbed(bob)
+            writer.write(masked(0x88, struct.pack("!H", 1000)))
+            pongs = (await ended(reader)).count(payload)
+        # What the two sockets hold, and not what was asked.
+        assert 0 < pongs < number / 2
+
+
+async def test_pings_are_answered_with_what_they_hold() -> None:
+    async with running() as gateway, shaken(gateway, "mallory") as (reader, writer):
+        writer.write(masked(0x89, b"one") + masked(0x89, b"") + masked(0x89, b"three"))
+        heard: list[bytes] = []
+        with anyio.fail_after(20):
+            async for opcode, payload in frames(reader):
+                if opcode == 0xA:
+                    heard.append(payload)
+                    if len(heard) == 3:
+                        break
+        assert heard == [b"one", b"", b"three"]
+
+
+async def test_flood_of_refused_frames_beside_a_quiet_member() -> None:
+    async with running() as gateway, dial(gateway, "bob") as bob:
+        async with shaken(gateway, "mallory", small=True) as (_, writer):
+            forged = masked(0x81, envelope("bob", payload={"message": "x" * 30})[:125])
+            for _ in range(50):
+                writer.write(forged * 200)
+                await asyncio.sleep(0)
+            await undisturbed(bob)
+        await hear_until(bob, kind="system.presence")
+        await undisturbed(bob)
+        counted = gateway.counters
+        assert counted.accepted == 2
+        assert counted.frames_in == 2 + sum(counted.refused.values())
+
+
+async def test_fragments_without_an_end_are_bounded() -> None:
+    async with running(max_message_bytes=10_000) as gateway, dial(gateway, "bob") as bob:
+        async with shaken(gateway, "mallory") as (reader, writer):
+            writer.write(masked(0x01, b"{") + masked(0x00, b"") * 10_000)
+            await undisturbed(bob)
+            writer.write(masked(0x00, b" " * 100) * 200)
+            assert await said_close(reader) == 1009
+        await undisturbed(bob)
+
+
+async def test_stranger_gets_no_room_for_fragments_either() -> None:
+    async with running() as gateway, dial(gateway, "", "/") as stranger:
+        with contextlib.suppress(ConnectionClosed):
+            await stranger.send(["x" * 1_000] * 100)
+        with anyio.fail_after(20):
+            await stranger.wait_closed()
+        assert stranger.close_code == 1009
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(b"[" * 100_000 + b"]" * 100_000, id="lists"),
+        pytest.param(b'{"a":' * 50_000 + b"1" + b"}" * 50_000, id="objects"),
+        pytest.param(b'[{"a":' * 30_000, id="without an end"),
+        pytest.param(b"9" * 100_000, id="a long number"),
+        pytest.param(b"1e999999999", id="a large number"),
+        pytest.param(b'{"a":1,' * 2 + b'"__proto__":{}', id="half an object"),
+    ],
+)
+async def test_what_no_reader_could_take_is_refused(payload: bytes) -> None:
+    async with running() as gateway, dial(gateway, "bob") as bob, dial(gateway, "mallory") as m:
+        frame = envelope("mallory", payload={"x": "PAYLOAD"}).replace(b'"PAYLOAD"', payload)
+        await m.send(frame, text=True)
+        said = await hear_until(m, kind="system.error")
+        assert said["payload"]["error"] in {"too_deep", "invalid_json", "invalid_envelope"}
+        assert len(json.dumps(said)) < 2_000
+        await undisturbed(bob)
+        assert gateway.counters.accepted == 1
+
+
+async def test_half_closed_socket_leaves() -> None:
+    async with running() as gateway, dial(gateway, "bob") as bob:
+        async with shaken(gateway, "mallory") as (reader, writer):
+            await hear_until(bob, kind="system.presence")
+            writer.write_eof()
+            await ended(reader)
+            while (await hear_until(bob, kind="system.presence"))["payload"]["event"] != "leave":
+                pass
+        await undisturbed(bob)
+
+
+# --- names and patterns -----------------------------------------------------------------------
+
+UNFIT = ["a\n", "\u001b[2J", "\u202egnp.exe", "\u200b", "\u2028", "\ufeff", "x" * 257, "\x7f"]
+
+
+@pytest.mark.parametrize("field", ["id", "kind", "to", "correlationId"])
+@pytest.mark.parametrize("name", UNFIT, ids=ascii)
+async def test_names_that_do_not_print_are_refused(field: str, name: str) -> None:
+    async with running() as gateway, dial(gateway, "bob") as bob, dial(gateway, "mallory") as m:
+        value = [name] if field in ("to", "correlationId") else name
+        fields = json.loads(envelope("mallory")) | {field: value}
+        await m.send(json.dumps(fields))
+        said = await refusal(m, "invalid_envelope")
+        assert said["payload"]["message"].isprintable()
+        await undisturbed(bob)
+        assert gateway.counters.accepted == 1
+
+
+async def test_path_in_a_name_is_a_name_like_any_other() -> None:
+    async with running() as gateway, dial(gateway, "bob") as bob, dial(gateway, "mallory") as m:
+        sent = envelope("mallory", id="../../etc/passwd", to=["..\\..\\x"], context="/../")
+        await m.send(sent, text=True)
+        assert (await hear_until(bob, id="../../etc/passwd"))["to"] == ["..\\..\\x"]
+
+
+EVIL = [
+    "/(a+)+$/",
+    "/(a|a)*b/",
+    "/(.*a){60}/",
+    "**/a" * 8,
+    "{a,b}" * 60 + "*",
+    "/((a{30}){30}){30}/",
+    "/" + "(" * 5_000 + ")" * 5_000 + "/",
+    "*?" * 5_000,
+]
+
+
+@pytest.mark.parametrize("pattern", EVIL, ids=lambda pattern: pattern[:20])
+async def test_granted_pattern_does_not_hang_the_gateway(pattern: str) -> None:
+    async with running() as gateway, dial(gateway, "bob") as bob, dial(gateway, "mallory") as m:
+        capability = {"kind": "mcp/request", "payload": {"params": {"name": pattern}}}
+        grant = {"recipient": "bob", "capabilities": [capability]}
+        await m.send(envelope("mallory", "capability.grant", grant, id="grant"))
+        # Granted, or refused for what it would cost; either way what it names is decided at once.
+        while True:
+            said = await hear(m)
+            if said["id"] == "grant" or said["kind"] == "system.error":
+                break
+        call = {"method": "tools/call", "params": {"name": "a" * 500_000 + "!"}}
+        await bob.send(envelope("bob", "mcp.request", call, id="call"))
+        while True:
+            said = await hear(bob)
+            if said["id"] == "call" or said["kind"] == "system.error":
+                break
+        await undisturbed(bob)
