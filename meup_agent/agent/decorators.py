@@ -229,6 +229,34 @@ class Decorators:
         """
         return self._plain(Role.GAP, fn)
 
+    @overload
+    def on_grant(self, fn: F, /) -> F: ...
+    @overload
+    def on_grant(self, /) -> Callable[[F], F]: ...
+    def on_grant(self, fn: F | None = None, /) -> F | Callable[[F], F]:
+        """Learn that we were granted something; it is acknowledged by itself.
+
+        What we may send now, ``space.may`` tells: the gateway has said so before.
+
+        Raises:
+            HandlerDefinitionError: The function cannot work as such a handler.
+        """
+        return self._plain(Role.GRANT, fn)
+
+    @overload
+    def on_revoke(self, fn: F, /) -> F: ...
+    @overload
+    def on_revoke(self, /) -> Callable[[F], F]: ...
+    def on_revoke(self, fn: F | None = None, /) -> F | Callable[[F], F]:
+        """Learn that something which we may send was revoked.
+
+        What went with it, of others' grants that rested on it, is not told so: ``space.may`` is.
+
+        Raises:
+            HandlerDefinitionError: The function cannot work as such a handler.
+        """
+        return self._plain(Role.REVOKE, fn)
+
     def _plain(self, role: Role, fn: F | None) -> F | Callable[[F], F]:
         return self._decorate(fn, lambda each: handler(each, role, self._injectables))
 

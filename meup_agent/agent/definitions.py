@@ -35,6 +35,8 @@ class Role(StrEnum):
     JOIN = "on_join"
     LEAVE = "on_leave"
     GAP = "on_gap"
+    GRANT = "on_grant"
+    REVOKE = "on_revoke"
 
 
 Injectables = Mapping[Role, Mapping[type, str]]

@@ -12,6 +12,7 @@ from meup_agent.client.deciding import Proposal
 from meup_agent.client.space import Space
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Conflict, Gap, Participant, Rejection, Withdrawal
+from meup_agent.protocol.managing import Grant, Revocation
 
 _ANYWHERE: Final = {Context: "context", Space: "space", Envelope: "envelope"}
 
@@ -25,6 +26,8 @@ INJECTABLES: Final[Injectables] = {
     Role.JOIN: {**_ANYWHERE, Participant: "participant"},
     Role.LEAVE: {**_ANYWHERE, Participant: "participant"},
     Role.GAP: {**_ANYWHERE, Gap: "subject"},
+    Role.GRANT: {**_ANYWHERE, Grant: "subject"},
+    Role.REVOKE: {**_ANYWHERE, Revocation: "subject"},
     Role.KIND: _ANYWHERE,
 }
 """What the handlers of each role can ask for, by annotation."""

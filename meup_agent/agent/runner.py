@@ -53,6 +53,8 @@ _ROLES = {
     exchange.Role.JOIN: Role.JOIN,
     exchange.Role.LEAVE: Role.LEAVE,
     exchange.Role.GAP: Role.GAP,
+    exchange.Role.GRANT: Role.GRANT,
+    exchange.Role.REVOKE: Role.REVOKE,
 }
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
-from meup_agent.protocol.exchange.effects import CaughtUp, Role
+from meup_agent.protocol.exchange.effects import CaughtUp, Priority, Role
 from meup_agent.protocol.exchange.incoming import USED_AGAIN, Incoming
 from meup_agent.protocol.exchange.ledger import (
     Fulfillment,
@@ -17,10 +18,17 @@ from meup_agent.protocol.exchange.ledger import (
 from meup_agent.protocol.exchange.memory import Memory
 from meup_agent.protocol.exchange.outgoing import Outgoing
 from meup_agent.protocol.exchange.own import read_response
-from meup_agent.protocol.exchange.roster import Presence
+from meup_agent.protocol.exchange.roster import UPDATE, Presence
 from meup_agent.protocol.exchange.situation import Situation
 from meup_agent.protocol.guarantees import read_guarantees
 from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.managing import (
+    GRANT,
+    GRANT_ACK,
+    REVOKE,
+    read_grant,
+    read_revocation,
+)
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.reasons import Reason, read_reason
 from meup_agent.protocol.resume import ARRIVED, MISSED_NOTHING, read_missed
@@ -30,6 +38,10 @@ MAX_ID_CHARS = 256
 
 MAX_NAMED = 64
 """Correlation ids that are looked at."""
+
+GRANTED_COUNT = 1_000
+GRANTED_SECONDS = 30 * 24 * 3600.0
+"""Grants to us that are remembered, to know a revocation that names nothing but the grant."""
 
 SEEN_COUNT = 20_000
 SEEN_SECONDS = 600.0
@@ -59,6 +71,7 @@ class Arrivals:
         self._outgoing = outgoing
         self._incoming = incoming
         self._seen: Memory[int, bool] = Memory(count=SEEN_COUNT, seconds=SEEN_SECONDS)
+        self._granted: Memory[str, bool] = Memory(count=GRANTED_COUNT, seconds=GRANTED_SECONDS)
         self._welcomed_before = False
         self._last_welcome: Envelope | None = None
 
@@ -114,6 +127,8 @@ class Arrivals:
             self._situation.drop("duplicate", envelope, expected=True)
         elif envelope.kind == kinds.CHAT and envelope.concerns(self._situation.me):
             self._incoming.notice(Role.CHAT, envelope, now)
+        elif envelope.kind in (GRANT, REVOKE):
+            self._standing(envelope, now)
         if is_watched and is_new:
             self._incoming.notice(Role.KIND, envelope, now)
 
@@ -169,6 +184,31 @@ class Arrivals:
                 elif not call.is_notification:
                     self._request(envelope, call, fulfills, now)
 
+    def _standing(self, envelope: Envelope, now: float) -> None:
+        """We were granted something, which we acknowledge, or it was taken away from us."""
+        me, payload = self._situation.me, envelope.payload_object
+        try:
+            if envelope.kind == GRANT:
+                grant = read_grant(envelope, payload)
+                if grant.participant == me:
+                    self._granted.put(grant.id, True, now)
+                    self._situation.voice.say(
+                        GRANT_ACK,
+                        {"status": "accepted"},
+                        now=now,
+                        priority=Priority.TALK,
+                        to=(grant.by,),
+                        correlation=(grant.id,),
+                    )
+                    self._incoming.notice(Role.GRANT, envelope, now, grant)
+            else:
+                revocation = read_revocation(envelope, payload)
+                ours = self._granted.get(revocation.grant_id, now) is not None
+                if me == revocation.participant or (ours and not revocation.participant):
+                    self._incoming.notice(Role.REVOKE, envelope, now, revocation)
+        except InvalidEnvelope:
+            self._situation.drop("malformed_grant", envelope)
+
     # --- proposals ---
 
     def _proposal(self, envelope: Envelope, now: float) -> None:
@@ -192,10 +232,15 @@ class Arrivals:
             self._incoming.proposal(record, envelope, now)
 
     def _withdraw(self, envelope: Envelope, now: float) -> None:
-        """Only the proposer withdraws, and only what is pending (PROTOCOL 4.1, 4.2)."""
-        reason = read_reason(envelope.payload_object.get("reason"))
+        """Only the proposer withdraws, and only what is pending (PROTOCOL 4.1, 4.2).
+
+        Or the gateway in its place, when the proposer may not make it any more.
+        """
+        payload = envelope.payload_object
+        reason = read_reason(payload.get("reason"))
+        proposer = self._on_behalf_of(envelope, payload)
         for proposal_id in envelope.correlation:
-            key = ProposalKey(envelope.sender, proposal_id)
+            key = ProposalKey(proposer, proposal_id)
             record = self._situation.ledger.get(key, now)
             if record is not None and not record.state.is_pending:
                 self._situation.drop("late_withdraw", envelope, expected=True)
@@ -206,7 +251,21 @@ class Arrivals:
                 # Two proposers may use the same id, and this one's proposal may be still to come.
                 self._situation.tombstones.put("withdrawn", *key, reason, now)
             self._situation.ledger.withdrawn(key, reason, now)
-            self._incoming.withdrawn(key, record, reason, now)
+            self._incoming.withdrawn(key, record, reason, now, by=envelope.sender)
+            if proposer != envelope.sender:
+                self._ended_by_gateway(proposer, proposal_id, reason, now)
+
+    def _on_behalf_of(self, envelope: Envelope, said: payloads.JsonObject) -> str:
+        """Whose exchange an end is about: its sender's, or that of whom the gateway names."""
+        identity_checked = self._situation.roster.guarantees.identity_checked
+        if identity_checked and envelope.sender in kinds.GATEWAY_NAMES:
+            return payloads.begun_by(said.get(payloads.META)) or envelope.sender
+        return envelope.sender
+
+    def _ended_by_gateway(self, by: str, exchange_id: str, reason: str, now: float) -> None:
+        """If it is ours, nobody will answer it; the error that says so may have been lost."""
+        if by == self._situation.me:
+            self._outgoing.refused(exchange_id, {"error": reason}, now)
 
     def _reject(self, envelope: Envelope, now: float) -> None:
         record = self._situation.ledger.named(envelope.correlation, now, to=envelope.to)
@@ -263,19 +322,23 @@ class Arrivals:
     def _cancel(self, envelope: Envelope, call: Call, now: float) -> None:
         """``notifications/cancelled``: for a handler of ours, or early, or nothing to us."""
         request_id = call.params.get("requestId")
+        requester = self._on_behalf_of(envelope, call.params)
         if isinstance(request_id, int | str) and not isinstance(request_id, bool):
-            self._fulfillment_cancelled(envelope, str(request_id), now)
+            names = (str(request_id), *envelope.correlation)
+            self._fulfillment_cancelled(requester, names, now)
+            if requester != envelope.sender:
+                self._ended_by_gateway(requester, str(request_id), Reason.REVOKED, now)
         me = self._situation.me
         if me in envelope.to if self._is_own(envelope) else envelope.concerns(me):
-            unknown = self._incoming.cancel(envelope, call.params, now)
+            unknown = self._incoming.cancel(envelope, call.params, now, requester=requester)
             if unknown is not None:
                 self._situation.tombstones.put(
-                    "cancelled", envelope.sender, unknown, Reason.NO_LONGER_NEEDED, now
+                    "cancelled", requester, unknown, Reason.NO_LONGER_NEEDED, now
                 )
 
-    def _fulfillment_cancelled(self, envelope: Envelope, request_id: str, now: float) -> None:
-        for name in (request_id, *envelope.correlation):
-            record = self._situation.ledger.request_cancelled(envelope.sender, name, now)
+    def _fulfillment_cancelled(self, requester: str, names: tuple[str, ...], now: float) -> None:
+        for name in names:
+            record = self._situation.ledger.request_cancelled(requester, name, now)
             if record is not None:
                 self._outgoing.no_longer_in_progress(record, now)
                 return
@@ -452,7 +515,7 @@ class Arrivals:
             return
         event, participant = update
         self._outgoing.presence_changed(now)
-        if participant.id == self._situation.me:
+        if participant.id == self._situation.me or event == UPDATE:
             return
         if event == "join":
             self._incoming.participant_joined(participant.id)

@@ -9,6 +9,7 @@ import msgspec
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.reading import Gap
+from meup_agent.protocol.managing import Grant, Revocation
 from meup_agent.protocol.outcomes import Ending, Fulfilled
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.reasons import Cause
@@ -56,6 +57,8 @@ class Role(StrEnum):
     JOIN = "join"
     LEAVE = "leave"
     GAP = "gap"
+    GRANT = "grant"
+    REVOKE = "revoke"
     KIND = "kind"
 
 
@@ -105,7 +108,7 @@ class Conflict(msgspec.Struct, frozen=True):
     after: Ending
 
 
-Subject = Rejection | Withdrawal | Conflict | Gap | None
+Subject = Rejection | Withdrawal | Conflict | Gap | Grant | Revocation | None
 
 
 class Work(msgspec.Struct, frozen=True):

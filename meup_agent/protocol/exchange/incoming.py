@@ -35,7 +35,7 @@ from meup_agent.protocol.reasons import Cause, Reason, cause_of_cancel
 USED_AGAIN = "its sender used the id again"
 """Why something ends whose sender began something else under its id."""
 
-_DROPPABLE = frozenset({Role.CHAT, Role.JOIN, Role.LEAVE, Role.KIND})
+_DROPPABLE = frozenset({Role.CHAT, Role.JOIN, Role.LEAVE, Role.KIND, Role.GRANT, Role.REVOKE})
 
 
 class Incoming:
@@ -204,13 +204,22 @@ class Incoming:
 
     # --- ends that others bring ---
 
-    def cancel(self, envelope: Envelope, params: dict[str, Any], now: float) -> str | None:
-        """``notifications/cancelled`` (PROTOCOL 4.7); the id that it names, if we know no such."""
+    def cancel(
+        self, envelope: Envelope, params: dict[str, Any], now: float, *, requester: str
+    ) -> str | None:
+        """``notifications/cancelled`` (PROTOCOL 4.7); the id that it names, if we know no such.
+
+        Args:
+            envelope: The cancel.
+            params: What it says.
+            now: The time.
+            requester: Whose request it ends: its sender's, unless the gateway does that.
+        """
         request_id = params.get("requestId")
         if isinstance(request_id, bool) or not isinstance(request_id, int | str):
             self._situation.drop("malformed_cancel", envelope)
             return None
-        name = (envelope.sender, str(request_id))
+        name = (requester, str(request_id))
         handling = self._requests.meant(name)
         if handling is None:
             if self._requests.has_ended(name, now):
@@ -237,9 +246,20 @@ class Incoming:
         reason: str,
         now: float,
         text: str = "",
+        *,
+        by: str | None = None,
     ) -> None:
-        """A proposer took its proposal back: our handler, and our fulfillment of it, end."""
-        cause = ended_by(proposal.proposer, proposal.id, reason, text, now)
+        """A proposer took its proposal back: our handler, and our fulfillment of it, end.
+
+        Args:
+            proposal: The proposal.
+            record: What is known of it.
+            reason: The reason code.
+            now: The time.
+            text: Why, in words.
+            by: Who took it back, where it was not the proposer.
+        """
+        cause = ended_by(by or proposal.proposer, proposal.id, reason, text, now)
         handling = self._proposals.get(proposal)
         if handling is not None:
             if handling.state in (IncomingState.RUNNING, IncomingState.CANCELLING):

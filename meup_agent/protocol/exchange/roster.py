@@ -17,6 +17,9 @@ from meup_agent.protocol.payloads import as_object, objects_in
 MAX_PARTICIPANTS = 10_000
 """Participants that are kept; a gateway that names more is not believed."""
 
+UPDATE: Final = "update"
+"""A presence event of our gateway's: somebody who is here may send something else now."""
+
 MAX_SHARED: Final = 4096
 """Records of participants that all agents of a process share: a space's welcome tells each agent
 of everybody, which would make the memory of a hundred agents grow with their square."""
@@ -112,8 +115,10 @@ class Roster:
         """Take over a presence event; ``(event, participant)`` if it was one that we know."""
         participant = participant_of(payload.get("participant"))
         event = payload.get("event")
-        if participant is None or event not in ("join", "leave"):
+        if participant is None or event not in ("join", "leave", UPDATE):
             return None
+        if event == UPDATE and (participant.id == self.me or participant.id not in self):
+            return None  # a welcome of our own says what we may
         self._compiled.pop(participant.id, None)
         if event == "leave":
             # We hear it ourselves, so we are here, whatever became of an older connection of ours.
