@@ -235,9 +235,7 @@ def _to_paste(url: str, http: str | None, space: str, tokens: dict[str, str]) ->
     lines = ["# To be one of these, paste its line into a shell; then try: meup tail"]
     for name, token in tokens.items():
         about = f": {ROLES[name]}" if name in ROLES else ""
-        values = {"MEUP_URL": url, "MEUP_SPACE": space, "MEUP_TOKEN": token}
-        if http is not None:
-            values["MEUP_HTTP"] = http
-        exports = " ".join(f"{key}={shlex.quote(value)}" for key, value in values.items())
+        values = {"MEUP_URL": url, "MEUP_HTTP": http, "MEUP_SPACE": space, "MEUP_TOKEN": token}
+        exports = " ".join(f"{key}={shlex.quote(value)}" for key, value in values.items() if value)
         lines += [f"# {name}{about}", f"export {exports}"]
     return "\n".join(lines) + "\n"

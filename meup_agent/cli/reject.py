@@ -85,7 +85,8 @@ def reject(
     for value, name in ((proposal, "proposal"), (reason, "reason")):
         if not value.strip():
             raise Failure(f"the {name} is empty; see meup reject --help", exit_codes.USAGE)
-    if act_as is not None or http_url(http) is not None:
+    # Who names another gateway does not mean the HTTP address in the environment.
+    if act_as is not None or http is not None or (url is None and http_url(http) is not None):
         beside = http_address(http, space, token, token_file, act_as or participant)
         said = Rejecting(proposal, reason, explain, proposer, as_json)
         HttpVisit(beside, colour=not no_colour).run(partial(_reject_beside, said))
