@@ -85,6 +85,7 @@ class MemorySpace:
         self._config = config or embedded_config(space, participants or {}, limits)
         self._ids = count(1)
         self._seats: list[_Seat] = []
+        self._earliest = 0
         self._start()
 
     @property
@@ -142,6 +143,9 @@ class MemorySpace:
     def restart(self) -> None:
         """Begin anew, having forgotten everything; kills it first if it runs."""
         self.kill()
+        # Where no time passes, numbers would be given out twice.
+        journal = self._hub.journal
+        self._earliest = 1 + max(journal.latest(space) for space in self._hub.spaces)
         self._start()
 
     def stop(self) -> None:
@@ -158,8 +162,11 @@ class MemorySpace:
                 seat.host.leave(seat)
 
     def _start(self) -> None:
-        self._hub = Hub(self._config, new_id=lambda: f"gateway-{next(self._ids)}", now=_now)
+        self._hub = Hub(self._config, new_id=lambda: f"gateway-{next(self._ids)}", now=self._now)
         self._running = True
+
+    def _now(self) -> int:
+        return max(_now(), self._earliest)
 
     def _admit(self, headers: Mapping[str, str], participant: str | None, space: str) -> _Seat:
         """The handshake.

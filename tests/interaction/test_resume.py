@@ -1,0 +1,499 @@
+"""Agents that come back read what they missed, and what they said is neither lost nor repeated."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import (
+    Agent,
+    Chat,
+    Context,
+    Gap,
+    Guarantees,
+    Limits,
+    Proposal,
+    Rejected,
+    Resumed,
+    Settings,
+    TakenOver,
+)
+from meup_agent.errors import TransportClosed
+from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.protocol import kinds
+from meup_agent.testing.memory import MemorySpace
+from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER, Connector, Transport
+from tests.interaction.people import (
+    PATIENCE,
+    QUICK,
+    InMemory,
+    Latch,
+    Meeting,
+    Notes,
+    is_idle,
+    join,
+    raw,
+    session_of,
+    taped,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+IN_ORDER = Settings(backoff=QUICK.backoff, limits=Limits(handlers=1))
+"""One handler at a time: several tasks may run in any order."""
+
+
+class Cutter(Latch):
+    """Breaks a participant's connections where a test says so.
+
+    Attributes:
+        headers: Of each attempt to connect.
+        before_send: Whether the connection breaks instead of sending a frame.
+        after_send: Whether it breaks when a frame has left, before anything comes back.
+        at_read: Whether it breaks when a frame has come, which is lost with it.
+        cuts: How often it broke.
+        holds: What comes after the next welcomes is not read until it is released.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headers: list[Mapping[str, str]] = []
+        self.before_send: Callable[[bytes], bool] | None = None
+        self.after_send: Callable[[bytes], bool] | None = None
+        self.at_read: Callable[[bytes], bool] | None = None
+        self.cuts = 0
+        self.holds = False
+        self._released = anyio.Event()
+
+    def release(self) -> None:
+        """Let what was held back be read."""
+        self._released.set()
+
+    def __call__(self, connector: Connector) -> Connector:
+        reachable = super().__call__(connector)
+
+        @asynccontextmanager
+        async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
+            self.headers.append(headers)
+            async with reachable(headers) as transport:
+                yield Cut(transport, self)
+
+        return dial
+
+    def cut(self, how: str) -> None:
+        self.cuts += 1
+        setattr(self, how, None)
+
+
+class Cut:
+    def __init__(self, transport: Transport, cutter: Cutter) -> None:
+        self._transport = transport
+        self._cutter = cutter
+        self._welcomed, self._holds = False, cutter.holds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    async def send(self, frame: bytes) -> None:
+        cutter = self._cutter
+        if cutter.before_send is not None and cutter.before_send(frame):
+            cutter.cut("before_send")
+            await self._transport.abort()
+            raise TransportClosed(1006)
+        after = cutter.after_send is not None and cutter.after_send(frame)
+        await self._transport.send(frame)
+        if after:
+            cutter.cut("after_send")
+            # What the gateway says from here on is lost.
+            cutter.at_read = lambda _: True
+
+    def __aiter__(self) -> "Cut":
+        return self
+
+    async def __anext__(self) -> bytes:
+        cutter = self._cutter
+        if self._welcomed and self._holds:
+            await cutter._released.wait()
+        frame = await anext(self._transport)
+        self._welcomed = True
+        if cutter.at_read is not None and cutter.at_read(frame):
+            cutter.cut("at_read")
+            await self._transport.abort()
+            raise StopAsyncIteration
+        return frame
+
+
+def listener(notes: Notes) -> Agent:
+    agent = Agent("tools")
+
+    @agent.on_chat
+    async def said(chat: Chat) -> None:
+        notes(chat.text)
+
+    @agent.on_gap
+    async def missed(gap: Gap) -> None:
+        notes(gap)
+
+    @agent.tool
+    async def count(number: int) -> int:
+        notes(f"count {number}")
+        return number
+
+    return agent
+
+
+def is_chat(frame: bytes) -> bool:
+    return b'"chat"' in frame
+
+
+@pytest.mark.rule("6.resume.order", "6.resume.asks")
+async def test_who_was_away_reads_what_it_missed_in_order(meeting: Meeting, notes: Notes) -> None:
+    cutter = Cutter()
+    agent = listener(notes)
+    told: list[Resumed] = []
+    agent.observe(lambda event: told.append(event) if isinstance(event, Resumed) else None)
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, agent, latch=cutter, settings=IN_ORDER) as tools,
+            join(meeting, "second") as second,
+        ):
+            assert tools.guarantees == Guarantees(identity_checked=True, echo=True, resume=True)
+            await second.chat("before")
+            await notes.until("before")
+            cutter.closed = True
+            meeting.drop("tools")
+            await until(lambda: not tools.connected)
+            for number in range(20):
+                await second.chat(str(number))
+            await until(lambda: not session_of(second).outbox.unaccepted)
+            cutter.closed = False
+            await notes.until("19")
+            await second.chat("after")
+            await notes.until("after")
+    texts = ["before", *map(str, range(20)), "after"]
+    assert [note for note in notes.all if note in texts] == texts
+    assert [note for note in notes.all if isinstance(note, Gap)] == []
+    (resumed,) = told
+    assert (resumed.missed >= 20, resumed.gap) == (True, False)
+    first, *_, last = cutter.headers
+    assert first[RESUME_HEADER] == last[RESUME_HEADER] == "1"
+    assert LAST_SEEN_HEADER not in first
+    assert last[LAST_SEEN_HEADER].isdigit()
+
+
+@pytest.mark.rule("6.resume.known", "6.resume.order")
+async def test_a_proposal_that_was_carried_out_while_its_proposer_was_away(
+    meeting: Meeting, notes: Notes
+) -> None:
+    reviewer, latch = Agent("reviewer"), Latch()
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        notes("asked")
+        await notes.until("decide")
+        await proposal.fulfill()
+        notes("fulfilled")
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, listener(notes)),
+            join(meeting, reviewer),
+            join(meeting, "proposer", latch=latch) as proposers,
+            proposers.propose("tools", "count", {"number": 3}, to="reviewer") as proposal,
+        ):
+            await notes.until("asked")
+            latch.closed = True
+            meeting.drop("proposer")
+            await until(lambda: not proposers.connected)
+            notes("decide")
+            await notes.until("fulfilled")
+            latch.closed = False
+            assert await proposal.result() == 3
+    assert notes.all.count("count 3") == 1
+
+
+@pytest.mark.rule("6.resume.taken_back")
+async def test_what_was_withdrawn_meanwhile_is_never_shown_to_a_reviewer(
+    meeting: Meeting, notes: Notes
+) -> None:
+    reviewer, latch = Agent("reviewer"), Latch()
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        notes(proposal.id)
+        await proposal.reject("unsafe")
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, reviewer, latch=latch) as reviewers,
+            join(meeting, "proposer") as proposers,
+        ):
+            latch.closed = True
+            meeting.drop("reviewer")
+            await until(lambda: not reviewers.connected)
+            async with proposers.propose("tools", "count", to="reviewer"):
+                pass
+            async with proposers.propose("tools", "count", to="reviewer") as kept:
+                await until(lambda: not session_of(proposers).outbox.unaccepted)
+                latch.closed = False
+                assert isinstance(await kept.outcome(), Rejected)
+    assert notes.all == [kept.id]
+
+
+@pytest.mark.rule("6.resume.sent_again", "6.resume.accepted")
+@pytest.mark.parametrize("how", ["before_send", "after_send"])
+async def test_a_cut_between_saying_and_echo_neither_loses_nor_repeats(
+    meeting: Meeting, notes: Notes, how: str
+) -> None:
+    """Neither a request, which nobody sends twice elsewhere, nor talk, nor an answer."""
+    cutter = Cutter()
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, listener(notes)) as tools,
+            join(meeting, "second", latch=cutter) as second,
+            join(meeting, "observer") as observer,
+            taped(observer) as tape,
+        ):
+            for number in range(5):
+                setattr(cutter, how, lambda frame: b"tools/call" in frame)
+                assert await second.call("tools", "count", {"number": number}) == number
+                setattr(cutter, how, is_chat)
+                await second.chat(f"chat {number}")
+                await notes.until(f"chat {number}")
+                await until(lambda: not session_of(second).outbox.unaccepted)
+            await until(lambda: is_idle(tools) and is_idle(second))
+            seen = [e for e in tape.envelopes if e.sender in ("second", "tools")]
+    assert cutter.cuts >= 10
+    assert len({(e.sender, e.id) for e in seen}) == len(seen)
+    expected = [f"{what} {number}" for number in range(5) for what in ("count", "chat")]
+    assert notes.all == expected
+
+
+@pytest.mark.rule("6.resume.sent_again")
+async def test_an_answer_whose_echo_was_lost_is_not_given_twice(
+    meeting: Meeting, notes: Notes
+) -> None:
+    cutter = Cutter()
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, listener(notes), latch=cutter),
+            join(meeting, "second") as second,
+            join(meeting, "observer") as observer,
+            taped(observer) as tape,
+        ):
+            for how in ("before_send", "after_send"):
+                setattr(cutter, how, lambda frame: b"response" in frame)
+                assert await second.call("tools", "count", {"number": 1}) == 1
+            await second.chat("end")
+            await tape.until(lambda e: e.kind == kinds.CHAT)
+            assert len(tape.of(kinds.MCP_RESPONSE)) == 2
+    assert cutter.cuts >= 2
+
+
+@pytest.mark.rule("6.resume.order", "6.resume.once")
+@pytest.mark.parametrize("at", range(8))
+async def test_a_cut_while_the_missed_is_read_costs_nothing(
+    meeting: Meeting, notes: Notes, at: int
+) -> None:
+    """Before the welcome (0), right after it, and after each of the missed."""
+    cutter = Cutter()
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(
+                meeting,
+                listener(notes),
+                latch=cutter,
+                settings=IN_ORDER,
+            ) as tools,
+            join(meeting, "second") as second,
+        ):
+            cutter.closed = True
+            meeting.drop("tools")
+            await until(lambda: not tools.connected)
+            for number in range(5):
+                await second.chat(str(number))
+            await until(lambda: not session_of(second).outbox.unaccepted)
+            left = [at]
+
+            def due(_: bytes) -> bool:
+                left[0] -= 1
+                return left[0] < 0
+
+            cutter.at_read = due
+            cutter.closed = False
+            await until(lambda: cutter.cuts == 1)
+            await second.chat("after")
+            await notes.until("after")
+    assert notes.all == ["0", "1", "2", "3", "4", "after"]
+
+
+@pytest.mark.rule("6.resume.gap")
+async def test_a_gap_is_told_before_anything_else(meeting: Meeting, notes: Notes) -> None:
+    latch = Latch()
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, listener(notes), latch=latch, settings=IN_ORDER) as tools:
+            seq = session_of(tools).table.seq
+            assert seq is not None
+            latch.closed = True
+            meeting.restart()
+            await until(lambda: not tools.connected)
+            async with join(meeting, "second") as second:
+                await second.chat("first after the restart")
+                await until(lambda: not session_of(second).outbox.unaccepted)
+                latch.closed = False
+                await notes.until("first after the restart")
+    gap, text = notes.all
+    assert isinstance(gap, Gap)
+    assert gap.since is not None
+    assert gap.seconds >= 0
+    assert gap.seq >= seq
+    assert text == "first after the restart"
+
+
+@pytest.mark.rule("6.resume.gap", "5.own.waiting.connection_lost")
+async def test_after_a_gap_a_request_is_not_sent_again(meeting: Meeting, notes: Notes) -> None:
+    cutter = Cutter()
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, listener(notes)) as tools,
+            join(meeting, "second", latch=cutter) as second,
+            anyio.create_task_group() as tasks,
+        ):
+            cutter.before_send = lambda frame: b"tools/call" in frame
+
+            async def call() -> None:
+                await second.call("tools", "count", {"number": 1})
+
+            tasks.start_soon(call)
+            await until(lambda: cutter.cuts == 1)
+            meeting.restart()
+            await until(lambda: second.connected and tools.connected)
+            await until(lambda: {p.id for p in second.participants} >= {"tools", "second"})
+            await second.chat("after")
+            await notes.until("after")
+            assert session_of(second).table.waiting == 1
+            tasks.cancel_scope.cancel()
+    assert "count 1" not in notes.all
+
+
+@pytest.mark.rule("6.resume.gap")
+async def test_a_gateway_that_remembers_little_says_so(notes: Notes) -> None:
+    config = embedded_config("demo", {"tools": [{"kind": "*"}], "second": [{"kind": "*"}]}, None)
+    config = replace(config, journal=replace(config.journal, memory_entries=4))
+    meeting = InMemory()
+    meeting.space = MemorySpace(config=config)
+    meeting.token, meeting.connector = meeting.space.token, meeting.space.connector
+    latch = Latch()
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, listener(notes), latch=latch, settings=IN_ORDER) as tools,
+            join(meeting, "second") as second,
+        ):
+            latch.closed = True
+            meeting.space.drop("tools")
+            await until(lambda: not tools.connected)
+            for number in range(10):
+                await second.chat(str(number))
+            await until(lambda: not session_of(second).outbox.unaccepted)
+            latch.closed = False
+            await notes.until("9")
+    gap, *texts = notes.all
+    assert isinstance(gap, Gap)
+    assert texts == [str(number) for number in range(10 - len(texts), 10)]
+    assert 0 < len(texts) < 5
+
+
+@pytest.mark.rule("6.resume.not_said_again", "4.14.on_join")
+async def test_ends_are_said_again_to_those_alone_who_do_not_resume(
+    meeting: Meeting, notes: Notes
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, listener(notes)),
+            join(meeting, "observer") as observer,
+            taped(observer) as tape,
+        ):
+            async with join(meeting, "second") as second:
+                await second.call("tools", "count", {"number": 1})
+                meeting.drop("second")
+                await until(lambda: session_of(second).connections == 2)
+                await second.chat("resumed")
+            async with join(meeting, "second") as second:
+                await second.chat("new")
+                await tape.until(lambda e: e.kind == kinds.CHAT, 2)
+            assert len(tape.of(kinds.MCP_RESPONSE)) == 1
+            (response,) = tape.of(kinds.MCP_RESPONSE)
+            async with raw(meeting, "second") as old:
+                again = await old.response(response.correlation[0])
+    assert again.payload == response.payload
+    assert again.id != response.id
+
+
+@pytest.mark.rule("6.resume.no_handler_yet", "3.takeover")
+async def test_a_takeover_while_the_missed_is_read(meeting: Meeting, notes: Notes) -> None:
+    """The newer process is not the one that was away: it begins with what is new."""
+    older, newer, cutter = Notes(), Notes(), Cutter()
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "second") as second, anyio.create_task_group() as tasks:
+
+            async def be_older() -> None:
+                with pytest.raises(TakenOver):  # noqa: PT012
+                    async with join(meeting, listener(older), latch=cutter) as tools:
+                        cutter.holds = True
+                        meeting.drop("tools")
+                        await until(lambda: session_of(tools).connections == 2)
+                        notes("back")
+                        await anyio.sleep_forever()
+                notes("over")
+
+            tasks.start_soon(be_older)
+            await notes.until("back")
+            await second.chat("held")
+            await until(lambda: not session_of(second).outbox.unaccepted)
+            async with join(meeting, listener(newer)):
+                assert older.all == []
+                cutter.release()
+                await notes.until("over")
+                await second.chat("new")
+                await newer.until("new")
+    assert newer.all == ["new"]
+    assert set(older.all) <= {"held"}
+
+
+async def test_a_slow_handler_is_not_asked_to_handle_it_again(
+    meeting: Meeting, notes: Notes
+) -> None:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def work(ctx: Context) -> str:
+        notes("runs")
+        await notes.until("go on")
+        return "done"
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, agent) as tools,
+            join(meeting, "second") as second,
+            anyio.create_task_group() as tasks,
+        ):
+            results: list[Any] = []
+
+            async def call() -> None:
+                results.append(await second.call("tools", "work"))
+
+            tasks.start_soon(call)
+            await notes.until("runs")
+            for _ in range(3):
+                for who, space in (("tools", tools), ("second", second)):
+                    before = session_of(space).connections
+                    meeting.drop(who)
+                    await until(lambda s=space, n=before: session_of(s).connections > n)  # type: ignore[misc]  # bound now
+            notes("go on")
+        assert results == ["done"]
+    assert notes.all == ["runs", "go on"]
