@@ -20,8 +20,8 @@ PARTS: Final = (
     (
         "What neither says",
         E,
-        "Learned from what existing participants and gateways do. Some lines are for agents, and"
-        " are shown by the tests of this package's own.",
+        "Learned from what existing participants and gateways do. Some lines are for agents, and are"
+        " shown by the tests of the rules of [the protocol](../protocol.md) that they follow from.",
     ),
 )
 
@@ -61,7 +61,7 @@ def page() -> str:
     for title, lines, says in PARTS:
         parts += [f"## {title}\n", f"{says}\n"]
         rows = (_row(line, tests) for line in lines)
-        parts.append(_table(("line", "level", "section", "what is asked", "ours"), rows))
+        parts.append(_table(("line", "level, section", "what is asked", "ours"), rows))
         parts += ["### The tests\n", _table(("line", "test"), _shown(lines, tests))]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -72,8 +72,9 @@ def _difference(line: Line) -> tuple[str, ...]:
 
 def _row(line: Line, tests: dict[str, list[str]]) -> tuple[str, ...]:
     assert any(rule in tests for rule in line.shown_by or (line.id,)), f"{line.id} has no test"
-    ours = f"**differs**: {line.differs}" if line.differs else f"keeps it{_after(line.note)}"
-    return f"`{line.id}`", line.level, line.section or "–", line.requires, ours
+    ours = "**differs**, as said above" if line.differs else f"keeps it{_after(line.note)}"
+    where = f"{line.level}, {line.section}" if line.section else line.level
+    return f"`{line.id}`", where, line.requires, ours
 
 
 def _after(note: str) -> str:
@@ -83,8 +84,10 @@ def _after(note: str) -> str:
 def _shown(lines: tuple[Line, ...], tests: dict[str, list[str]]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for line in lines:
-        named = {test: None for rule in line.shown_by or (line.id,) for test in tests.get(rule, ())}
-        shown = [f"`{test.partition('::')[2]}` in `{test.partition('::')[0]}`" for test in named]
+        shown = [f"those of `{rule}`" for rule in line.shown_by]
+        for test in tests.get(line.id, ()):
+            file, _, function = test.partition("::")
+            shown.append(f"`{function}` in `{file}`")
         rows.append((f"`{line.id}`", "<br>".join(shown)))
     return rows
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, Protocol
 
 from websockets.exceptions import ConnectionClosed
@@ -175,7 +174,7 @@ def serving(
     """
     own = dialects or {}
     members = {
-        name: replace(participant(name, may, (f"{name}-token",)), dialect=own.get(name))
+        name: participant(name, may, (f"{name}-token",), dialect=own.get(name))
         for name, may in participants.items()
     }
     spaces = [SpaceConfig("demo", members, dialect=dialect)]
