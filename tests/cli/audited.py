@@ -134,8 +134,8 @@ def _story(alice: Member, bob: Member, files: Member, carol: Member) -> None:
     alice.propose("p-withdrawn", "c.txt")
     alice.say("w-3", "mcp.withdraw", {"reason": "timeout"}, correlationId="p-withdrawn")
 
-    alice.propose("p-twice", f"d.txt{HOSTILE}")
     carol.propose("p-twice", "e.txt", to=["bob"])
+    alice.propose("p-twice", f"d.txt{HOSTILE}")
     bob.request("r-2", "p-twice", "e.txt")
     cancelled = {"requestId": "r-2", "reason": "no_longer_needed"}
     cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}

@@ -140,8 +140,10 @@ class Listing:
 
     def _narrow(self, line: Text, what: str, state: str, details: list[str]) -> Text:
         width = self._width or NARROW
-        line.append(" " * (width - line.cell_len - cell_len(state)))
-        line.append(state, style=STYLES.get(state, ""))
+        gap = width - line.cell_len - cell_len(state)
+        if state:
+            line.append(" " * gap if gap >= 0 else "\n" + " " * INDENT)
+            line.append(state, style=STYLES.get(state, ""))
         line.rstrip()
         call = Text(what)
         self._crop(call, max(width - INDENT, NARROWEST))
