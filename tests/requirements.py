@@ -193,6 +193,13 @@ RESUME: Final = {
     "6.resume.revoked": "the gateway ends what its sender may not do any more",
 }
 
+JOURNAL: Final = {
+    "6.journal.kept": "what its sender got back with a number outlives the gateway's process",
+    "6.journal.numbers": "numbers only grow, over restarts and whatever the clock does",
+    "6.journal.again": "what was accepted lately is not delivered again, over a restart either",
+    "6.journal.gap": "the welcome says so where the journal no longer reaches back",
+}
+
 DIALECTS: Final = {
     "1.kinds": "each dialect has its own words for a kind, and its own form of correlation",
     "1.unknown_kept": "unknown kinds and fields are kept as they are",
@@ -262,6 +269,7 @@ MANAGING: Final = {
     "3.manage.kick": "who is removed is closed with 4403, and stays out until invited again",
     "3.manage.restart": "grants, revocations, invitations and removals outlive a restart",
     "3.manage.limits": "grants and invitations are bounded",
+    "5.who.gateway": "the gateway ends what somebody may do no more, and is believed",
     "3.withdraw.named": "a withdrawal or rejection that names no proposal is refused",
     "3.withdraw.announced": "a space can announce the withdrawals that took effect",
 }
@@ -278,6 +286,7 @@ REQUIREMENTS: Final = (
     | CAUSES
     | EXTRAS
     | RESUME
+    | JOURNAL
     | RESUME
     | CONNECTION
     | PATTERNS

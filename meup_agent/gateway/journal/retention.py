@@ -15,8 +15,20 @@ INTERVAL: Final = 1.0
 SPARE_PAGES: Final = 256
 """Empty pages of the file that are kept for what comes, a mebibyte of the usual size."""
 
-_OLDEST: Final = "SELECT max(seq) FROM (SELECT seq, at FROM envelope ORDER BY seq LIMIT ?)"
-_TOO_OLD: Final = f"{_OLDEST} WHERE at < ?"
+ROW_BYTES: Final = 300
+"""What an envelope takes in the file besides its frame, rather too much than too little: what is
+too much after a step is found in the next one."""
+
+_TOO_OLD: Final = (
+    "SELECT max(seq) FROM (SELECT seq, at FROM envelope ORDER BY seq LIMIT ?) WHERE at < ?"
+)
+_TOO_MUCH: Final = f"""
+SELECT max(seq) FROM (
+    SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before FROM (
+        SELECT seq, length(frame) + {ROW_BYTES} AS size FROM envelope ORDER BY seq LIMIT ?
+    )
+) WHERE before < ?
+"""
 _FLOORS: Final = "SELECT space, max(seq) FROM envelope WHERE seq <= ? GROUP BY space"
 _RAISE: Final = (
     "INSERT INTO space VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET floor = excluded.floor"
@@ -90,9 +102,12 @@ class Retention:
 
     def _too_much(self, limit: int) -> int | None:
         """The last number of the oldest, of so many, if the file is too large."""
-        if self._max_bytes is None or self._used() <= self._max_bytes:
+        if self._max_bytes is None:
             return None
-        found: int | None = self._connection.execute(_OLDEST, (limit,)).fetchone()[0]
+        excess = self._used() - self._max_bytes
+        if excess <= 0:
+            return None
+        found: int | None = self._connection.execute(_TOO_MUCH, (limit, excess)).fetchone()[0]
         return found
 
     def _forget(self, until: int) -> None:

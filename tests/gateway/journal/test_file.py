@@ -50,6 +50,7 @@ async def test_what_was_kept_is_there_again(path: Path, clock: Clock) -> None:
         assert journal.latest("demo") == entries[-1].seq
 
 
+@pytest.mark.rule("6.journal.numbers")
 async def test_numbers_do_not_go_back_with_the_clock(path: Path, clock: Clock) -> None:
     async with opened(path, clock) as journal:
         (before,) = await kept(journal, chat(1))
