@@ -12,6 +12,7 @@ import typing
 if typing.TYPE_CHECKING:
     from meup_agent.gateway.config import Config, Limits, ParticipantConfig, SpaceConfig
     from meup_agent.gateway.dev import dev_config
+    from meup_agent.gateway.edge.asgi.mount import GatewayApp, asgi_app
     from meup_agent.gateway.embedded import Gateway, ThreadedGateway
     from meup_agent.gateway.files import load_config
     from meup_agent.gateway.server import RunningGateway, serve
@@ -19,11 +20,13 @@ if typing.TYPE_CHECKING:
 __all__ = [
     "Config",
     "Gateway",
+    "GatewayApp",
     "Limits",
     "ParticipantConfig",
     "RunningGateway",
     "SpaceConfig",
     "ThreadedGateway",
+    "asgi_app",
     "dev_config",
     "load_config",
     "serve",
@@ -32,11 +35,13 @@ __all__ = [
 _MODULES = {
     "Config": "config",
     "Gateway": "embedded",
+    "GatewayApp": "edge.asgi.mount",
     "Limits": "config",
     "ParticipantConfig": "config",
     "RunningGateway": "server",
     "SpaceConfig": "config",
     "ThreadedGateway": "embedded",
+    "asgi_app": "edge.asgi.mount",
     "dev_config": "dev",
     "load_config": "files",
     "serve": "server",

@@ -70,6 +70,18 @@ class Gateway(AsyncContextManagerMixin):
         return self._gateway.url
 
     @property
+    def http_url(self) -> str:
+        """The address of its HTTP API.
+
+        Raises:
+            UsageError: Its configuration has no ``http``.
+        """
+        http = self._gateway.http
+        if http is None:
+            raise UsageError("the gateway has no HTTP port; give it a config with http")
+        return http.url
+
+    @property
     def port(self) -> int:
         """The port it listens at."""
         return self._gateway.port
@@ -137,6 +149,11 @@ class ThreadedGateway:
     def url(self) -> str:
         """The address to dial."""
         return self._gateway.url
+
+    @property
+    def http_url(self) -> str:
+        """The address of its HTTP API; see :attr:`Gateway.http_url`."""
+        return self._gateway.http_url
 
     @property
     def port(self) -> int:

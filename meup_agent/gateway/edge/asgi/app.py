@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from starlette.applications import Starlette
@@ -23,12 +24,17 @@ from meup_agent.gateway.edge.asgi.problems import (
 from meup_agent.gateway.edge.asgi.served import Served
 
 
-def http_app(find: Callable[[], Served], *more: BaseRoute) -> Starlette:
+def http_app(
+    find: Callable[[], Served],
+    *more: BaseRoute,
+    lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
+) -> Starlette:
     """The HTTP API of a gateway.
 
     Args:
         find: Finds the gateway, for each request anew: a mounted one begins later than its routes.
         more: Further routes.
+        lifespan: What is to run as long as the application does.
     """
     openapi = document()
 
@@ -49,6 +55,7 @@ def http_app(find: Callable[[], Served], *more: BaseRoute) -> Starlette:
             HTTPException: on_http_exception,
             Exception: on_failure,
         },
+        lifespan=lifespan,
     )
 
 

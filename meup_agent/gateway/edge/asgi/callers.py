@@ -40,7 +40,7 @@ def space_of(served: Served, request: HTTPConnection) -> tuple[Identity, SpaceHo
         raise Problem(404, "no_such_space", "no space here has this name")
     if identity.space != space:
         raise Problem(FORBIDDEN, "forbidden", "the token is for another space")
-    return identity, served.hub.spaces[space]
+    return identity, _entered(served, identity)
 
 
 def participant_of(served: Served, request: HTTPConnection) -> tuple[Identity, SpaceHost]:
@@ -52,4 +52,16 @@ def participant_of(served: Served, request: HTTPConnection) -> tuple[Identity, S
     identity = caller(served, request)
     if identity.participant != request.path_params["participant"]:
         raise Problem(FORBIDDEN, "forbidden", "the token is another participant's")
-    return identity, served.hub.spaces[identity.space]
+    return identity, _entered(served, identity)
+
+
+def _entered(served: Served, identity: Identity) -> SpaceHost:
+    """The space of somebody who was not removed from it.
+
+    Raises:
+        Problem: They were.
+    """
+    host = served.hub.spaces[identity.space]
+    if host.is_kicked(identity.participant):
+        raise Problem(FORBIDDEN, "kicked", "you were removed from the space")
+    return host

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
 from typing import Final, cast
 
 import anyio
@@ -10,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from meup_agent.gateway.config import Limits
 from meup_agent.gateway.edge.asgi.callers import space_of
 from meup_agent.gateway.edge.asgi.messages import asked_dialect, is_seq
+from meup_agent.gateway.edge.asgi.outgoing import Outgoing
 from meup_agent.gateway.edge.asgi.problems import BAD_REQUEST, UNAVAILABLE, Problem
 from meup_agent.gateway.edge.asgi.served import Served, read
 from meup_agent.gateway.member import TOO_SLOW
@@ -28,6 +27,7 @@ RETRY_MILLISECONDS: Final = 1_000
 """After which a reader should come back when its stream has ended."""
 
 NORMAL: Final = 1000
+KICKED: Final = 4403
 
 CATCH_UP_PAGE: Final = 100
 """Entries that are read at a time for a reader who does not follow."""
@@ -49,82 +49,13 @@ def _data(frame: bytes) -> bytes:
     return b"".join(b"data: %b\n" % line for line in lines)
 
 
-class EventStream:
-    """One reader of a space's events: a listener with a bounded queue.
-
-    Args:
-        form: How it takes what is said.
-        limits: How much may wait for it.
-
-    Attributes:
-        form: See above.
-    """
-
-    def __init__(self, form: Form, limits: Limits) -> None:
-        self.form = form
-        self._limits = limits
-        self._queue: list[bytes] = []
-        self._bytes = 0
-        self._then: Callable[[], None] | None = None
-        self._something = anyio.Event()
-        self.ended = anyio.Event()
-
-    def deliver(self, packed: bytes) -> None:
-        """Queue an event; a reader for whom too much waits is ended, and resumes."""
-        if self.ended.is_set():
-            return
-        self._queue.append(packed)
-        self._bytes += len(packed)
-        self._something.set()
-        limits = self._limits
-        if len(self._queue) > limits.max_queued_frames or self._bytes > limits.max_queued_bytes:
-            self.close(TOO_SLOW, "you read too slowly; come back with Last-Event-ID")
-
-    def close(self, code: int, reason: str) -> None:
-        """End the stream after what is queued."""
-        self._then = None
-        self.ended.set()
-        self._something.set()
-
-    def ready(self, then: Callable[[], None]) -> None:
-        """Call when everything that was delivered has been taken."""
-        self._then = then
-        self._something.set()
-
-    async def until_taken(self) -> None:
-        """Return when everything that was delivered has been taken, or it has ended."""
-        taken = anyio.Event()
-        self.ready(taken.set)
-        if not self.ended.is_set():
-            await taken.wait()
-
-    async def chunks(self) -> AsyncGenerator[bytes]:
-        """What is to be sent, until the stream is ended."""
-        while True:
-            # Everything that waits in one piece, as for members.
-            queue, self._queue, self._bytes = self._queue, [], 0
-            if queue:
-                yield b"".join(queue)
-                continue
-            if self.ended.is_set():
-                return
-            then, self._then = self._then, None
-            if then is not None:
-                then()
-                continue
-            self._something = anyio.Event()
-            with anyio.move_on_after(KEEP_ALIVE_SECONDS) as silence:
-                await self._something.wait()
-            if silence.cancelled_caught:
-                yield b": nothing new\n\n"
-
-
 class EventResponse:
     """Streams a space's events to one reader; an ASGI response.
 
     Args:
         served: The gateway.
         host: The space.
+        reader: Who reads.
         form: How the reader takes what is said.
         last_seen: The number after which it reads; ``None``: what comes from now on.
         follow: ``False``: end when there is nothing more for now.
@@ -134,14 +65,16 @@ class EventResponse:
         self,
         served: Served,
         host: SpaceHost,
+        reader: str,
         form: Form,
         last_seen: int | None,
         *,
         follow: bool = True,
     ) -> None:
         self._host = host
+        self._reader = reader
         self._limits = served.limits
-        self._stream = EventStream(form, served.limits)
+        self._stream = Outgoing(form, served.limits)
         self._last_seen = last_seen
         self._follow = follow
 
@@ -161,8 +94,11 @@ class EventResponse:
                     host.watch(stream, self._last_seen)
                 else:
                     tasks.start_soon(self._read_what_there_is)
-                async for chunk in stream.chunks():
+                while (events := await stream.take(KEEP_ALIVE_SECONDS)) is not None:
+                    chunk = b"".join(events) or b": nothing new\n\n"
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    if host.is_kicked(self._reader):
+                        stream.close(KICKED, "you were removed from the space")
                 await send({"type": "http.response.body", "body": b""})
                 tasks.cancel_scope.cancel()
         finally:
@@ -220,6 +156,7 @@ async def get_events(served: Served, request: Request) -> Response:
     response = EventResponse(
         served,
         host,
+        identity.participant,
         Form(dialect, True, pack_event),
         None if said is None else int(said),
         follow=follow == "true",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import socket
@@ -44,6 +45,8 @@ class HttpPort:
             ws="none",
             lifespan="off",
             log_config=None,
+            # Below, uvicorn writes whole addresses, with whatever a stranger put there.
+            log_level=logging.WARNING,
             access_log=False,
             # Whoever calls is limited by the address; nobody is to say another than their own.
             proxy_headers=False,
