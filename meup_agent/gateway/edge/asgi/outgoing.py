@@ -1,0 +1,97 @@
+"""What waits for somebody who hears a space through an ASGI server: bounded, taken in one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from meup_agent.gateway.config import Limits
+from meup_agent.gateway.member import TOO_SLOW
+from meup_agent.protocol.space.listeners import Form
+
+
+class Outgoing:
+    """A listener with a bounded queue.
+
+    Args:
+        form: How it takes what is said.
+        limits: How much may wait for it.
+
+    Attributes:
+        form: See above.
+        ended: Set when it hears nothing more.
+        code: Why it ended, as a close code.
+        reason: The same in words.
+    """
+
+    def __init__(self, form: Form, limits: Limits) -> None:
+        self.form = form
+        self.ended = anyio.Event()
+        self.code = 0
+        self.reason = ""
+        self._limits = limits
+        self._queue: list[bytes] = []
+        self._bytes = 0
+        self._then: Callable[[], None] | None = None
+        self._something = anyio.Event()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait."""
+        return self._bytes
+
+    def deliver(self, packed: bytes) -> None:
+        """Queue something; a reader for whom too much waits is ended, and resumes."""
+        if self.ended.is_set():
+            return
+        self._queue.append(packed)
+        self._bytes += len(packed)
+        self._something.set()
+        limits = self._limits
+        if len(self._queue) > limits.max_queued_frames or self._bytes > limits.max_queued_bytes:
+            self._queue, self._bytes = [], 0
+            self.close(TOO_SLOW, "you read too slowly; connect again")
+
+    def close(self, code: int, reason: str) -> None:
+        """End after what is queued."""
+        if self.ended.is_set():
+            return
+        self._then = None
+        self.code, self.reason = code, reason
+        self.ended.set()
+        self._something.set()
+
+    def ready(self, then: Callable[[], None]) -> None:
+        """Call when everything that was delivered has been taken."""
+        if not self.ended.is_set():
+            self._then = then
+            self._something.set()
+
+    async def until_taken(self) -> None:
+        """Return when everything that was delivered has been taken, or it has ended."""
+        taken = anyio.Event()
+        self.ready(taken.set)
+        if not self.ended.is_set():
+            await taken.wait()
+
+    async def take(self, seconds: float | None = None) -> list[bytes] | None:
+        """Everything that waits, as soon as something does; ``None``: it has ended.
+
+        Args:
+            seconds: After so much silence, take nothing.
+        """
+        with anyio.move_on_after(seconds):
+            while True:
+                if self._queue:
+                    queue, self._queue, self._bytes = self._queue, [], 0
+                    return queue
+                if self.ended.is_set():
+                    return None
+                then, self._then = self._then, None
+                if then is not None:
+                    then()
+                else:
+                    self._something = anyio.Event()
+                    await self._something.wait()
+        return []
