@@ -20,8 +20,8 @@ PARTS: Final = (
     (
         "What neither says",
         E,
-        "Learned from what existing participants and gateways do. Some lines are for agents, and are"
-        " shown by the tests of the rules of [the protocol](../protocol.md) that they follow from.",
+        "Learned from what existing participants and gateways do. Some lines are for agents, and"
+        " are shown by the tests of [the protocol](../protocol.md)'s rules that they follow from.",
     ),
 )
 

@@ -14,9 +14,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from meup_agent.errors import NotExpressible
 from meup_agent.protocol.capability import Capabilities
-from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.arrival import Arrival
 from meup_agent.protocol.space.arriving import Arriving
@@ -39,6 +37,7 @@ from meup_agent.protocol.space.listeners import Form, Listener, Listeners, Membe
 from meup_agent.protocol.space.rates import Allowance, Bucket, Told
 from meup_agent.protocol.space.recent import REMEMBERED_SECONDS, Recent
 from meup_agent.protocol.space.space import Space
+from meup_agent.protocol.space.translations import Translations
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -133,6 +132,7 @@ class SpaceHost:
         self._members: dict[str, Member] = {}
         self._watchers: dict[int, Listener] = {}
         self._listeners = Listeners()
+        self._translations = Translations(counters)
         self._recent = Recent()
         self._recover()
         self._delivered = journal.latest(name)
@@ -464,11 +464,8 @@ class SpaceHost:
 
     def frame(self, entry: Entry, form: Form) -> bytes | None:
         """An entry as it travels to those who take this form; ``None`` if it cannot be said so."""
-        try:
-            frame = encode(entry.envelope, form.dialect)
-        except NotExpressible as error:
-            self.counters.not_expressible += 1
-            log.warning("left out for those who speak %s: %s", form.dialect, error)
+        frame = self._translations.frame(entry.envelope, form.dialect)
+        if frame is None:
             return None
         return form.pack(numbered(frame, entry.seq) if form.numbered else frame)
 

@@ -1,0 +1,79 @@
+"""What is said is translated once for each dialect that is present."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from meup_agent.protocol.dialects import DIALECTS, encode
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.space import translations
+from meup_agent.protocol.space.listeners import Form
+from meup_agent.protocol.space.standing import member_capabilities
+from tests.protocol.space.test_host import Listener, chat, host_with
+
+V01, V02, V04, MCPX = "meup/v0.1", "meup/v0.2", "mew/v0.4", "mcpx/v0.1"
+
+
+@pytest.fixture
+def translated(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often something was written, by dialect."""
+    seen: Counter[str] = Counter()
+
+    def counted(envelope: Envelope, dialect: str) -> bytes:
+        seen[dialect] += 1
+        return encode(envelope, dialect)
+
+    monkeypatch.setattr(translations, "encode", counted)
+    return seen
+
+
+@pytest.mark.rule("1.one_space")
+def test_an_envelope_is_written_once_for_each_dialect_that_is_present(
+    translated: Counter[str],
+) -> None:
+    host, (alice,) = host_with("alice")
+    others: list[Listener] = []
+    for dialect in (V04, V02, MCPX):
+        for numbered in (True, False, False):
+            listener = Listener(f"{dialect}-{len(others)}")
+            listener.form = Form(dialect, numbered)
+            host.admit(listener.participant, member_capabilities([]))
+            host.join(listener)
+            others.append(listener)
+    for listener in (alice, *others):
+        listener.frames.clear()
+    translated.clear()
+    host.receive(alice, chat("alice"))
+    assert alice.frames == [chat("alice")]
+    assert translated == {V04: 1, V02: 1, MCPX: 1}
+    for listener in others:
+        said = json.loads(listener.frames[0])
+        assert (said["protocol"], "seq" in said) == (listener.form.dialect, listener.form.numbered)
+
+    # Nor does anything come out as what was said before, or what the gateway says more than once.
+    translated.clear()
+    host.leave(others.pop())
+    assert translated == dict.fromkeys(DIALECTS, 1)
+    for listener in others:
+        assert json.loads(listener.frames[1])["kind"] == "system/presence"
+
+
+@pytest.mark.rule("1.one_space")
+def test_what_cannot_be_said_is_counted_once_for_each_dialect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host, (alice,) = host_with("alice")
+    host.admit("alice", member_capabilities([{"kind": "*"}]))
+    deaf = [Listener("bob"), Listener("carol")]
+    for listener, numbered in zip(deaf, (True, False), strict=True):
+        listener.form = Form(MCPX, numbered)
+        host.admit(listener.participant, member_capabilities([]))
+        host.join(listener)
+    for listener in (alice, *deaf):
+        listener.frames.clear()
+    host.receive(alice, chat("alice").replace(b'"chat"', b'"mcp"'))
+    assert [len(listener.frames) for listener in (alice, *deaf)] == [1, 0, 0]
+    assert host.counters.not_expressible == 1
+    (line,) = caplog.messages
+    assert MCPX in line
