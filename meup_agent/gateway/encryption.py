@@ -43,6 +43,8 @@ def server_context(tls: TlsConfig) -> ssl.SSLContext:
             raise ConfigurationError(f"tls.{key}: {path} cannot be read ({why})") from None
     try:
         context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
+    except ConfigurationError:
+        raise
     except (ssl.SSLError, ValueError):
         raise ConfigurationError(
             f"tls: {tls.certificate} and {tls.key} are no certificate and its key in PEM form"

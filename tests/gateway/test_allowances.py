@@ -1,0 +1,349 @@
+"""What a gateway allows each participant, each address and each port, over real sockets."""
+
+import logging
+import ssl
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.config import Config, Limits, TlsConfig
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.embedded_config import embedded_config
+from tests.gateway.by_hand import raw
+from tests.gateway.conftest import PARTICIPANTS, envelope
+from tests.gateway.test_edge import (
+    close_code,
+    dial,
+    join_frame,
+    pair,
+    read,
+    undisturbed,
+)
+from tests.transport.peers import CERTIFICATE
+
+pytestmark = pytest.mark.anyio
+
+ENCRYPTED_KEY = """
+-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAht/R4bR84SQwICCAAw
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEENJlJENNW1zKIXWjx+4kwgsEgZB6
+UvtmF6GlIyO8e61YHwrK1mh65yNFxvmsdw7AJIkMKXbDyYmUpEqyGO7fkzCQrZWw
+EtBQJvJGlG7Lcek8HWRYRRkWzf26aSsCxdH3oKLLzwCGWyzPvqDVjoQhzfkGOO+B
+PbqyGIUxBt5QK8qoc7Xg5q8kreMVbvTNlxisJOwJSPkFrdU0cU86zxWen/t1oSU=
+-----END ENCRYPTED PRIVATE KEY-----
+"""
+
+CALL = {"method": "tools/call", "params": {"name": "write"}}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
+        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
+    ],
+)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """The gateway's loops, since here it runs in the test's own."""
+    return request.param
+
+
+def limited(**limits: Any) -> Gateway:
+    return Gateway(participants=PARTICIPANTS, limits=Limits(**limits))
+
+
+def errors(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each["payload"] for each in said if each["kind"] == "system.error"]
+
+
+# --- a participant ---------------------------------------------------------------------------
+
+
+async def test_what_comes_too_fast_is_read_later_and_its_sender_is_told_once() -> None:
+    async with limited(messages_per_second=400, messages_burst=20) as gateway:
+        async with pair(gateway) as (alice, bob):
+            for number in range(100):
+                await alice.send(envelope("alice", id=f"e{number}"))
+            heard = await read(bob, 100)
+            assert [each["id"] for each in heard] == [f"e{number}" for number in range(100)]
+            own = await read(alice, 101)
+            (told,) = errors(own)
+            assert told["error"] == "limit_exceeded"
+            assert (told["limit"], told["max"]) == ("messages_per_second", 400)
+            await undisturbed(bob)
+            await undisturbed(alice, "alice")
+            assert gateway.counters.slowed == 1
+
+
+async def test_a_new_connection_of_who_spoke_too_fast_is_no_way_around_it() -> None:
+    async with limited(messages_per_second=1, messages_burst=2) as gateway:
+        async with dial(gateway, "alice") as alice:
+            for _ in range(3):
+                await alice.send(envelope("alice"))
+            assert len(errors(await read(alice, 6))) == 1
+        async with dial(gateway, "alice") as alice:
+            await read(alice, 2)
+            # It is told no second time; what it says is read, and then nothing for a while.
+            await alice.send(envelope("alice", id="again"))
+            assert (await read(alice))[0]["id"] == "again"
+            assert gateway.counters.slowed == 1
+
+
+async def test_who_is_slowed_is_closed_like_everybody_when_the_gateway_stops() -> None:
+    gateway = limited(messages_per_second=1, messages_burst=1, stop_timeout=60)
+    async with gateway, dial(gateway, "alice") as alice:
+        for _ in range(3):
+            await alice.send(envelope("alice"))
+        await read(alice, 4)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gateway.restart)
+            assert await close_code(alice) in (1006, 1012)
+
+
+async def test_withdrawals_beyond_their_rate_are_refused_and_told_once() -> None:
+    async with limited(withdrawals_per_second=0.001, withdrawals_burst=2) as gateway:
+        async with pair(gateway) as (alice, bob):
+            for number in range(5):
+                withdraw = {"kind": "mcp.withdraw", "correlationId": "p"}
+                await alice.send(envelope("alice", id=f"w{number}", **withdraw))
+            await undisturbed(alice, "alice")
+            heard = await read(bob, 3)
+            assert [each["id"] for each in heard] == ["w0", "w1", "still-here"]
+            assert gateway.counters.refused == {"limit_exceeded": 3}
+
+
+async def test_withdrawal_over_the_limit_is_told_with_its_limit() -> None:
+    async with limited(withdrawals_per_second=0.001, withdrawals_burst=1) as gateway:
+        async with pair(gateway) as (alice, _):
+            for number in range(4):
+                withdraw = {"kind": "mcp.withdraw", "correlationId": "p"}
+                await alice.send(envelope("alice", id=f"w{number}", **withdraw))
+            await alice.send(envelope("alice", id="last"))
+            said = await read(alice, 3)
+            assert [each["id"] for each in said if each["kind"] != "system.error"] == ["w0", "last"]
+            (told,) = errors(said)
+            assert (told["limit"], told["max"]) == ("withdrawals_per_second", 0.001)
+
+
+async def test_proposals_beyond_those_open_are_refused_until_one_ends() -> None:
+    async with limited(max_open_proposals=2) as gateway, pair(gateway) as (alice, _):
+        for name in ("p1", "p2", "p3"):
+            await alice.send(envelope("alice", "mcp.proposal", CALL, id=name))
+        *_, refused = await read(alice, 3)
+        assert (refused["kind"], refused["correlationId"]) == ("system.error", "p3")
+        told = refused["payload"]
+        assert (told["error"], told["limit"], told["max"]) == (
+            *("limit_exceeded", "max_open_proposals", 2),
+        )
+        await alice.send(envelope("alice", "mcp.withdraw", id="w", correlationId="p1"))
+        await alice.send(envelope("alice", "mcp.proposal", CALL, id="p4"))
+        assert [each["id"] for each in await read(alice, 2)] == ["w", "p4"]
+
+
+async def test_a_fulfilled_proposal_is_open_no_more() -> None:
+    async with limited(max_open_proposals=1) as gateway, pair(gateway) as (alice, bob):
+        await alice.send(envelope("alice", "mcp.proposal", CALL, id="p1"))
+        await read(bob)
+        request = {"to": ["bob"], "correlationId": "p1", "id": "r"}
+        await bob.send(envelope("bob", "mcp.request", {**CALL, "id": "r"}, **request))
+        await bob.send(envelope("bob", "mcp.response", {"result": {}}, id="a", correlationId="r"))
+        await read(alice, 3)
+        await alice.send(envelope("alice", "mcp.proposal", CALL, id="p2"))
+        assert (await read(alice))[0]["id"] == "p2"
+
+
+async def test_message_that_nests_deeper_than_is_set() -> None:
+    async with limited(max_depth=4) as gateway, pair(gateway) as (alice, bob):
+        await alice.send(envelope("alice", payload={"a": [[[]]]}))
+        assert errors(await read(alice))[0]["error"] == "too_deep"
+        await alice.send(envelope("alice", payload={"a": [[]]}))
+        assert (await read(bob))[0]["kind"] == "chat"
+
+
+async def test_too_large_a_message_names_the_limit() -> None:
+    async with limited(max_message_bytes=1_000) as gateway, pair(gateway) as (alice, _):
+        await alice.send(envelope("alice", payload={"text": "x" * 1_000}))
+        (told,) = errors(await read(alice))
+        assert (told["error"], told["limit"], told["max"]) == (
+            "too_large",
+            "max_message_bytes",
+            1000,
+        )
+        assert await close_code(alice) == 1009
+
+
+# --- a space ---------------------------------------------------------------------------------
+
+
+async def test_full_space_takes_nobody_else() -> None:
+    async with limited(max_members=1) as gateway, dial(gateway, "alice") as alice:
+        await read(alice, 2)
+        with pytest.raises(InvalidStatus) as refused:
+            async with dial(gateway, "bob"):
+                pass
+        assert refused.value.response.status_code == 503
+        assert refused.value.response.headers["Retry-After"] == "5"
+        async with dial(gateway, path="/") as bob:
+            await bob.send(join_frame(gateway, "bob"))
+            assert await close_code(bob) == 1013
+        async with dial(gateway, "alice") as newer:
+            assert (await read(newer))[0]["kind"] == "system.welcome"
+        assert await close_code(alice) == 4409
+
+
+# --- an address ------------------------------------------------------------------------------
+
+
+async def refusal(gateway: Gateway, token: str) -> tuple[int, str | None]:
+    with pytest.raises(InvalidStatus) as refused:
+        async with dial(gateway, headers={"Authorization": f"Bearer {token}"}):
+            pass
+    response = refused.value.response
+    return response.status_code, response.headers.get("Retry-After")
+
+
+async def status(gateway: Gateway, token: str) -> int:
+    try:
+        async with dial(gateway, headers={"Authorization": f"Bearer {token}"}):
+            return 101
+    except InvalidStatus as refused:
+        return refused.response.status_code
+
+
+async def test_address_that_guesses_tokens_is_refused_whatever_it_says(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "meup_agent")
+    async with limited(failed_tokens=3, failed_token_seconds=100) as gateway:
+        statuses = [(await refusal(gateway, f"guess-{number}"))[0] for number in range(4)]
+        assert statuses == [401, 401, 401, 429]
+        right = gateway.token("alice")
+        status, retry_after = await refusal(gateway, right)
+        assert (status, retry_after) == (429, "100")
+        async with dial(gateway, path="/") as stranger:
+            await stranger.send(join_frame(gateway))
+            assert await close_code(stranger) == 1013
+        warned = [each for each in caplog.records if each.levelno == logging.WARNING]
+        assert [each.getMessage() for each in warned] == [
+            "too many wrong tokens from '127.0.0.1'; refused for a while"
+        ]
+        ours = [each.getMessage() for each in caplog.records if each.name.startswith("meup_agent")]
+        assert not [line for line in ours if "guess-" in line or right in line]
+        assert gateway.counters.not_admitted == {401: 3, 429: 2, 1013: 1}
+
+
+async def test_wrong_tokens_in_join_frames_count_with_those_in_headers() -> None:
+    async with limited(failed_tokens=2, failed_token_seconds=100) as gateway:
+        async with dial(gateway, path="/") as stranger:
+            await stranger.send(join_frame(gateway, token="guess"))
+            assert await close_code(stranger) == 4401
+        assert (await refusal(gateway, "guess"))[0] == 401
+        assert (await refusal(gateway, "guess"))[0] == 429
+
+
+async def test_wrong_tokens_are_forgiven_with_time() -> None:
+    async with limited(failed_tokens=1, failed_token_seconds=0.05) as gateway:
+        assert (await refusal(gateway, "guess"))[0] == 401
+        with anyio.fail_after(10):
+            while await status(gateway, gateway.token("alice")) == 429:
+                pass
+        async with dial(gateway, "alice") as alice:
+            assert (await read(alice))[0]["kind"] == "system.welcome"
+
+
+async def test_members_with_the_right_token_are_never_counted() -> None:
+    async with limited(failed_tokens=1, failed_token_seconds=100) as gateway:
+        for _ in range(5):
+            async with dial(gateway, "alice") as alice:
+                await read(alice, 2)
+
+
+# --- a port ----------------------------------------------------------------------------------
+
+
+def with_tls(**limits: Any) -> Config:
+    config = embedded_config("demo", PARTICIPANTS, Limits(**limits))
+    return replace(config, tls=TlsConfig(CERTIFICATE, CERTIFICATE))
+
+
+async def test_tls() -> None:
+    trust = ssl.create_default_context(cafile=str(CERTIFICATE))
+    async with Gateway(config=with_tls()) as gateway:
+        assert gateway.url.startswith("wss://")
+        async with dial(gateway, "alice", ssl=trust) as alice:
+            await read(alice, 2)
+            await alice.send(envelope("alice", payload={"text": "x" * 100_000}))
+            assert (await read(alice))[0]["kind"] == "chat"
+        assert gateway.counters.left == 1
+
+
+async def test_plain_words_at_a_tls_port_are_not_understood() -> None:
+    async with Gateway(config=with_tls()) as gateway, raw(gateway) as (reader, writer):
+        writer.write(b"GET /ws?space=demo HTTP/1.1\r\nHost: x\r\n\r\n")
+        with anyio.fail_after(10):
+            assert b"HTTP" not in await reader.read()
+
+
+async def test_tls_handshake_that_never_comes_is_not_waited_for() -> None:
+    async with (
+        Gateway(config=with_tls(handshake_timeout=0.05)) as gateway,
+        raw(gateway) as (reader, _),
+    ):
+        with anyio.fail_after(10):
+            assert await reader.read() == b""
+
+
+async def test_slowed_member_over_tls_gets_everything_through() -> None:
+    trust = ssl.create_default_context(cafile=str(CERTIFICATE))
+    config = with_tls(messages_per_second=400, messages_burst=5)
+    async with Gateway(config=config) as gateway, dial(gateway, "alice", ssl=trust) as alice:
+        await read(alice, 2)
+        for number in range(40):
+            await alice.send(envelope("alice", id=f"e{number}"))
+        said = await read(alice, 41)
+        assert len(errors(said)) == 1
+        ids = [each["id"] for each in said if each["kind"] == "chat"]
+        assert ids == [f"e{number}" for number in range(40)]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+async def test_no_port_without_tls_where_others_could_listen(host: str) -> None:
+    config = embedded_config("demo", PARTICIPANTS)
+    with pytest.raises(ConfigurationError, match="without TLS would show tokens"):
+        async with Gateway(config=config, host=host):
+            pass
+
+
+async def test_port_without_tls_where_it_is_allowed() -> None:
+    config = replace(embedded_config("demo", PARTICIPANTS), insecure=True)
+    async with Gateway(config=config, host="0.0.0.0") as gateway, dial(gateway, "alice") as alice:
+        assert (await read(alice))[0]["kind"] == "system.welcome"
+
+
+@pytest.mark.parametrize("broken", ["certificate", "key"])
+async def test_tls_without_its_files(broken: str, tmp_path: Any) -> None:
+    tls = replace(TlsConfig(CERTIFICATE, CERTIFICATE), **{broken: tmp_path / "none.pem"})
+    config = replace(with_tls(), tls=tls)
+    with pytest.raises(ConfigurationError, match=rf"tls\.{broken}: .* cannot be read"):
+        async with Gateway(config=config):
+            pass
+
+
+async def test_tls_with_something_else_in_its_files(tmp_path: Any) -> None:
+    (tmp_path / "text.pem").write_text("nothing")
+    tls = TlsConfig(tmp_path / "text.pem", CERTIFICATE)
+    with pytest.raises(ConfigurationError, match="are no certificate and its key"):
+        async with Gateway(config=replace(with_tls(), tls=tls)):
+            pass
+
+
+async def test_nobody_is_asked_for_the_password_of_a_key(tmp_path: Any) -> None:
+    (tmp_path / "key.pem").write_text(ENCRYPTED_KEY)
+    tls = TlsConfig(CERTIFICATE, tmp_path / "key.pem")
+    with pytest.raises(ConfigurationError, match=r"tls\.key: is encrypted"):
+        async with Gateway(config=replace(with_tls(), tls=tls)):
+            pass
