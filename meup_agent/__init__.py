@@ -18,6 +18,7 @@ if typing.TYPE_CHECKING:
     from meup_agent.agent.scope import HandlerCancelled
     from meup_agent.client.chat import Chat
     from meup_agent.client.deciding import Proposal
+    from meup_agent.client.managing import Invitation
     from meup_agent.client.progress import Progress
     from meup_agent.client.proposing import OwnProposal
     from meup_agent.client.space import Space
@@ -70,6 +71,7 @@ if typing.TYPE_CHECKING:
     )
     from meup_agent.protocol.guarantees import Guarantees
     from meup_agent.protocol.lifecycle import ProposalState
+    from meup_agent.protocol.managing import Grant, Revocation
     from meup_agent.protocol.outcomes import Expired, Fulfilled, Gone, Outcome, Rejected, Withdrawn
     from meup_agent.protocol.payloads import Change
     from meup_agent.protocol.reasons import Cause, Link, Reason
@@ -118,6 +120,7 @@ __all__ = [
     "Fulfilled",
     "Gap",
     "Gone",
+    "Grant",
     "Guarantees",
     "HandlerCancelled",
     "HandlerDefinitionError",
@@ -132,6 +135,7 @@ __all__ = [
     "InvalidArguments",
     "InvalidEnvelope",
     "InvalidPattern",
+    "Invitation",
     "Kicked",
     "Left",
     "Limits",
@@ -163,6 +167,7 @@ __all__ = [
     "RequestTimeout",
     "Resumed",
     "Retrying",
+    "Revocation",
     "SessionEnded",
     "Settings",
     "Space",
@@ -189,6 +194,7 @@ _NAMES = {
     "agent.scope": ("HandlerCancelled",),
     "client.chat": ("Chat",),
     "client.deciding": ("Proposal",),
+    "client.managing": ("Invitation",),
     "client.progress": ("Progress",),
     "client.proposing": ("OwnProposal",),
     "client.space": ("Space",),
@@ -241,6 +247,7 @@ _NAMES = {
     ),
     "protocol.guarantees": ("Guarantees",),
     "protocol.lifecycle": ("ProposalState",),
+    "protocol.managing": ("Grant", "Revocation"),
     "protocol.outcomes": (
         "Expired",
         "Fulfilled",

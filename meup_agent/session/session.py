@@ -507,6 +507,10 @@ class Session(AsyncContextManagerMixin):
         """Hand every envelope from here on to somebody at once, after it took effect."""
         self._watchers.add(listener)
 
+    def unlisten(self, listener: Listener) -> None:
+        """Hand somebody no more envelopes."""
+        self._watchers.discard(listener)
+
     @contextmanager
     def watch(self) -> Generator[Watcher]:
         """Every envelope from here on, echoes of our own included, as an async iterator."""

@@ -37,7 +37,6 @@ def end_in_flight(
         if item.whole and may(envelope.kind, payload):
             continue
         exchanges.end(item)
-        yield Say(_withdrawal(item) if item.is_proposal else _cancel(item))
         what = "proposal" if item.is_proposal else "request"
         told = refusal(
             participant,
@@ -46,6 +45,7 @@ def end_in_flight(
             about=envelope.id,
         )
         yield Tell(participant, told.error)
+        yield Say(_withdrawal(item) if item.is_proposal else _cancel(item))
 
 
 def _cancel(item: Open) -> Envelope:

@@ -437,7 +437,7 @@ def test_request_in_flight_is_cancelled_and_its_requester_told() -> None:
     params = cancel["payload"]["params"]
     assert (params["requestId"], params["reason"]) == (request, "revoked")
     assert params["_meta"] == {"dev.meup/begun_by": "worker"}
-    error = scene.got("worker")[-1]
+    error = scene.got("worker")[-2]
     assert (error["kind"], error["payload"]["error"]) == ("system.error", "revoked")
     assert error["correlationId"] == request
 
@@ -452,7 +452,7 @@ def test_pending_proposal_is_withdrawn() -> None:
     assert (withdraw["kind"], withdraw["from"]) == ("mcp.withdraw", "system:gateway")
     assert withdraw["correlationId"] == proposal
     assert withdraw["payload"]["reason"] == "revoked"
-    assert scene.got("worker")[-1]["payload"]["error"] == "revoked"
+    assert scene.got("worker")[-2]["payload"]["error"] == "revoked"
 
 
 @pytest.mark.rule("3.manage.in_flight")

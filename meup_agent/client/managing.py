@@ -1,0 +1,200 @@
+"""Managing a space: who may do what, who is let in, and who has to leave (PROTOCOL 3 and 7)."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from meup_agent.client.current import parent_in
+from meup_agent.errors import OutcomeUnknown, Refused, UsageError
+from meup_agent.protocol import kinds, managing
+from meup_agent.protocol.managing import Grant
+from meup_agent.session.timeouts import checked_timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping
+
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.session import Session
+
+
+class Invitation:
+    """Somebody was let into the space.
+
+    Attributes:
+        participant: Who.
+        token: What they join with. It is told this once and never again, so hand it on safely; it
+            stands in no ``repr``. ``None`` for somebody who had been removed, and comes back with
+            the token they have.
+        url: Where they dial, where the gateway knows it.
+    """
+
+    def __init__(self, participant: str, token: str | None, url: str | None) -> None:
+        self.participant = participant
+        self.token = token
+        self.url = url
+
+    def __repr__(self) -> str:
+        """Who was let in, without the token."""
+        return f"<Invitation of {self.participant!r}>"
+
+
+class _Answer:
+    """Waits for what the gateway makes of one envelope: its echo, an acknowledgement, an error."""
+
+    def __init__(self, kind: str) -> None:
+        self.id = ""
+        self.came = anyio.Event()
+        self.envelope: Envelope | None = None
+        self._kind = kind
+
+    def put(self, envelope: Envelope) -> None:
+        """Keep the first answer."""
+        if self.envelope is None and self._is_answer(envelope):
+            self.envelope = envelope
+            self.came.set()
+
+    def _is_answer(self, envelope: Envelope) -> bool:
+        if envelope.sender not in kinds.GATEWAY_NAMES:
+            return envelope.id == self.id and envelope.kind == self._kind
+        answers = envelope.kind in (kinds.SYSTEM_ERROR, self._kind)
+        return answers and self.id in envelope.correlation
+
+
+async def grant(
+    session: Session,
+    participant: str,
+    capabilities: Iterable[Mapping[str, Any]],
+    *,
+    reason: str,
+    timeout: float | None,
+) -> Grant:
+    """See :meth:`meup_agent.Space.grant`."""
+    given = tuple(dict(each) for each in capabilities)
+    payload = {"recipient": participant, "capabilities": list(given), **_because(reason)}
+    said = await _manage(session, managing.GRANT, payload, to=participant, timeout=timeout)
+    return Grant(said.id, session.me, participant, given, reason)
+
+
+async def revoke(
+    session: Session,
+    participant: str,
+    capabilities: Iterable[Mapping[str, Any]],
+    *,
+    grant: Grant | str | None,
+    reason: str,
+    timeout: float | None,
+) -> None:
+    """See :meth:`meup_agent.Space.revoke`."""
+    listed = [dict(each) for each in capabilities]
+    if bool(listed) == (grant is not None):
+        raise UsageError("say what is revoked: either capabilities, or a grant")
+    what: dict[str, Any] = {"capabilities": listed}
+    if grant is not None:
+        what = {"grant_id": grant.id if isinstance(grant, Grant) else grant}
+    payload = {"recipient": participant, **what, **_because(reason)}
+    await _manage(session, managing.REVOKE, payload, to=participant, timeout=timeout)
+
+
+async def invite(
+    session: Session,
+    participant: str,
+    capabilities: Iterable[Mapping[str, Any]],
+    *,
+    email: str,
+    reason: str,
+    timeout: float | None,
+) -> Invitation:
+    """See :meth:`meup_agent.Space.invite`."""
+    payload = {
+        "participant_id": participant,
+        "initial_capabilities": [dict(each) for each in capabilities],
+        **({"email": email} if email else {}),
+        **_because(reason),
+    }
+    said = await _manage(
+        session, managing.INVITE, payload, timeout=timeout, answered=managing.INVITE_ACK
+    )
+    ack = said.payload_object
+    token, url = ack.get("token"), ack.get("connection_url")
+    return Invitation(
+        participant,
+        token if isinstance(token, str) else None,
+        url if isinstance(url, str) else None,
+    )
+
+
+async def kick(session: Session, participant: str, *, reason: str, timeout: float | None) -> None:
+    """See :meth:`meup_agent.Space.kick`."""
+    payload = {"participant_id": participant, **_because(reason)}
+    await _manage(session, managing.KICK, payload, timeout=timeout)
+
+
+async def _manage(
+    session: Session,
+    kind: str,
+    payload: dict[str, Any],
+    *,
+    timeout: float | None,
+    to: str = "",
+    answered: str = "",
+) -> Envelope:
+    """Send something, and wait until the gateway has taken it.
+
+    Args:
+        session: Where.
+        kind: The kind.
+        payload: Its payload.
+        timeout: Seconds to wait; ``None``: as long as it takes.
+        to: Whom it concerns.
+        answered: With which kind the gateway answers; empty: it lets the envelope through.
+
+    Returns:
+        What the gateway answered with; else the envelope.
+
+    Raises:
+        Refused: The gateway did not let it through.
+        OutcomeUnknown: It was sent, and nobody said what became of it.
+        NotSent: It never left.
+    """
+    timeout = checked_timeout(timeout)
+    answer = _Answer(answered or kind)
+    with _listening(session, answer):
+        said = session.say(kind, payload, to=(to,) if to else ())
+        answer.id = said.id
+        if not answered and not session.table.roster.guarantees.echo:
+            return said  # nobody will say that it was taken
+        with anyio.move_on_after(timeout), session.place_given_free(parent_in(session)):
+            await answer.came.wait()
+    if answer.envelope is None:
+        raise OutcomeUnknown(
+            f"the {kind} was sent, and the gateway did not say in {timeout:g} s what became of it"
+        )
+    if answer.envelope.kind == kinds.SYSTEM_ERROR:
+        raise _refused(answer.envelope, kind)
+    return answer.envelope
+
+
+@contextmanager
+def _listening(session: Session, answer: _Answer) -> Generator[None]:
+    session.listen(answer)
+    try:
+        yield
+    finally:
+        session.unlisten(answer)
+
+
+def _refused(error: Envelope, kind: str) -> Refused:
+    payload = error.payload_object
+    code, said = payload.get("error"), payload.get("message")
+    shown = code if isinstance(code, str) and code else "error"
+    message = f"the gateway refused the {kind}: {shown}"
+    if isinstance(said, str) and said:
+        message = f"{message} ({said})"
+    return Refused(shown, message, payload)
+
+
+def _because(reason: str) -> dict[str, str]:
+    return {"reason": reason} if reason else {}

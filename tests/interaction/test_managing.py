@@ -1,0 +1,271 @@
+"""Managing a space: agents grant, revoke, invite and remove, in memory and over real sockets."""
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import (
+    Agent,
+    Context,
+    Envelope,
+    Grant,
+    Invitation,
+    Kicked,
+    Refused,
+    Revocation,
+    Space,
+    TokenRefused,
+    UsageError,
+    Withdrawal,
+)
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.testing.memory import MemorySpace
+from tests.interaction.people import (
+    PATIENCE,
+    InMemory,
+    Meeting,
+    Notes,
+    OverSockets,
+    join,
+    taped,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+CALL = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
+READ = {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "read"}}}
+PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
+    "admin": [{"kind": "*"}],
+    "worker": [{"kind": "mcp/proposal"}],
+    "tools": [{"kind": "mcp/response"}],
+}
+
+
+@pytest.fixture(params=["memory", "sockets"])
+def managed(request: pytest.FixtureRequest) -> Generator[Meeting]:
+    """A space with somebody in it who may manage it."""
+    if request.param == "memory":
+        memory = InMemory.__new__(InMemory)
+        space = memory.space = MemorySpace(participants=PARTICIPANTS)
+        memory.token, memory.connector = space.token, space.connector
+        memory.drop, memory.kill, memory.restart = space.drop, space.kill, space.restart
+        yield memory
+    else:
+        with Gateway(participants=PARTICIPANTS).in_thread() as gateway:
+            yield OverSockets(gateway)
+
+
+def worker(notes: Notes) -> Agent:
+    agent = Agent("worker")
+
+    @agent.on_grant
+    async def granted(grant: Grant, space: Space) -> None:
+        # The gateway has told us before what we may do now.
+        may = [space.may(each["kind"], each.get("payload", {})) for each in grant.capabilities]
+        notes(("granted", grant.by, grant.reason, all(may)))
+
+    @agent.on_revoke
+    async def revoked(revocation: Revocation) -> None:
+        notes(("revoked", revocation.by, revocation.reason))
+
+    return agent
+
+
+def slow_tools(notes: Notes) -> Agent:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def read(ctx: Context) -> str:
+        """Reads for ever."""
+        notes("reading")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            notes(("stopped", str(ctx.reason), ctx.reason and ctx.reason.by))
+        raise AssertionError
+
+    return agent
+
+
+@pytest.mark.rule("3.manage.grant", "3.manage.ack")
+async def test_grant_is_told_acknowledged_and_of_use_at_once(
+    managed: Meeting, notes: Notes
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(managed, "admin") as admin, join(managed, worker(notes)) as space:
+            assert not space.may("mcp/request", CALL["payload"])
+            async with taped(admin) as tape:
+                grant = await admin.grant("worker", [CALL], reason="trust")
+                await notes.until(("granted", "admin", "trust", True))
+                ack = await tape.until(lambda e: e.kind == "capability/grant-ack")
+            assert (grant.by, grant.participant) == ("admin", "worker")
+            assert (ack.sender, ack.correlation) == ("worker", (grant.id,))
+            assert ack.payload == {"status": "accepted"}
+            # Everybody sees what the other may do now.
+            seen = {each.id: each.capabilities for each in admin.participants}
+            assert CALL in seen["worker"]
+            await admin.revoke("worker", grant=grant, reason="done")
+            await notes.until(("revoked", "admin", "done"))
+            assert not space.may("mcp/request", CALL["payload"])
+
+
+@pytest.mark.rule("3.manage.revoke.pattern")
+async def test_revoked_by_pattern(managed: Meeting, notes: Notes) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(managed, "admin") as admin, join(managed, worker(notes)) as space:
+            await admin.revoke("worker", [{"kind": "mcp/*"}], reason="enough")
+            await notes.until(("revoked", "admin", "enough"))
+            assert not space.may("mcp/proposal", {})
+            with pytest.raises(Refused) as refused:
+                await space.call("tools", "read")
+            assert refused.value.error == "capability_violation"
+
+
+async def test_refusals_are_raised(managed: Meeting) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(managed, "admin") as admin, join(managed, "worker") as space:
+            for refused in (
+                space.grant("tools", [CALL]),
+                space.revoke("tools", [CALL]),
+                space.invite("guest"),
+                space.kick("tools"),
+            ):
+                with pytest.raises(Refused) as caught:
+                    await refused
+                assert caught.value.error == "capability_violation"
+            with pytest.raises(Refused) as caught:
+                await admin.grant("nobody", [CALL])
+            assert caught.value.error == "unknown_participant"
+            with pytest.raises(UsageError):
+                await admin.revoke("worker")
+            with pytest.raises(UsageError):
+                await admin.revoke("worker", [CALL], grant="g1")
+
+
+@pytest.mark.rule("3.manage.in_flight", "5.who.gateway")
+async def test_request_in_flight_ends_when_what_allowed_it_is_revoked(
+    managed: Meeting, notes: Notes
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(managed, "admin") as admin,
+            join(managed, slow_tools(notes)),
+            join(managed, "worker") as space,
+            anyio.create_task_group() as tasks,
+        ):
+            grant = await admin.grant("worker", [READ])
+            await until(lambda: space.may("mcp/request", READ["payload"]))
+
+            async def call() -> None:
+                with pytest.raises(Refused) as refused:
+                    await space.call("tools", "read", timeout=None)
+                notes(("refused", refused.value.error))
+
+            tasks.start_soon(call)
+            await notes.until("reading")
+            await admin.revoke("worker", grant=grant)
+            await notes.until(("refused", "revoked"), ("stopped", "revoked", "system:gateway"))
+
+
+@pytest.mark.rule("3.manage.in_flight", "5.who.gateway")
+async def test_proposal_in_flight_is_withdrawn(managed: Meeting, notes: Notes) -> None:
+    reviewer = Agent("tools")
+
+    @reviewer.on_proposal
+    async def look(ctx: Context) -> None:
+        notes("looking")
+        await anyio.sleep_forever()
+
+    @reviewer.on_withdraw
+    async def withdrawn(withdrawal: Withdrawal) -> None:
+        notes(("withdrawn", withdrawal.cause.code))
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(managed, "admin") as admin,
+            join(managed, reviewer) as reviewing,
+            join(managed, "worker") as space,
+            space.propose("tools", "read", ttl=None) as proposal,
+        ):
+            await notes.until("looking")
+            await admin.revoke("worker", [{"kind": "mcp/proposal"}])
+            with pytest.raises(Refused) as refused:
+                await proposal.outcome()
+            assert refused.value.error == "revoked"
+            await notes.until(("withdrawn", "revoked"))
+            assert [str(each.state) for each in reviewing.proposals] == ["withdrawn"]
+
+
+@asynccontextmanager
+async def guest_of(managed: Meeting, invitation: Invitation) -> AsyncGenerator[Space]:
+    connector = managed.connector("admin")
+    async with Agent("guest").join(
+        connector, token=invitation.token, participant=invitation.participant
+    ) as space:
+        yield space
+
+
+@pytest.mark.rule("3.manage.invite")
+async def test_invited_guest_joins_with_its_token(managed: Meeting) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(managed, "admin") as admin,
+            join(managed, "worker") as space,
+            taped(space) as tape,
+        ):
+            invitation = await admin.invite("guest", [{"kind": "chat"}], reason="helps")
+            assert invitation.token
+            assert invitation.token not in repr(invitation)
+            await tape.until(
+                lambda e: e.kind == "system/presence" and e.payload["event"] == "invited"
+            )
+            async with guest_of(managed, invitation) as guest:
+                assert guest.me == "guest"
+                await guest.chat("hello")
+                await tape.until(lambda e: e.sender == "guest" and e.kind == "chat")
+            # Nobody else was told the token.
+            assert all(invitation.token.encode() not in e.frame for e in tape.envelopes)
+
+
+@pytest.mark.rule("3.manage.kick")
+async def test_who_is_removed_stays_out_until_invited_again(managed: Meeting, notes: Notes) -> None:
+    async def be_kicked() -> None:
+        try:
+            async with join(managed, "worker"):
+                notes("in")
+                await anyio.sleep_forever()
+        except Kicked as kicked:
+            notes(("out", "loud" in str(kicked)))
+
+    with anyio.fail_after(PATIENCE):
+        async with join(managed, "admin") as admin, anyio.create_task_group() as tasks:
+            tasks.start_soon(be_kicked)
+            await notes.until("in")
+            await admin.kick("worker", reason="loud")
+            await notes.until(("out", True))
+            await until(lambda: "worker" not in {each.id for each in admin.participants})
+            with pytest.raises(TokenRefused):
+                await join(managed, "worker").__aenter__()
+            invitation = await admin.invite("worker")
+            assert invitation.token is None
+            async with join(managed, "worker") as again:
+                assert again.may("mcp/proposal", {})
+
+
+async def test_handlers_are_told_of_nobody_elses_grants(managed: Meeting, notes: Notes) -> None:
+    agent = worker(notes)
+
+    @agent.on("capability/*")
+    async def every(envelope: Envelope) -> None:
+        notes(envelope.kind)
+
+    with anyio.fail_after(PATIENCE):
+        async with join(managed, "admin") as admin, join(managed, agent), join(managed, "tools"):
+            grant = await admin.grant("tools", [CALL])
+            await admin.revoke("tools", grant=grant)
+            await notes.until("capability/grant", "capability/revoke")
+    assert all(isinstance(each, str) for each in notes.all)
