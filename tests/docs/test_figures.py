@@ -33,6 +33,12 @@ NO_LIMITS = {
     *("member.TOO_SLOW", "server.RESTARTING", "script.INTERRUPTED"),
     *("payloads.EXCHANGE_ERROR", "payloads.INTERNAL_ERROR", "payloads.INVALID_PARAMS"),
     *("payloads.INVALID_REQUEST", "payloads.METHOD_NOT_FOUND"),
+    *("events.KICKED", "events.NORMAL", "mount.RESTARTING", "sockets.LOST"),
+    *("problems.BAD_REQUEST", "problems.UNAUTHORIZED", "problems.FORBIDDEN", "problems.TIMEOUT"),
+    *("problems.TOO_LARGE", "problems.WRONG_TYPE", "problems.TOO_MANY", "problems.UNAVAILABLE"),
+    # What is read of the journal at a time, and what is only advice for when to come back.
+    *("events.CATCH_UP_PAGE", "proposals.FOLD_PAGE"),
+    *("events.RETRY_MILLISECONDS", "problems.RETRY_SECONDS"),
     # A default, documented where it is set; and the length of what we make ourselves.
     *("config.DEFAULT_PORT", "config.DEFAULT_HTTP_PORT", "auth.TOKEN_BYTES"),
     # What RFC 6455 leaves room for.
