@@ -17,7 +17,7 @@ $(shell [ -x $(PY) ] || rm -f $(PY) $(VENV)/*.stamp)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-installed lint types docs-check docs format clean
+.PHONY: help demo test test-installed fuzz lint types docs-check docs format clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s%s\n", $$1, $$2}' Makefile
@@ -30,6 +30,11 @@ test: lint types docs-check ## lint, types, docs, tests
 
 test-installed: $(VENV)/test.stamp ## the tests, on the built and installed package
 	$(PY) -m tests.install
+
+FUZZ_SECONDS ?= 600
+
+fuzz: $(VENV)/fuzz.stamp ## try what strangers can send, FUZZ_SECONDS=600 in all
+	$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 lint: $(VENV)/test.stamp ## ruff: rules and format
 	$(PY) -m ruff check .
@@ -66,6 +71,10 @@ $(VENV)/test.stamp: pyproject.toml $(PY)
 	@echo "Installing meup-agent and what its tests and docs need into $(VENV), about a minute …"
 	@$(PIP) -e '.[test,check,gateway,docs]'
 	@touch $(VENV)/demo.stamp $@
+
+$(VENV)/fuzz.stamp: $(VENV)/test.stamp
+	@$(PIP) -e '.[test,fuzz]'
+	@touch $@
 
 $(PY):
 	@for python in $(PYTHON); do \
