@@ -34,6 +34,9 @@ PROGRESS_TOKEN: Final = "progressToken"
 WRAPPER: Final = "proposal"
 """The only member of an object that some put around a proposal's payload."""
 
+NOTIFICATION: Final = "notifications/"
+"""How the methods begin that want no answer."""
+
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
@@ -66,8 +69,7 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def rpc_name(self) -> str | None:
         """The JSON-RPC id as a cancel names it; ``None`` if there is none, or it is too long."""
-        name = None if self.rpc_id is None else str(self.rpc_id)
-        return None if name is None or len(name) > MAX_RPC_ID_CHARS else name
+        return rpc_name(self.rpc_id)
 
     @property
     def name(self) -> str:
@@ -104,7 +106,15 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def is_notification(self) -> bool:
         """A method that begins with ``notifications/``; a missing id alone means nothing."""
-        return self.method.startswith("notifications/")
+        return self.method.startswith(NOTIFICATION)
+
+
+def rpc_name(rpc_id: object) -> str | None:
+    """A JSON-RPC id as a cancel names it; ``None`` if it is none, or too long."""
+    if not isinstance(rpc_id, int | str) or isinstance(rpc_id, bool):
+        return None
+    name = str(rpc_id)
+    return None if len(name) > MAX_RPC_ID_CHARS else name
 
 
 def as_object(value: object) -> JsonObject:

@@ -2,14 +2,14 @@
 
 Run it from the repository: `python -m tests.bench.gateway_inbound`
 
-One of three members calls a tool of another; 16 requests arrive together, as they do when as many
-are under way. CPU time of the gateway's process for each request, everything counted: reading and
-checking it, deciding, keeping it in the journal, and three deliveries.
+Of three members one chats, and calls a tool of another; 16 envelopes arrive together, as they do
+when as many are under way. CPU time of the gateway's process for each envelope, everything counted:
+reading and checking it, deciding, keeping it in the journal, and three deliveries.
 """
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from websockets.frames import Frame, Opcode
 
@@ -21,6 +21,19 @@ MESSAGES = 16_000
 OUTSTANDING = 16
 NAMES = ("caller", "tools", "onlooker")
 MAY = [{"kind": "mcp/request", "payload": {"method": "tools/*"}}, {"kind": "chat"}]
+
+
+def chat(number: int) -> bytes:
+    """Something said to everybody, of some 160 bytes."""
+    fields = {
+        "protocol": "meup/v0.1",
+        "id": f"c{number:031x}",
+        "ts": "2025-01-01T00:00:00.000Z",
+        "from": "caller",
+        "kind": "chat",
+        "payload": {"message": "the build is green again"},
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def request(number: int) -> bytes:
@@ -43,6 +56,37 @@ def request(number: int) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
+def response(number: int) -> bytes:
+    """What it returned."""
+    id = f"{number:032x}"
+    fields = {
+        "protocol": "meup/v0.1",
+        "id": f"r{id[1:]}",
+        "ts": "2025-01-01T00:00:00.000Z",
+        "from": "tools",
+        "to": ["caller"],
+        "kind": "mcp.response",
+        "correlationId": id,
+        "payload": {
+            "jsonrpc": "2.0",
+            "id": id,
+            "result": {"content": [{"type": "text", "text": "done"}], "isError": False},
+        },
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def framed(say: Callable[[int], bytes], burst: int) -> bytes:
+    """So many messages, as a client sends them."""
+    numbers = range(burst * OUTSTANDING, (burst + 1) * OUTSTANDING)
+    return b"".join(Frame(Opcode.TEXT, say(number)).serialize(mask=True) for number in numbers)
+
+
+def delivered(say: Callable[[int], bytes]) -> int:
+    """Bytes of as many, as the gateway delivers them."""
+    return OUTSTANDING * len(Frame(Opcode.TEXT, say(0)).serialize(mask=False))
+
+
 def measure(scale: float = 1.0) -> Iterator[Figure]:
     bursts = max(1, round(MESSAGES * scale) // OUTSTANDING)
     members = len(NAMES)
@@ -52,16 +96,22 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
         ask(pipe, members + members * (members + 1) // 2)
         for sock in socks:
             empty(sock)
-        size = len(Frame(Opcode.TEXT, request(0)).serialize(mask=False))
-        before = ask(pipe).cpu
-        for turn in range(bursts):
-            sent = (request(turn * OUTSTANDING + number) for number in range(OUTSTANDING))
-            socks[0].sendall(
-                b"".join(Frame(Opcode.TEXT, text).serialize(mask=True) for text in sent)
-            )
-            drain(socks, OUTSTANDING * size)
-        used = (ask(pipe).cpu - before) / (bursts * OUTSTANDING)
-        yield Figure("one inbound request, 16 outstanding", used * 1e6, "µs", 12)
+        caller, tools, _ = socks
+        begun = ask(pipe).cpu
+        for burst in range(bursts):
+            caller.sendall(framed(chat, burst))
+            drain(socks, delivered(chat))
+        between = ask(pipe).cpu
+        for burst in range(bursts):
+            caller.sendall(framed(request, burst))
+            drain(socks, delivered(request))
+            tools.sendall(framed(response, burst))
+            drain(socks, delivered(response))
+        ended = ask(pipe).cpu
+        each = bursts * OUTSTANDING / 1e6
+        yield Figure("a chat message, 16 outstanding", (between - begun) / each, "µs", 12)
+        calls = (ended - between) / each / 2
+        yield Figure("a request or its response, 16 outstanding", calls, "µs", 12)
         for sock in socks:
             sock.close()
 

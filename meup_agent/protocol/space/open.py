@@ -23,7 +23,7 @@ OPEN_SECONDS: Final = 3_600.0
 """How long something counts as open: some clients take back nothing that they gave up."""
 
 MAX_OPEN_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of payloads that are kept of a participant, to decide about them again."""
+"""Bytes of frames and payloads that are kept of a participant, to decide about them again."""
 
 FOLLOWED: Final = frozenset(
     {kinds.MCP_PROPOSAL, kinds.MCP_REQUEST, kinds.MCP_RESPONSE, kinds.MCP_WITHDRAW}
@@ -37,8 +37,8 @@ class Open(msgspec.Struct):
     """A request or a proposal that has not ended.
 
     Attributes:
-        envelope: As it was accepted, without its frame. Where the payload was too large to keep,
-            :attr:`whole` is false and the payload is empty.
+        envelope: As it was accepted. Where it was too large to keep, :attr:`whole` is false and
+            the payload is empty.
         at: When it was accepted, in microseconds since 1970 (UTC).
         rpc_name: A request's JSON-RPC id, as a cancel names it.
         fulfills: The proposals that a request fulfills.
@@ -59,6 +59,11 @@ class Open(msgspec.Struct):
     def is_proposal(self) -> bool:
         """Whether it is a proposal, and not a request."""
         return self.envelope.kind == kinds.MCP_PROPOSAL
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept of it."""
+        return len(self.envelope.frame) + len(self.envelope.raw_payload)
 
     def step(self, event: ProposalEvent) -> None:
         """Take a step of a proposal's lifecycle.
@@ -163,7 +168,7 @@ class OpenExchanges:
             case kinds.MCP_PROPOSAL:
                 self._begin(self._proposals, Open(envelope, at))
             case kinds.MCP_REQUEST:
-                self._requested(envelope, payloads.read_call(payload), at)
+                self._requested(envelope, payload, at)
             case kinds.MCP_RESPONSE:
                 self._responded(envelope)
             case kinds.MCP_WITHDRAW:
@@ -177,19 +182,23 @@ class OpenExchanges:
         shelf = self._proposals if item.is_proposal else self._requests
         self._take(shelf, item.envelope.sender, item.envelope.id)
 
-    def _requested(self, envelope: Envelope, call: payloads.Call, at: int) -> None:
-        if call.method == kinds.CANCELLED:
-            self._cancelled(envelope.sender, call.params.get("requestId"))
-        elif not call.is_notification:
-            fulfills = tuple(
-                proposal
-                for each in envelope.correlation
-                for proposal in self._proposals.under(each)
-            )
-            for proposal in fulfills:
-                proposal.step(ProposalEvent.REQUEST)
-                proposal.fulfilling += 1
-            self._begin(self._requests, Open(envelope, at, call.rpc_name, fulfills))
+    def _requested(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
+        method = payload.get("method")
+        if method == kinds.CANCELLED:
+            self._cancelled(envelope.sender, payloads.read_call(payload).params.get("requestId"))
+        elif not (isinstance(method, str) and method.startswith(payloads.NOTIFICATION)):
+            fulfills: tuple[Open, ...] = ()
+            if envelope.correlation:
+                fulfills = tuple(
+                    proposal
+                    for each in envelope.correlation
+                    for proposal in self._proposals.under(each)
+                )
+                for proposal in fulfills:
+                    proposal.step(ProposalEvent.REQUEST)
+                    proposal.fulfilling += 1
+            rpc_name = payloads.rpc_name(payload.get("id"))
+            self._begin(self._requests, Open(envelope, at, rpc_name, fulfills))
 
     def _cancelled(self, sender: str, request: object) -> None:
         """End the request that a cancel names: by its JSON-RPC id, or by its own (PROTOCOL 4.8)."""
@@ -229,13 +238,12 @@ class OpenExchanges:
             oldest = shelf.oldest(sender)
             if oldest is not None:
                 self.end(oldest)
-        kept = self._kept_bytes.get(sender, 0) + len(item.envelope.raw_payload)
+        before = self._kept_bytes.get(sender, 0)
+        kept = before + item.size
         if kept > MAX_OPEN_BYTES:
             item.whole = False
             item.envelope = msgspec.structs.replace(item.envelope, frame=b"", raw_payload=b"{}")
-            kept = self._kept_bytes.get(sender, 0) + 2
-        else:
-            item.envelope = msgspec.structs.replace(item.envelope, frame=b"")
+            kept = before + item.size
         self._kept_bytes[sender] = kept
         shelf.put(item)
 
@@ -243,7 +251,7 @@ class OpenExchanges:
         item = shelf.take(sender, envelope_id)
         if item is None:
             return
-        left = self._kept_bytes[sender] - len(item.envelope.raw_payload)
+        left = self._kept_bytes[sender] - item.size
         if left:
             self._kept_bytes[sender] = left
         else:

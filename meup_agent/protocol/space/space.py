@@ -14,7 +14,7 @@ from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import OURS, said_by
-from meup_agent.protocol.limits import check_depth
+from meup_agent.protocol.limits import MAX_DEPTH, check_depth
 from meup_agent.protocol.managing import GRANT_ACK
 from meup_agent.protocol.reasons import read_reason
 from meup_agent.protocol.space.arrival import Arrival, open_frame
@@ -55,7 +55,7 @@ ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
 DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
 """What TypeScript clients send to a gateway and nobody reads (PROTOCOL 2)."""
 
-_NOTIFICATION = "notifications/"
+_OF_MEMBERS = frozenset(kind.name for kind in kinds.KINDS.values() if kind.sender == "member")
 _ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 
 
@@ -88,6 +88,7 @@ class Space:
     ) -> None:
         self.open = OpenExchanges()
         self._allowance = allowance or Allowance()
+        self._shallower = self._allowance.max_depth < MAX_DEPTH
         self._now = now
         self._withdrawals: dict[str, Bucket] = {}
         self._held = Standing(participants or {})
@@ -200,7 +201,8 @@ class Space:
         """
         try:
             arrival = open_frame(frame, dialect)
-            check_depth(frame, self._allowance.max_depth)
+            if self._shallower:
+                check_depth(frame, self._allowance.max_depth)
         except InvalidEnvelope as invalid:
             return refusal(participant, invalid.problem, str(invalid), about=invalid.envelope_id)
         if arrival.envelope.kind in DROPPED_KINDS:
@@ -252,7 +254,9 @@ class Space:
         """
         if envelope.kind in FOLLOWED:
             self.open.accepted(envelope, payload, at)
-        if envelope.kind == kinds.MCP_REQUEST and not _method(payload).startswith(_NOTIFICATION):
+        if envelope.kind == kinds.MCP_REQUEST and not _method(payload).startswith(
+            payloads.NOTIFICATION
+        ):
             self._requests.remember(envelope.id, envelope.sender, envelope.to)
             if self._rpc_ids is not None:
                 self._rpc_ids.heard(envelope, payload)
@@ -309,14 +313,14 @@ class Space:
                 f" {envelope.sender!r}; send as yourself",
                 about=envelope.id,
             )
-        if self.is_kicked(participant):
+        if self._management.is_kicked(participant):
             return refusal(
                 participant,
                 KICKED,
                 "you were removed from this space; ask somebody there to invite you again",
                 about=envelope.id,
             )
-        if _is_reserved(envelope.kind):
+        if envelope.kind not in _OF_MEMBERS and _is_reserved(envelope.kind):
             return refusal(
                 participant,
                 RESERVED_KIND,
