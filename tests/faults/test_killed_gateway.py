@@ -1,0 +1,200 @@
+"""A gateway that is killed under load, and started again on the same journal.
+
+Its members speak by hand: what an envelope's sender was told decides what must be there.
+"""
+
+import contextlib
+import json
+import signal
+import socket
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER
+from tests.cli.processes import PATIENCE, Running, running
+
+pytestmark = pytest.mark.anyio
+
+SENDERS = 4
+IN_FLIGHT = 40
+"""Envelopes of each sender whose echoes it has not seen."""
+
+ACCEPTED = (300, 900, 2_000)
+"""So many have been told to be accepted when the gateway is killed, each time."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The members' loop; the gateway chooses its own."""
+    return "asyncio"
+
+
+def space_yaml(folder: Path) -> Path:
+    """A gateway's file; its tokens are its participants' names."""
+    names = ["watcher", *(f"s{number}" for number in range(SENDERS))]
+    lines = ["space: {id: demo, dialect: meup/v0.1}", "participants:"]
+    lines += [f"  {name}: {{tokens: [{name}], capabilities: [{{kind: chat}}]}}" for name in names]
+    lines += ["gateway: {messages_per_second: 100000, messages_burst: 100000}"]
+    lines += ["journal: {path: journal.db}"]
+    file = folder / "space.yaml"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return file
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+@contextlib.contextmanager
+def gateway(file: Path, port: int) -> Iterator[Running]:
+    with running("gateway", "--config", str(file), "--port", str(port)) as process:
+        process.until("listening at", stream="err")
+        yield process
+
+
+class Member:
+    """A participant that resumes, and all that it has heard, over its connections."""
+
+    def __init__(self, name: str, port: int) -> None:
+        self.name = name
+        self.heard: list[dict[str, Any]] = []
+        self.welcome: dict[str, Any] = {}
+        self.seen: int | None = None
+        self.heard_more = anyio.Event()
+        self._url = f"ws://127.0.0.1:{port}/ws?space=demo"
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncGenerator[ClientConnection]:
+        headers = {"Authorization": f"Bearer {self.name}", RESUME_HEADER: "1"}
+        if self.seen is not None:
+            headers[LAST_SEEN_HEADER] = str(self.seen)
+        async with connect(
+            self._url, additional_headers=headers, compression=None, max_queue=None
+        ) as client:
+            welcome = json.loads(await client.recv())
+            assert welcome["kind"] == "system.welcome"
+            self.welcome = welcome["payload"]
+            yield client
+
+    async def listen(self, client: ClientConnection) -> None:
+        """Hear everything until the connection ends."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                self.take(json.loads(await client.recv()))
+
+    def take(self, said: dict[str, Any]) -> None:
+        self.heard.append(said)
+        self.seen = max(self.seen or 0, said["seq"])
+        self.heard_more.set()
+        self.heard_more = anyio.Event()
+
+    async def until(self, enough: Callable[[], bool]) -> None:
+        with anyio.fail_after(PATIENCE):
+            while not enough():
+                await self.heard_more.wait()
+
+
+class Sender(Member):
+    """Says one thing after the other; what it does not hear again, it says again."""
+
+    def __init__(self, name: str, port: int) -> None:
+        super().__init__(name, port)
+        self.accepted: dict[str, int] = {}
+        self.open: dict[str, None] = {}
+        self.said_again = 0
+
+    def take(self, said: dict[str, Any]) -> None:
+        if said["from"] == self.name:
+            self.open.pop(said["id"], None)
+            first = self.accepted.setdefault(said["id"], said["seq"])
+            assert said["seq"] == first, "an envelope has two numbers"
+        super().take(said)
+
+    async def speak(self, client: ClientConnection) -> None:
+        """Say as much as may be on its way, until the connection ends."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                while len(self.open) < IN_FLIGHT:
+                    await self.say(client, f"{self.name}-{len(self.accepted) + len(self.open)}")
+                await self.heard_more.wait()
+
+    async def say_again(self, client: ClientConnection) -> None:
+        self.said_again += len(self.open)
+        for each in tuple(self.open):
+            await self.say(client, each)
+        await self.until(lambda: not self.open)
+
+    async def say(self, client: ClientConnection, id: str) -> None:
+        self.open[id] = None
+        fields = {"protocol": "meup/v0.1", "id": id, "from": self.name, "kind": "chat"}
+        await client.send(json.dumps({**fields, "payload": {"message": id}}))
+
+
+async def loaded_and_killed(
+    process: Running, watcher: Member, senders: list[Sender], number: int
+) -> None:
+    """Everybody comes, those who were here before say again what is open, and then some more."""
+
+    async def play(member: Member) -> None:
+        async with member.connected() as client, anyio.create_task_group() as playing:
+            if isinstance(member, Sender):
+                playing.start_soon(repeat_and_speak, member, client)
+            await member.listen(client)
+            playing.cancel_scope.cancel()
+
+    async def repeat_and_speak(sender: Sender, client: ClientConnection) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            await sender.say_again(client)
+            await sender.speak(client)
+
+    async with anyio.create_task_group() as tasks:
+        for member in (watcher, *senders):
+            tasks.start_soon(play, member)
+        await senders[0].until(lambda: sum(len(each.accepted) for each in senders) >= number)
+        process.process.kill()
+
+
+@pytest.mark.rule("6.journal.kept", "6.journal.again", "6.resume.order")
+async def test_what_was_accepted_is_there_and_comes_once(tmp_path: Path) -> None:
+    file, port = space_yaml(tmp_path), free_port()
+    watcher = Member("watcher", port)
+    senders = [Sender(f"s{number}", port) for number in range(SENDERS)]
+    for number in ACCEPTED:
+        with gateway(file, port) as process:
+            await loaded_and_killed(process, watcher, senders, number)
+
+    with gateway(file, port) as process:
+        async with watcher.connected() as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(watcher.listen, client)
+            for sender in senders:
+                async with sender.connected() as own, anyio.create_task_group() as listening:
+                    listening.start_soon(sender.listen, own)
+                    await sender.say_again(own)
+                    last = max(sender.accepted.values())
+                    await watcher.until(lambda last=last: (watcher.seen or 0) >= last)
+                    listening.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
+        assert watcher.welcome["resumed"] is True
+        assert watcher.welcome["gap"] is False
+        assert process.end(signal.SIGTERM) == 0
+
+    numbers = [said["seq"] for said in watcher.heard]
+    assert numbers == sorted(set(numbers)), "something came twice, or in another order"
+    heard = {said["id"]: said["seq"] for said in watcher.heard if said["kind"] == "chat"}
+    accepted = {id: seq for sender in senders for id, seq in sender.accepted.items()}
+    assert heard == accepted
+    assert len(accepted) >= ACCEPTED[-1]
+    assert all(sender.said_again for sender in senders)
+    for sender in senders:
+        # Each in the order in which it was said.
+        own = sorted(sender.accepted, key=lambda id: sender.accepted[id])
+        assert own == [f"{sender.name}-{number}" for number in range(len(own))]
