@@ -102,6 +102,9 @@ class Member:
             while not enough():
                 await self.heard_more.wait()
 
+    async def until_seen(self, number: int) -> None:
+        await self.until(lambda: (self.seen or 0) >= number)
+
 
 class Sender(Member):
     """Says one thing after the other; what it does not hear again, it says again."""
@@ -179,8 +182,7 @@ async def test_what_was_accepted_is_there_and_comes_once(tmp_path: Path) -> None
                 async with sender.connected() as own, anyio.create_task_group() as listening:
                     listening.start_soon(sender.listen, own)
                     await sender.say_again(own)
-                    last = max(sender.accepted.values())
-                    await watcher.until(lambda last=last: (watcher.seen or 0) >= last)
+                    await watcher.until_seen(max(sender.accepted.values()))
                     listening.cancel_scope.cancel()
             tasks.cancel_scope.cancel()
         assert watcher.welcome["resumed"] is True
@@ -196,5 +198,5 @@ async def test_what_was_accepted_is_there_and_comes_once(tmp_path: Path) -> None
     assert all(sender.said_again for sender in senders)
     for sender in senders:
         # Each in the order in which it was said.
-        own = sorted(sender.accepted, key=lambda id: sender.accepted[id])
-        assert own == [f"{sender.name}-{number}" for number in range(len(own))]
+        ids = sorted(sender.accepted, key=lambda id: accepted[id])
+        assert ids == [f"{sender.name}-{number}" for number in range(len(ids))]
