@@ -295,6 +295,8 @@ def test_everything_that_was_done_to_a_space_can_be_read_later(
             first = grant(manager, "bob", LIST)
             bob.until("capability/grant")
             second = grant(bob, "alice", LIST)
+            heard = [manager.until("capability/grant")["id"] for _ in range(2)]
+            assert heard == [first, second]
             manager.send("space/invite", {"participant_id": "dave"})
             token = manager.until("space/invite-ack")["payload"]["token"]
             manager.send("capability/revoke", {"recipient": "bob", "grant_id": first})
