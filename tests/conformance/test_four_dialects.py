@@ -12,6 +12,7 @@ from anyio import to_thread
 from meup_agent import Agent, Context, Proposal, ProposalRejected, Reason, Settings, Space
 from meup_agent.gateway.embedded import ThreadedGateway
 from meup_agent.protocol.dialects import DIALECTS, decode
+from meup_agent.protocol.guarantees import OURS
 from meup_agent.testing import MemorySpace
 from meup_agent.transport.websocket import websocket_connector
 from tests.conformance.wire import MCPX, V01, V02, V04, Json, Site, Wire, serving
@@ -307,6 +308,7 @@ class People:
                 )
             )
             assert space.dialect == SPEAKS[name]
+            assert space.guarantees == OURS
             if name == "proposer":
                 proposing = space
         return proposing
