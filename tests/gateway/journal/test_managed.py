@@ -1,0 +1,67 @@
+"""What was done to a space outlives the gateway's process, in a journal's file."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Refused, TokenRefused
+from meup_agent.gateway.config import Config, JournalConfig
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.transport.websocket import websocket_connector
+from tests.gateway.journal.conftest import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+CALL = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
+
+
+def config_with(path: Path) -> Config:
+    participants: dict[str, list[dict[str, Any]]] = {
+        "admin": [{"kind": "*"}],
+        "worker": [{"kind": "mcp/proposal"}],
+        "loud": [{"kind": "chat"}],
+    }
+    config = embedded_config("demo", participants, None)
+    return replace(config, port=0, journal=JournalConfig(path))
+
+
+@pytest.mark.rule("3.manage.restart")
+async def test_grants_invitations_and_removals_outlive_the_gateway(path: Path) -> None:
+    async with Gateway(config=config_with(path)) as gateway:
+        url = gateway.url
+
+        def join(name: str, token: str | None = None) -> Any:
+            connector = websocket_connector(url, space="demo")
+            return Agent(name).join(connector, token=token or gateway.token(name), participant=name)
+
+        with anyio.fail_after(PATIENCE):
+            async with join("admin") as admin:
+                grant = await admin.grant("worker", [CALL])
+                await admin.revoke("worker", [{"kind": "mcp/proposal"}])
+                invitation = await admin.invite("guest", [{"kind": "chat"}])
+                await admin.kick("loud")
+                assert invitation.url == f"{url}/ws?space=demo"
+        await gateway.restart()
+        with anyio.fail_after(PATIENCE):
+            async with join("worker") as worker:
+                assert worker.may("mcp/request", CALL["payload"])
+                assert not worker.may("mcp/proposal", {})
+            async with join("guest", invitation.token) as guest:
+                assert guest.may("chat", {})
+            with pytest.raises(TokenRefused):
+                await join("loud").__aenter__()
+            async with join("admin") as admin:
+                await admin.revoke("worker", grant=grant)
+                with pytest.raises(Refused) as again:
+                    await admin.revoke("worker", grant=grant)
+                assert again.value.error == "unknown_grant"
+            async with join("worker") as worker:
+                assert not worker.may("mcp/request", CALL["payload"])
+    written = b"".join(file.read_bytes() for file in path.parent.iterdir() if file.is_file())
+    assert invitation.token
+    assert invitation.token.encode() not in written
+    assert b"guest" in written
