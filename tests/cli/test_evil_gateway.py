@@ -1,0 +1,114 @@
+"""A gateway with bad intentions writes what a terminal would obey wherever it can: none obeys."""
+
+import json
+import re
+from functools import partial
+from typing import Any
+
+import pytest
+from websockets.sync.server import ServerConnection
+
+from meup_agent.cli.program import run
+from tests.cli.servers import websockets_to
+from tests.cli.stage import HOSTILE
+
+COMMANDS = [
+    ("who",),
+    ("who", "--json"),
+    ("tools",),
+    ("tools", "--json"),
+    ("call", "--timeout", "3", "files", "read"),
+    ("call", "--timeout", "3", "files", "read", "--json"),
+    ("propose", "--timeout", "3", "files", "read"),
+    ("reject", "p1", "unsafe"),
+    ("chat", "hello"),
+    ("tail",),
+    ("tail", "--json"),
+    ("doctor",),
+    ("doctor", "--json"),
+]
+
+
+def envelope(kind: str, payload: object, **header: object) -> str:
+    fields = {"protocol": "meup/v0.1", "id": f"1{HOSTILE}", "from": "system:gateway", "kind": kind}
+    return json.dumps({**fields, "payload": payload, **header})
+
+
+CAPABILITY = {"kind": HOSTILE, "payload": {HOSTILE: HOSTILE}}
+
+WELCOME = envelope(
+    "system.welcome",
+    {
+        "you": {"id": f"me{HOSTILE}", "capabilities": [{"kind": "*"}, CAPABILITY]},
+        "participants": [
+            {"id": "files", "capabilities": [CAPABILITY]},
+            {"id": HOSTILE, "capabilities": [CAPABILITY, HOSTILE]},
+        ],
+        "dev.meup/gateway": {"name": HOSTILE, "version": HOSTILE},
+    },
+    to=["me"],
+)
+
+
+TOOL = {
+    "name": "read",
+    "title": HOSTILE,
+    "description": HOSTILE,
+    "inputSchema": {
+        "type": "object",
+        "properties": {HOSTILE: {"type": HOSTILE, "description": HOSTILE, "default": HOSTILE}},
+    },
+}
+
+
+def evil(connection: ServerConnection, *, listens: bool = True) -> None:
+    """Welcome everybody, answer everything, and then throw them out; all with the same words."""
+    connection.send(WELCOME)
+    said: dict[str, Any] = {"participant": {"id": HOSTILE}, "event": HOSTILE}
+    connection.send(envelope("system.presence", said))
+    connection.send(envelope("chat", {"message": HOSTILE}, **{"from": HOSTILE, "to": [HOSTILE]}))
+    connection.send(envelope(HOSTILE, {HOSTILE: HOSTILE}, **{"from": HOSTILE}))
+    connection.send(envelope("mcp.proposal", {"method": HOSTILE, "params": {"name": HOSTILE}}))
+    connection.send(HOSTILE)
+    if not listens:
+        connection.close(4403, HOSTILE[:30])
+        return
+    for frame in connection:
+        asked = json.loads(frame)
+        if asked.get("kind") not in ("mcp.request", "mcp.proposal", "mcp.reject", "chat"):
+            continue
+        about = {"to": [asked["from"]], "correlationId": asked["id"]}
+        if asked["payload"].get("method") == "tools/list":
+            tools = {"jsonrpc": "2.0", "id": asked["payload"]["id"], "result": {"tools": [TOOL]}}
+            connection.send(envelope("mcp.response", tools, **about, **{"from": asked["to"][0]}))
+            continue
+        error = {"code": -32000, "message": HOSTILE, "data": {"reason": HOSTILE}}
+        answer = {"jsonrpc": "2.0", "id": asked["payload"].get("id"), "error": error}
+        connection.send(envelope("mcp.response", answer, **about, **{"from": "files"}))
+        refused = {"error": HOSTILE, "message": HOSTILE, "details": HOSTILE}
+        connection.send(envelope("system.error", refused, **about))
+        connection.send(envelope("mcp.reject", {"reason": HOSTILE}, **about, **{"from": "files"}))
+        connection.close(4403, HOSTILE[:30])
+        return
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("coloured", [False, True], ids=["pipe", "terminal"])
+def test_no_command_passes_it_on(
+    command: tuple[str, ...],
+    coloured: bool,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with websockets_to(partial(evil, listens=command[0] != "tail")) as url:
+        settings = {"MEUP_URL": url, "MEUP_SPACE": "demo", "MEUP_TOKEN": "a-token-for-nobody"}
+        for name, value in (settings | ({"FORCE_COLOR": "1"} if coloured else {})).items():
+            monkeypatch.setenv(name, value)
+        run(command)
+    out, err = capfd.readouterr()
+    said = out + err
+    assert said
+    # Rich's own colours, which hold nothing of anybody's.
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", said) if coloured else said
+    assert bare.replace("\n", "").isprintable(), repr(bare)
+    assert "a-token-for-nobody" not in said
