@@ -6,8 +6,7 @@ Its members speak by hand: what an envelope's sender was told decides what must 
 import contextlib
 import json
 import signal
-import socket
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER
-from tests.cli.processes import PATIENCE, Running, running
+from tests.cli.processes import PATIENCE, Running
+from tests.faults.gateways import free_port, gateway, space_yaml
 
 pytestmark = pytest.mark.anyio
 
@@ -34,31 +34,6 @@ ACCEPTED = (300, 900, 2_000)
 def anyio_backend() -> str:
     """The members' loop; the gateway chooses its own."""
     return "asyncio"
-
-
-def space_yaml(folder: Path) -> Path:
-    """A gateway's file; its tokens are its participants' names."""
-    names = ["watcher", *(f"s{number}" for number in range(SENDERS))]
-    lines = ["space: {id: demo, dialect: meup/v0.1}", "participants:"]
-    lines += [f"  {name}: {{tokens: [{name}], capabilities: [{{kind: chat}}]}}" for name in names]
-    lines += ["gateway: {messages_per_second: 100000, messages_burst: 100000}"]
-    lines += ["journal: {path: journal.db}"]
-    file = folder / "space.yaml"
-    file.write_text("\n".join(lines), encoding="utf-8")
-    return file
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
-
-
-@contextlib.contextmanager
-def gateway(file: Path, port: int) -> Iterator[Running]:
-    with running("gateway", "--config", str(file), "--port", str(port)) as process:
-        process.until("listening at", stream="err")
-        yield process
 
 
 class Member:
@@ -168,7 +143,8 @@ async def loaded_and_killed(
 
 @pytest.mark.rule("6.journal.kept", "6.journal.again", "6.resume.order")
 async def test_what_was_accepted_is_there_and_comes_once(tmp_path: Path) -> None:
-    file, port = space_yaml(tmp_path), free_port()
+    names = ("watcher", *(f"s{number}" for number in range(SENDERS)))
+    file, port = space_yaml(tmp_path, names), free_port()
     watcher = Member("watcher", port)
     senders = [Sender(f"s{number}", port) for number in range(SENDERS)]
     for number in ACCEPTED:
