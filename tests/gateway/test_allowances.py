@@ -79,6 +79,27 @@ async def test_what_comes_too_fast_is_read_later_and_its_sender_is_told_once() -
             assert gateway.counters.slowed == 1
 
 
+async def test_who_speaks_too_fast_is_not_read_meanwhile() -> None:
+    slow = {"messages_per_second": 0.001, "messages_burst": 2, "stop_timeout": 0.1}
+    async with limited(**slow) as gateway:
+        async with dial(gateway, "alice", close_timeout=0.1) as alice, dial(gateway, "bob") as bob:
+            await read(bob, 2)
+
+            async def speak() -> None:
+                for _ in range(200):
+                    await alice.send(envelope("alice", payload={"text": "x" * 40_000}))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(speak)
+                while (await read(bob))[0]["from"] != "alice":
+                    pass
+                for _ in range(100):  # turns of the gateway's loop, in which it could have read
+                    pong = await bob.ping()
+                    await pong
+                assert gateway.counters.frames_in < 20
+                tasks.cancel_scope.cancel()
+
+
 async def test_a_new_connection_of_who_spoke_too_fast_is_no_way_around_it() -> None:
     async with limited(messages_per_second=1, messages_burst=2) as gateway:
         async with dial(gateway, "alice") as alice:
