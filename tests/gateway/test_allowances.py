@@ -80,7 +80,7 @@ async def test_what_comes_too_fast_is_read_later_and_its_sender_is_told_once() -
 
 
 async def test_who_speaks_too_fast_is_not_read_meanwhile() -> None:
-    slow = {"messages_per_second": 0.001, "messages_burst": 2, "stop_timeout": 0.1}
+    slow = {"messages_per_second": 0.001, "messages_burst": 2, "ping_deadline": 2}
     async with limited(**slow) as gateway:
         async with dial(gateway, "alice", close_timeout=0.1) as alice, dial(gateway, "bob") as bob:
             await read(bob, 2)
