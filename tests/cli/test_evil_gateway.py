@@ -9,7 +9,7 @@ import pytest
 from websockets.sync.server import ServerConnection
 
 from meup_agent.cli.program import run
-from tests.cli.servers import websockets_to
+from tests.cli.servers import answering, websockets_to
 from tests.cli.stage import HOSTILE
 
 COMMANDS = [
@@ -112,3 +112,64 @@ def test_no_command_passes_it_on(
     bare = re.sub(r"\x1b\[[0-9;]*m", "", said) if coloured else said
     assert bare.replace("\n", "").isprintable(), repr(bare)
     assert "a-token-for-nobody" not in said
+
+
+OVER_HTTP = [
+    ("audit",),
+    ("audit", "--proposal", "p1"),
+    ("audit", "--json"),
+    ("withdraw", "p1"),
+    ("fulfill", "p1"),
+    ("reject", "--as", "me", "p1", "unsafe"),
+    ("call", "--as", "me", "files", "read"),
+]
+
+MESSAGES = [
+    {
+        "protocol": "meup/v0.1",
+        "id": each_id,
+        "from": sender,
+        "kind": kind,
+        "seq": number,
+        "payload": {"method": "tools/call", "reason": HOSTILE, "params": {"name": HOSTILE}},
+        "to": [HOSTILE],
+        "correlationId": "p1",
+    }
+    for number, (each_id, sender, kind) in enumerate(
+        [("p1", "me", "mcp.proposal"), (HOSTILE, HOSTILE, "mcp.reject"), ("x", HOSTILE, HOSTILE)], 1
+    )
+]
+
+ANSWERS: dict[str, tuple[int, object]] = {
+    "error": (400, {"error": HOSTILE, "message": HOSTILE, "details": {HOSTILE: HOSTILE}}),
+    "text": (500, HOSTILE),
+    "other": (200, {"id": HOSTILE, "space": HOSTILE}),
+    "page": (
+        200,
+        {"id": "me", "space": "demo", "dialect": HOSTILE, "messages": MESSAGES}
+        | {"seq": 9, "status": HOSTILE, "next": None, "proposals": [MESSAGES[0]]},
+    ),
+}
+
+
+@pytest.mark.parametrize("command", OVER_HTTP, ids=" ".join)
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_no_command_passes_it_on_over_http(
+    command: tuple[str, ...],
+    answer: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    status, said = ANSWERS[answer]
+    body = (said if isinstance(said, str) else json.dumps(said)).encode()
+    head = f"HTTP/1.1 {status} X\x1b[2J\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    reply = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    with answering(reply) as url:
+        address = url.replace("ws://", "http://")
+        settings = {"MEUP_HTTP": address, "MEUP_SPACE": "demo", "MEUP_TOKEN": "a-token-for-nobody"}
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        run(command)
+    out, err = capfd.readouterr()
+    assert (out + err).replace("\n", "").isprintable(), repr(out + err)
+    assert "a-token-for-nobody" not in out + err
