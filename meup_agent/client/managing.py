@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from meup_agent.client.current import parent_in
 from meup_agent.errors import OutcomeUnknown, Refused, UsageError
@@ -14,7 +14,7 @@ from meup_agent.protocol.managing import Grant
 from meup_agent.session.timeouts import checked_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.session import Session
@@ -161,13 +161,17 @@ async def _manage(
     """
     timeout = checked_timeout(timeout)
     answer = _Answer(answered or kind)
-    with _listening(session, answer):
-        said = session.say(kind, payload, to=(to,) if to else ())
-        answer.id = said.id
-        if not answered and not session.table.roster.guarantees.echo:
-            return said  # nobody will say that it was taken
-        with anyio.move_on_after(timeout), session.place_given_free(parent_in(session)):
-            await answer.came.wait()
+    said = session.say(kind, payload, to=(to,) if to else ())
+    answer.id = said.id
+    if not answered and not session.table.roster.guarantees.echo:
+        await checkpoint()
+        return said  # nobody will say that it was taken
+    with (
+        session.told_of(said.id, answer),
+        session.place_given_free(parent_in(session)),
+        anyio.move_on_after(timeout),
+    ):
+        await answer.came.wait()
     if answer.envelope is None:
         raise OutcomeUnknown(
             f"the {kind} was sent, and the gateway did not say in {timeout:g} s what became of it"
@@ -175,15 +179,6 @@ async def _manage(
     if answer.envelope.kind == kinds.SYSTEM_ERROR:
         raise _refused(answer.envelope, kind)
     return answer.envelope
-
-
-@contextmanager
-def _listening(session: Session, answer: _Answer) -> Generator[None]:
-    session.listen(answer)
-    try:
-        yield
-    finally:
-        session.unlisten(answer)
 
 
 def _refused(error: Envelope, kind: str) -> Refused:

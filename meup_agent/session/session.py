@@ -131,6 +131,7 @@ class Session(AsyncContextManagerMixin):
         self._tasks: TaskGroup | None = None
         self._over = ""
         self._watchers: set[Listener] = set()
+        self._asked: set[str] = set()
         self.connections = 0
         """Connections that have welcomed us."""
         self._link = Link(
@@ -320,7 +321,7 @@ class Session(AsyncContextManagerMixin):
         envelope = drop.envelope
         if self.events.observers:
             self.events.dropped(drop)
-        if drop.expected:
+        if drop.expected or not self._asked.isdisjoint(envelope.correlation):
             return
         log.warning(
             "dropped %r %r from %r: %s%s",
@@ -507,9 +508,19 @@ class Session(AsyncContextManagerMixin):
         """Hand every envelope from here on to somebody at once, after it took effect."""
         self._watchers.add(listener)
 
-    def unlisten(self, listener: Listener) -> None:
-        """Hand somebody no more envelopes."""
-        self._watchers.discard(listener)
+    @contextmanager
+    def told_of(self, envelope_id: str, listener: Listener) -> Generator[None]:
+        """Hand every envelope to somebody who waits for what the gateway says of one of ours.
+
+        That it was refused is theirs to report, and no line in the log.
+        """
+        self._watchers.add(listener)
+        self._asked.add(envelope_id)
+        try:
+            yield
+        finally:
+            self._watchers.discard(listener)
+            self._asked.discard(envelope_id)
 
     @contextmanager
     def watch(self) -> Generator[Watcher]:

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -296,3 +297,28 @@ def test_space_file_has_the_participants_of_the_dev_gateway() -> None:
     tokens = [each.tokens for each in written.participants.values()]
     assert all(len(each) == 1 for each in tokens)
     assert len(set(tokens)) == len(tokens)
+
+
+def test_manager_manages_a_space() -> None:
+    config: dict[str, list[dict[str, Any]]] = {
+        "manager": [
+            {"kind": "capability/*"},
+            {"kind": "space/*"},
+            {"kind": "mcp/request", "payload": {"method": "tools/call"}},
+            {"kind": "chat"},
+        ],
+        "proposer": [{"kind": "mcp/proposal"}],
+    }
+    with (
+        Gateway(participants=config).in_thread() as gateway,
+        run_example(gateway, "manager.py", "manager") as manager,
+    ):
+        assert manager.wait() == 0
+    assert manager.stderr == []
+    assert manager.stdout == [
+        "proposer may call add",
+        "not more than we may ourselves: capability_lacking",
+        "proposer may not call add any more",
+        "guest may join",
+        "guest may not join any more",
+    ]

@@ -1,0 +1,36 @@
+"""A manager: it lets others do more or less, and a guest in and out."""
+
+from typing import Any
+
+import anyio
+
+from meup_agent import Agent, Refused
+
+agent = Agent("manager")
+
+ADD: dict[str, Any] = {
+    "kind": "mcp/request",
+    "payload": {"method": "tools/call", "params": {"name": "add"}},
+}
+
+
+async def main() -> None:
+    async with agent.join() as space:
+        grant = await space.grant("proposer", [ADD], reason="it adds well")
+        print(f"{grant.participant} may call add")
+        try:
+            await space.grant("proposer", [{"kind": "mcp/*"}])
+        except Refused as refused:
+            print(f"not more than we may ourselves: {refused.error}")
+        await space.revoke("proposer", grant=grant, reason="that was enough")
+        print(f"{grant.participant} may not call add any more")
+
+        guest = await space.invite("guest", [{"kind": "chat"}])
+        assert guest.token, "hand it on safely: it is told here, and only once"
+        print(f"{guest.participant} may join")
+        await space.kick("guest", reason="it is late")
+        print(f"{guest.participant} may not join any more")
+
+
+if __name__ == "__main__":
+    anyio.run(main)
