@@ -26,7 +26,7 @@ SENDERS = 4
 IN_FLIGHT = 40
 """Envelopes of each sender whose echoes it has not seen."""
 
-ACCEPTED = (300, 900, 2_000)
+ACCEPTED = (200, 600, 1_200)
 """So many have been told to be accepted when the gateway is killed, each time."""
 
 

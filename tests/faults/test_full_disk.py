@@ -1,0 +1,75 @@
+"""A gateway whose disk is full says so, accepts nothing more, and ends."""
+
+import contextlib
+import json
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from meup_agent.cli import exit_codes
+from meup_agent.transport.base import RESUME_HEADER
+from tests.cli.processes import PATIENCE
+from tests.faults.gateways import free_port, gateway, space_yaml
+
+pytestmark = pytest.mark.anyio
+
+ROOM = 1_000_000
+"""Bytes that a file of the gateway may have: the system refuses what is beyond."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def accepted_in(folder: Path) -> list[str]:
+    with closing(sqlite3.connect(folder / "journal.db")) as connection:
+        rows = connection.execute("SELECT id FROM envelope WHERE kind = 'chat' ORDER BY seq")
+        return [id for (id,) in rows]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits another process as Linux does")
+async def test_what_could_not_be_kept_is_not_accepted(tmp_path: Path) -> None:
+    import resource
+
+    file, port = space_yaml(tmp_path, ("alice",)), free_port()
+    accepted: list[str] = []
+    with gateway(file, port) as process:
+        resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (ROOM, ROOM))
+        async with connect(
+            f"ws://127.0.0.1:{port}/ws?space=demo",
+            additional_headers={"Authorization": "Bearer alice", RESUME_HEADER: "1"},
+            compression=None,
+            max_queue=None,
+        ) as alice:
+
+            async def hear() -> None:
+                with contextlib.suppress(ConnectionClosed):
+                    while True:
+                        said: dict[str, Any] = json.loads(await alice.recv())
+                        if said["kind"] == "chat":
+                            accepted.append(said["id"])
+
+            with anyio.fail_after(PATIENCE):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(hear)
+                    header = {"protocol": "meup/v0.1", "from": "alice", "kind": "chat"}
+                    with contextlib.suppress(ConnectionClosed):
+                        for number in range(10_000):
+                            payload = {"message": "x" * 1_000}
+                            await alice.send(
+                                json.dumps({**header, "id": str(number), "payload": payload})
+                            )
+            assert alice.close_code == 1012
+        assert process.end() == exit_codes.FAILED
+    assert "Traceback" not in process.err
+    assert f"the journal {tmp_path / 'journal.db'} cannot be written: " in process.err
+    assert 100 < len(accepted) < 10_000
+    assert accepted == accepted_in(tmp_path)
