@@ -50,6 +50,7 @@ NO_LIMITS = {
         "listening.READ_BUFFER_BYTES",
         "table.SPARE_TIMERS",
     ),
+    *("catch_up.PAGE", "journal.ENTRY_BYTES"),
     "capabilities.MAX_KINDS_REMEMBERED",
     # Where a short cut ends; what is beyond takes the long way.
     *("joining.MAX_JOINED_KEYS", "joining.MAX_JOINED_LEVELS"),

@@ -1,0 +1,67 @@
+"""The page about the gateway names every key of its file, and every variable of its environment."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from meup_agent.gateway.auth import hash_token
+from meup_agent.gateway.config import Limits
+from meup_agent.gateway.files import load_config
+from meup_agent.gateway.forms import DefaultsForm, OurFile, ParticipantForm, SpaceForm
+from meup_agent.gateway.settings import SECTIONS, Settings, variable_of
+from tests.programs import ROOT
+
+PAGE = (ROOT / "docs" / "reference" / "gateway.md").read_text(encoding="utf-8")
+HOW_TO = (ROOT / "docs" / "how-to" / "run-a-gateway.md").read_text(encoding="utf-8")
+
+LIMITS = set(Limits.__dataclass_fields__)
+
+
+def rows() -> list[list[str]]:
+    """The cells of every row of a table, without their backticks at both ends."""
+    lines = [line for line in PAGE.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def key_of(setting: str) -> str:
+    section = next((each for each in SECTIONS if setting.startswith(f"{each}_")), None)
+    return f"gateway.{setting}" if section is None else setting.replace("_", ".", 1)
+
+
+def test_every_setting_has_a_row_with_its_variable() -> None:
+    shown = {row[0].strip("`"): row[1].strip("`") for row in rows() if "MEUP_GATEWAY_" in row[1]}
+    assert shown.pop("gateway.<limit>") == "MEUP_GATEWAY_<LIMIT>"
+    settings = set(Settings.model_fields) - LIMITS
+    assert shown == {key_of(name): variable_of(name) for name in settings}
+
+
+def keys(form: type[BaseModel], place: str) -> set[str]:
+    return {f"{place}.{name}" for name in form.model_fields}
+
+
+def test_every_key_of_spaces_and_participants_has_a_row() -> None:
+    space, participant = "spaces.<space>", "spaces.<space>.participants.<id>"
+    expected = {space, participant, "defaults.capabilities", f"{space}.defaults.capabilities"}
+    expected |= keys(SpaceForm, space) - {f"{space}.participants", f"{space}.defaults"}
+    expected |= keys(ParticipantForm, participant)
+    assert set(DefaultsForm.model_fields) == {"capabilities"}
+    shown = {row[0].strip("`") for row in rows()}
+    assert {key for key in shown if key.startswith(("spaces.", "defaults."))} == expected
+    assert set(OurFile.model_fields) == {"spaces", "defaults", "gateway", *SECTIONS}
+
+
+@pytest.mark.parametrize(
+    "block", re.findall(r"```yaml\n(gateway:.*?)```", HOW_TO, re.DOTALL), ids=["tls"]
+)
+def test_settings_of_the_how_to_are_understood(block: str, tmp_path: Path) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text("spaces: {demo: {participants: {}}}\n" + block)
+    assert load_config(file).tls is not None
+
+
+def test_token_and_hash_of_the_how_to_belong_together() -> None:
+    token = re.search(r"^token: (\S+)$", HOW_TO, re.MULTILINE)
+    assert token
+    assert re.findall(r"sha256:\w+", HOW_TO) == [hash_token(token[1])] * 2
