@@ -30,7 +30,7 @@ NO_LIMITS = {
     *("admission.OVERLOADED", "base.ABNORMAL", "base.INVALID", "base.TOO_BIG"),
     *("connection.NORMAL", "connection.LOST", "framing.BINARY", "framing.CONTINUATION"),
     *("framing.PROTOCOL_ERROR", "framing.TEXT", "framing.TOO_BIG", "host.TAKEN_OVER"),
-    *("member.TOO_SLOW", "server.RESTARTING", "script.INTERRUPTED"),
+    *("catch_up.TOO_SLOW", "member.TOO_SLOW", "server.RESTARTING", "script.INTERRUPTED"),
     *("payloads.EXCHANGE_ERROR", "payloads.INTERNAL_ERROR", "payloads.INVALID_PARAMS"),
     *("payloads.INVALID_REQUEST", "payloads.METHOD_NOT_FOUND"),
     *("events.KICKED", "events.NORMAL", "mount.RESTARTING", "sockets.LOST"),
