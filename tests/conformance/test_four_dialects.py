@@ -9,7 +9,16 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from meup_agent import Agent, Context, Proposal, ProposalRejected, Reason, Settings, Space
+from meup_agent import (
+    Agent,
+    Context,
+    Proposal,
+    ProposalRejected,
+    Reason,
+    Refused,
+    Settings,
+    Space,
+)
 from meup_agent.gateway.embedded import ThreadedGateway
 from meup_agent.protocol.dialects import DIALECTS, decode
 from meup_agent.protocol.guarantees import OURS
@@ -22,7 +31,7 @@ from tests.existing.versions import MEUP_V02, MEW_V04
 MAY: dict[str, list[dict[str, Any]]] = {
     "proposer": [{"kind": "mcp/proposal"}, {"kind": "chat"}],
     "reviewer": [{"kind": "mcp/reject"}, {"kind": "chat"}],
-    "approver": [{"kind": "mcp/*"}, {"kind": "chat"}],
+    "approver": [{"kind": "mcp/*"}, {"kind": "chat"}, {"kind": "capability/*"}],
     "files": [{"kind": "mcp/response"}, {"kind": "chat"}],
 }
 SPEAKS = {"proposer": MCPX, "reviewer": V01, "files": V02, "approver": V04}
@@ -297,21 +306,22 @@ class People:
             await proposal.fulfill()
 
     async def join(self, stack: AsyncExitStack) -> Space:
-        for name, agent in self.agents.items():
-            space = await stack.enter_async_context(
-                agent.join(
-                    self.place.connector()
-                    if isinstance(self.place, MemorySpace)
-                    else websocket_connector(self.place.url, space="demo"),
-                    token=self.place.token(name),
-                    settings=SETTINGS[name],
-                )
+        """Lets all of them in; the proposer's view of the space."""
+        return {name: await self.join_as(name, stack) for name in self.agents}["proposer"]
+
+    async def join_as(self, name: str, stack: AsyncExitStack) -> Space:
+        space = await stack.enter_async_context(
+            self.agents[name].join(
+                self.place.connector()
+                if isinstance(self.place, MemorySpace)
+                else websocket_connector(self.place.url, space="demo"),
+                token=self.place.token(name),
+                settings=SETTINGS[name],
             )
-            assert space.dialect == SPEAKS[name]
-            assert space.guarantees == OURS
-            if name == "proposer":
-                proposing = space
-        return proposing
+        )
+        assert space.dialect == SPEAKS[name]
+        assert space.guarantees == OURS
+        return space
 
 
 @pytest.mark.anyio
@@ -343,6 +353,37 @@ async def test_a_withdrawal_in_one_dialect_stops_what_runs_in_another(
                 await proposal.withdraw(Reason.POLICY)
                 await people.ended.wait()
     assert people.stopped == ["policy"]
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("1.one_space")
+async def test_a_revocation_in_one_dialect_stops_what_others_asked_for(
+    place: MemorySpace | ThreadedGateway,
+) -> None:
+    """The gateway's own cancel is understood in each dialect, whichever the request was in."""
+    people = People(place)
+    allowed: list[dict[str, Any]] = [{"kind": "mcp/request", "payload": {"method": "tools/*"}}]
+    refused: list[Refused] = []
+
+    async def call(space: Space) -> None:
+        try:
+            await space.call("files", "wait")
+        except Refused as error:
+            refused.append(error)
+
+    with anyio.fail_after(20):
+        async with AsyncExitStack() as stack:
+            spaces = {name: await people.join_as(name, stack) for name in people.agents}
+            for asks, manages in (("proposer", "approver"), ("reviewer", "approver")):
+                people.running, people.ended = anyio.Event(), anyio.Event()
+                grant = await spaces[manages].grant(asks, allowed)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(call, spaces[asks])
+                    await people.running.wait()
+                    await spaces[manages].revoke(asks, grant=grant)
+                    await people.ended.wait()
+    assert people.stopped == ["revoked", "revoked"]
+    assert [each.error for each in refused] == ["revoked", "revoked"]
 
 
 # --- participants as the existing ones, unchanged -----------------------------------------------
