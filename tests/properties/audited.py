@@ -1,0 +1,59 @@
+"""What an audit makes of a world: the gateway's order decides, whatever participants saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from meup_agent.protocol.audit import Audit, What
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange import ProposalKey, ProposalRecord
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.space.journal import Entry
+
+
+def folded(log: Iterable[Envelope]) -> Audit:
+    """The audit of everything that a gateway ordered."""
+    audit = Audit()
+    for seq, envelope in enumerate(log, 1):
+        audit.take(Entry(seq, "demo", seq, envelope))
+    return audit
+
+
+def check_audit(log: list[Envelope], expected: Mapping[ProposalKey, str]) -> None:
+    """The audit has every proposal once, in the state that the order gives it.
+
+    Args:
+        log: What the gateway ordered.
+        expected: What becomes of each proposal, read from the order alone.
+    """
+    audit = folded(log)
+    found = {item.record.key: item for item in audit.proposals}
+    assert len(found) == len(audit.proposals), "a proposal is there twice"
+    assert found.keys() == expected.keys()
+    for key, item in found.items():
+        # That a rejection counts, others see as the withdrawal that follows it (PROTOCOL 4.5).
+        is_rejected = item.state is ProposalState.REJECTED
+        seen = ProposalState.WITHDRAWN if is_rejected else item.state
+        assert seen == expected[key], (key, item.state, expected[key])
+        assert (item.decision is None) == item.state.is_pending
+        if item.decision is not None:
+            assert item.decision.step in item.steps
+        if is_rejected:
+            assert item.decision is not None
+            assert item.decision.step.what is What.REJECTED
+        assert [step.seq for step in item.steps] == sorted(step.seq for step in item.steps)
+
+
+def check_own(log: Iterable[Envelope], records: Iterable[ProposalRecord]) -> None:
+    """Where nothing was lost, the audit never says less than a proposer's own record.
+
+    A proposer that takes a rejection for an answer says so by its withdrawal. Only what crossed
+    that on its way may be otherwise: a fulfillment that was ordered before it.
+    """
+    found = {item.record.key: item for item in folded(log).proposals}
+    for record in records:
+        item = found.get(record.key)
+        if item is None or record.state is not ProposalState.REJECTED or not item.decision:
+            continue
+        crossed = any(step.what is What.REQUESTED for step in item.steps)
+        assert item.state is ProposalState.REJECTED or crossed, (record.key, item.state)
