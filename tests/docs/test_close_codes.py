@@ -34,7 +34,9 @@ SAID = {
 STATUSES = {
     admission.BAD_REQUEST,
     admission.TOKEN_REFUSED,
+    admission.KICKED,
     admission.NO_SUCH_SPACE,
+    admission.TOO_MANY,
     admission.OVERLOADED,
 }
 CODES = {
