@@ -28,8 +28,12 @@ from meup_agent.cli.failures import (
 )
 from meup_agent.cli.fulfill import fulfill
 from meup_agent.cli.gateway import gateway
+from meup_agent.cli.grant import grant
+from meup_agent.cli.invite import invite
+from meup_agent.cli.kick import kick
 from meup_agent.cli.propose import propose
 from meup_agent.cli.reject import reject
+from meup_agent.cli.revoke import revoke
 from meup_agent.cli.run import run as run_agent
 from meup_agent.cli.tail import tail
 from meup_agent.cli.token import token
@@ -49,8 +53,12 @@ app.command("demo")(demo)
 app.command("doctor")(doctor)
 app.command("fulfill")(fulfill)
 app.command("gateway")(gateway)
+app.command("grant")(grant)
+app.command("invite")(invite)
+app.command("kick")(kick)
 app.command("propose")(propose)
 app.command("reject")(reject)
+app.command("revoke")(revoke)
 app.command("run")(run_agent)
 app.command("tail")(tail)
 app.add_typer(token)
