@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
+from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope
 
@@ -77,18 +78,20 @@ def _problem(envelope: Envelope, fields: dict[str, Any]) -> str | None:
     """What is wrong with an envelope, in one sentence."""
     if not envelope.protocol:
         return "the envelope has no 'protocol'"
-    if "payload" not in fields:
-        return "the envelope has no 'payload'"
-    if not isinstance(fields["payload"], dict):
+    if not isinstance(fields.get("payload"), dict):
+        if "payload" not in fields:
+            return "the envelope has no 'payload'"
         return "the envelope's 'payload' is not an object"
-    for field, name in (("id", envelope.id), ("kind", envelope.kind)):
-        if not is_name(name):
-            return _unfit(field)
+    if not is_name(envelope.id):
+        return _unfit("id")
+    if envelope.kind not in kinds.KINDS and not is_name(envelope.kind):
+        return _unfit("kind")
     for field, names in (("to", envelope.to), ("correlation", envelope.correlation)):
         if len(names) > MAX_NAMED:
             return f"the envelope's {field!r} names {len(names)}; at most {MAX_NAMED} are taken"
-        if not all(map(is_name, names)):
-            return _unfit(field)
+        for name in names:
+            if not is_name(name):
+                return _unfit(field)
     return None
 
 

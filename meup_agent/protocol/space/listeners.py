@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ class Listeners:
         Those that it names come first: somebody waits for them, and not for the onlookers.
         """
         made = {form: frame(entry, form) for form in self._by_form}
-        named = entry.envelope.to
-        first = self._named(named) if named else {}
+        first = self._named(entry.envelope.to)
         for listener in first:
             packed = made[listener.form]
             if packed is not None:
@@ -117,11 +116,16 @@ class Listeners:
         delivered = 0
         for form, group in self._by_form.items():
             packed = made[form]
-            if packed is not None:
-                delivered += len(group)
+            if packed is None:
+                continue
+            delivered += len(group)
+            if first:
                 for listener in group.values():
-                    if not first or listener not in first:
+                    if listener not in first:
                         listener.deliver(packed)
+            else:
+                for listener in group.values():
+                    listener.deliver(packed)
         return delivered
 
     def tell(self, listener: Listener, packed: bytes | None) -> None:
@@ -134,9 +138,14 @@ class Listeners:
         else:
             waiting.hold(packed)
 
-    def _named(self, names: tuple[str, ...]) -> dict[Listener, None]:
+    def _named(self, names: tuple[str, ...]) -> Collection[Listener]:
+        """Those of these names who are here, each once."""
         here = self._by_name
-        return dict.fromkeys([here[name] for name in names if name in here])
+        # Most envelopes name one, and looking into a tuple of one takes no hash.
+        if len(names) == 1:
+            name = names[0]
+            return (here[name],) if name in here else ()
+        return dict.fromkeys(here[name] for name in names if name in here)
 
 
 def _name(listener: Listener) -> str | None:
