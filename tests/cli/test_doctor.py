@@ -118,7 +118,7 @@ async def test_a_good_space_is_told_in_full(ours: ThreadedGateway) -> None:
     assert report.connected
     assert (report.me, report.participants) == ("ann", ("ann",))
     assert (report.asked, report.adopted) == ("meup/v0.1", "meup/v0.1")
-    assert report.guarantees == Guarantees(identity_checked=True, echo=True)
+    assert report.guarantees == Guarantees(identity_checked=True, echo=True, resume=True)
     assert report.said_guarantees
     assert report.capabilities
     assert report.round_trip is not None

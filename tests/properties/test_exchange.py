@@ -45,11 +45,21 @@ def chosen(options: list[T], number: int) -> T:
 class Exchanges(RuleBasedStateMachine):
     """What participants, connections and the gateway can do, in any order."""
 
-    @initialize(count=st.integers(2, 4), handlers=st.sampled_from([64, 1, 2]), calm=st.booleans())
-    def begin(self, count: int, handlers: int, calm: bool) -> None:
-        """In a calm world only the order is left to chance; in the other one things break."""
-        self.world = World(count, handlers=handlers)
+    @initialize(
+        count=st.integers(2, 4),
+        handlers=st.sampled_from([64, 1, 2]),
+        calm=st.booleans(),
+        resumes=st.booleans(),
+        forgets=st.booleans(),
+    )
+    def begin(self, count: int, handlers: int, calm: bool, resumes: bool, forgets: bool) -> None:
+        """In a calm world only the order is left to chance; in the other one things break.
+
+        Where the gateway resumes and forgets nothing, nothing is lost although they do.
+        """
+        self.world = World(count, handlers=handlers, resumes=resumes)
         self.calm = calm
+        self.forgets = forgets
 
     # --- who is there, and what may happen next ---
 
@@ -240,9 +250,14 @@ class Exchanges(RuleBasedStateMachine):
         self.arrive(at_once)
 
     @precondition(lambda self: not self.calm)
-    @rule()
-    def restart(self) -> None:
-        self.world.restart()
+    @rule(remembers=st.booleans())
+    def restart(self, remembers: bool) -> None:
+        self.world.restart(remembers=remembers or not self.forgets)
+
+    @precondition(lambda self: not self.calm and self.forgets and self.world.history)
+    @rule(count=st.integers(1, 20))
+    def forget(self, count: int) -> None:
+        self.world.forget(count)
 
     @precondition(lambda self: not self.calm)
     @rule(seconds=st.sampled_from([0.5, 6.0, 31.0, 70.0]))
@@ -265,7 +280,7 @@ class Exchanges(RuleBasedStateMachine):
             self.world.settle()
 
 
-@pytest.mark.rule("race.any_order")
+@pytest.mark.rule("race.any_order", "6.resume.accepted", "6.resume.sent_again", "6.resume.once")
 def test_exchanges_hold_their_invariants_in_any_order() -> None:
     run_state_machine_as_test(
         Exchanges,

@@ -1,8 +1,9 @@
 """A space in miniature: a few exchange tables, a gateway that interleaves as it is told, no clock.
 
-Frames are in flight on both ways of each connection and are lost with it. The world checks, at each
-step, what must hold at each step; :meth:`World.settle` brings everybody back, lets everything end,
-and checks what must hold then.
+Frames are in flight on both ways of each connection and are lost with it. In some worlds the
+gateway numbers what it says, and who comes back reads what it missed: there nothing is lost at all,
+unless the gateway forgets it. The world checks, at each step, what must hold at each step;
+:meth:`World.settle` brings everybody back, lets everything end, and checks what must hold then.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import (
     Cancel,
+    CaughtUp,
     Drop,
     Effect,
     ExchangeTable,
@@ -36,9 +38,12 @@ from meup_agent.protocol.exchange import (
     Wake,
     Work,
 )
+from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Ending, Fulfilled, GatewayRefused, Responded
+from meup_agent.protocol.outcomes import Ending, Fulfilled, GatewayRefused, Responded, Unknown
 from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.protocol.resume import ARRIVED
+from tests.properties.audited import check_audit, check_own
 
 DIALECT = "meup/v0.1"
 CAPABILITIES = [{"kind": "mcp/request"}, {"kind": "mcp/proposal"}]
@@ -82,8 +87,14 @@ class Participant:
         """Fulfilling requests of proposals that we missed: two of one cannot be told apart."""
         self.urgent: deque[Send] = deque()
         self.ordered: deque[Send] = deque()
+        self.unaccepted: dict[str, Send] = {}
+        """What was sent to a gateway that numbers it, and has not come back."""
+        self.owed: set[str] = set()
+        """What was sent, and must be taken unless it is refused, or nobody waits for it."""
+        self.copied: dict[str, str] = {}
+        self._first_said: dict[tuple[Any, ...], str] = {}
         self.uplink: deque[bytes] = deque()
-        self.downlink: deque[bytes] = deque()
+        self.downlink: deque[tuple[bytes, int | None]] = deque()
         self.online = False
         self.shut_down = False
         self._ids = 0
@@ -104,6 +115,7 @@ class Participant:
             match effect:
                 case Send():
                     self._check_said(effect)
+                    self._note_copy(effect)
                     lane = self.urgent if effect.priority is Priority.END else self.ordered
                     if all(waiting.draft.id != effect.draft.id for waiting in lane):
                         lane.append(effect)
@@ -123,14 +135,48 @@ class Participant:
                 case Wake():
                     assert effect.key in self.endings, "somebody was woken who does not wait"
                     assert self.endings[effect.key] is None, "a waiter was woken twice"
+                    self._check_known(effect)
+                    self._take_back(effect.key.id)
                     self.endings[effect.key] = effect.ending
                     self.ended_at[effect.key] = self.world.now
                     self._resume(effect.key)
+                case CaughtUp():
+                    self._caught_up(complete=effect.gap is None)
                 case Progressed() | Drop():
                     pass
         assert all(self.endings[key] is not None for key in ended_with), (
             "something outlived the handler that it belongs to"
         )
+
+    def _check_known(self, wake: Wake) -> None:
+        """Where nothing is lost, nothing that was sent ends unknown once we have caught up."""
+        table, world = self.table, self.world
+        waits = any(send.draft.id == wake.key.id for send in self.ordered)
+        if world.resumes and world.lossless and table.connected and table.caught_up and not waits:
+            assert not isinstance(wake.ending, Unknown), "an end is unknown and nothing was lost"
+
+    def _take_back(self, opening: str) -> None:
+        """Nobody waits for it any more, so it is not sent again."""
+        self.unaccepted.pop(opening, None)
+        self.owed.discard(opening)
+        self.ordered = deque(each for each in self.ordered if each.draft.id != opening)
+
+    def _caught_up(self, *, complete: bool) -> None:
+        """Send again what the gateway has not taken, before anything else."""
+        lost = [] if not complete else list(self.unaccepted.values())
+        self.unaccepted.clear()
+        for send in reversed(lost):
+            lane = self.urgent if send.priority is Priority.END else self.ordered
+            if all(waiting.draft.id != send.draft.id for waiting in lane):
+                lane.appendleft(send)
+
+    def _note_copy(self, send: Send) -> None:
+        """What is said again to a gateway that delivers nothing twice has another id."""
+        said = send.draft
+        mark = (said.kind, said.to, said.correlation, said.raw_payload)
+        first = self._first_said.setdefault(mark, said.id)
+        if send.again and first != said.id:
+            self.copied[said.id] = first
 
     def _check_said(self, send: Send) -> None:
         said = send.draft
@@ -160,6 +206,8 @@ class Participant:
         """Hand one envelope to the connection."""
         if not self.online or not self.table.connected or not (self.urgent or self.ordered):
             return False
+        if not self.table.caught_up:
+            return False
         send = self.urgent.popleft() if self.urgent else self.ordered.popleft()
         if send.priority is Priority.OPEN:
             fulfills = self.fulfills.get(send.draft.id)
@@ -169,6 +217,9 @@ class Participant:
                     "a fulfillment was sent after its withdraw had been seen"
                 )
             self.apply(self.table.sent(send.draft.id, self.world.now))
+        if self.table.seq is not None:
+            self.unaccepted[send.draft.id] = send
+            self.owed.add(send.draft.id)
         self.uplink.append(encode(send.draft, DIALECT))
         return True
 
@@ -176,9 +227,16 @@ class Participant:
         """Take one frame from the connection; a fault may deliver it twice."""
         if not self.downlink:
             return False
-        frame = self.downlink.popleft()
+        frame, seq = self.downlink.popleft()
         for _ in range(2 if twice else 1):
-            self.apply(self.table.receive(decode(frame), self.world.now))
+            envelope = decode(frame)
+            if seq is not None and envelope.sender == self.name:
+                self.unaccepted.pop(envelope.id, None)
+            elif envelope.kind == kinds.SYSTEM_ERROR:
+                for name in envelope.correlation:
+                    self.unaccepted.pop(name, None)
+                    self.owed.discard(name)
+            self.apply(self.table.receive(envelope, self.world.now, seq))
         return True
 
     # --- what a program does ---
@@ -301,10 +359,20 @@ class Participant:
 
 
 class World:
-    """Participants around one gateway."""
+    """Participants around one gateway.
 
-    def __init__(self, count: int, *, handlers: int = 64) -> None:
+    Args:
+        count: How many.
+        handlers: How many handlers each runs at once.
+        resumes: The gateway numbers what it says, and who comes back reads what it missed.
+    """
+
+    def __init__(self, count: int, *, handlers: int = 64, resumes: bool = False) -> None:
         self.now = 1000.0
+        self.resumes = resumes
+        self.seq = self.floor = 1_000_000
+        self.history: list[tuple[int, bytes]] = []
+        self.recent: dict[tuple[str, str], tuple[Any, int]] = {}
         limits = Limits(handlers=handlers, queued=8)
         self.names = [f"p{number}" for number in range(count)]
         self.participants = {name: Participant(self, name, limits) for name in self.names}
@@ -325,9 +393,16 @@ class World:
     def _gateway_says(self, kind: str, payload: Any, readers: Iterable[str], **header: Any) -> None:
         self._ids += 1
         envelope = draft(kind, payload, id=f"g-{self._ids}", sender=kinds.GATEWAY, **header)
+        self._deliver(encode(envelope, DIALECT), readers, private=bool(envelope.to))
+
+    def _deliver(self, frame: bytes, readers: Iterable[str], *, private: bool = False) -> None:
+        """Put a frame on the way to those who are there, and into history if it is for all."""
+        if self.resumes and not private:
+            self.seq += 1
+            self.history.append((self.seq, frame))
         for name in readers:
             if self.participants[name].online:
-                self.participants[name].downlink.append(encode(envelope, DIALECT))
+                self.participants[name].downlink.append((frame, self.seq if self.resumes else None))
 
     def connect(self, name: str) -> None:
         """A new connection: a welcome, and a join for all."""
@@ -340,9 +415,38 @@ class World:
         described = {other: {"id": other, "capabilities": CAPABILITIES} for other in self.present}
         others = [described[other] for other in self.present if other != name]
         welcome = {"you": described[name], "participants": others}
-        self._gateway_says(kinds.SYSTEM_WELCOME, welcome, [name], to=(name,))
-        joined = {"event": "join", "participant": described[name]}
+        joined: dict[str, Any] = {"event": "join", "participant": described[name]}
+        if self.resumes:
+            self._resume(participant, welcome, joined)
+        else:
+            self._gateway_says(kinds.SYSTEM_WELCOME, welcome, [name], to=(name,))
         self._gateway_says(kinds.SYSTEM_PRESENCE, joined, self.names)
+
+    def _resume(
+        self, participant: Participant, welcome: dict[str, Any], joined: dict[str, Any]
+    ) -> None:
+        """Welcome somebody with what it missed, and say of it that it needs nothing else."""
+        seen = participant.table.seq
+        gap = seen is not None and not self.floor <= seen <= self.seq
+        begin = self.seq if seen is None else self.floor if gap else seen
+        if seen is None:
+            participant.unaccepted.clear()
+        welcome |= {"resumed": seen is not None, "until": self.seq, "gap": gap, **said_by(OURS)}
+        joined[ARRIVED] = "new" if seen is None else "gap" if gap else "resumed"
+        until, self.seq = self.seq, begin
+        self._gateway_says(
+            kinds.SYSTEM_WELCOME, welcome, [participant.name], to=(participant.name,)
+        )
+        self.seq = until
+        participant.downlink += [(frame, seq) for seq, frame in self.history if seq > begin]
+
+    def forget(self, count: int) -> None:
+        """The gateway has no room for its oldest words any more."""
+        forgotten, self.history = self.history[:count], self.history[count:]
+        if forgotten:
+            self.floor = forgotten[-1][0]
+            if any(self.floor > (each.table.seq or 0) for each in self.participants.values()):
+                self.lossless = False
 
     def drop(self, name: str, *, arrived: int, noticed: bool) -> None:
         """A connection breaks: what is in flight is lost, but for what had arrived already."""
@@ -351,7 +455,8 @@ class World:
             return
         for _ in range(arrived):
             self.route(name)
-        self.lossless = False
+        if not self.resumes:
+            self.lossless = False
         welcomed = participant.table.connected
         participant.online = False
         participant.uplink.clear()
@@ -363,11 +468,21 @@ class World:
             left = {"event": "leave", "participant": {"id": name}}
             self._gateway_says(kinds.SYSTEM_PRESENCE, left, self.names)
 
-    def restart(self) -> None:
-        """The gateway is killed and started again: every connection breaks."""
+    def restart(self, *, remembers: bool = False) -> None:
+        """The gateway is killed and started again: every connection breaks.
+
+        Args:
+            remembers: It has written down what it took, so only who is there is forgotten.
+        """
         for name in self.names:
             self.drop(name, arrived=0, noticed=False)
         self.present.clear()
+        if not remembers:
+            self.lossless = False
+            self.seq += 1000
+            self.floor = self.seq
+            self.history.clear()
+            self.recent.clear()
 
     def route(self, name: str) -> bool:
         """Order one envelope of a participant, and put it on everybody's way."""
@@ -375,10 +490,15 @@ class World:
         if not uplink:
             return False
         frame = uplink.popleft()
-        self.log.append(decode(frame))
-        for participant in self.participants.values():
-            if participant.online:
-                participant.downlink.append(frame)
+        envelope = decode(frame)
+        mark = (envelope.kind, envelope.to, envelope.correlation, envelope.raw_payload)
+        known = self.recent.get((name, envelope.id))
+        if self.resumes and known is not None and known[0] == mark:
+            self.participants[name].downlink.append((frame, known[1]))
+            return True
+        self.log.append(envelope)
+        self._deliver(frame, self.names)
+        self.recent[name, envelope.id] = (mark, self.seq)
         return True
 
     def refuse(self, name: str) -> bool:
@@ -437,6 +557,9 @@ class World:
             assert (participant.table.running, participant.table.queued) == (0, 0)
             assert participant.table.next_deadline() is None, "a timer was left"
         self._check_answers()
+        self._check_taken()
+        for part in (len(self.log) // 3, len(self.log) // 2, len(self.log)):
+            check_audit(self.log[:part], states(self.log[:part]))
         if self.lossless:
             self._check_ledgers()
 
@@ -482,19 +605,37 @@ class World:
         for envelope in self.log:
             if envelope.kind == kinds.MCP_RESPONSE:
                 request = envelope.correlation[0]
-                answers.setdefault((envelope.sender, request), set()).add(envelope.id)
+                said = self.participants[envelope.sender].copied.get(envelope.id, envelope.id)
+                answers.setdefault((envelope.sender, request), set()).add(said)
                 data = payloads.as_object(envelope.payload_object.get("error")).get("data")
                 proposal = proposal_of.get(request)
                 blind = request in self.participants[envelope.sender].blind
                 if proposal is not None and data is None and not blind:
-                    ran.setdefault((envelope.sender, proposal), set()).add(envelope.id)
+                    ran.setdefault((envelope.sender, proposal), set()).add(said)
         assert all(len(ids) == 1 for ids in answers.values()), "a request was answered twice"
         assert all(len(ids) == 1 for ids in ran.values()), "a proposal was carried out twice"
+
+    def _check_taken(self) -> None:
+        """A gateway that resumes has taken everything once, and none of it under two ids."""
+        if not self.resumes:
+            return
+        for participant in self.participants.values():
+            assert not participant.unaccepted, "what was said has not come back"
+        if self.lossless:
+            names = [(envelope.sender, envelope.id) for envelope in self.log]
+            assert len(set(names)) == len(names), "something was taken twice"
+            taken = {name for _, name in names}
+            for participant in self.participants.values():
+                assert participant.owed <= taken, "something that was said is lost"
+            for participant in self.participants.values():
+                assert not participant.copied, "something was said again that nobody missed"
 
     def _check_ledgers(self) -> None:
         """With nothing lost, each ledger says what the gateway ordered."""
         expected = states(self.log)
         for participant in self.participants.values():
+            own = participant.table.ledger.records(self.now)
+            check_own(self.log, [each for each in own if each.key.proposer == participant.name])
             for record in participant.table.ledger.records(self.now):
                 state = expected.get(record.key)
                 if record.key.proposer != participant.name:
