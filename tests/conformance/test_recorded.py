@@ -1,0 +1,110 @@
+"""What the existing TypeScript participants were recorded to say, said to this gateway."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+from meup_agent.gateway.config import Config, SpaceConfig, participant
+from meup_agent.gateway.embedded import Gateway
+from tests.conformance.wire import PATIENCE, V02, V04, Json, Site
+
+CAPTURES = Path(__file__).parent.parent / "vectors" / "captures"
+RECORDED = {V02: "ts-participants-meup02.jsonl", V04: "ts-participants-mew04.jsonl"}
+BY_HAND = {"human", "proposer", "tester"}
+UNHEARD = {"system/heartbeat", "system/register"}
+
+
+def recorded(dialect: str) -> Iterator[Json]:
+    for line in (CAPTURES / RECORDED[dialect]).read_text(encoding="utf-8").splitlines():
+        yield json.loads(line)
+
+
+def home(dialect: str) -> Config:
+    """The space that they joined, and who has which token there."""
+    joins = [said for said in map(frame_of, recorded(dialect)) if said.get("type") == "join"]
+    (space,) = {said["space"] for said in joins}
+    tokens = {said["participantId"]: said["token"] for said in joins}
+    people = {name: participant(name, [{"kind": "*"}], (token,)) for name, token in tokens.items()}
+    people["onlooker"] = participant("onlooker", [], ("onlooker-token",))
+    return Config((SpaceConfig(space, people, dialect=dialect),))
+
+
+def frame_of(record: Json) -> Json:
+    """What a participant said; nothing, if it is something else."""
+    said = record.get("env")
+    if record["dir"] != "c2g" or not isinstance(said, dict):
+        return {}
+    # Whoever drove the recording left that out of what they wrote by hand; no participant does.
+    by_hand = record["who"] in BY_HAND and "kind" in said
+    return {"from": record["who"], **said} if by_hand else said
+
+
+class Replay:
+    """The recorded connections, each frame sent when the one before it was answered."""
+
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        self._url = url
+        self._stack = stack
+        self._open: dict[int, ClientConnection] = {}
+        self.accepted: list[Json] = []
+        self.refused: list[tuple[str, str, str]] = []
+
+    def play(self, record: Json) -> None:
+        number, said = record["conn"], frame_of(record)
+        if record["dir"] == "open":
+            headers = record.get("headers", {})
+            offered = headers.pop("Sec-WebSocket-Extensions", "")
+            self._open[number] = self._stack.enter_context(
+                connect(
+                    self._url + record["path"],
+                    additional_headers=headers,
+                    compression="deflate" if "permessage-deflate" in offered else None,
+                    open_timeout=PATIENCE,
+                    close_timeout=0.2,
+                )
+            )
+        elif record["dir"] == "close" and number in self._open:
+            self._open.pop(number).close()
+        elif said:
+            self._say(self._open[number], said)
+
+    def _say(self, socket: ClientConnection, said: Json) -> None:
+        socket.send(json.dumps(said))
+        if said.get("kind") in UNHEARD:
+            return
+        for heard in map(json.loads, iter(lambda: socket.recv(PATIENCE), "")):
+            if said.get("type") == "join" and heard["kind"] == "system/welcome":
+                assert heard["payload"]["you"]["id"] == said["participantId"]
+                return
+            if (heard["from"], heard["id"]) == (said.get("from"), said.get("id")):
+                assert heard == said
+                self.accepted.append(said)
+                return
+            if heard["kind"] == "system/error" and heard.get("correlation_id") == [said["id"]]:
+                code = heard["payload"]["error"]
+                self.refused.append((said["from"], said["kind"], code))
+                return
+
+
+@pytest.mark.rule("2.existing_clients", "1.captures", "2.heartbeat")
+@pytest.mark.parametrize("dialect", RECORDED)
+def test_what_they_say_is_taken_and_passed_on_as_it_is(dialect: str) -> None:
+    config = home(dialect)
+    with Gateway(config=config).in_thread() as gateway, ExitStack() as stack:
+        joining = Site(gateway, dialect).join("onlooker", space=config.spaces[0].id)
+        (onlooker,) = stack.enter_context(joining)
+        replay = Replay(gateway.url, stack)
+        for record in recorded(dialect):
+            replay.play(record)
+        heard: list[Json] = []
+        while len(heard) < len(replay.accepted):
+            said = onlooker.hear_any()
+            if said["from"] != "system:gateway":
+                heard.append(said)
+        assert heard == replay.accepted
+        assert len(heard) > 70
+        assert replay.refused == []
