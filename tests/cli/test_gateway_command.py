@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from meup_agent import Agent
+from meup_agent import Agent, Context
 from meup_agent.cli import exit_codes
 from meup_agent.cli.dialing import ConnectionEvent, Ended, TellingConnector
 from meup_agent.cli.program import run
@@ -78,6 +78,41 @@ def test_a_file_is_served_and_a_host_without_tls_is_warned_of(tmp_path: Path) ->
     assert "meup: warning: listening at 0.0.0.0 without TLS" in gateway.err
 
 
+def test_members_come_back_by_themselves_after_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(OURS_YAML.replace("http: {}", ""))
+    heard = anyio.Event()
+    ben = Agent("ben")
+
+    @ben.on("chat")
+    async def listen(_: Context) -> None:
+        heard.set()
+
+    async def outlive(first: Running, port: str) -> None:
+        nonlocal heard
+        url = f"ws://127.0.0.1:{port}"
+        async with (
+            ben.join(url, space="harbour", token="ben-token"),
+            Agent("ann").join(url, space="harbour", token="ann-token") as space,
+        ):
+            with anyio.fail_after(20):
+                await space.chat("before")
+                await heard.wait()
+                assert await anyio.to_thread.run_sync(first.end, TERMINATE) == exit_codes.OK
+                heard = anyio.Event()
+                with running(*arguments, "--port", port, cwd=tmp_path) as second:
+                    await space.chat("after")
+                    await heard.wait()
+                    assert await anyio.to_thread.run_sync(second.end, TERMINATE) == exit_codes.OK
+
+    arguments = ("gateway", "--config", "space.yaml")
+    with running(*arguments, "--port", "0", cwd=tmp_path) as first:
+        first.until("listening at ws://127.0.0.1:", stream="err")
+        first.until("\n", stream="err")
+        port = re.search(r"listening at ws://127.0.0.1:(\d+)", first.err)
+        assert port
+        anyio.run(outlive, first, port[1])
+
+
 @pytest.mark.parametrize("http", [False, True])
 def test_without_tls_it_does_not_listen_where_others_could(tmp_path: Path, http: bool) -> None:
     more = 'http: {host: "::"}\n' if http else "gateway: {host: 0.0.0.0}\n"
@@ -99,6 +134,7 @@ spaces:
   quay:
     dialect: mew/v0.4
     participants: {cat: {tokens: [cat-token]}}
+defaults: {capabilities: [{kind: chat}]}
 gateway: {port: 8422}
 http: {}
 journal: {path: journal.db}

@@ -12,6 +12,9 @@ TOLD_AGAIN_SECONDS: Final = 10.0
 
 _MICROSECONDS: Final = 1_000_000
 
+_ROUNDING: Final = 1e-6
+"""What the sum of many small parts may lack."""
+
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
@@ -61,16 +64,16 @@ class Bucket:
             Seconds to wait until what was taken too much has come back; 0 if nothing was.
         """
         left = self._left = self._now(at) - 1.0
-        return 0.0 if left >= 0.0 else -left / self._per_microsecond / _MICROSECONDS
+        return 0.0 if left >= -_ROUNDING else -left / self._per_microsecond / _MICROSECONDS
 
     def has(self, at: int) -> bool:
         """Whether there is one."""
-        return self._now(at) >= 1.0
+        return self._now(at) >= 1.0 - _ROUNDING
 
     def take_if_there(self, at: int) -> bool:
         """Take one if there is one; whether there was."""
         left = self._left = self._now(at)
-        if left < 1.0:
+        if left < 1.0 - _ROUNDING:
             return False
         self._left = left - 1.0
         return True
@@ -78,11 +81,11 @@ class Bucket:
     def wait(self, at: int) -> float:
         """Seconds until there is one; 0 if there is."""
         missing = 1.0 - self._now(at)
-        return 0.0 if missing <= 0.0 else missing / self._per_microsecond / _MICROSECONDS
+        return 0.0 if missing <= _ROUNDING else missing / self._per_microsecond / _MICROSECONDS
 
     def full(self, at: int) -> bool:
         """Whether nothing is missing: whoever it belongs to may be forgotten."""
-        return self._now(at) >= self._burst
+        return self._now(at) >= self._burst - _ROUNDING
 
     def _now(self, at: int) -> float:
         before, self._at = self._at, at
