@@ -393,6 +393,8 @@ class SpaceHost:
         message = f"more than {most:g} messages a second are read later; none of them is lost"
         if self._told.due(participant, limit, self._now()):
             self.counters.slowed += 1
+            said = "%s in %s sends more than %g messages a second; the rest is read later"
+            log.warning(said, ascii(participant), ascii(self.name), most)
             self._tell(participant, over_limit(participant, limit, most, message).error)
 
     def _follow(self, consequence: Consequence) -> None:
