@@ -333,18 +333,29 @@ def test_progress_is_gathered() -> None:
 
 def test_the_gateway_takes_back_what_was_revoked() -> None:
     journal = Journal()
-    proposal = journal.propose()
+    proposal = journal.propose(to=("bob",))
     journal.request(proposal)
+    params = {
+        "requestId": "r1",
+        "reason": "revoked",
+        payloads.META: {payloads.BEGUN_BY: "bob"},
+    }
     journal.say(
         kinds.GATEWAY,
         kinds.MCP_REQUEST,
-        payloads.notification(kinds.CANCELLED, {"requestId": "r1", "reason": "revoked"}),
+        payloads.notification(kinds.CANCELLED, params),
         to=("files",),
         correlation=("r1",),
     )
     cancelled = journal.only.fulfillments[0].cancelled
     assert cancelled is not None
     assert (cancelled.by, cancelled.text) == (kinds.GATEWAY, "revoked")
+    assert journal.only.state == "pending"
+    withdraw = {"reason": "revoked", payloads.META: {payloads.BEGUN_BY: "alice"}}
+    journal.say(kinds.GATEWAY, kinds.MCP_WITHDRAW, withdraw, correlation=(proposal,))
+    assert journal.only.state == "withdrawn"
+    assert journal.only.decision is not None
+    assert (journal.only.decision.by, journal.only.decision.reason) == (kinds.GATEWAY, "revoked")
 
 
 def test_talk_about_a_proposal_is_bounded() -> None:

@@ -213,7 +213,7 @@ class Audit:
 
     def _withdrawn(self, withdraw: Envelope, name: str, now: float) -> ProposalAudit | None:
         """The proposal that a withdrawal takes back, or would."""
-        own = self._current.get(ProposalKey(withdraw.sender, name))
+        own = self._current.get(ProposalKey(_on_behalf_of(withdraw, withdraw.payload_object), name))
         return own or self._of(self._table.ledger.named((name,), now, to=withdraw.to))
 
     def _rejected(self, entry: Entry) -> None:
@@ -237,7 +237,8 @@ class Audit:
             return
         now = _seconds(entry)
         self._feed(entry)
-        record = self._table.ledger.carried_out_by(envelope, now)
+        # It is there only if it carries the proposal out.
+        record = self._table.ledger.named(envelope.correlation, now)
         fulfillment = None if record is None else record.fulfillment(envelope.sender, envelope.id)
         proposal = self._of(record)
         if proposal is None or fulfillment is None:
@@ -276,7 +277,7 @@ class Audit:
         envelope = entry.envelope
         request_id = call.params.get("requestId")
         names = (str(request_id), *envelope.correlation)
-        found = self._request(names, envelope.sender)
+        found = self._request(names, _on_behalf_of(envelope, call.params))
         self._feed(entry)
         if found is None:
             return
@@ -297,10 +298,10 @@ class Audit:
     def _request(
         self, names: Iterable[str], sender: str
     ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
-        """The fulfilling request that its sender, or the gateway, calls by one of these names."""
+        """The fulfilling request that its sender calls by one of these names."""
         for name in names:
             for proposal, item in reversed(self._requests.get(name, ())):
-                if item.by == sender or sender in kinds.GATEWAY_NAMES:
+                if item.by == sender:
                     return proposal, item
         return None
 
@@ -438,10 +439,8 @@ class Audit:
         self._bytes += size
 
     def _decide(self, proposal: ProposalAudit, step: Step) -> None:
-        record = proposal.record
-        proposal.decision = Decision(
-            record.decided_by or step.by, step.at, step, record.reason or ""
-        )
+        reason = proposal.record.reason or ""
+        proposal.decision = Decision(step.by, step.at, step, reason)
 
     def _make_room(self, limit: int) -> None:
         """Forget proposals until there are no more than this, nor more bytes than are kept."""
@@ -468,6 +467,13 @@ def _welcome() -> Envelope:
     you = {"id": _ME, "capabilities": list[object]()}
     payload = {"you": you, "participants": list[object](), **said_by(OURS)}
     return draft(kinds.SYSTEM_WELCOME, payload, id="", sender=kinds.GATEWAY, to=(_ME,))
+
+
+def _on_behalf_of(envelope: Envelope, said: payloads.JsonObject) -> str:
+    """Whose exchange an end is about: its sender's, or that of whom the gateway names."""
+    if envelope.sender in kinds.GATEWAY_NAMES:
+        return payloads.begun_by(said.get(payloads.META)) or envelope.sender
+    return envelope.sender
 
 
 def _seconds(entry: Entry) -> float:

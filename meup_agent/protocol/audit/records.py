@@ -95,7 +95,8 @@ class Decision(msgspec.Struct, frozen=True):
     """How a proposal came to its final state.
 
     Attributes:
-        by: Who decided: whoever fulfilled or rejected it, or its proposer, who withdrew it.
+        by: Who decided: whoever fulfilled or rejected it, or its proposer, who withdrew it, or the
+            gateway, where its proposer may not make it any more.
         at: When they did, in microseconds since 1970 (UTC).
         step: The step that said so; of a fulfilled proposal, its request.
         reason: The reason code; empty where it was fulfilled.
