@@ -203,11 +203,12 @@ def _host_and_port(host: str, port: int) -> str:
 
 async def _serve(settings: Config, tokens: dict[str, str]) -> None:
     from meup_agent.gateway.encryption import is_loopback
+    from meup_agent.gateway.open_files import fitted
     from meup_agent.gateway.server import serve
 
     # Around the gateway, so that a second Ctrl-C does not interrupt its stopping.
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with serve(settings) as running:
+        async with serve(fitted(settings)) as running:
             if settings.tls is None and not is_loopback(settings.host):
                 sys.stderr.write(
                     f"meup: warning: listening at {settings.host} without TLS, so tokens and"

@@ -129,6 +129,17 @@ async def test_handshakes_that_never_end_are_dropped_and_nobody_waits_for_them()
             await undisturbed(bob)
 
 
+async def test_who_only_holds_places_does_not_keep_others_out() -> None:
+    limits = {"max_connections": 40, "handshake_timeout": 3_600.0}
+    async with running(**limits) as gateway, contextlib.AsyncExitStack() as stack:
+        held = [await stack.enter_async_context(raw(gateway)) for _ in range(100)]
+        async with dial(gateway, "bob") as bob:
+            await undisturbed(bob)
+            for reader, _ in held[:80]:
+                assert await ended(reader) == b""
+            await undisturbed(bob)
+
+
 async def test_handshake_without_an_end_is_not_read_forever() -> None:
     async with running() as gateway, raw(gateway) as (reader, writer):
         with contextlib.suppress(ConnectionError):

@@ -13,6 +13,7 @@ from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponseWithLi
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # not in picows' stubs
 
 from meup_agent.gateway.config import Limits
+from meup_agent.gateway.edge.handshaking import Handshakes, most_handshakes
 from meup_agent.gateway.edge.picows_log import PicowsLog
 from meup_agent.gateway.logs import log
 
@@ -51,11 +52,13 @@ async def listen(
     Raises:
         OSError: The address cannot be listened at.
     """
+    handshakes = Handshakes(most_handshakes(limits))
 
     def make() -> asyncio.BaseProtocol:
         protocol: Any = None
 
         def decide(request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
+            handshakes.end(protocol)
             return accept(request, address_of(protocol.transport.underlying_transport))
 
         # By position, since that is how picows itself makes one.
@@ -76,6 +79,7 @@ async def listen(
             None,
             READ_BUFFER_BYTES,
         )
+        handshakes.begin(protocol)
         return cast("asyncio.BaseProtocol", protocol)
 
     # What picows itself listens with: its sockets take less of the loop's time.

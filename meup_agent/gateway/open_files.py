@@ -1,0 +1,53 @@
+"""As many open files as a gateway's connections need: each is one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Final
+
+from meup_agent.gateway.config import Config
+from meup_agent.gateway.edge.handshaking import CONNECTIONS_TO_A_HANDSHAKE
+from meup_agent.gateway.logs import log
+
+OTHER_FILES: Final = 64
+"""Files that a gateway has open beside its connections: its ports, journal, log, libraries."""
+
+BURST: Final = 4_096
+"""Connections that may come in one turn of the loop, before any of them can be dropped: as many as
+the system lets wait."""
+
+
+def fitted(config: Config) -> Config:
+    """The configuration with no more connections than this process may have files open.
+
+    A gateway that runs out of files cannot even refuse a connection. The process is allowed as many
+    as the system lets it have; if these are too few, the limit is lowered, and the log says so.
+
+    Args:
+        config: What is to be served.
+    """
+    if sys.platform == "win32":
+        return config
+    import resource
+
+    # A connection, its share of the handshakes, and as many callers of the HTTP port.
+    each = 1 + 1 / CONNECTIONS_TO_A_HANDSHAKE + (config.http is not None)
+    needed = round(config.limits.max_connections * each) + OTHER_FILES
+    wanted = needed + BURST
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return config
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed >= needed:
+        return config
+    fits = max(int((allowed - OTHER_FILES) / each), 1)
+    log.warning(
+        "this process may have only %d files open, so it takes %d connections in place of %d;"
+        " allow it more (ulimit -n), or lower max_connections",
+        allowed,
+        fits,
+        config.limits.max_connections,
+    )
+    return replace(config, limits=replace(config.limits, max_connections=fits))

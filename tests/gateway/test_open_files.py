@@ -1,0 +1,48 @@
+"""A gateway has files for all its connections, or takes fewer, and says so."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+
+FIT = """
+import logging, resource, sys
+from meup_agent.gateway.config import Config, HttpConfig, Limits
+from meup_agent.gateway.open_files import fitted
+
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+soft, hard, connections = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+config = fitted(Config((), limits=Limits(max_connections=connections), http=HttpConfig()))
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config.limits.max_connections)
+"""
+
+
+def fit(soft: int, hard: int, connections: int) -> list[str]:
+    """What a process with these limits says, and then its files and connections."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIT, *map(str, (soft, hard, connections))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_the_process_is_allowed_what_the_connections_need() -> None:
+    (said,) = fit(128, 1_000, 100)
+    # A connection, its share of the handshakes and a caller by HTTP: 225, and some for the rest.
+    assert said == "1000 100"
+
+
+def test_what_the_system_does_not_allow_is_not_promised() -> None:
+    warning, said = fit(128, 289, 1_000)
+    assert said == "289 100"
+    assert "only 289 files open, so it takes 100 connections in place of 1000" in warning
+
+
+def test_enough_is_left_as_it_is() -> None:
+    assert fit(900, 900, 10) == ["900 10"]
