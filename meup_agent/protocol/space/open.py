@@ -30,7 +30,7 @@ FOLLOWED: Final = frozenset(
 )
 """The kinds with which something begins or ends."""
 
-_MICROSECONDS: Final = 1_000_000
+_OPEN_MICROSECONDS: Final = round(OPEN_SECONDS * 1_000_000)
 
 
 class Open(msgspec.Struct):
@@ -79,15 +79,16 @@ class _Shelf:
 
     def __init__(self) -> None:
         self._by_sender: dict[str, OrderedDict[str, Open]] = {}
-        self._senders: dict[str, set[str]] = {}
+        self._senders: dict[str, tuple[str, ...]] = {}
 
-    def put(self, item: Open) -> Open | None:
-        """Put something in place of what its sender had under the same id, which is returned."""
-        envelope = item.envelope
-        before = self.take(envelope.sender, envelope.id)
-        self._by_sender.setdefault(envelope.sender, OrderedDict())[envelope.id] = item
-        self._senders.setdefault(envelope.id, set()).add(envelope.sender)
-        return before
+    def put(self, item: Open) -> None:
+        """Put something in; its sender has nothing else under its id."""
+        sender, envelope_id = item.envelope.sender, item.envelope.id
+        share = self._by_sender.get(sender)
+        if share is None:
+            share = self._by_sender[sender] = OrderedDict()
+        share[envelope_id] = item
+        self._senders[envelope_id] = (*self._senders.get(envelope_id, ()), sender)
 
     def get(self, sender: str, envelope_id: str) -> Open | None:
         share = self._by_sender.get(sender)
@@ -102,9 +103,10 @@ class _Shelf:
         if not share:
             del self._by_sender[sender]
         senders = self._senders[envelope_id]
-        senders.discard(sender)
-        if not senders:
+        if len(senders) == 1:
             del self._senders[envelope_id]
+        else:
+            self._senders[envelope_id] = tuple(each for each in senders if each != sender)
         return item
 
     def under(self, envelope_id: str) -> tuple[Open, ...]:
@@ -178,9 +180,11 @@ class OpenExchanges:
                 pass
 
     def end(self, item: Open) -> None:
-        """Forget something that has ended for a reason of the gateway's own."""
+        """Forget something that has ended; another one under its id stays."""
         shelf = self._proposals if item.is_proposal else self._requests
-        self._take(shelf, item.envelope.sender, item.envelope.id)
+        sender, envelope_id = item.envelope.sender, item.envelope.id
+        if shelf.get(sender, envelope_id) is item:
+            self._take(shelf, sender, envelope_id)
 
     def _requested(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
         method = payload.get("method")
@@ -262,8 +266,8 @@ class OpenExchanges:
                 proposal.step(ProposalEvent.REQUEST_CANCELLED)
 
     def _forget_old(self, shelf: _Shelf, sender: str, at: int) -> None:
-        too_old = at - round(OPEN_SECONDS * _MICROSECONDS)
         oldest = shelf.oldest(sender)
+        too_old = at - _OPEN_MICROSECONDS
         while oldest is not None and oldest.at < too_old:
             self.end(oldest)
             oldest = shelf.oldest(sender)

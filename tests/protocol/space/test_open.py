@@ -93,6 +93,16 @@ def test_two_may_use_one_id(following: Following) -> None:
     assert (following.ids("ann"), following.ids("bob")) == (["1"], [])
 
 
+def test_an_id_that_is_used_again_is_another_proposal(following: Following) -> None:
+    following.propose("ann", "1")
+    following.request("bob", "r", "tools", "1")
+    following.propose("ann", "1")
+    following.respond("tools", "r")
+    assert following.ids("ann") == ["1"]
+    assert following.state("ann") is ProposalState.PENDING
+    assert following.ids("bob") == []
+
+
 @pytest.mark.parametrize("named", ["7", 7, "r"], ids=repr)
 def test_a_cancel_ends_the_request_that_it_names(following: Following, named: object) -> None:
     following.propose("ann", "p")
