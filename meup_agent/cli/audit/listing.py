@@ -102,7 +102,7 @@ class Listing:
                 min(max(map(cell_len, senders.values())), WIDEST_NAME),
                 _operation(item),
                 "",
-                [why(item.reason)] if item.reason else [],
+                list(_about_operation(item)),
             )
 
     def _entry(
@@ -207,6 +207,16 @@ class Listing:
         answered = next(each for each in item.fulfillments if each.response is not None)
         if answered.is_error:
             yield answer_in_words(answered.answer)[0] if answered.answer else "failed"
+
+
+def _about_operation(item: Operation) -> Iterator[str]:
+    if item.reason:
+        yield why(item.reason)
+    if item.rests_on:
+        yield f"rests on the grant {names(item.rests_on)}"
+    also = [each for each in item.ended if each != item.grant]
+    if also:
+        yield f"ended the grant {names(also)}, too" if item.grant else f"ended {names(also)}"
 
 
 def _operation(item: Operation) -> str:

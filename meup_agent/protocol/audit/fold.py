@@ -13,6 +13,7 @@ from itertools import count
 from typing import Final, NamedTuple, TypeVar
 
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.audit.chains import Chains
 from meup_agent.protocol.audit.managing import Operation, read_operation
 from meup_agent.protocol.audit.records import (
     MAX_RESULT_BYTES,
@@ -105,6 +106,7 @@ class Audit:
         self._names: dict[str, list[_Named]] = {}
         self._requests: dict[str, list[tuple[ProposalAudit, FulfillmentAudit]]] = {}
         self._operations: list[Operation] = []
+        self._chains = Chains()
         self._latest = 0
         self._unknown = 0
 
@@ -384,7 +386,10 @@ class Audit:
         )
 
     def _operated(self, entry: Entry) -> None:
-        operation = read_operation(entry)
+        if entry.envelope.kind == kinds.SYSTEM_PRESENCE:
+            self._chains.joined(entry.envelope.payload_object)
+            return
+        operation = read_operation(entry, self._chains)
         if operation is None:
             return
         self._operations.append(operation)

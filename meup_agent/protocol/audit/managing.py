@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from meup_agent.protocol.audit.chains import Chains
 from meup_agent.protocol.audit.records import MAX_TEXT
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.journal import Entry
@@ -37,6 +38,9 @@ class Operation(msgspec.Struct, frozen=True):
         whom: To whom it was done.
         grant: The grant that a revocation or an acknowledgement names.
         reason: What was given as the reason.
+        rests_on: Of a grant: the grants to its granter that it rests on; none: the configuration.
+        ended: The grants that are in force no more by it: the one that it names, and those that
+            rested on that.
         details: The payload as JSON values; empty if it has more than
             :data:`MAX_OPERATION_BYTES`.
     """
@@ -49,16 +53,24 @@ class Operation(msgspec.Struct, frozen=True):
     whom: str = ""
     grant: str = ""
     reason: str = ""
+    rests_on: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
     details: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
-def read_operation(entry: Entry) -> Operation | None:
-    """What an entry did to the space, if it did anything."""
+def read_operation(entry: Entry, chains: Chains) -> Operation | None:
+    """What an entry did to the space, if it did anything.
+
+    Args:
+        entry: The entry.
+        chains: Follows the grants.
+    """
     envelope = entry.envelope
     what = OPERATIONS.get(envelope.kind)
     if what is None:
         return None
     payload = envelope.payload_object
+    link = chains.take(envelope, payload)
     return Operation(
         seq=entry.seq,
         at=entry.at,
@@ -68,6 +80,8 @@ def read_operation(entry: Entry) -> Operation | None:
         whom=_whom(payload),
         grant=_grant(envelope, payload),
         reason=_text(payload.get("reason")),
+        rests_on=link.rests_on,
+        ended=link.ended,
         details=payload if len(envelope.raw_payload) <= MAX_OPERATION_BYTES else {},
     )
 

@@ -76,6 +76,8 @@ def operation_as_json(operation: Operation) -> JsonObject:
         "whom": operation.whom or None,
         "grant": operation.grant or None,
         "reason": operation.reason or None,
+        "rests_on": list(operation.rests_on),
+        "ended": list(operation.ended),
         "details": operation.details,
     }
 
