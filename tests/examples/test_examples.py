@@ -281,10 +281,11 @@ def test_observed_agent_writes_down_what_happens_to_it(gateway: ThreadedGateway)
 
 
 def test_agents_are_tested_without_a_network() -> None:
-    files = [EXAMPLES / "test_without_network.py", EXAMPLES / "test_bad_connection.py"]
+    names = ("test_without_network.py", "test_bad_connection.py", "test_lost_connection.py")
+    files = [EXAMPLES / name for name in names]
     with program(["-m", "pytest", "-q", "-p", "no:cacheprovider", *files]) as tests:
         assert tests.wait() == 0, str(tests)
-    assert "9 passed" in tests.stdout[-1]
+    assert "11 passed" in tests.stdout[-1]
 
 
 def test_space_file_has_the_participants_of_the_dev_gateway() -> None:
