@@ -274,6 +274,16 @@ MANAGING: Final = {
     "3.withdraw.announced": "a space can announce the withdrawals that took effect",
 }
 
+AUDIT: Final = {
+    "3.audit.withdrawals": "a valid withdrawal is noted, a late one, or another's, is marked",
+    "4.2.audit": "each proposal with its state, who decided it, when, why, and what was edited",
+    "4.3.audit": "a chat about a rejection explains it",
+    "4.5.audit": "a rejection counts once its proposer takes it for an answer",
+    "4.8.audit": "two proposers may use one id, and the audit tells them apart",
+    "3.audit.managing": "grants, with their chains, revocations, invitations and kicks",
+    "3.audit.no_token": "no token is in the journal, nor in the audit",
+}
+
 REQUIREMENTS: Final = (
     LIFECYCLE
     | MANAGING
@@ -292,5 +302,6 @@ REQUIREMENTS: Final = (
     | PATTERNS
     | DIALECTS
     | CONFORMANCE
+    | AUDIT
 )
 """Rule id -> what it says. Further parts of the protocol add their own tables here."""

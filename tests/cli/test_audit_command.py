@@ -77,6 +77,7 @@ def test_each_proposal_is_a_line_where_no_terminal_is(audit: Audit) -> None:
     assert "  in progress  bob carries it out since " in begun
 
 
+@pytest.mark.rule("4.2.audit")
 def test_the_file_and_the_gateway_tell_the_same(audit: Audit, the_past: Past) -> None:
     from_file = audit("--json")
     over_http = meup("audit", "--json", variables=the_past.variables())
@@ -168,6 +169,7 @@ def test_no_colours_in_a_pipe(the_past: Past) -> None:
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.rule("3.audit.no_token")
 def test_no_token_is_in_the_journal_or_the_audit(audit: Audit, the_past: Past) -> None:
     beside = [the_past.journal.with_name(f"{the_past.journal.name}{end}") for end in ("", "-wal")]
     kept = b"".join(path.read_bytes() for path in beside if path.exists())

@@ -99,6 +99,7 @@ class Journal:
 DIALECTS = ["mcpx/v0.1", "meup/v0.1", "meup/v0.2", "mew/v0.4"]
 
 
+@pytest.mark.rule("4.2.audit")
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_fulfilled_proposal_says_who_approved_and_what_was_edited(dialect: str) -> None:
     journal = Journal(dialect=dialect)
@@ -121,6 +122,7 @@ def test_a_fulfilled_proposal_says_who_approved_and_what_was_edited(dialect: str
     assert not fulfillment.is_error
 
 
+@pytest.mark.rule("4.3.audit", "4.5.audit")
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_rejection_counts_when_its_proposer_takes_it_for_an_answer(dialect: str) -> None:
     journal = Journal(dialect=dialect)
@@ -163,6 +165,7 @@ def test_a_rejection_while_somebody_carries_it_out_is_only_recorded() -> None:
     assert [step.by for step in journal.only.rejections] == ["eve"]
 
 
+@pytest.mark.rule("3.audit.withdrawals", "4.2.withdrawn_stays_visible")
 def test_a_withdrawn_proposal_stays_and_what_came_later_is_marked() -> None:
     journal = Journal()
     proposal = journal.propose()
@@ -183,6 +186,7 @@ def test_a_withdrawn_proposal_stays_and_what_came_later_is_marked() -> None:
     ]
 
 
+@pytest.mark.rule("4.2.gateway_order")
 def test_the_response_wins_over_a_later_withdrawal() -> None:
     journal = Journal()
     proposal = journal.propose()
@@ -219,6 +223,7 @@ def test_what_an_executor_refuses_was_not_carried_out() -> None:
     assert journal.only.fulfillments[0].is_error
 
 
+@pytest.mark.rule("3.audit.withdrawals")
 def test_only_the_proposer_withdraws_and_only_who_was_asked_answers() -> None:
     journal = Journal()
     proposal = journal.propose()
@@ -268,6 +273,7 @@ def test_what_is_said_again_is_marked() -> None:
     ]
 
 
+@pytest.mark.rule("4.8.audit")
 def test_two_proposers_may_use_one_id() -> None:
     journal = Journal()
     journal.propose("alice", id="p1")
@@ -429,6 +435,7 @@ def test_past_its_time_is_a_hint_only() -> None:
     assert not journal.only.is_past(expires + 1)
 
 
+@pytest.mark.rule("3.audit.managing")
 def test_what_was_done_to_the_space_is_kept() -> None:
     journal = Journal()
     capabilities = [{"kind": "mcp/request"}]
@@ -466,6 +473,7 @@ def grant(journal: Journal, by: str, to: str, id: str) -> None:
     journal.say(by, "capability/grant", payload, id=id)
 
 
+@pytest.mark.rule("3.audit.managing")
 def test_chains_of_grants_are_followed() -> None:
     journal = Journal()
     join(journal, "alice", "chat", "capability/grant", "capability/revoke")
@@ -530,6 +538,7 @@ def test_as_json() -> None:
     }
 
 
+@pytest.mark.rule("5.hostile")
 def test_whatever_decodes_is_taken() -> None:
     audit = Audit()
     odd: list[Any] = [
