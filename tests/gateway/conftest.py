@@ -10,10 +10,12 @@ import pytest
 
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.embedded_config import embedded_config
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.testing.memory import MemorySpace
 from meup_agent.transport.base import Connector, Transport
 from meup_agent.transport.websocket import websocket_connector
+from tests.gateway.mounted import MountedPlace, mounted
 
 DIALECT = "meup/v0.1"
 
@@ -43,10 +45,14 @@ class Site:
     def __init__(self, place: Place) -> None:
         self.place = place
 
+    @property
+    def is_mounted(self) -> bool:
+        return isinstance(self.place, MountedPlace)
+
     def connector(self, space: str) -> Connector:
         if isinstance(self.place, MemorySpace):
             return self.place.connector(space=space)
-        assert isinstance(self.place, ThreadedGateway)
+        assert isinstance(self.place, ThreadedGateway | MountedPlace)
         return websocket_connector(self.place.url, space=space)
 
     @asynccontextmanager
@@ -76,10 +82,13 @@ class Site:
             yield joined
 
 
-@pytest.fixture(params=["memory", "socket"])
+@pytest.fixture(params=["memory", "socket", "mounted"])
 def site(request: pytest.FixtureRequest) -> Generator[Site]:
     if request.param == "memory":
         yield Site(MemorySpace(participants=PARTICIPANTS, limits=LIMITS))
+    elif request.param == "mounted":
+        with mounted(embedded_config("demo", PARTICIPANTS, LIMITS)) as place:
+            yield Site(place)
     else:
         with Gateway(participants=PARTICIPANTS, limits=LIMITS).in_thread() as gateway:
             yield Site(gateway)

@@ -96,6 +96,10 @@ async def test_bad_frame_costs_its_sender_an_error_and_nobody_anything(
 ) -> None:
     async with site.join("alice", "bob") as (alice, bob):
         await alice.send(frame)
+        if code == "invalid_utf8" and site.is_mounted:
+            # The server in front reads text, and closes whoever sends none (RFC 6455 section 8.1).
+            assert await hear_end(alice) == 1007
+            return
         error = await hear(alice, "system.error")
         assert error["payload"]["error"] == code
         assert error["to"] == ["alice"]

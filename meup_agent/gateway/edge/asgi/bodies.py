@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from meup_agent.protocol.space.arrival import MAX_ID_CHARS
+from meup_agent.protocol.dialects import ALSO_READ, DIALECTS
+from meup_agent.protocol.space.arrival import MAX_ID_CHARS, MAX_NAMED
 
-Ids = list[str] | str
+_PRINTABLE: Final = r"[ \p{L}\p{M}\p{N}\p{P}\p{S}]"
+
+Name = Annotated[
+    str, WithJsonSchema({"type": "string", "pattern": f"^{_PRINTABLE}{{1,{MAX_ID_CHARS}}}$"})
+]
+"""An id, a name or a kind: printable characters, of the classes that Unicode counts as such."""
+
+NameOrNone = Annotated[
+    str | None,
+    WithJsonSchema({"type": ["string", "null"], "pattern": f"^{_PRINTABLE}{{0,{MAX_ID_CHARS}}}$"}),
+]
+"""The same, where it may be missing."""
+
+Ids = Annotated[list[NameOrNone], Field(max_length=MAX_NAMED)] | NameOrNone
 
 
 class _Open(BaseModel):
@@ -20,17 +34,19 @@ class _Open(BaseModel):
 class NewEnvelope(_Open):
     """An envelope to send, in any dialect. What is left out of its header is filled in."""
 
-    kind: str = Field(min_length=1, max_length=MAX_ID_CHARS, examples=["chat"])
+    kind: Name = Field(examples=["chat"])
     payload: dict[str, Any]
-    id: str | None = Field(
+    id: NameOrNone = Field(
         None, description="Sent again within 10 minutes, the same is not delivered twice."
     )
-    protocol: str | None = Field(None, description="The dialect; else the participant's.")
+    protocol: Literal[*DIALECTS, *ALSO_READ, ""] | None = Field(  # type: ignore[valid-type]  # from a table
+        None, description="The dialect; else the participant's."
+    )
     ts: str | None = None
-    sender: str | None = Field(None, alias="from", description="Must be the caller.")
-    to: Ids | None = None
-    correlation_id: Ids | None = None
-    correlationId: Ids | None = None  # noqa: N815 - the name on the wire
+    sender: NameOrNone = Field(None, alias="from", description="Must be the caller.")
+    to: Ids = None
+    correlation_id: Ids = None
+    correlationId: Ids = None  # noqa: N815 - the name on the wire
     context: str | None = None
 
 

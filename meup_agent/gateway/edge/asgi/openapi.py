@@ -13,6 +13,17 @@ from meup_agent.gateway.edge.asgi import bodies
 from meup_agent.gateway.edge.asgi.operations import OPERATIONS, Operation
 
 _REF: Final = "#/components/schemas/{model}"
+_EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"type": "string"},
+        "data": {"type": "string"},
+        "retry": {"type": ["integer", "string"]},
+    },
+}
+"""One event of a stream, as its reader sees it."""
+
 _OF_EVERY_CALLER: Final = (401, 403, 429)
 
 
@@ -73,9 +84,10 @@ def _described(operation: Operation) -> dict[str, Any]:
 
 def _answer(answer: type[BaseModel] | str) -> dict[str, Any]:
     if isinstance(answer, str):
-        return {"description": "OK", "content": {answer: {"schema": {"type": "string"}}}}
-    schema = {"$ref": _REF.format(model=answer.__name__)}
-    return {"description": "OK", "content": {"application/json": {"schema": schema}}}
+        schema = _EVENT if answer == "text/event-stream" else {"type": "string"}
+        return {"description": "OK", "content": {answer: {"schema": schema}}}
+    named = {"$ref": _REF.format(model=answer.__name__)}
+    return {"description": "OK", "content": {"application/json": {"schema": named}}}
 
 
 def _schemas() -> dict[str, Any]:

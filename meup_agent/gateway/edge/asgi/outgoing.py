@@ -35,6 +35,7 @@ class Outgoing:
         self._bytes = 0
         self._then: Callable[[], None] | None = None
         self._something = anyio.Event()
+        self._sending = False
 
     @property
     def queued_bytes(self) -> int:
@@ -49,7 +50,10 @@ class Outgoing:
         self._bytes += len(packed)
         self._something.set()
         limits = self._limits
-        if len(self._queue) > limits.max_queued_frames or self._bytes > limits.max_queued_bytes:
+        # While nothing is being sent, the reader is not behind: it is a lively turn of the loop.
+        if self._sending and (
+            len(self._queue) > limits.max_queued_frames or self._bytes > limits.max_queued_bytes
+        ):
             self._queue, self._bytes = [], 0
             self.close(TOO_SLOW, "you read too slowly; connect again")
 
@@ -78,12 +82,16 @@ class Outgoing:
     async def take(self, seconds: float | None = None) -> list[bytes] | None:
         """Everything that waits, as soon as something does; ``None``: it has ended.
 
+        What was taken counts as being sent until this is called again.
+
         Args:
             seconds: After so much silence, take nothing.
         """
+        self._sending = False
         with anyio.move_on_after(seconds):
             while True:
                 if self._queue:
+                    self._sending = True
                     queue, self._queue, self._bytes = self._queue, [], 0
                     return queue
                 if self.ended.is_set():

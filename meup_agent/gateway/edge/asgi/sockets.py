@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Protocol
 
@@ -57,10 +58,28 @@ class SocketMember(Outgoing):
         last_seen: The number of the last envelope that it got before; ``None``: it does not resume.
     """
 
-    def __init__(self, participant: str, form: Form, last_seen: int | None, limits: Limits) -> None:
+    def __init__(
+        self,
+        participant: str,
+        form: Form,
+        last_seen: int | None,
+        limits: Limits,
+        closed: Counter[int],
+    ) -> None:
         super().__init__(form, limits)
         self.participant = participant
         self.last_seen = last_seen
+        self._closed = closed
+
+    def close(self, code: int, reason: str) -> None:
+        """Close the connection after what is queued, and count it."""
+        if not self.ended.is_set():
+            self._closed[code] += 1
+        super().close(code, reason)
+
+    def lose(self) -> None:
+        """Take nothing more: the other end has gone."""
+        super().close(LOST, "")
 
 
 async def serve_socket(served: Mounted, websocket: WebSocket) -> None:
@@ -121,7 +140,7 @@ class SocketConnection:
                     tasks.cancel_scope.cancel()
                     log.info("%s: connection ended (code %d)", _name(member, host), code)
             finally:
-                member.close(LOST, "")
+                member.lose()
                 host.leave(member)
 
     def shut(self, code: int, reason: str) -> None:
@@ -152,7 +171,13 @@ class SocketConnection:
         if identity is None or dialect is None:
             return None
         form = Form(dialect, greeting.resumes)
-        member = SocketMember(identity.participant, form, greeting.last_seen, served.limits)
+        member = SocketMember(
+            identity.participant,
+            form,
+            greeting.last_seen,
+            served.limits,
+            served.hub.counters.closed,
+        )
         self._member = member
         host = served.hub.spaces[identity.space]
         replaces = " in place of an older connection" if host.member(identity.participant) else ""
@@ -228,7 +253,6 @@ class SocketConnection:
             while (frames := await member.take()) is not None:
                 for frame in frames:
                     await self._websocket.send({"type": "websocket.send", "text": frame.decode()})
-            self._served.hub.counters.closed[member.code] += 1
             await self._close(member.code, member.reason)
 
     async def _until_stuck(self, member: SocketMember, scope: anyio.CancelScope) -> None:

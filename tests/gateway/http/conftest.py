@@ -1,0 +1,79 @@
+"""A gateway with an HTTP port, and somebody who calls it."""
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+from meup_agent.gateway.config import Config, HttpConfig, Limits
+from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.embedded_config import embedded_config
+
+PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
+    "alice": [{"kind": "chat"}, {"kind": "mcp/proposal"}],
+    "bob": [{"kind": "*"}],
+    "carol": [],
+}
+
+LIMITS = Limits(max_message_bytes=20_000, max_queued_frames=50)
+
+
+def config(limits: Limits = LIMITS) -> Config:
+    """A space with an HTTP port beside it."""
+    return replace(embedded_config("demo", PARTICIPANTS, limits), http=HttpConfig(port=0))
+
+
+class Api:
+    """Calls the HTTP API of a gateway, and joins by WebSocket."""
+
+    def __init__(self, gateway: ThreadedGateway, url: str | None = None) -> None:
+        self.gateway = gateway
+        self.client = httpx.Client(base_url=url or gateway.http_url, trust_env=False, timeout=20)
+
+    def header(self, participant: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.gateway.token(participant)}"}
+
+    def get(self, path: str, participant: str = "alice", **query: Any) -> httpx.Response:
+        return self.client.get(path, params=query, headers=self.header(participant))
+
+    def post(self, envelope: Any, participant: str = "alice", **more: Any) -> httpx.Response:
+        path = f"/participants/{participant}/messages"
+        content = envelope if isinstance(envelope, bytes) else json.dumps(envelope).encode()
+        headers = {"Content-Type": "application/json", **self.header(participant)}
+        return self.client.post(path, content=content, headers={**headers, **more})
+
+    def say(self, text: str, participant: str = "alice") -> int:
+        """Say something; its number."""
+        answer = self.post({"kind": "chat", "payload": {"message": text}}, participant)
+        assert answer.status_code == 200, answer.text
+        seq: int = answer.json()["seq"]
+        return seq
+
+    @contextmanager
+    def join(self, participant: str) -> Generator[ClientConnection]:
+        """A connection that has read its welcome and that it joined."""
+        url = f"{self.gateway.url}/ws?space=demo"
+        with connect(url, additional_headers=self.header(participant), proxy=None) as socket:
+            assert json.loads(socket.recv(20))["kind"] == "system.welcome"
+            assert json.loads(socket.recv(20))["kind"] == "system.presence"
+            yield socket
+
+
+@contextmanager
+def served(limits: Limits = LIMITS) -> Generator[Api]:
+    """A gateway with these limits, and its API."""
+    with Gateway(config=config(limits)).in_thread() as gateway:
+        found = Api(gateway)
+        with found.client:
+            yield found
+
+
+@pytest.fixture
+def api() -> Generator[Api]:
+    with served() as found:
+        yield found

@@ -1,0 +1,176 @@
+"""The event stream of a space: nothing twice, nothing lost, and no gap in silence."""
+
+import json
+import socket
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway.embedded import Gateway
+from tests.gateway.http.conftest import LIMITS, Api, config, served
+
+Event = dict[str, str]
+
+
+def events(lines: Iterator[str]) -> Iterator[Event]:
+    """The events of a stream."""
+    event: Event = {}
+    for line in lines:
+        if not line and set(event) - {"retry"}:
+            yield event
+        if not line:
+            event = {}
+            continue
+        name, _, value = line.partition(": ")
+        if name:
+            event[name] = event.get(name, "") + value
+
+
+@contextmanager
+def stream(api: Api, participant: str = "carol", **more: str) -> Generator[Iterator[Event]]:
+    """The events of the space, from when the gateway has taken the request on."""
+    last = more.pop("last", None)
+    headers = {**api.header(participant), **({"Last-Event-ID": last} if last else {})}
+    path = "/spaces/demo/events"
+    with api.client.stream("GET", path, params=more, headers=headers) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        yield events(response.iter_lines())
+
+
+def message(event: Event) -> str:
+    said: str = json.loads(event["data"])["payload"]["message"]
+    return said
+
+
+def test_what_is_said_is_heard_with_its_number(api: Api) -> None:
+    with stream(api) as heard:
+        numbers = [api.say("one"), api.say("two", "bob")]
+        found = [next(heard), next(heard)]
+    assert [int(event["id"]) for event in found] == numbers
+    assert [json.loads(event["data"])["seq"] for event in found] == numbers
+    assert [message(event) for event in found] == ["one", "two"]
+
+
+def test_a_reader_comes_back_to_where_it_was(api: Api) -> None:
+    with stream(api) as heard:
+        first = api.say("one")
+        assert message(next(heard)) == "one"
+    api.say("two")
+    api.say("three")
+    with stream(api, last=str(first)) as heard:
+        assert [message(next(heard)) for _ in range(2)] == ["two", "three"]
+        api.say("four")
+        assert message(next(heard)) == "four"
+
+
+def test_many_missed_events_come_in_order_before_what_is_new(api: Api) -> None:
+    first = api.say("begin")
+    numbers = [api.say(f"m{each}") for each in range(3 * LIMITS.max_queued_frames)]
+    with stream(api, last=str(first)) as heard:
+        numbers.append(api.say("new"))
+        assert [int(next(heard)["id"]) for _ in numbers] == numbers
+
+
+def test_what_there_is_can_be_read_without_waiting(api: Api) -> None:
+    first = api.say("one")
+    numbers = [api.say("more") for _ in range(2 * LIMITS.max_queued_frames)]
+    with stream(api, since=str(first), follow="false") as heard:
+        assert [int(event["id"]) for event in heard] == numbers
+    with stream(api, follow="false") as heard:
+        assert list(heard) == []
+
+
+def test_a_gap_is_announced() -> None:
+    small = replace(config(), journal=JournalConfig(memory_entries=2))
+    with Gateway(config=small).in_thread() as gateway:
+        api = Api(gateway)
+        with api.client:
+            first, *_, last = [api.say("x") for _ in range(5)]
+            for follow in ("true", "false"):
+                with stream(api, last=str(first), follow=follow) as heard:
+                    gap = next(heard)
+                    assert gap["event"] == "gap"
+                    assert json.loads(gap["data"]) == {"after": last - 2}
+                    assert [int(next(heard)["id"]) for _ in range(2)] == [last - 1, last]
+            with stream(api, last=str(last - 2)) as heard:
+                assert next(heard)["id"] == str(last - 1)
+
+
+def test_a_number_that_was_never_given_is_a_gap(api: Api) -> None:
+    only = api.say("x")
+    with stream(api, last=str(only + 1_000)) as heard:
+        assert next(heard)["event"] == "gap"
+        assert next(heard)["id"] == str(only)
+
+
+def test_events_in_the_dialect_that_is_asked_for(api: Api) -> None:
+    with stream(api, dialect="mew/v0.4") as heard:
+        api.post({"kind": "mcp.proposal", "payload": {"method": "tools/call"}})
+        assert json.loads(next(heard)["data"])["kind"] == "mcp/proposal"
+
+
+def test_lines_of_a_frame_stay_one_event(api: Api) -> None:
+    with stream(api) as heard:
+        api.post(b'{"kind": "chat",\r\n\r\n "payload":\n {"message": "hi"}\r}')
+        assert message(next(heard)) == "hi"
+
+
+@pytest.mark.parametrize("last", ["x", "-1", "1" * 19])
+def test_a_wrong_number_is_refused(api: Api, last: str) -> None:
+    answer = api.get("/spaces/demo/events", since=last)
+    assert answer.status_code == 400
+
+
+def test_a_stream_ends_when_the_gateway_stops() -> None:
+    with served() as api:
+        client = httpx.Client(base_url=api.gateway.http_url, trust_env=False, timeout=20)
+        with client, client.stream("GET", "/spaces/demo/events", headers=api.header("bob")) as it:
+            lines = it.iter_lines()
+            assert next(lines).startswith("retry")
+            api.gateway.restart()
+            # A restart plays a killed gateway.
+            with suppress(httpx.RemoteProtocolError):
+                assert all(line == "" for line in lines)
+
+
+def test_a_stream_ends_for_who_is_removed(api: Api) -> None:
+    with stream(api) as heard:
+        kick = {"kind": "space/kick", "payload": {"participant_id": "carol", "reason": "enough"}}
+        assert api.post(kick, "bob").status_code == 200
+        kinds = [json.loads(event["data"])["kind"] for event in heard]
+    assert "space.kick" in kinds or "space/kick" in kinds
+
+
+def test_a_reader_that_reads_nothing_is_ended() -> None:
+    with served(replace(LIMITS, close_timeout=0.2)) as api:
+        read_nothing(api)
+
+
+def read_nothing(api: Api) -> None:
+    parts = urlsplit(api.gateway.http_url)
+    assert parts.hostname is not None
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    with reader:
+        reader.settimeout(20)
+        reader.connect((parts.hostname, parts.port or 0))
+        token = api.header("carol")["Authorization"]
+        asks = "GET /spaces/demo/events HTTP/1.1\r\nHost: x\r\n"
+        reader.sendall(f"{asks}Authorization: {token}\r\n\r\n".encode())
+        assert reader.recv(64).startswith(b"HTTP/1.1 200")
+        with stream(api, "bob") as heard:
+            # Until more has been said than the system and the gateway's queue keep for it.
+            for _ in range(LIMITS.max_queued_frames * 15):
+                api.say("x" * 18_000)
+                next(heard)
+        received = b""
+        while chunk := reader.recv(1 << 16):
+            received += chunk
+    # It was told less than what was said, and the connection has ended.
+    assert received.count(b"id: ") < LIMITS.max_queued_frames * 15

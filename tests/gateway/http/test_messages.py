@@ -1,0 +1,248 @@
+"""Saying and reading envelopes over HTTP: the rules are those of a connection."""
+
+import json
+import socket
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+import pytest
+
+from meup_agent.gateway.config import Limits
+from tests.gateway.http.conftest import LIMITS, Api, served
+
+
+def chat(**header: object) -> dict[str, object]:
+    return {"kind": "chat", "payload": {"message": "hi"}, **header}
+
+
+def test_what_the_header_lacks_is_filled_in(api: Api) -> None:
+    with api.join("bob") as bob:
+        answer = api.post(chat())
+        heard = json.loads(bob.recv(20))
+    said = answer.json()
+    assert answer.status_code == 200
+    assert said["status"] == "accepted"
+    assert heard["id"] == said["id"]
+    assert (heard["from"], heard["protocol"], heard["kind"]) == ("alice", "meup/v0.1", "chat")
+    assert heard["ts"] == said["timestamp"]
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_a_whole_envelope_is_forwarded_byte_for_byte(api: Api) -> None:
+    frame = (
+        b'  {"protocol": "meup/v0.1", "id": "e1", "ts": "2026-01-01T00:00:00Z", "from": "alice",\n'
+        b' "kind": "chat", "odd": [1, null], "payload": {"message": "\\u00e9"}}'
+    )
+    with api.join("bob") as bob:
+        assert api.post(frame).status_code == 200
+        assert bob.recv(20, decode=False) == frame
+
+
+def test_what_is_given_stays_as_it_was_beside_what_is_filled_in(api: Api) -> None:
+    with api.join("bob") as bob:
+        assert api.post(b'{ "kind":"chat", "payload": {"message":  "hi"} }').status_code == 200
+        heard = bob.recv(20, decode=False)
+    assert heard.endswith(b', "kind":"chat", "payload": {"message":  "hi"} }')
+
+
+@pytest.mark.parametrize(
+    ("envelope", "status", "error"),
+    [
+        (chat(**{"from": "bob"}), 403, "identity_mismatch"),
+        ({"kind": "system.welcome", "payload": {}}, 403, "reserved_kind"),
+        ({"kind": "mcp.request", "payload": {"method": "x"}}, 403, "capability_violation"),
+        ({"payload": {}}, 400, "invalid_envelope"),
+        ({"kind": "chat"}, 400, "invalid_envelope"),
+        ({"kind": "chat", "payload": [1]}, 400, "invalid_envelope"),
+        (chat(id="\n"), 400, "invalid_envelope"),
+        (chat(protocol="meup/v9"), 400, "bad_request"),
+        (b"{nope", 400, "invalid_json"),
+        (b"[]", 400, "invalid_json"),
+        (b"", 400, "invalid_json"),
+        (b'{"\xff": 1}', 400, "invalid_utf8"),
+        (b'{"kind":"chat","payload":' + b'{"a":' * 200 + b"1" + b"}" * 201, 400, "too_deep"),
+        (b'{"kind":"chat","payload":{"message":NaN}}', 400, "invalid_json"),
+    ],
+)
+def test_what_a_connection_is_refused_is_refused_here(
+    api: Api, envelope: object, status: int, error: str
+) -> None:
+    with api.join("alice") as running:
+        answer = api.post(envelope)
+        assert (answer.status_code, answer.json()["error"]) == (status, error)
+        assert answer.json()["message"]
+        # Nobody heard of it, not even the participant's own connection.
+        api.say("next")
+        assert json.loads(running.recv(20))["payload"] == {"message": "next"}
+
+
+def test_a_withdrawal_is_the_proposers_here_too(api: Api) -> None:
+    proposal = {"kind": "mcp.proposal", "payload": {"method": "tools/call"}, "id": "p1"}
+    assert api.post(proposal).status_code == 200
+    withdraw = {"kind": "mcp.withdraw", "correlationId": "p1", "payload": {"reason": "other"}}
+    refused = api.post(withdraw, "bob")
+    assert (refused.status_code, refused.json()["error"]) == (403, "not_proposer")
+    assert api.post(withdraw).status_code == 200
+
+
+def test_the_same_said_again_is_delivered_once(api: Api) -> None:
+    with api.join("bob") as bob:
+        first, again = api.post(chat(id="e1")).json(), api.post(chat(id="e1")).json()
+        api.say("next")
+        heard = [json.loads(bob.recv(20)) for _ in range(2)]
+    assert first["seq"] == again["seq"]
+    assert [each["payload"]["message"] for each in heard] == ["hi", "next"]
+
+
+def test_a_heartbeat_is_dropped(api: Api) -> None:
+    answer = api.post({"kind": "system/heartbeat", "payload": {}})
+    assert (answer.status_code, answer.json()["status"]) == (200, "dropped")
+    assert answer.json()["seq"] is None
+
+
+@pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded"])
+def test_only_json_is_taken(api: Api, media: str) -> None:
+    answer = api.post(chat(), **{"Content-Type": media})
+    assert (answer.status_code, answer.json()["error"]) == (415, "unsupported_media_type")
+
+
+def test_too_large_a_body_is_not_read_to_its_end(api: Api) -> None:
+    parts = urlsplit(api.gateway.http_url)
+    head = (
+        "POST /participants/alice/messages HTTP/1.1\r\nHost: x\r\n"
+        "Content-Type: application/json\r\nContent-Length: 999999999\r\n"
+        f"Authorization: {api.header('alice')['Authorization']}\r\n\r\n"
+    )
+    assert parts.hostname is not None
+    with socket.create_connection((parts.hostname, parts.port or 0), timeout=20) as caller:
+        caller.sendall(head.encode() + b" " * (LIMITS.max_message_bytes + 1))
+        answer = caller.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"too_large"' in answer
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "Basic YTpi"}, 401),
+    ],
+)
+def test_a_stranger_is_refused(api: Api, header: dict[str, str], status: int) -> None:
+    for path in ("/me", "/participants/alice/messages", "/spaces/demo/events"):
+        answer = api.client.get(path, headers=header)
+        assert (answer.status_code, answer.json()["error"]) == (status, "token_refused")
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert "wrong" not in answer.text
+
+
+def test_a_token_in_the_address_is_none(api: Api) -> None:
+    token = api.gateway.token("alice")
+    for name in ("token", "access_token", "authorization"):
+        answer = api.client.get("/me", params={name: token})
+        assert answer.status_code == 401
+        assert token not in answer.text
+
+
+def test_nobody_speaks_or_reads_for_another(api: Api) -> None:
+    path = "/participants/bob/messages"
+    header = api.header("alice")
+    assert api.client.post(path, json=chat(), headers=header).status_code == 403
+    assert api.client.get(path, headers=header).status_code == 403
+
+
+def test_guesses_are_limited() -> None:
+    limits = Limits(failed_tokens=3, failed_token_seconds=1_000.0)
+    with served(limits) as api:
+        for _ in range(3):
+            assert api.client.get("/me", headers={"Authorization": "Bearer no"}).status_code == 401
+        answer = api.client.get("/me", headers={"Authorization": "Bearer no"})
+        assert (answer.status_code, answer.json()["error"]) == (429, "too_many_attempts")
+        assert int(answer.headers["retry-after"]) > 0
+
+
+def test_who_says_too_much_is_told_when_to_come_back() -> None:
+    limits = Limits(messages_per_second=0.001, messages_burst=2)
+    with served(limits) as api:
+        assert [api.post(chat()).status_code for _ in range(3)] == [200, 200, 429]
+        answer = api.post(chat())
+        assert answer.json()["error"] == "limit_exceeded"
+        assert int(answer.headers["retry-after"]) > 1
+
+
+# --- reading ---
+
+
+def test_pages_hold_everything_once_and_in_order(api: Api) -> None:
+    numbers = [api.say(f"m{number}") for number in range(7)]
+    found: list[tuple[int, str]] = []
+    since: dict[str, int] = {}
+    pages = 0
+    while True:
+        page = api.get("/participants/carol/messages", "carol", limit=3, **since).json()
+        found += [(each["seq"], each["payload"]["message"]) for each in page["messages"]]
+        pages += 1
+        assert page["gap"] is False
+        if page["next"] is None:
+            break
+        since = {"since": page["next"]}
+    assert found == [(seq, f"m{number}") for number, seq in enumerate(numbers)]
+    assert pages == 3
+
+
+def test_messages_since_a_time(api: Api) -> None:
+    api.say("before")
+    moment = datetime.now(UTC).isoformat()
+    later = [api.say("after"), api.say("after")]
+    page = api.get("/participants/alice/messages", since=moment).json()
+    assert [each["seq"] for each in page["messages"]] == later
+    assert api.get("/participants/alice/messages", since="2999-01-01T00:00:00Z").json() == {
+        "messages": [],
+        "times": [],
+        "next": None,
+        "gap": False,
+    }
+
+
+def test_what_is_not_known_any_more_is_said(api: Api) -> None:
+    api.say("hi")
+    page = api.get("/participants/alice/messages", since=1).json()
+    assert page["gap"] is True
+    assert len(page["messages"]) == 1
+
+
+def test_messages_come_in_the_dialect_that_is_asked_for(api: Api) -> None:
+    api.post({"kind": "mcp.proposal", "payload": {"method": "tools/call"}})
+    [mew] = api.get("/participants/bob/messages", "bob", dialect="mew/v0.4").json()["messages"]
+    [own] = api.get("/participants/bob/messages", "bob").json()["messages"]
+    assert (mew["protocol"], mew["kind"]) == ("mew/v0.4", "mcp/proposal")
+    assert (own["protocol"], own["kind"]) == ("meup/v0.1", "mcp.proposal")
+
+
+def test_private_words_of_others_are_never_shown(api: Api) -> None:
+    with api.join("bob") as bob:
+        bob.send(json.dumps(chat(**{"from": "alice", "id": "x", "protocol": "meup/v0.1"})))
+        assert json.loads(bob.recv(20))["kind"] == "system.error"
+        kinds = [
+            each["kind"] for each in api.get("/participants/bob/messages", "bob").json()["messages"]
+        ]
+    assert kinds == ["system.presence"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"since": "yesterday"},
+        {"since": "2026-01-01T00:00:00"},
+        {"since": "-1"},
+        {"limit": "0"},
+        {"limit": "501"},
+        {"limit": "x"},
+        {"dialect": "klingon"},
+    ],
+)
+def test_a_wrong_query_is_refused(api: Api, query: dict[str, str]) -> None:
+    answer = api.get("/participants/alice/messages", **query)
+    assert answer.status_code == 400
+    assert set(answer.json()) == {"error", "message"}

@@ -1,0 +1,61 @@
+"""Every endpoint does what the OpenAPI document says, whatever it is sent."""
+
+from collections import defaultdict
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+
+from meup_agent.gateway.config import Limits
+from meup_agent.gateway.edge.asgi.openapi import document
+from tests.gateway.http.conftest import Api, served
+
+EXAMPLES = 15
+"""Of each kind for each endpoint: some seconds together."""
+
+
+@pytest.fixture(scope="module")
+def fuzzed() -> Generator[Api]:
+    # Wrong tokens are among what is sent, and must not end the test with 429.
+    with served(Limits(failed_tokens=1_000_000)) as found:
+        found.say("something to read")
+        yield found
+
+
+REAL = {"participant": "bob", "space": "demo"}
+
+answered: dict[str, set[int]] = defaultdict(set)
+
+described = schemathesis.openapi.from_dict(document())
+
+
+@described.parametrize()
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_every_endpoint(fuzzed: Api, case: schemathesis.Case[Any]) -> None:
+    if case.operation.path == "/spaces/{space}/events":
+        case.query = {**(case.query or {}), "follow": "false"}  # or the answer has no end
+    if case.meta is not None and case.meta.generation.mode.is_positive:
+        # Otherwise nobody would get past the door.
+        case.path_parameters = {name: REAL[name] for name in case.path_parameters or {}}
+    answer = case.call_and_validate(base_url=fuzzed.gateway.http_url, headers=fuzzed.header("bob"))
+    answered[case.operation.label].add(answer.status_code)
+
+
+def test_somebody_got_past_the_door() -> None:
+    assert answered  # the tests before this one ran
+    for label, statuses in answered.items():
+        assert 200 in statuses, label
+
+
+def test_the_document_is_served(fuzzed: Api) -> None:
+    served_document = fuzzed.client.get("/openapi.json").json()
+    assert {**served_document, "servers": []} == {**document(), "servers": []}

@@ -1,0 +1,117 @@
+"""Who is in a space, what was proposed there, and how the gateway is."""
+
+import json
+
+import pytest
+
+from tests.gateway.http.conftest import PARTICIPANTS, Api, served
+
+WITHDRAW = {"kind": "mcp/withdraw"}
+
+
+def test_whom_a_token_belongs_to(api: Api) -> None:
+    assert api.get("/me").json() == {
+        "id": "alice",
+        "space": "demo",
+        "dialect": "meup/v0.1",
+        "capabilities": [*PARTICIPANTS["alice"], WITHDRAW],
+    }
+
+
+def test_who_is_there(api: Api) -> None:
+    with api.join("bob"):
+        found = api.get("/spaces/demo/participants", "carol").json()
+    assert found == {"participants": [{"id": "bob", "capabilities": PARTICIPANTS["bob"]}]}
+
+
+@pytest.mark.parametrize("what", ["participants", "proposals", "events"])
+def test_another_space_is_refused(api: Api, what: str) -> None:
+    answer = api.get(f"/spaces/elsewhere/{what}")
+    assert (answer.status_code, answer.json()["error"]) == (404, "no_such_space")
+
+
+def test_what_was_proposed_and_what_became_of_it(api: Api) -> None:
+    for name in ("p1", "p2"):
+        call = {"method": "tools/call", "params": {"name": "write", "arguments": {"n": name}}}
+        assert api.post({"kind": "mcp.proposal", "id": name, "payload": call}).status_code == 200
+    [first, second] = api.get("/spaces/demo/proposals", "bob").json()["proposals"]
+    assert (first["id"], first["proposer"], first["state"]) == ("p1", "alice", "pending")
+    assert second["params"]["arguments"] == {"n": "p2"}
+    withdraw = {"kind": "mcp.withdraw", "correlationId": "p1", "payload": {"reason": "policy"}}
+    api.post(withdraw)
+    path = "/spaces/demo/proposals"
+    [withdrawn] = api.get(path, state="withdrawn").json()["proposals"]
+    assert withdrawn["decision"]["reason"] == "policy"
+    [pending] = api.get(path, state="pending", timeline="true").json()["proposals"]
+    assert [step["what"] for step in pending["timeline"]] == ["proposed"]
+    assert [each["id"] for each in api.get(path, id="p2").json()["proposals"]] == ["p2"]
+    assert [each["id"] for each in api.get(path, limit=1).json()["proposals"]] == ["p2"]
+    assert api.get(path, state="lost").status_code == 400
+    assert api.get(path, timeline="x").status_code == 400
+
+
+def test_who_was_removed_is_kept_out(api: Api) -> None:
+    kick = {"kind": "space/kick", "payload": {"participant_id": "alice", "reason": "enough"}}
+    answer = api.post(kick, "bob")
+    assert answer.status_code == 200, answer.text
+    for path in ("/participants/alice/messages", "/spaces/demo/participants"):
+        answer = api.get(path)
+        assert (answer.status_code, answer.json()["error"]) == (403, "kicked")
+    refused = api.post({"kind": "chat", "payload": {}})
+    assert (refused.status_code, refused.json()["error"]) == (403, "kicked")
+
+
+def test_paths_and_methods_that_are_none(api: Api) -> None:
+    missing = api.client.get("/nothing")
+    assert (missing.status_code, missing.json()["error"]) == (404, "not_found")
+    wrong = api.client.put("/me")
+    assert (wrong.status_code, wrong.json()["error"]) == (405, "method_not_allowed")
+    assert set(wrong.headers["allow"].split(", ")) == {"GET", "HEAD"}
+
+
+def test_health_needs_no_token(api: Api) -> None:
+    for path in ("/healthz", "/readyz"):
+        answer = api.client.get(path)
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+        assert answer.headers["date"]
+
+
+def test_what_is_counted(api: Api) -> None:
+    with api.join("bob"):
+        api.say("hi")
+        api.post({"kind": "mcp.request", "payload": {}})
+        text = api.client.get("/metrics").text
+    lines = text.splitlines()
+    assert "meup_envelopes_accepted_total 1.0" in lines
+    assert 'meup_envelopes_refused_total{code="capability_violation"} 1.0' in lines
+    assert 'meup_members{space="demo"} 1.0' in lines
+    assert "meup_connections 1.0" in lines
+    assert 'meup_journal_behind{space="demo"} 0.0' in lines
+    assert "alice" not in text
+    assert "bob" not in text
+
+
+def test_each_gateway_counts_for_itself(api: Api) -> None:
+    api.say("hi")
+    with served() as other:
+        assert "meup_envelopes_accepted_total 0.0" in other.client.get("/metrics").text
+
+
+def test_nothing_secret_is_said(api: Api) -> None:
+    said = [
+        api.get("/me"),
+        api.get("/spaces/demo/participants"),
+        api.client.get("/metrics"),
+        api.client.get("/openapi.json"),
+        api.get("/nothing"),
+    ]
+    for participant in PARTICIPANTS:
+        token = api.gateway.token(participant)
+        assert not any(token in answer.text or token in str(answer.headers) for answer in said)
+
+
+def test_the_api_describes_itself(api: Api) -> None:
+    document = api.client.get("/openapi.json").json()
+    assert document["openapi"].startswith("3.1")
+    assert set(document["paths"]["/participants/{participant}/messages"]) == {"get", "post"}
+    json.dumps(document)
