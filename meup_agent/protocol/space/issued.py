@@ -25,10 +25,17 @@ class Issued:
 
     def remember(self, envelope_id: str, issuer: str, to: Addressees) -> None:
         """Remember an envelope, and forget the issuer's oldest if these are too many."""
-        share = self._in_order.setdefault(issuer, OrderedDict())
+        share = self._in_order.get(issuer)
+        if share is None:
+            share = self._in_order[issuer] = OrderedDict()
+        if envelope_id in share:
+            share.move_to_end(envelope_id)
         share[envelope_id] = None
-        share.move_to_end(envelope_id)
-        self._by_id.setdefault(envelope_id, {})[issuer] = to
+        issuers = self._by_id.get(envelope_id)
+        if issuers is None:
+            self._by_id[envelope_id] = {issuer: to}
+        else:
+            issuers[issuer] = to
         if len(share) > self._limit:
             oldest, _ = share.popitem(last=False)
             issuers = self._by_id[oldest]

@@ -235,19 +235,22 @@ class OpenExchanges:
                 self.end(request)
 
     def _begin(self, shelf: _Shelf, item: Open) -> None:
-        sender, at = item.envelope.sender, item.at
-        self._forget_old(shelf, sender, at)
-        self._take(shelf, sender, item.envelope.id)
+        envelope = item.envelope
+        sender = envelope.sender
+        self._take(shelf, sender, envelope.id)
         if shelf is self._requests and shelf.count(sender) >= MAX_OPEN_REQUESTS:
             oldest = shelf.oldest(sender)
             if oldest is not None:
                 self.end(oldest)
-        before = self._kept_bytes.get(sender, 0)
-        kept = before + item.size
+        kept = self._kept_bytes.get(sender, 0) + item.size
         if kept > MAX_OPEN_BYTES:
+            self._forget_old(shelf, sender, item.at)
+            kept = self._kept_bytes.get(sender, 0) + item.size
+        if kept > MAX_OPEN_BYTES:
+            kept -= item.size
             item.whole = False
-            item.envelope = msgspec.structs.replace(item.envelope, frame=b"", raw_payload=b"{}")
-            kept = before + item.size
+            item.envelope = msgspec.structs.replace(envelope, frame=b"", raw_payload=b"{}")
+            kept += item.size
         self._kept_bytes[sender] = kept
         shelf.put(item)
 
