@@ -10,6 +10,7 @@ from anyio.lowlevel import checkpoint
 from meup_agent.client import managing
 from meup_agent.client.deciding import Proposal
 from meup_agent.client.endings import result_of, tool_value
+from meup_agent.client.presence import present
 from meup_agent.client.proposing import TTL, OwnProposal, propose
 from meup_agent.client.requests import TIMEOUT, request
 from meup_agent.client.tools import ToolLists
@@ -70,6 +71,21 @@ class Space:
     def may(self, kind: str, payload: Any) -> bool:
         """Whether our announced capabilities allow an envelope."""
         return self._session.table.roster.may(self.me, kind, payload)
+
+    async def present(self, participant: str, *, timeout: float | None = TIMEOUT) -> Participant:
+        """Wait until somebody is in the space; at once if they are.
+
+        Args:
+            participant: Whom to wait for.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+
+        Returns:
+            Who came, with what they may send.
+
+        Raises:
+            ParticipantGone: They did not come in time.
+        """
+        return await present(self._session, participant, timeout=timeout)
 
     # --- requests ---
 

@@ -509,28 +509,33 @@ class Session(AsyncContextManagerMixin):
         self._watchers.add(listener)
 
     @contextmanager
+    def listening(self, listener: Listener) -> Generator[None]:
+        """Hand every envelope to somebody at once, for the length of a block."""
+        self._watchers.add(listener)
+        try:
+            yield
+        finally:
+            self._watchers.discard(listener)
+
+    @contextmanager
     def told_of(self, envelope_id: str, listener: Listener) -> Generator[None]:
         """Hand every envelope to somebody who waits for what the gateway says of one of ours.
 
         That it was refused is theirs to report, and no line in the log.
         """
-        self._watchers.add(listener)
         self._asked.add(envelope_id)
         try:
-            yield
+            with self.listening(listener):
+                yield
         finally:
-            self._watchers.discard(listener)
             self._asked.discard(envelope_id)
 
     @contextmanager
     def watch(self) -> Generator[Watcher]:
         """Every envelope from here on, echoes of our own included, as an async iterator."""
         watcher = Watcher()
-        self._watchers.add(watcher)
-        try:
+        with self.listening(watcher):
             yield watcher
-        finally:
-            self._watchers.discard(watcher)
 
 
 def new_id() -> str:

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from meup_agent import Agent, Participant, Space
+from meup_agent import Agent, Participant, ParticipantGone, Space
 from tests.interaction.people import PATIENCE, Latch, Meeting, Notes, join, until
 
 pytestmark = pytest.mark.anyio
@@ -63,3 +63,27 @@ async def test_handlers_are_told_who_came_and_went_while_we_were_away(
     assert notes.all[:2] == [("join", "deep", 1), ("join", "second", 1)]
     assert set(notes.all[2:4]) == {("leave", "second"), ("join", "tools", 1)}
     assert notes.all.count(("join", "deep", 1)) == 1
+
+
+async def test_somebody_can_be_waited_for(meeting: Meeting, notes: Notes) -> None:
+    agent = Agent("reviewer")
+
+    @agent.on_leave
+    async def left(participant: Participant, space: Space) -> None:
+        # A handler that waits, too, while others run.
+        notes(("back", (await space.present(participant.id)).id))
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent) as space, anyio.create_task_group() as tasks:
+
+            async def wait() -> None:
+                notes(("came", (await space.present("tools", timeout=None)).id))
+
+            tasks.start_soon(wait)
+            async with join(meeting, "tools"):
+                await notes.until(("came", "tools"))
+                assert (await space.present("tools")).capabilities
+            async with join(meeting, "tools"):
+                await notes.until(("back", "tools"))
+            with pytest.raises(ParticipantGone):
+                await space.present("deep", timeout=0.001)
