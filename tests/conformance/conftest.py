@@ -1,11 +1,16 @@
 """A gateway for every test, in each dialect that the specifications are written for."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
 
-from tests.conformance.wire import V02, V04, Site, serving
+from meup_agent.gateway.config import Config
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.embedded_config import first_token
+from tests.conformance.wire import V02, V04, Dialled, Site, config_of
+from tests.gateway.mounted import MountedPlace, mounted
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "alice": [{"kind": "chat"}, {"kind": "mcp/proposal"}],
@@ -16,19 +21,64 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 ELSEWHERE: dict[str, dict[str, list[dict[str, Any]]]] = {"other": {"alice": [{"kind": "*"}]}}
 
 
-@pytest.fixture(params=[V02, V04])
-def dialect(request: pytest.FixtureRequest) -> str:
-    """The dialect that everybody in a test speaks."""
-    found: str = request.param
-    return found
+class Mounted:
+    """What joining needs of a gateway that is part of another application."""
+
+    def __init__(self, place: MountedPlace, config: Config) -> None:
+        self.url = place.url
+        self._config = config
+
+    def token(self, participant: str, space: str | None = None) -> str:
+        return first_token(self._config, participant, space)
+
+
+Served = Callable[[Config], AbstractContextManager[Dialled]]
+"""Makes a gateway that listens for the length of a block."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test in both dialects, and in the newer one at a mounted gateway as well.
+
+    A dialect makes no difference to how a connection is served, so not all of both are crossed.
+    """
+    wanted = [name for name in ("dialect", "served") if name in metafunc.fixturenames]
+    marks = metafunc.definition.iter_markers("parametrize")
+    if not wanted or any("dialect" in mark.args[0] for mark in marks):
+        return
+    if "served" in wanted:
+        metafunc.parametrize(
+            ("dialect", "served"),
+            [(V02, "port"), (V04, "port"), (V04, "mounted")],
+            indirect=["served"],
+        )
+    else:
+        metafunc.parametrize("dialect", [V02, V04])
 
 
 @pytest.fixture
-def site(dialect: str) -> Generator[Site]:
+def served(request: pytest.FixtureRequest) -> Served:
+    """A gateway on a port of its own, and one that is mounted in another application."""
+
+    @contextmanager
+    def listens(config: Config) -> Generator[Dialled]:
+        if request.param == "port":
+            with Gateway(config=config).in_thread() as gateway:
+                yield gateway
+        else:
+            with mounted(config) as place:
+                yield Mounted(place, config)
+
+    return listens
+
+
+@pytest.fixture
+def site(served: Served, dialect: str) -> Generator[Site]:
     """A gateway with two spaces, and how to join it."""
-    with serving(PARTICIPANTS, dialect=dialect, more=ELSEWHERE) as gateway:
+    with served(config_of(PARTICIPANTS, dialect=dialect, more=ELSEWHERE)) as gateway:
         yield Site(gateway, dialect)
 
 
-only_v04 = pytest.mark.parametrize("dialect", [V04])
+only_v04 = pytest.mark.parametrize(
+    ("dialect", "served"), [(V04, "port"), (V04, "mounted")], indirect=["served"]
+)
 """For what only the newer specification asks."""

@@ -9,11 +9,11 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from meup_agent.gateway.config import Config, JournalConfig, SpaceConfig, participant
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.journal.archive import Archive
 from meup_agent.protocol.audit import Audit
-from tests.conformance.conftest import only_v04
-from tests.conformance.wire import Json, Site, Wire, serving
+from tests.conformance.conftest import Served, only_v04
+from tests.conformance.wire import Dialled, Json, Site, Wire, config_of
 from tests.existing.reference_peers import ReferencePeer
 from tests.existing.versions import MEW_V04
 
@@ -34,13 +34,13 @@ PEOPLE: dict[str, list[Json]] = {
 
 
 @pytest.fixture
-def gateway(dialect: str) -> Generator[ThreadedGateway]:
-    with serving(PEOPLE, dialect=dialect) as running:
+def gateway(served: Served, dialect: str) -> Generator[Dialled]:
+    with served(config_of(PEOPLE, dialect=dialect)) as running:
         yield running
 
 
 @pytest.fixture
-def managed(gateway: ThreadedGateway, dialect: str) -> Site:
+def managed(gateway: Dialled, dialect: str) -> Site:
     """A space that somebody may manage."""
     return Site(gateway, dialect)
 
@@ -187,7 +187,7 @@ def test_the_recipient_is_told_what_it_may_and_acknowledges(managed: Site) -> No
 @only_v04
 @pytest.mark.rule("C.W8")
 def test_an_existing_participant_takes_a_grant_and_acknowledges_it(
-    managed: Site, gateway: ThreadedGateway
+    managed: Site, gateway: Dialled
 ) -> None:
     with managed.join("manager") as (manager,):
         with ReferencePeer(gateway.url, "alice", version=MEW_V04, space="demo") as alice:
@@ -249,7 +249,7 @@ def test_the_token_of_an_invitation_is_the_inviters_alone(managed: Site) -> None
 
 @pytest.mark.rule("A.G26", "C.W12", "C.W13")
 def test_an_invitation_is_not_mailed_and_its_address_has_no_path(
-    managed: Site, gateway: ThreadedGateway
+    managed: Site, gateway: Dialled
 ) -> None:
     with managed.join("manager") as (manager,):
         manager.send("space/invite", {"participant_id": "dave", "email": "dave@example.org"})

@@ -164,7 +164,19 @@ def serving(
     dialects: Mapping[str, str] | None = None,
     more: Mapping[str, Mapping[str, Capabilities]] | None = None,
 ) -> AbstractContextManager[ThreadedGateway]:
-    """A gateway in a thread.
+    """A gateway in a thread; see :func:`config_of`."""
+    config = config_of(participants, dialect=dialect, dialects=dialects, more=more)
+    return Gateway(config=config).in_thread()
+
+
+def config_of(
+    participants: Mapping[str, Capabilities],
+    *,
+    dialect: str | None = None,
+    dialects: Mapping[str, str] | None = None,
+    more: Mapping[str, Mapping[str, Capabilities]] | None = None,
+) -> Config:
+    """A configuration.
 
     Args:
         participants: Of the space `demo`, by name, and what they may send; `name-token` is theirs.
@@ -183,4 +195,4 @@ def serving(
             name: participant(name, may, (f"{name}-token-{space}",)) for name, may in others.items()
         }
         spaces.append(SpaceConfig(space, there, dialect=dialect))
-    return Gateway(config=Config(tuple(spaces))).in_thread()
+    return Config(tuple(spaces))
