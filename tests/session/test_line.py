@@ -2,12 +2,14 @@
 
 import anyio
 import pytest
+import trio
+from trio.testing import MockClock
 
 from meup_agent.errors import TransportClosed
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Priority
 from meup_agent.session.joining import Welcomed
-from meup_agent.session.line import Line
+from meup_agent.session.line import ECHO_SECONDS, Line
 from meup_agent.session.outbox import Outbox
 from meup_agent.session.session import new_id
 from meup_agent.transport.base import CloseInfo
@@ -118,3 +120,55 @@ async def test_of_several_on_their_way_none_is_blamed(
                 await gateways.send(frames[came_back])
             await gateways.aclose(1007, "bad bytes")
     assert found == blamed
+
+
+def numbering(envelope: Envelope, seq: int | None) -> Welcomed | None:
+    """What a gateway says that numbers what it accepts."""
+    if envelope.kind != "system/welcome":
+        return None
+    return Welcomed(ME, "meup/v0.1", may_evict=False, capable=True, numbered=True)
+
+
+async def owed(answers: bool) -> float:
+    """Send one more than is kept; for how long that waits, where the gateway answers or not."""
+    outbox = Outbox()
+    line = Line(
+        outbox,
+        dialect="meup/v0.1",
+        new_id=new_id,
+        heard=numbering,
+        caught_up=lambda: True,
+        left=lambda id: None,
+        lost=lambda: None,
+        invalid=lambda error: None,
+        unsayable=lambda id, words: None,
+    )
+    ours, gateways = memory_pair()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(line.use, ours)
+        await gateways.send(WELCOME)
+        for id in ("first", "second", "third"):
+            outbox.put(draft("chat", {}, id=id, sender=ME), Priority.TALK, anyio.current_time())
+        first = await anext(gateways)
+        await anext(gateways)
+        began = anyio.current_time()
+        if answers:
+            await gateways.send(first[:-1] + b',"seq":7}')
+        assert b'"third"' in await anext(gateways)
+        waited = anyio.current_time() - began
+        assert outbox.unaccepted == (2 if answers else 1)
+        await gateways.aclose()
+    return waited
+
+
+@pytest.mark.rule("6.resume.accepted")
+@pytest.mark.parametrize("answers", [True, False])
+def test_what_a_gateway_owes_is_waited_for_and_not_for_ever(
+    answers: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("meup_agent.session.outbox.MAX_UNACCEPTED", 2)
+    waited = trio.run(owed, answers, clock=MockClock(autojump_threshold=0))
+    assert waited == pytest.approx(0 if answers else ECHO_SECONDS)
+    assert ("nothing of what we say back" in caplog.text) is not answers

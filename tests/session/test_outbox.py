@@ -6,7 +6,14 @@ import pytest
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Priority
-from meup_agent.session.outbox import MAX_BYTES, MAX_ENVELOPES, SECONDS_TO_LIVE, Outbox
+from meup_agent.session.outbox import (
+    MAX_BYTES,
+    MAX_ENVELOPES,
+    MAX_UNACCEPTED,
+    MAX_UNACCEPTED_BYTES,
+    SECONDS_TO_LIVE,
+    Outbox,
+)
 from meup_agent.session.watcher import Watcher
 from tests.session.gate import PATIENCE
 
@@ -221,3 +228,87 @@ async def test_everybody_who_waits_for_a_watcher_gets_something() -> None:
             for id in "ab":
                 watcher.put(said(id))
     assert sorted(seen) == ["a", "b"]
+
+
+# --- what was sent, and has not come back ---
+
+
+def sent(outbox: Outbox, *ids: str, priority: Priority = Priority.OPEN) -> None:
+    """Say something and send it to a gateway that numbers it."""
+    for id in ids:
+        outbox.put(said(id), priority, 0.0)
+        waiting = outbox.take(0.0)
+        assert waiting is not None
+        outbox.keep(waiting)
+        outbox.gone()
+
+
+@pytest.mark.rule("6.resume.sent_again")
+def test_what_has_not_come_back_is_the_next_to_be_sent_in_its_order() -> None:
+    outbox = Outbox()
+    sent(outbox, "a", "b", "c")
+    sent(outbox, "withdraw", priority=Priority.END)
+    outbox.put(said("new"), Priority.OPEN, 0.0)
+    outbox.send_again()
+    assert outbox.unaccepted == 0
+    assert taken(outbox) == ["withdraw", "a", "b", "c", "new"]
+
+
+@pytest.mark.rule("6.resume.accepted")
+@pytest.mark.parametrize(
+    ("replayed", "again"), [(False, ["c"]), (True, ["a", "c"])], ids=["live", "replayed"]
+)
+def test_what_has_come_back_is_never_sent_again(replayed: bool, again: list[str]) -> None:
+    """What was refused is no part of what is replayed: it is sent again, to be refused again."""
+    outbox = Outbox()
+    sent(outbox, "a", "b", "c")
+    outbox.accepted("b", replayed=replayed)
+    outbox.accepted("another's", replayed=replayed)
+    outbox.send_again()
+    assert taken(outbox) == again
+
+
+@pytest.mark.rule("6.resume.sent_again")
+def test_what_nobody_waits_for_or_waits_already_is_not_sent_again() -> None:
+    outbox = Outbox()
+    sent(outbox, "a", "b")
+    outbox.remove("a")
+    outbox.put(said("b"), Priority.OPEN, 0.0)
+    outbox.send_again()
+    assert taken(outbox) == ["b"]
+
+
+@pytest.mark.rule("6.resume.gap")
+def test_after_a_gap_nothing_is_sent_again_but_what_never_left() -> None:
+    outbox = Outbox()
+    sent(outbox, "a")
+    outbox.put(said("cut off"), Priority.TALK, 0.0)
+    waiting = outbox.take(0.0)
+    assert waiting is not None
+    outbox.keep(waiting)
+    outbox.put_back(waiting)
+    outbox.keep_nothing()
+    outbox.send_again()
+    assert taken(outbox) == ["cut off"]
+
+
+@pytest.mark.rule("6.resume.sent_again")
+@pytest.mark.parametrize("by", ["count", "bytes"])
+async def test_more_than_is_kept_waits_for_what_comes_back(by: str) -> None:
+    outbox = Outbox()
+    payload, count = ({}, MAX_UNACCEPTED) if by == "count" else ("x" * 2**20, 64)
+    for number in range(count):
+        assert not outbox.is_owed_too_much
+        outbox.put(said(str(number), payload), Priority.OPEN, 0.0)
+        waiting = outbox.take(0.0)
+        assert waiting is not None
+        outbox.keep(waiting)
+        outbox.gone()
+    assert outbox.is_owed_too_much
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(outbox.wait_accepted)
+            await anyio.wait_all_tasks_blocked()
+            outbox.accepted("0")
+    assert outbox.unaccepted == count - 1
+    assert MAX_UNACCEPTED_BYTES == 64 * 2**20
