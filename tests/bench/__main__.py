@@ -10,6 +10,7 @@ from tests.bench import (
     gateway_inbound,
     gateway_stalled,
     imports,
+    journal,
     memory,
     patterns,
     request,
@@ -28,6 +29,7 @@ PROGRAMS = (
     gateway_fanout.CROWD_PROGRAM,
     gateway_inbound.PROGRAM,
     gateway_stalled.PROGRAM,
+    journal.PROGRAM,
     memory.PROGRAM,
     imports.PROGRAM,
 )
