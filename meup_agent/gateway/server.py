@@ -12,7 +12,7 @@ import anyio
 from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.admission import OVERLOADED, NotAdmitted
+from meup_agent.gateway.admission import BAD_REQUEST, OVERLOADED, NotAdmitted
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge import listening
 from meup_agent.gateway.edge.connection import Connection
@@ -153,15 +153,16 @@ class RunningGateway:
         """Close every connection with 1012 and stop listening; takes ``stop_timeout`` at most."""
         self._stopping = True
         self._server.close()
+        deadline = anyio.current_time() + self.limits.stop_timeout
         if self._file is not None:
             # Who sent something hears that it was accepted, and then that the gateway stops.
             await self._file.flush(self.limits.stop_timeout)
         self._close_all("the gateway stops; connect again")
         if self.http is not None:
             # What it was asked is answered, and kept, before the journal is closed.
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True, deadline=deadline):
                 await self.http.stop()
-        await self._until_empty(self.limits.stop_timeout)
+        await self._until_empty(deadline - anyio.current_time())
         self.abort()
         await self._until_empty(LAST_TURNS)
         with anyio.move_on_after(LAST_TURNS, shield=True):
@@ -201,6 +202,9 @@ class RunningGateway:
         if "upgrade" in headers.get("Connection", "").lower():
             headers["Connection"] = "Upgrade"
         try:
+            if not headers.get("Sec-WebSocket-Version", "").isascii():
+                # Picows would say it back, and cannot.
+                raise NotAdmitted(BAD_REQUEST, "the version of WebSocket must be 13")
             if self._stopping or len(self._connections) >= self.limits.max_connections:
                 raise NotAdmitted(OVERLOADED, "the gateway takes no more connections now")
             greeting = read_handshake(request.path, headers, self.hub, address)
