@@ -10,6 +10,9 @@ from meup_agent.protocol.limits import MAX_DEPTH
 TOLD_AGAIN_SECONDS: Final = 10.0
 """A participant that stays over a limit is told so once in this time, not once for each frame."""
 
+MAX_TOLD: Final = 10_000
+"""Who was told what, at most; whoever is forgotten may be told once more."""
+
 _MICROSECONDS: Final = 1_000_000
 
 _ROUNDING: Final = 1e-6
@@ -112,5 +115,8 @@ class Told:
         last = self._at.get(key)
         if last is not None and 0 <= at - last < self._again:
             return False
+        self._at.pop(key, None)  # so that the one told the longest ago comes first
         self._at[key] = at
+        if len(self._at) > MAX_TOLD:
+            del self._at[next(iter(self._at))]
         return True

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meup_agent.protocol.space import rates
 from meup_agent.protocol.space.rates import TOLD_AGAIN_SECONDS, Bucket, Told
 
 SECOND = 1_000_000
@@ -52,3 +53,11 @@ def test_somebody_is_told_once_in_a_while() -> None:
     assert told.due("ann", "withdrawals", 1)
     assert told.due("bob", "messages", 1)
     assert told.due("ann", "messages", again)
+
+
+def test_who_was_told_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "MAX_TOLD", 2)
+    told = Told()
+    assert all(told.due(name, "messages", 0) for name in ("ann", "bob", "carol"))
+    assert told.due("ann", "messages", 0)
+    assert not told.due("carol", "messages", 0)
