@@ -15,8 +15,9 @@ MISSED_NOTHING: Final = frozenset({"new", "resumed"})
 """What stands there for those to whom nobody need say anything again."""
 
 _LAST_FIELD: Final = b',"seq":'
-_DIGITS: Final = 20
-"""As many digits as any ``seq`` has; it counts microseconds."""
+_AT: Final = len(_LAST_FIELD)
+_FROM_THE_END: Final = -_AT - 21
+"""Where that field can begin: a number has 20 digits at the most, and ``}`` follows."""
 
 
 class Missed(NamedTuple):
@@ -38,6 +39,7 @@ class _Numbered(msgspec.Struct):
 
 
 _decode_numbered = msgspec.json.Decoder(_Numbered).decode
+_decode_number = msgspec.json.Decoder().decode
 
 
 def read_missed(welcome: dict[str, Any]) -> Missed | None:
@@ -55,10 +57,14 @@ def read_seq(frame: bytes) -> int | None:
         frame: JSON that has been decoded before. Where the number is the last field, as our gateway
             writes it, it is read from the end: in JSON, these bytes cannot stand in a string there.
     """
-    at = frame.rfind(_LAST_FIELD, -len(_LAST_FIELD) - _DIGITS - 1)
+    at = frame.rfind(_LAST_FIELD, _FROM_THE_END)
     if at >= 0:
-        digits = frame[at + len(_LAST_FIELD) : -1]
-        if digits.isdigit():
-            return int(digits)
-    seq = _decode_numbered(frame).seq
-    return seq if isinstance(seq, int) and not isinstance(seq, bool) and seq >= 0 else None
+        try:
+            return _number(_decode_number(frame[at + _AT : -1]))
+        except msgspec.DecodeError:
+            pass  # it is not the last field
+    return _number(_decode_numbered(frame).seq)
+
+
+def _number(seq: object) -> int | None:
+    return seq if type(seq) is int and seq >= 0 else None
