@@ -478,6 +478,9 @@ class SpaceHost:
         """Know again what was accepted lately."""
         since = self._now() - round(REMEMBERED_SECONDS * 1_000_000)
         recovered = self.journal.recover(self.name, since=since, limit=RECOVERED_ENTRIES)
+        # Before any request: whoever spoke a dialect will answer in it.
+        for dialect in {entry.envelope.protocol for entry in recovered.entries}:
+            self._space.speaks(dialect)
         for entry in recovered.entries:
             self._recent.remember(entry.envelope, entry.seq, entry.at)
             self._space.remember(entry.envelope, entry.envelope.payload_object, entry.at)

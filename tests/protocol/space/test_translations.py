@@ -8,6 +8,9 @@ import pytest
 from meup_agent.protocol.dialects import DIALECTS, encode
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space import translations
+from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.journal import MemoryJournal
 from meup_agent.protocol.space.listeners import Form
 from meup_agent.protocol.space.standing import member_capabilities
 from tests.protocol.space.test_host import Listener, chat, host_with
@@ -57,6 +60,34 @@ def test_an_envelope_is_written_once_for_each_dialect_that_is_present(
     assert translated == dict.fromkeys(DIALECTS, 1)
     for listener in others:
         assert json.loads(listener.frames[1])["kind"] == "system/presence"
+
+
+@pytest.mark.rule("1.rpc_ids")
+def test_what_a_response_answers_is_known_after_a_restart() -> None:
+    """An answer by JSON-RPC id alone, to a request that was made before."""
+    journal = MemoryJournal(lambda: 0)
+    call = b'{"protocol":"mew/v0.4","id":"r","from":"alice","kind":"mcp/request","to":["bob"],'
+    call += b'"payload":{"id":7,"method":"tools/list"}}'
+    hello = b'{"protocol":"mcpx/v0.1","id":"h","from":"bob","kind":"chat","payload":{}}'
+    answer = b'{"protocol":"mcpx/v0.1","id":"a","from":"bob","kind":"mcp","to":["alice"],'
+    answer += b'"payload":{"id":7,"result":{}}}'
+    may = {"alice": member_capabilities([{"kind": "*"}])}
+    # Nothing but having been asked allows the answer.
+    may["bob"] = member_capabilities([{"kind": "chat"}])
+    for said in ((("alice", V04, call), ("bob", MCPX, hello)), (("bob", MCPX, answer),)):
+        host = SpaceHost(
+            "demo",
+            new_id=lambda: "g",
+            participants=may,
+            journal=journal,
+            now=lambda: 0,
+            counters=Counters(),
+        )
+        for who, dialect, frame in said:
+            host.receive_as(who, frame, dialect)
+        assert not host.counters.refused
+    (*_, last) = journal.recover("demo", since=0, limit=10).entries
+    assert last.envelope.correlation == ("r",)
 
 
 @pytest.mark.rule("1.one_space")
