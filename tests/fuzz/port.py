@@ -113,7 +113,8 @@ class Site:
             await writer.wait_closed()
         self.writer.write(masked(0x81, STILL_HERE))
         await asyncio.wait_for(self.reader.readuntil(STILL_HERE), 20)
-        assert not self.unexpected, self.unexpected
+        unexpected, self.unexpected = self.unexpected, []
+        assert not unexpected, unexpected
 
     def close(self) -> None:
         self.writer.close()

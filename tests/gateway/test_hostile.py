@@ -319,6 +319,7 @@ EVIL = [
 ]
 
 
+@pytest.mark.rule("7.bounded")
 @pytest.mark.parametrize("pattern", EVIL, ids=lambda pattern: pattern[:20])
 async def test_granted_pattern_does_not_hang_the_gateway(pattern: str) -> None:
     async with running() as gateway, dial(gateway, "bob") as bob, dial(gateway, "mallory") as m:
