@@ -52,6 +52,9 @@ NO_LIMITS = {
     ),
     *("catch_up.PAGE", "journal.ENTRY_BYTES"),
     "capabilities.MAX_KINDS_REMEMBERED",
+    # The form of the journal's file, and how much of it is looked at in a turn.
+    *("database.APPLICATION", "database.VERSION", "retention.ROW_BYTES"),
+    *("sqlite.MAX_SEQ", "sqlite.A_TURN", "sqlite.RECOVER_PAGE"),
     # Where a short cut ends; what is beyond takes the long way.
     *("joining.MAX_JOINED_KEYS", "joining.MAX_JOINED_LEVELS"),
     # Prices and not budgets.
