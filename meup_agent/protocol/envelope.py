@@ -100,6 +100,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if not self.frame:
             return self.added
         fields = _decode_fields(self.frame)
+        if fields.keys() <= HEADER_FIELDS:  # as most are
+            return ()
         return tuple(
             (name, bytes(raw)) for name, raw in fields.items() if name not in HEADER_FIELDS
         )
