@@ -74,7 +74,7 @@ async def test_somebody_can_be_waited_for(meeting: Meeting, notes: Notes) -> Non
         notes(("back", (await space.present(participant.id)).id))
 
     with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent) as space, anyio.create_task_group() as tasks:
+        async with join(meeting, agent, grace=0.0) as space, anyio.create_task_group() as tasks:
 
             async def wait() -> None:
                 notes(("came", (await space.present("tools", timeout=None)).id))
