@@ -288,17 +288,22 @@ class _Seat:
         if self._closed is not None:
             raise TransportClosed(self._closed.code, self._closed.reason)
         first, self._first = self._first, False
-        most = self._limits.max_message_bytes
+        most, wait = self._limits.max_message_bytes, 0.0
         if first and repeats_join(frame, self.participant, self.host.name):
             pass  # the handshake has said it all
         elif len(frame) > most:
             message = f"a message may have at most {most} bytes"
-            self.host.refuse_frame(self, "too_large", message)
+            self.host.refuse_frame(self, "too_large", message, limit="max_message_bytes", max=most)
             self.close(TOO_BIG, message)
         else:
-            self.host.receive(self, frame)
+            wait = self.host.receive(self, frame)
         self._space.settle()
-        await cancel_shielded_checkpoint()
+        if not wait:
+            await cancel_shielded_checkpoint()
+            return
+        # A socket would take no more for so long; shielded, since the frame is on its way.
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(wait)
 
     def __aiter__(self) -> Self:
         return self

@@ -1,5 +1,6 @@
 """What only a gateway in memory can show: virtual time, and a reader that stands still."""
 
+import json
 import time
 
 import anyio
@@ -143,3 +144,21 @@ async def test_an_hour_takes_no_time(space: MemorySpace) -> None:
         assert first["ts"] == "2025-01-01T00:00:00.000Z"
         assert b'"ts":"2025-01-01T01:00:00.000Z"' in frame
     assert time.monotonic() - began < 3600
+
+
+@pytest.mark.parametrize(
+    "anyio_backend", [pytest.param(("trio", {"clock": MockClock(autojump_threshold=0)}), id="trio")]
+)
+async def test_who_speaks_too_fast_is_made_to_wait() -> None:
+    limits = Limits(messages_per_second=2, messages_burst=3)
+    space = MemorySpace(participants=PARTICIPANTS, limits=limits)
+    async with space.connector("alice")({}) as alice, space.connector("bob")({}) as bob:
+        began = anyio.current_time()
+        for number in range(7):
+            await alice.send(envelope("alice", id=str(number)))
+        # Three at once, and two a second from then on: in virtual time, which is exact.
+        assert anyio.current_time() - began == pytest.approx(2.0)
+        heard = [await anext(bob) for _ in range(9)]
+        assert b"".join(heard).count(b'"kind": "chat"') == 7
+        kinds = [json.loads(await anext(alice))["kind"] for _ in range(11)]
+        assert kinds.count("system.error") == 1
