@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -32,6 +32,7 @@ from meup_agent.protocol.space.decisions import (
     over_limit,
     refusal,
 )
+from meup_agent.protocol.space.doors import NO_DOORS, Doors
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.listeners import Form, Listener, Listeners, Member
 from meup_agent.protocol.space.rates import Allowance, Bucket, Told
@@ -53,35 +54,6 @@ Answer = Callable[[Entry | Refused | Dropped], None]
 
 def _ignore(_: object) -> None:
     """The sender sees by the echo what became of its frame."""
-
-
-class Doors(Protocol):
-    """How somebody comes to a space who is invited."""
-
-    def new_token(self) -> str:
-        """A token that nobody can guess."""
-        ...
-
-    def admit(self, participant: str, token_sha256: str) -> None:
-        """Let a participant in by a token with this digest, and by no earlier one of this kind."""
-        ...
-
-    def address(self) -> str:
-        """Where to dial the space; empty where that is not known."""
-        ...
-
-
-class _Closed:
-    """The doors of a space to which nobody can be invited."""
-
-    def new_token(self) -> str:
-        raise NotImplementedError
-
-    def admit(self, participant: str, token_sha256: str) -> None:
-        pass
-
-    def address(self) -> str:
-        return ""
 
 
 class SpaceHost:
@@ -118,7 +90,7 @@ class SpaceHost:
         self._new_id = new_id
         self._now = now
         self._allowance = allowance or Allowance()
-        self._doors: Doors = doors or _Closed()
+        self._doors: Doors = doors or NO_DOORS
         self._space = Space(
             participants,
             allowance=self._allowance,
@@ -240,7 +212,7 @@ class SpaceHost:
 
     def _reaches(self, seen: int) -> bool:
         """Whether everything after a number is still known, and the number one of here."""
-        return self.journal.floor(self.name) <= seen <= self.journal.latest(self.name)
+        return self.journal.reaches(self.name, seen)
 
     def _enter(self, member: Member, welcome: Envelope, gap: bool) -> None:
         if self._members.get(member.participant) is not member:
