@@ -54,9 +54,14 @@ CREATE TABLE space (
     name TEXT PRIMARY KEY,
     floor INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE unknown (
+    after INTEGER PRIMARY KEY,
+    before INTEGER NOT NULL
+);
 """
 # "to" and "correlation" are JSON lists; "at" is in microseconds since 1970 (UTC). What is missing
-# of a space is what has a number up to its floor.
+# of a space is what has a number up to its floor. Numbers that are unknown lie between the last of
+# the file and the first after a start: who has seen one saw what a power cut took back.
 
 Synchronous = Literal["normal", "full"]
 

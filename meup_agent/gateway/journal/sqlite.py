@@ -93,9 +93,8 @@ class SqliteJournal:
         # Of each space; floors are raised by the writer.
         self._floors: dict[str, int] = {}
         self._latest: dict[str, int] = {}
-        self._find_spaces()
-        # Numbers do not go back, whatever the clock does (PROTOCOL 6).
-        self._start = max([now(), *self._latest.values(), *self._floors.values()])
+        self._unknown: list[tuple[int, int]] = []
+        self._start = self._find_spaces()
         self._seq = self._committed = self._start
         self._work: list[Work] = []
         # What follows, in order: after which number, of how many bytes, and what.
@@ -185,6 +184,12 @@ class SqliteJournal:
     def latest(self, space: str) -> int:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.latest`."""
         return self._latest.get(space) or self.floor(space)
+
+    def reaches(self, space: str, seen: int) -> bool:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.reaches`."""
+        if not self.floor(space) <= seen <= self.latest(space):
+            return False
+        return not any(after < seen < before for after, before in self._unknown)
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`.
@@ -299,8 +304,8 @@ class SqliteJournal:
             " accepted; make room or repair the disk, and start the gateway again"
         )
 
-    def _find_spaces(self) -> None:
-        """Learn from the file which spaces it knows, and their numbers."""
+    def _find_spaces(self) -> int:
+        """Learn from the file which spaces it knows; the number after which this start begins."""
         execute = self._database.writer.execute
         try:
             self._floors.update(execute("SELECT name, floor FROM space").fetchall())
@@ -308,6 +313,14 @@ class SqliteJournal:
                 last: int | None = execute(_LAST, (name,)).fetchone()[0]
                 if last is not None:
                     self._latest[name] = last
+            kept = max([*self._latest.values(), *self._floors.values()], default=0)
+            # Numbers do not go back, whatever the clock does (PROTOCOL 6).
+            start = max(self._now(), kept)
+            if kept < start and kept:
+                execute("INSERT OR REPLACE INTO unknown VALUES (?, ?)", (kept, start))
+                execute("DELETE FROM unknown WHERE before <= ?", (min(self._floors.values()),))
+            self._unknown = execute("SELECT after, before FROM unknown").fetchall()
+            return start
         except sqlite3.Error as error:
             self._database.close()
             raise self._unreadable(error) from None

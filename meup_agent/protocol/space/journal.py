@@ -115,6 +115,10 @@ class Journal(Protocol):
         """The number of the last entry of the space; where there is none, that of the start."""
         ...
 
+    def reaches(self, space: str, seen: int) -> bool:
+        """Whether everything of the space after a number is known, and the number one of here."""
+        ...
+
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         """What is known of a space when the gateway starts; may block.
 
@@ -205,6 +209,10 @@ class MemoryJournal:
         """See :meth:`Journal.latest`."""
         ring = self._rings.get(space)
         return self._start if ring is None else ring.latest
+
+    def reaches(self, space: str, seen: int) -> bool:
+        """See :meth:`Journal.reaches`."""
+        return self.floor(space) <= seen <= self.latest(space)
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         """See :meth:`Journal.recover`; nothing outlives the process."""

@@ -66,6 +66,25 @@ async def test_numbers_do_not_go_back_with_the_clock(path: Path, clock: Clock) -
         assert ids(await read(journal)) == ["1", "2", "3"]
 
 
+@pytest.mark.rule("6.journal.gap")
+async def test_number_that_the_file_has_lost_is_not_one_of_here(path: Path, clock: Clock) -> None:
+    async with opened(path, clock) as journal:
+        first, second, third = await kept(journal, *map(chat, range(3)))
+    with closing(sqlite3.connect(path)) as connection:  # as a power cut may
+        connection.execute("DELETE FROM envelope WHERE seq > ?", (first.seq,))
+        connection.commit()
+    for _ in range(2):
+        clock.now += 1_000
+        async with opened(path, clock) as journal:
+            await kept(journal, chat(9))
+            assert journal.reaches("demo", first.seq)
+            assert journal.reaches("demo", journal.latest("demo"))
+            assert not journal.reaches("demo", second.seq)
+            assert not journal.reaches("demo", third.seq)
+            assert not journal.reaches("demo", NOW - 1)
+            assert not journal.reaches("demo", journal.latest("demo") + 1)
+
+
 async def test_nothing_follows_before_others_can_read_it(path: Path, clock: Clock) -> None:
     found: list[list[Any]] = []
     done = anyio.Event()
