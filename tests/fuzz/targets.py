@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Final, Protocol, cast
 
-NAMES: Final = ("space", "connection", "agent", "port", "patterns", "terminal")
+NAMES: Final = ("space", "connection", "agent", "port", "patterns", "terminal", "audit")
 
 CASES: Final = Path(__file__).parent / "cases"
 """What was found, and must not come back: a folder for each target."""

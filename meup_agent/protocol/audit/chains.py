@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from meup_agent.errors import InvalidEnvelope, InvalidPattern
 from meup_agent.protocol import managing
-from meup_agent.protocol.capability.capabilities import compile_announced
+from meup_agent.protocol.capability.capabilities import compile_announced, compile_capabilities
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.managing import Grant
 from meup_agent.protocol.payloads import JsonObject, as_object, objects_in
@@ -49,7 +49,8 @@ class Chains:
             return
         self._announced.add(name)
         given = self._given.pop(name, [])
-        own = [each for each in objects_in(participant.get("capabilities")) if each not in given]
+        announced = objects_in(participant.get("capabilities"))
+        own = [each for each in announced if each not in given and _compiles(each)]
         self._standing.configure(name, compile_announced(own))
 
     def take(self, envelope: Envelope, payload: JsonObject) -> Link:
@@ -98,7 +99,16 @@ class Chains:
         if revocation.participant not in self._standing:
             return NO_LINK
         patterns = revocation.capabilities
+        compile_capabilities(patterns)
         return _ended(self._standing.take_covered(revocation.participant, patterns))
+
+
+def _compiles(capability: JsonObject) -> bool:
+    try:
+        compile_capabilities([capability])
+    except InvalidPattern:
+        return False
+    return True
 
 
 def _ended(change: Change) -> Link:
