@@ -10,7 +10,15 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from meup_agent.gateway.config import Config, Limits, ParticipantConfig, SpaceConfig
+    from meup_agent.gateway.config import (
+        Config,
+        HttpConfig,
+        JournalConfig,
+        Limits,
+        ParticipantConfig,
+        SpaceConfig,
+        TlsConfig,
+    )
     from meup_agent.gateway.dev import dev_config
     from meup_agent.gateway.edge.asgi.mount import GatewayApp, asgi_app
     from meup_agent.gateway.embedded import Gateway, ThreadedGateway
@@ -21,11 +29,14 @@ __all__ = [
     "Config",
     "Gateway",
     "GatewayApp",
+    "HttpConfig",
+    "JournalConfig",
     "Limits",
     "ParticipantConfig",
     "RunningGateway",
     "SpaceConfig",
     "ThreadedGateway",
+    "TlsConfig",
     "asgi_app",
     "dev_config",
     "load_config",
@@ -36,11 +47,14 @@ _MODULES = {
     "Config": "config",
     "Gateway": "embedded",
     "GatewayApp": "edge.asgi.mount",
+    "HttpConfig": "config",
+    "JournalConfig": "config",
     "Limits": "config",
     "ParticipantConfig": "config",
     "RunningGateway": "server",
     "SpaceConfig": "config",
     "ThreadedGateway": "embedded",
+    "TlsConfig": "config",
     "asgi_app": "edge.asgi.mount",
     "dev_config": "dev",
     "load_config": "files",
