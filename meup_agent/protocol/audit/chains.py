@@ -15,7 +15,7 @@ from meup_agent.protocol.capability.capabilities import compile_announced, compi
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.managing import Grant
 from meup_agent.protocol.payloads import JsonObject, as_object, objects_in
-from meup_agent.protocol.space.standing import GRANT_FACT, MAX_GRANTS, Change, Standing
+from meup_agent.protocol.space.standing import GRANT_FACT, MAX_GRANTED_TOGETHER, Change, Standing
 
 
 class Link(NamedTuple):
@@ -85,7 +85,7 @@ class Chains:
         if grant.participant not in self._announced:
             given = self._given.setdefault(grant.participant, [])
             given += [each for each in grant.capabilities if each not in given]
-            del given[:-MAX_GRANTS]
+            del given[:-MAX_GRANTED_TOGETHER]
         change = self._standing.give(grant)
         values = (fact.value for fact in change.facts if fact.value is not None)
         return Link(rests_on=tuple(str(each) for value in values for each in value["rests_on"]))

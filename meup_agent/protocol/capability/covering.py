@@ -26,6 +26,7 @@ MAX_COMPARISONS: Final = 20_000
 milliseconds. What takes more is taken for not covered."""
 
 _REMEMBERED: Final = 1_024
+_REMEMBERED_PAIRS: Final = 16_384
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_:/-]*")
 _PLAIN_GLOB: Final = re.compile(r"(?!.*\*\*)[A-Za-z0-9_:/*-]+")
 
@@ -45,7 +46,11 @@ def covers(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
         held: A capability that compiles.
         wanted: Another one, of one kind pattern (:func:`kinds_of`).
     """
-    if not any(_covers_kind(each["kind"], wanted["kind"]) for each in kinds_of(held)):
+    kind, other = held["kind"], wanted["kind"]
+    if isinstance(kind, str):
+        if not _covers_kind(kind, other):
+            return False
+    elif not any(_covers_kind(each, other) for each in kind):
         return False
     if "payload" not in held:
         return True
@@ -97,6 +102,7 @@ class _Comparison:
         return all(key in wanted and self.covers(each, wanted[key]) for key, each in held.items())
 
 
+@lru_cache(maxsize=_REMEMBERED_PAIRS)
 def _covers_kind(held: str, wanted: str) -> bool:
     if held in (wanted, "*"):
         return True

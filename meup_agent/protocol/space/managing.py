@@ -28,7 +28,7 @@ from meup_agent.protocol.space.issued import Issued
 from meup_agent.protocol.space.journal import Fact
 from meup_agent.protocol.space.standing import (
     GRANT_FACT,
-    MAX_GRANTS,
+    MAX_GRANTED_TOGETHER,
     Change,
     Standing,
     member_capabilities,
@@ -201,12 +201,13 @@ class Management:
                 f"a grant {envelope.id} is in force, and a grant is named by its id; send this one"
                 " under another",
             )
-        if self._standing.is_full:
+        if not self._standing.has_room(capabilities):
             return over_limit(
                 envelope.sender,
-                "max_grants",
-                MAX_GRANTS,
-                f"this space has {MAX_GRANTS} grants, as many as it keeps; revoke some",
+                "max_granted",
+                MAX_GRANTED_TOGETHER,
+                f"more than {MAX_GRANTED_TOGETHER} capabilities would be granted in this space;"
+                " revoke some, or grant fewer with a pattern that covers them",
                 about=envelope.id,
             )
         return None

@@ -21,8 +21,9 @@ from meup_agent.protocol.managing import Grant
 from meup_agent.protocol.payloads import JsonObject, objects_in
 from meup_agent.protocol.space.journal import Fact
 
-MAX_GRANTS: Final = 1_000
-"""Grants that a space keeps at once: all of them are looked through when one is revoked."""
+MAX_GRANTED_TOGETHER: Final = 1_000
+"""Capabilities that are granted in a space at once, over all grants: each may have to be held
+against everything that its granter has when something is revoked."""
 
 GRANT_FACT: Final = "grant/"
 REVOKED_FACT: Final = "revoked/"
@@ -115,10 +116,10 @@ class Standing:
         """
         return self._compiled[participant]
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no more grants are taken."""
-        return len(self._grants) >= MAX_GRANTS
+    def has_room(self, capabilities: Sequence[JsonObject]) -> bool:
+        """Whether so many more can be granted in the space."""
+        granted = sum(len(held.grant.capabilities) for held in self._grants.values())
+        return granted + len(capabilities) <= MAX_GRANTED_TOGETHER
 
     def grant(self, grant_id: str) -> Grant | None:
         """A grant in force."""

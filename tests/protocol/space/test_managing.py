@@ -13,7 +13,7 @@ from meup_agent.protocol.space.decisions import Refused
 from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import Entry, Journal, MemoryJournal
 from meup_agent.protocol.space.managing import MAX_INVITED
-from meup_agent.protocol.space.standing import MAX_GRANTS, member_capabilities
+from meup_agent.protocol.space.standing import MAX_GRANTED_TOGETHER, member_capabilities
 from tests.protocol.space.test_host import Listener
 
 CALL = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
@@ -274,18 +274,20 @@ def test_more_than_a_participant_can_hold_is_refused() -> None:
 
 
 @pytest.mark.rule("3.manage.limits")
-def test_more_grants_than_a_space_keeps_are_refused() -> None:
+def test_more_than_can_be_granted_in_a_space_is_refused() -> None:
     scene = Scene()
-    for _ in range(MAX_GRANTS):
+    for _ in range(MAX_GRANTED_TOGETHER - 1):
         scene.grant("admin", "worker", {"kind": "chat"})
     scene.forget()
-    scene.grant("admin", "worker", {"kind": "chat"})
+    scene.grant("admin", "worker", {"kind": "chat"}, {"kind": "mcp/reject"})
     error = scene.error("admin")
     assert (error["error"], error["limit"], error["max"]) == (
         "limit_exceeded",
-        "max_grants",
-        MAX_GRANTS,
+        "max_granted",
+        MAX_GRANTED_TOGETHER,
     )
+    scene.grant("admin", "worker", {"kind": "mcp/reject"})
+    assert scene.may("worker", {"kind": "mcp/reject"})
 
 
 @pytest.mark.rule("3.manage.ack")
