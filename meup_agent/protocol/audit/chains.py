@@ -76,7 +76,8 @@ class Chains:
             return NO_LINK
 
     def _give(self, grant: Grant) -> Link:
-        if self._standing.is_full or self._standing.grant(grant.id) is not None:
+        full = not self._standing.has_room(grant.capabilities)
+        if full or self._standing.grant(grant.id) is not None:
             return NO_LINK
         for name in (grant.participant, grant.by):
             if name not in self._standing:
