@@ -140,11 +140,12 @@ def test_everybody_may_answer_what_they_were_asked_and_nothing_else(site: Site) 
         to_other = bob.send("mcp/request", {"method": "tools/list"}, to=["alice"])
         for _ in range(2):
             carol.hear("mcp/request")
-        for about in (["unknown"], [to_other], []):
+        for about in (["unknown"], [to_other], [to_other, request], [request, to_other], []):
             carol.send("mcp/response", {"result": {}}, correlation_id=about)
             assert carol.refused()["error"] == "capability_violation"
-        carol.send("mcp/response", {"result": {}}, correlation_id=[request])
-        assert bob.until("mcp/response")["correlation_id"] == [request]
+        for about in ([request], ["unknown", request]):
+            carol.send("mcp/response", {"result": {}}, correlation_id=about)
+            assert bob.until("mcp/response")["correlation_id"] == about
 
 
 @pytest.mark.rule("A.G30")

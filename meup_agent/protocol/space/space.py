@@ -361,8 +361,13 @@ class Space:
             return _method(payload) in ALWAYS_ALLOWED_METHODS
         if envelope.kind == GRANT_ACK:
             return self._management.may_acknowledge(participant, envelope.correlation)
-        return envelope.kind == kinds.MCP_RESPONSE and any(
-            self._requests.addressed(request, participant) for request in envelope.correlation
+        return envelope.kind == kinds.MCP_RESPONSE and self._was_asked(participant, envelope)
+
+    def _was_asked(self, participant: str, response: Envelope) -> bool:
+        """Whether a response answers a request to its sender, and none to others beside it."""
+        requests = [each for each in response.correlation if self._requests.issuers(each)]
+        return bool(requests) and all(
+            self._requests.addressed(request, participant) for request in requests
         )
 
     def _refused_withdraw(self, participant: str, withdraw: Envelope) -> Refused | None:
