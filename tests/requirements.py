@@ -73,6 +73,7 @@ WHO_MAY: Final = {
     "5.who.reject": "anyone; it is recorded",
     "5.who.system": "the gateway",
     "5.who.me": "in our name, but not ours: logged",
+    "5.who.me.beside": "where identity is checked, who decides beside us in our name has decided",
     "5.tombstone": "an end that comes before what it names keeps that from starting",
     "5.tombstone.before_fulfillment": "it is consulted again before a fulfillment is sent",
     "5.tombstone.limits": "5 minutes, at most 1,000 a sender",

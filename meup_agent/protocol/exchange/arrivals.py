@@ -30,7 +30,7 @@ from meup_agent.protocol.managing import (
     read_revocation,
 )
 from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.reasons import Reason, read_reason
+from meup_agent.protocol.reasons import Cause, Reason, read_reason
 from meup_agent.protocol.resume import ARRIVED, MISSED_NOTHING, read_missed
 
 MAX_ID_CHARS = 256
@@ -46,6 +46,9 @@ GRANTED_SECONDS = 30 * 24 * 3600.0
 SEEN_COUNT = 20_000
 SEEN_SECONDS = 600.0
 """Envelopes that are remembered so that one which is delivered twice counts once."""
+
+_DECIDES = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT, kinds.MCP_REQUEST})
+"""What somebody beside us says under our name about a proposal."""
 
 _EXCHANGES = frozenset(
     {
@@ -146,11 +149,29 @@ class Arrivals:
         It reaches no handler of ours, except a request that names us, with its cancel and response.
         """
         if not self._situation.voice.said(envelope.id, now):
-            self._situation.drop("not_ours", envelope)
+            self._beside(envelope, now)
             return
         fulfills = self._outgoing.echoed(envelope.id)
         if envelope.kind in _EXCHANGES and not self._says_nothing_to_us(envelope):
             self._exchange(envelope, now, fulfills=fulfills)
+
+    def _beside(self, envelope: Envelope, now: float) -> None:
+        """Somebody speaks under our name: beside us with our token, where the gateway checks it.
+
+        What they fulfill, we do not fulfill again; what they reject or withdraw is decided. Where
+        nobody checks who speaks, it may be anybody (PROTOCOL 5).
+        """
+        checked = self._situation.roster.guarantees.identity_checked
+        decides = envelope.kind in _DECIDES and self._situation.me not in envelope.to
+        if not (checked and decides and envelope.correlation):
+            self._situation.drop("not_ours", envelope)
+            return
+        self._exchange(envelope, now)
+        if envelope.kind == kinds.MCP_WITHDRAW:
+            reason = read_reason(envelope.payload_object.get("reason"))
+            for proposal_id in envelope.correlation:
+                cause = Cause(reason, by=envelope.sender, id=proposal_id, at=now)
+                self._outgoing.withdrawn_beside(proposal_id, cause, now)
 
     def _says_nothing_to_us(self, echo: Envelope) -> bool:
         """Whether it is a request of ours to others that is about no other exchange, as most."""

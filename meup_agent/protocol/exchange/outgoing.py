@@ -131,6 +131,13 @@ class Outgoing:
         if exchange is not None:
             self._apply(exchange, OutgoingEvent.GIVE_UP, now, Withdrawn(key.id, cause))
 
+    def withdrawn_beside(self, proposal_id: str, cause: Cause, now: float) -> None:
+        """Somebody took a proposal of ours back under our name; nothing is left to be said."""
+        exchange = self._open.get(proposal_id)
+        if exchange is not None and exchange.is_proposal:
+            ending = Withdrawn(proposal_id, cause)
+            self._apply(exchange, OutgoingEvent.REFUSAL, now, ending)
+
     def give_up_all(self, cause: Cause, now: float) -> None:
         """We end: everything that is open ends with us."""
         for exchange in list(self._open.values()):
