@@ -95,13 +95,19 @@ class Stage:
 @contextmanager
 def staged() -> Generator[Stage]:
     """Set the stage for the length of a block."""
-    with Gateway("demo", PARTICIPANTS).in_thread() as gateway:
-        stage = Stage(gateway)
-        agents = {"files": _files(stage), "reviewer": _reviewer(stage)}
-        with _mute(gateway):
-            with start_blocking_portal() as portal:
-                with portal.wrap_async_context_manager(_joined(gateway, agents)):
-                    yield stage
+    with Gateway("demo", PARTICIPANTS).in_thread() as gateway, on_stage(gateway) as stage:
+        yield stage
+
+
+@contextmanager
+def on_stage(gateway: ThreadedGateway) -> Generator[Stage]:
+    """Set the stage at a gateway for the length of a block."""
+    stage = Stage(gateway)
+    agents = {"files": _files(stage), "reviewer": _reviewer(stage)}
+    with _mute(gateway):
+        with start_blocking_portal() as portal:
+            with portal.wrap_async_context_manager(_joined(gateway, agents)):
+                yield stage
 
 
 @asynccontextmanager

@@ -43,7 +43,7 @@ async def pending_proposal(
         raise Failure(f"the gateway knows no {whose} {given!r}; meup audit lists those it knows")
     if len(found) > 1:
         # One id may be used again by who began to count anew: the one that is pending is meant.
-        pending = [each for each in found if each.get("state") == ProposalState.PENDING]
+        pending = [each for each in found if _is_pending(each)]
         same = {(each.get("proposer"), each.get("id")) for each in found}
         if len(pending) != 1 or len(same) != 1:
             said = ", ".join(
@@ -53,9 +53,13 @@ async def pending_proposal(
             raise Failure(f"several proposals are meant by {given!r}: {said}", exit_codes.USAGE)
         found = pending
     record = found[0]
-    state, by = str(record.get("state")), record.get("in_progress_by")
-    if state != ProposalState.PENDING:
-        raise AlreadyDecided(str(record.get("id")), ProposalState(state))
+    by = record.get("in_progress_by")
+    if not _is_pending(record):
+        raise AlreadyDecided(str(record.get("id")), str(record.get("state")))
     if isinstance(by, str) and not in_progress:
         raise AlreadyInProgress(str(record.get("id")), by)
     return record
+
+
+def _is_pending(record: dict[str, Any]) -> bool:
+    return record.get("state") in (ProposalState.PENDING, ProposalState.IN_PROGRESS)

@@ -153,7 +153,7 @@ OPERATIONS: Final = (
         (400, 403, 404, 503),
         (
             _SPACE,
-            Parameter("id", "query", "Only those with this id.", {"type": "string"}),
+            Parameter("id", "query", "Only those with this id, or the beginning of it.", {"type": "string"}),
             Parameter(
                 "state",
                 "query",

@@ -63,10 +63,8 @@ async def get_proposals(served: Served, request: Request) -> Response:
         raise Problem(BAD_REQUEST, "bad_query", "timeline must be true or false")
     folded = _folded.setdefault(host, Folded())
     await folded.catch_up(host)
-    found = [
-        each
-        for each in folded.audit.proposals
-        if wanted in (None, each.id) and state in (None, str(each.state))
-    ]
+    audit = folded.audit
+    named = audit.proposals if wanted is None else audit.named(wanted)
+    found = [each for each in named if state in (None, str(each.state))]
     said = [proposal_as_json(each, timeline=timeline == "true") for each in found[-limit:]]
     return Json({"proposals": said, "gap": folded.gap})
