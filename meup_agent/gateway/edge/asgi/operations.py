@@ -153,7 +153,12 @@ OPERATIONS: Final = (
         (400, 403, 404, 503),
         (
             _SPACE,
-            Parameter("id", "query", "Only those with this id, or the beginning of it.", {"type": "string"}),
+            Parameter(
+                "id",
+                "query",
+                "Only those with this id, or the beginning of it.",
+                {"type": "string"},
+            ),
             Parameter(
                 "state",
                 "query",

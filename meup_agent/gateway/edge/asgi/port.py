@@ -7,6 +7,8 @@ import logging
 import math
 import os
 import socket
+import ssl
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import HttpConfig, Limits, TlsConfig
 from meup_agent.gateway.edge.asgi.app import http_app
 from meup_agent.gateway.edge.asgi.served import Served
+from meup_agent.gateway.encryption import server_context
 
 BACKLOG: Final = 2_048
 """Callers that may wait to be taken; the system may allow fewer."""
@@ -54,8 +57,7 @@ class HttpPort:
             date_header=False,
             limit_concurrency=limits.max_connections,
             timeout_graceful_shutdown=math.ceil(limits.stop_timeout),
-            ssl_certfile=None if tls is None else tls.certificate,
-            ssl_keyfile=None if tls is None else tls.key,
+            ssl_context_factory=None if tls is None else _context(tls),
         )
         self._server = uvicorn.Server(config)
         self._socket: socket.socket | None = None
@@ -82,10 +84,7 @@ class HttpPort:
             ConfigurationError: The address cannot be listened at, or the certificate is wrong.
         """
         server = self._server
-        try:
-            server.config.load()
-        except OSError as error:
-            raise ConfigurationError(f"tls: the certificate or its key is wrong: {error}") from None
+        server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
         self._socket = await _bound(self._where.host, self._where.port)
         # Without its own endless loop: that only watches for signals and writes the date.
@@ -102,6 +101,13 @@ class HttpPort:
             server.close()
         for connection in tuple(self._server.server_state.connections):
             connection.transport.abort()
+
+
+def _context(tls: TlsConfig) -> Callable[[uvicorn.Config, object], ssl.SSLContext]:
+    def make(_config: uvicorn.Config, _default: object) -> ssl.SSLContext:
+        return server_context(tls)
+
+    return make
 
 
 async def _bound(host: str, port: int) -> socket.socket:

@@ -1,0 +1,72 @@
+"""The HTTP port itself: TLS, callers who say nothing, and how it begins and ends."""
+
+import contextlib
+import socket
+import ssl
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from meup_agent import ConfigurationError
+from meup_agent.gateway.config import HttpConfig, TlsConfig
+from meup_agent.gateway.embedded import Gateway
+from tests.gateway.http.conftest import LIMITS, Api, config, served
+from tests.programs import ROOT
+
+CERTIFICATE = ROOT / "tests" / "transport" / "localhost.pem"
+
+
+def test_it_speaks_tls_as_the_other_port_does() -> None:
+    tls = TlsConfig(CERTIFICATE, CERTIFICATE)
+    with Gateway(config=replace(config(), tls=tls)).in_thread() as gateway:
+        trusted = ssl.create_default_context(cafile=str(CERTIFICATE))
+        url = gateway.http_url.replace("127.0.0.1", "localhost")
+        assert url.startswith("https://")
+        answer = httpx.get(f"{url}/healthz", verify=trusted, trust_env=False)
+        assert answer.json() == {"status": "ok"}
+
+
+def test_without_tls_it_listens_on_this_machine_only() -> None:
+    open_to_all = replace(config(), http=HttpConfig("0.0.0.0", 0))
+    with pytest.raises(ConfigurationError, match="without TLS"):
+        with Gateway(config=open_to_all).in_thread():
+            pass
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        other = replace(config(), http=HttpConfig("127.0.0.1", port))
+        with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port} for HTTP"):
+            with Gateway(config=other).in_thread():
+                pass
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHost: "])
+def test_who_never_ends_the_head_is_dropped(said: bytes) -> None:
+    with served(replace(LIMITS, handshake_timeout=0.2)) as api:
+        parts = urlsplit(api.gateway.http_url)
+        with socket.create_connection((str(parts.hostname), parts.port or 0), timeout=20) as slow:
+            slow.sendall(said)
+            with contextlib.suppress(ConnectionResetError):
+                assert slow.recv(100) == b""
+        assert api.client.get("/healthz").status_code == 200
+
+
+def test_who_never_ends_the_body_is_told() -> None:
+    with served(replace(LIMITS, join_timeout=0.2)) as api:
+        parts = urlsplit(api.gateway.http_url)
+        with socket.create_connection((str(parts.hostname), parts.port or 0), timeout=20) as slow:
+            slow.sendall(
+                b"POST /participants/alice/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
+                b"Authorization: " + api.header("alice")["Authorization"].encode() + b"\r\n\r\n{"
+            )
+            assert slow.makefile("rb").read().startswith(b"HTTP/1.1 408 ")
+
+
+def test_it_listens_again_after_a_restart(api: Api) -> None:
+    api.gateway.restart()
+    with httpx.Client(base_url=api.gateway.http_url, trust_env=False) as client:
+        assert client.get("/readyz").status_code == 200
