@@ -34,8 +34,8 @@ class Limits:
 
     Attributes:
         max_connections: Connections at once, those that have not joined yet included; more are
-            refused with 503. Each has a read buffer, which grows to twice the largest message that
-            it sent.
+            refused with 503. `meup gateway` takes fewer where it may not have so many files open.
+            Each has a read buffer, which grows to twice the largest message that it sent.
         max_spaces: Spaces of a gateway.
         max_members: Members of one space at once; more are refused with 503.
         max_message_bytes: Bytes of one message; at most 4 MiB, which every reader takes.
@@ -59,7 +59,7 @@ class Limits:
         stop_timeout: For all members together when the gateway stops.
     """
 
-    max_connections: int = 1_000
+    max_connections: int = 10_000
     max_spaces: int = 1_000
     max_members: int = 1_000
     max_message_bytes: int = MAX_FRAME_BYTES

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from meup_agent.gateway.config import Config
+from meup_agent.gateway.config import Config, Limits
 from meup_agent.gateway.edge.handshaking import CONNECTIONS_TO_A_HANDSHAKE
 from meup_agent.gateway.logs import log
 
@@ -17,12 +19,16 @@ BURST: Final = 4_096
 """Connections that may come in one turn of the loop, before any of them can be dropped: as many as
 the system lets wait."""
 
+OPEN_MAX: Final = 10_240
+"""What macOS lets a process ask for, whatever else it says."""
+
 
 def fitted(config: Config) -> Config:
     """The configuration with no more connections than this process may have files open.
 
     A gateway that runs out of files cannot even refuse a connection. The process is allowed as many
-    as the system lets it have; if these are too few, the limit is lowered, and the log says so.
+    as the system lets it have; if these are too few, the limit is lowered. The log warns of that
+    where somebody asked for more; as many as there is room for are no news by default.
 
     Args:
         config: What is to be served.
@@ -33,21 +39,28 @@ def fitted(config: Config) -> Config:
 
     # A connection, its share of the handshakes, and as many callers of the HTTP port.
     each = 1 + 1 / CONNECTIONS_TO_A_HANDSHAKE + (config.http is not None)
-    needed = round(config.limits.max_connections * each) + OTHER_FILES
+    connections = config.limits.max_connections
+    needed = round(connections * each) + OTHER_FILES
     wanted = needed + BURST
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return config
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    # macOS refuses more than this, and says that nothing bounds it.
+    for files in (allowed, OPEN_MAX):
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, soft), hard))
+            break
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed >= needed:
         return config
     fits = max(int((allowed - OTHER_FILES) / each), 1)
-    log.warning(
+    log.log(
+        logging.INFO if connections == Limits().max_connections else logging.WARNING,
         "this process may have only %d files open, so it takes %d connections in place of %d;"
         " allow it more (ulimit -n), or lower max_connections",
         allowed,
         fits,
-        config.limits.max_connections,
+        connections,
     )
     return replace(config, limits=replace(config.limits, max_connections=fits))

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from meup_agent.gateway.config import Limits
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 
 FIT = """
@@ -12,7 +14,7 @@ import logging, resource, sys
 from meup_agent.gateway.config import Config, HttpConfig, Limits
 from meup_agent.gateway.open_files import fitted
 
-logging.basicConfig(format="%(message)s", stream=sys.stdout)
+logging.basicConfig(format="%(message)s", stream=sys.stdout, level=sys.argv.pop())
 soft, hard, connections = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 config = fitted(Config((), limits=Limits(max_connections=connections), http=HttpConfig()))
@@ -20,10 +22,10 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config.limits.max_connectio
 """
 
 
-def fit(soft: int, hard: int, connections: int) -> list[str]:
+def fit(soft: int, hard: int, connections: int, level: str = "WARNING") -> list[str]:
     """What a process with these limits says, and then its files and connections."""
     done = subprocess.run(
-        [sys.executable, "-c", FIT, *map(str, (soft, hard, connections))],
+        [sys.executable, "-c", FIT, *map(str, (soft, hard, connections)), level],
         capture_output=True,
         text=True,
         check=True,
@@ -46,3 +48,10 @@ def test_what_the_system_does_not_allow_is_not_promised() -> None:
 
 def test_enough_is_left_as_it_is() -> None:
     assert fit(900, 900, 10) == ["900 10"]
+
+
+def test_nobody_is_warned_of_a_default_that_does_not_fit() -> None:
+    most = Limits().max_connections
+    assert fit(128, 289, most) == ["289 100"]
+    told, said = fit(128, 289, most, "INFO")
+    assert (said, f"in place of {most}" in told) == ("289 100", True)
