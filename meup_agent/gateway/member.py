@@ -88,6 +88,11 @@ class GatewayMember:
         self._paused = False
         self._then: Callable[[], None] | None = None
 
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait for the socket."""
+        return self._queued_bytes
+
     def deliver(self, packed: bytes) -> None:
         """Queue a frame for the end of this turn."""
         if self.closed:

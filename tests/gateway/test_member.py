@@ -93,8 +93,10 @@ def test_full_socket_holds_frames_back() -> None:
     setting.member.deliver(b"a")
     setting.loop.end_turn()
     assert setting.socket.writes == []
+    assert setting.member.queued_bytes == 1
     setting.member.resume()
     assert setting.socket.writes == [b"a"]
+    assert setting.member.queued_bytes == 0
 
 
 def test_socket_that_fills_within_the_turn_holds_the_rest_back() -> None:

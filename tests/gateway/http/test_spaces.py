@@ -86,6 +86,7 @@ def test_what_is_counted(api: Api) -> None:
     assert 'meup_envelopes_refused_total{code="capability_violation"} 1.0' in lines
     assert 'meup_members{space="demo"} 1.0' in lines
     assert "meup_connections 1.0" in lines
+    assert 'meup_queued_bytes{space="demo"} 0.0' in lines
     assert 'meup_journal_behind{space="demo"} 0.0' in lines
     assert "alice" not in text
     assert "bob" not in text
