@@ -283,6 +283,7 @@ AUDIT: Final = {
     "4.8.audit": "two proposers may use one id, and the audit tells them apart",
     "3.audit.managing": "grants, with their chains, revocations, invitations and kicks",
     "3.audit.no_token": "no token is in the journal, nor in the audit",
+    "3.tokens.nowhere": "no token is in a log, an error, an answer, the journal or the audit",
 }
 
 REQUIREMENTS: Final = (
@@ -298,7 +299,6 @@ REQUIREMENTS: Final = (
     | EXTRAS
     | RESUME
     | JOURNAL
-    | RESUME
     | CONNECTION
     | PATTERNS
     | DIALECTS

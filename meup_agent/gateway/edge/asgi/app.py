@@ -17,6 +17,7 @@ from meup_agent.gateway.edge.asgi.operations import OPERATIONS, Endpoint
 from meup_agent.gateway.edge.asgi.problems import (
     Json,
     Problem,
+    log_refusal,
     on_failure,
     on_http_exception,
     on_problem,
@@ -65,13 +66,17 @@ def _routes(find: Callable[[], Served]) -> list[BaseRoute]:
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.method] = operation.endpoint
     return [
-        Route(path, partial(_answer, find, endpoints), methods=list(endpoints))
+        Route(path, partial(_answer, find, path, endpoints), methods=list(endpoints))
         for path, endpoints in by_path.items()
     ]
 
 
 async def _answer(
-    find: Callable[[], Served], endpoints: dict[str, Endpoint], request: Request
+    find: Callable[[], Served], path: str, endpoints: dict[str, Endpoint], request: Request
 ) -> Response:
     method = "GET" if request.method == "HEAD" else request.method
-    return await endpoints[method](find(), request)
+    try:
+        return await endpoints[method](find(), request)
+    except Problem as problem:
+        log_refusal(method, path, problem)
+        raise

@@ -107,18 +107,23 @@ def refused(decision: Refused) -> Problem:
     return Problem(status, code, message, headers=headers, **payload)
 
 
+def log_refusal(method: str, path: str, problem: Problem) -> None:
+    """Log who does not get in.
+
+    Args:
+        method: The HTTP method.
+        path: The path as the API has it, with its parameters in braces: what a stranger wrote there
+            may be a token.
+        problem: Why.
+    """
+    if problem.status in (UNAUTHORIZED, FORBIDDEN, TOO_MANY):
+        said = "HTTP: %s %s was refused with %d: %s"
+        log.info(said, method, path, problem.status, shown(str(problem)))
+
+
 async def on_problem(request: Request, error: Exception) -> Response:
     """Answer a :class:`Problem`."""
-    problem = cast("Problem", error)
-    if problem.status in (UNAUTHORIZED, FORBIDDEN, TOO_MANY):
-        log.info(
-            "HTTP: %s %s was refused with %d: %s",
-            request.method,
-            shown(request.url.path),
-            problem.status,
-            shown(str(problem)),
-        )
-    return problem.answer()
+    return cast("Problem", error).answer()
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
