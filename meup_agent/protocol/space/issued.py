@@ -6,8 +6,8 @@ from collections import OrderedDict
 from typing import Final
 
 MAX_ISSUED: Final = 1_000
-"""Envelopes of one kind that are remembered of each participant: more than an agent has open at
-once. Each participant has a share of its own, so that nobody can push out another's."""
+"""Envelopes of one kind that are remembered of each participant after they have ended, and grants
+that it made. Each participant has a share of its own, so that nobody can push out another's."""
 
 Addressees = tuple[str, ...]
 

@@ -1,7 +1,8 @@
 """What is open in a space: requests and proposals, each until it ends (PROTOCOL 4.2).
 
-The gateway needs it to limit how many proposals somebody keeps open, and to end what somebody has
-in flight and may no longer do.
+The gateway needs it to limit how many proposals somebody keeps open, to end what somebody has in
+flight and may no longer do, and to know who may answer or take back what. The last goes for what
+has ended, too, as long as that is remembered: a request to several has several answers.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, proposal_step
+from meup_agent.protocol.space.issued import Issued
 
 MAX_OPEN_REQUESTS: Final = 1_000
 """Requests of a participant that are remembered as open; the oldest is forgotten first."""
@@ -75,9 +77,14 @@ class Open(msgspec.Struct):
 
 
 class _Shelf:
-    """Open envelopes of one kind by id and sender; two senders may use the same id."""
+    """Open envelopes of one kind by id and sender; two senders may use the same id.
+
+    Attributes:
+        ended: Those that were taken out lately.
+    """
 
     def __init__(self) -> None:
+        self.ended = Issued()
         self._by_sender: dict[str, OrderedDict[str, Open]] = {}
         self._senders: dict[str, tuple[str, ...]] = {}
 
@@ -107,7 +114,17 @@ class _Shelf:
             del self._senders[envelope_id]
         else:
             self._senders[envelope_id] = tuple(each for each in senders if each != sender)
+        self.ended.remember(envelope_id, sender, item.envelope.to)
         return item
+
+    def senders(self, envelope_id: str) -> frozenset[str]:
+        """Whose an id is, or was."""
+        return self.ended.issuers(envelope_id).union(self._senders.get(envelope_id, ()))
+
+    def addressed(self, envelope_id: str, participant: str) -> bool:
+        """Whether something with that id is, or was, for a participant, by name or for all."""
+        is_open = any(item.envelope.concerns(participant) for item in self.under(envelope_id))
+        return is_open or self.ended.addressed(envelope_id, participant)
 
     def under(self, envelope_id: str) -> tuple[Open, ...]:
         """Everything that has an id, whoever sent it."""
@@ -143,6 +160,15 @@ class OpenExchanges:
     def of(self, participant: str) -> tuple[Open, ...]:
         """What a participant has open: its requests, then its proposals, the oldest first."""
         return (*self._requests.of(participant), *self._proposals.of(participant))
+
+    def proposers(self, proposal: str) -> frozenset[str]:
+        """Who has, or had, a proposal of this id."""
+        return self._proposals.senders(proposal)
+
+    def was_asked(self, participant: str, requests: tuple[str, ...]) -> bool:
+        """Whether a participant was asked by one of some ids, and nobody but others by another."""
+        known = [each for each in requests if self._requests.senders(each)]
+        return bool(known) and all(self._requests.addressed(each, participant) for each in known)
 
     def is_open(self, proposer: str, proposal: str) -> bool:
         """Whether somebody has a proposal of this id open."""

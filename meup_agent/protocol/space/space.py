@@ -37,7 +37,6 @@ from meup_agent.protocol.space.decisions import (
     refusal,
     said,
 )
-from meup_agent.protocol.space.issued import Issued
 from meup_agent.protocol.space.managing import KICKED, MANAGING, Management
 from meup_agent.protocol.space.open import FOLLOWED, OpenExchanges
 from meup_agent.protocol.space.rates import Allowance, Bucket
@@ -98,8 +97,6 @@ class Space:
             self._held, self._present, new_token=new_token, address=address
         )
         self._announce_withdrawals = announce_withdrawals
-        self._requests = Issued()
-        self._proposals = Issued()
         # Only where somebody may say by a JSON-RPC id what a response answers.
         self._rpc_ids: RpcIds | None = None
 
@@ -254,14 +251,8 @@ class Space:
         """
         if envelope.kind in FOLLOWED:
             self.open.accepted(envelope, payload, at)
-        if envelope.kind == kinds.MCP_REQUEST and not _method(payload).startswith(
-            payloads.NOTIFICATION
-        ):
-            self._requests.remember(envelope.id, envelope.sender, envelope.to)
-            if self._rpc_ids is not None:
-                self._rpc_ids.heard(envelope, payload)
-        elif envelope.kind == kinds.MCP_PROPOSAL:
-            self._proposals.remember(envelope.id, envelope.sender, envelope.to)
+        if envelope.kind == kinds.MCP_REQUEST and self._rpc_ids is not None:
+            self._rpc_ids.heard(envelope, payload)
 
     def _withdrawn(self, withdraw: Envelope, payload: dict[str, Any]) -> tuple[Consequence, ...]:
         """What everybody is told of a withdrawal that takes effect, where the space asks for it."""
@@ -361,20 +352,14 @@ class Space:
             return _method(payload) in ALWAYS_ALLOWED_METHODS
         if envelope.kind == GRANT_ACK:
             return self._management.may_acknowledge(participant, envelope.correlation)
-        return envelope.kind == kinds.MCP_RESPONSE and self._was_asked(participant, envelope)
-
-    def _was_asked(self, participant: str, response: Envelope) -> bool:
-        """Whether a response answers a request to its sender, and none to others beside it."""
-        requests = [each for each in response.correlation if self._requests.issuers(each)]
-        return bool(requests) and all(
-            self._requests.addressed(request, participant) for request in requests
-        )
+        answers = envelope.kind == kinds.MCP_RESPONSE
+        return answers and self.open.was_asked(participant, envelope.correlation)
 
     def _refused_withdraw(self, participant: str, withdraw: Envelope) -> Refused | None:
         """Only the proposer withdraws; unknown and late withdraws pass (PROTOCOL 3, 4.1)."""
         for proposal in withdraw.correlation:
-            issuers = self._proposals.issuers(proposal)
-            if issuers and participant not in issuers:
+            proposers = self.open.proposers(proposal)
+            if proposers and participant not in proposers:
                 return refusal(
                     participant,
                     NOT_PROPOSER,

@@ -16,6 +16,7 @@ from meup_agent.protocol.space.decisions import (
     Dropped,
     Refused,
 )
+from meup_agent.protocol.space.issued import MAX_ISSUED
 from meup_agent.protocol.space.space import Space
 from meup_agent.protocol.space.standing import member_capabilities
 
@@ -197,6 +198,14 @@ class TestResponses:
         answer = self.response("carol", *requests)
         refuse(self.space(["carol"]).receive("carol", answer, DIALECT), "capability_violation")
 
+    def test_an_answer_is_let_through_however_much_was_asked_and_answered_since(self) -> None:
+        space = self.space(["carol"])
+        for number in range(MAX_ISSUED + 1):
+            asked = frame("bob", "mcp.request", {"method": "x"}, id=f"q{number}", to=["carol"])
+            accept(space.receive("bob", asked, DIALECT))
+            accept(space.receive("carol", self.response("carol", f"q{number}"), DIALECT))
+        accept(space.receive("carol", self.response("carol", "r1"), DIALECT))
+
     def test_notification_is_not_answered(self) -> None:
         space = self.space(["carol"], method="notifications/initialized")
         answer = self.response("carol", "r1")
@@ -233,6 +242,15 @@ class TestWithdrawals:
         refuse(decision, "not_proposer")
         assert isinstance(decision, Refused)
         assert decision.error.correlation == ("w1",)
+
+    def test_nor_however_many_proposals_have_ended_since(self) -> None:
+        space = self.space()
+        for number in range(MAX_ISSUED):
+            proposal = frame("alice", "mcp.proposal", id=f"q{number}")
+            accept(space.receive("alice", proposal, DIALECT))
+            accept(space.receive("alice", self.withdraw("alice", f"q{number}"), DIALECT))
+        decision = space.receive("bob", self.withdraw("bob", "p1"), DIALECT)
+        refuse(decision, "not_proposer")
 
     def test_unknown_one_passes(self) -> None:
         accept(self.space().receive("carol", self.withdraw("carol", "p9"), DIALECT))
