@@ -1,7 +1,9 @@
 """`meup gateway`: starts, says where, ends when told, and says in a sentence why it cannot."""
 
 import re
+import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
@@ -12,7 +14,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.dialing import ConnectionEvent, Ended, TellingConnector
 from meup_agent.cli.program import run
 from meup_agent.gateway.embedded import ThreadedGateway
-from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
+from tests.cli.processes import INTERRUPT, PATIENCE, TERMINATE, Running, meup, running
 
 SPACE_YAML = """
 space: {id: harbour}
@@ -111,6 +113,46 @@ def test_members_come_back_by_themselves_after_a_restart(tmp_path: Path) -> None
         port = re.search(r"listening at ws://127.0.0.1:(\d+)", first.err)
         assert port
         anyio.run(outlive, first, port[1])
+
+
+HANDSHAKE = (
+    "GET /ws?space=harbour HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+TOKEN = "Authorization: Bearer ann-token\r\n"
+STUCK = [
+    ("ws", HANDSHAKE + TOKEN + "\r\n", b"system.presence"),
+    ("ws", HANDSHAKE + "\r\n", b" 101 "),
+    ("ws", HANDSHAKE, b""),
+    ("ws", "", b""),
+    ("http", f"GET /spaces/harbour/events HTTP/1.1\r\nHost: x\r\n{TOKEN}\r\n", b"retry"),
+    ("http", "POST /participants/ann/messages HTTP/1.1\r\nHost: x\r\n", b""),
+    ("http", "", b""),
+]
+"""At which port, what they have said, and what they have read since, but nothing after that."""
+
+
+def test_it_ends_in_its_time_whoever_does_not_answer(tmp_path: Path) -> None:
+    """Each of its other times is longer than a test's patience."""
+    slow = "gateway: {stop_timeout: 0.2, close_timeout: 300, handshake_timeout: 300}\n"
+    slow += "http: {port: 0}\njournal: {path: journal.db}\n"
+    (tmp_path / "space.yaml").write_text(
+        "spaces: {harbour: {participants: {ann: {tokens: [ann-token], capabilities: []}}}}\n" + slow
+    )
+    arguments = ("gateway", "--config", "space.yaml", "--port", "0")
+    with running(*arguments, cwd=tmp_path) as gateway, ExitStack() as stack:
+        gateway.until("for HTTP\n", stream="err")
+        ports = dict(re.findall(r"listening at (ws|http)://127.0.0.1:(\d+)", gateway.err))
+        for scheme, said, heard in STUCK:
+            address = ("127.0.0.1", int(ports[scheme]))
+            stuck = stack.enter_context(socket.create_connection(address, PATIENCE))
+            stuck.sendall(said.encode())
+            received = b""
+            while heard not in received:
+                received += stuck.recv(65536)
+        assert gateway.end(TERMINATE) == exit_codes.OK
+    assert "Traceback" not in gateway.err
+    assert "stopped listening" in gateway.err
 
 
 @pytest.mark.parametrize("http", [False, True])
