@@ -185,11 +185,14 @@ class SqliteJournal:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.latest`."""
         return self._latest.get(space) or self.floor(space)
 
-    def reaches(self, space: str, seen: int) -> bool:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.reaches`."""
-        if not self.floor(space) <= seen <= self.latest(space):
-            return False
-        return not any(after < seen < before for after, before in self._unknown)
+    def begin(self, space: str, seen: int) -> int:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.begin`."""
+        floor = self.floor(space)
+        if not floor <= seen <= self.latest(space):
+            return floor
+        # Whoever has seen what is lost has seen all that was said before it.
+        lost_after = (after for after, before in self._unknown if after < seen < before)
+        return max(floor, next(lost_after, seen))
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`.

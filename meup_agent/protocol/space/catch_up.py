@@ -61,7 +61,7 @@ class CatchUp:
         if self._stopped:
             return
         if self._gap:
-            self._seen = self._journal.floor(self._space)
+            self._seen = max(self._seen, self._journal.floor(self._space))
         self._until = until = self._delivered()
         if self._seen >= until:
             self._stopped = True

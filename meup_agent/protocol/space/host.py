@@ -168,10 +168,9 @@ class SpaceHost:
             self._listeners.remove(older)
             older.close(TAKEN_OVER, "a newer connection of the same participant took over")
         self._space.speaks(member.form.dialect)
-        arriving = self._arriving(member)
-        joined = self._space.join(participant, arriving)
-        gap = arriving is not None and arriving.gap
-        self.journal.after(partial(self._enter, member, joined.welcome, gap))
+        begin = self._begin(member.last_seen)
+        joined = self._space.join(participant, self._arriving(member, begin))
+        self.journal.after(partial(self._enter, member, joined.welcome, begin))
         self._publish(self._stamped(joined.presence))
 
     def leave(self, member: Member) -> None:
@@ -186,7 +185,8 @@ class SpaceHost:
     def watch(self, listener: Listener, last_seen: int | None) -> None:
         """Let somebody listen who is not in the space, to what comes, or from a number on."""
         self._watchers[id(listener)] = listener
-        self.journal.after(partial(self._begin_watch, listener, last_seen))
+        begin = self._begin(last_seen)
+        self.journal.after(partial(self._begin_watch, listener, last_seen, begin))
 
     def unwatch(self, listener: Listener) -> None:
         """Let somebody listen no more."""
@@ -201,39 +201,33 @@ class SpaceHost:
         for listener in everybody:
             listener.close(code, reason)
 
-    def _arriving(self, member: Member) -> Arriving | None:
+    def _begin(self, seen: int | None) -> int | None:
+        return None if seen is None else self.journal.begin(self.name, seen)
+
+    def _arriving(self, member: Member, begin: int | None) -> Arriving | None:
         if not member.form.numbered:
             return None
         until = self.journal.latest(self.name)
-        seen = member.last_seen
-        if seen is None:
-            return Arriving(until)
-        return Arriving(until, gap=not self._reaches(seen), resumed=True)
+        return Arriving(until, gap=begin != member.last_seen, resumed=begin is not None)
 
-    def _reaches(self, seen: int) -> bool:
-        """Whether everything after a number is still known, and the number one of here."""
-        return self.journal.reaches(self.name, seen)
-
-    def _enter(self, member: Member, welcome: Envelope, gap: bool) -> None:
+    def _enter(self, member: Member, welcome: Envelope, begin: int | None) -> None:
         if self._members.get(member.participant) is not member:
             return
-        seen = member.last_seen
-        if seen is None:
+        if begin is None:
             self._deliver_to(member, self._stamped(welcome), self._delivered)
             self._listeners.add(member)
         else:
             # Whoever is lost after the welcome has read nothing yet of what it missed.
-            begin = self.journal.floor(self.name) if gap else seen
             self._deliver_to(member, self._stamped(welcome), begin)
-            self._catch_up(member, seen, gap=gap)
+            self._catch_up(member, begin, gap=begin != member.last_seen)
 
-    def _begin_watch(self, listener: Listener, last_seen: int | None) -> None:
+    def _begin_watch(self, listener: Listener, last_seen: int | None, begin: int | None) -> None:
         if id(listener) not in self._watchers:
             return
-        if last_seen is None:
+        if begin is None:
             self._listeners.add(listener)
         else:
-            self._catch_up(listener, last_seen, gap=not self._reaches(last_seen))
+            self._catch_up(listener, begin, gap=begin != last_seen)
 
     def _catch_up(self, listener: Listener, seen: int, *, gap: bool) -> None:
         self._listeners.catch_up(

@@ -115,8 +115,11 @@ class Journal(Protocol):
         """The number of the last entry of the space; where there is none, that of the start."""
         ...
 
-    def reaches(self, space: str, seen: int) -> bool:
-        """Whether everything of the space after a number is known, and the number one of here."""
+    def begin(self, space: str, seen: int) -> int:
+        """After which number somebody reads on who has seen one of the space.
+
+        That one, where everything after it is known; any other says that there is a gap.
+        """
         ...
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
@@ -210,9 +213,10 @@ class MemoryJournal:
         ring = self._rings.get(space)
         return self._start if ring is None else ring.latest
 
-    def reaches(self, space: str, seen: int) -> bool:
-        """See :meth:`Journal.reaches`."""
-        return self.floor(space) <= seen <= self.latest(space)
+    def begin(self, space: str, seen: int) -> int:
+        """See :meth:`Journal.begin`."""
+        floor = self.floor(space)
+        return seen if floor <= seen <= self.latest(space) else floor
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         """See :meth:`Journal.recover`; nothing outlives the process."""

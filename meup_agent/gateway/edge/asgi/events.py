@@ -107,16 +107,16 @@ class EventResponse:
 
     def _announce_gap(self) -> None:
         host, seen = self._host, self._last_seen
-        floor = host.journal.floor(host.name)
-        if seen is not None and not floor <= seen <= host.delivered:
-            self._stream.deliver(b'event: gap\ndata: {"after":%d}\n\n' % floor)
+        begin = seen if seen is None else host.journal.begin(host.name, seen)
+        if begin is not None and begin != seen:
+            self._stream.deliver(b'event: gap\ndata: {"after":%d}\n\n' % begin)
 
     async def _read_what_there_is(self) -> None:
         """Hand over what is known by now, page by page, and end."""
         host, stream = self._host, self._stream
         until = host.delivered
-        floor = host.journal.floor(host.name)
-        seen = until if self._last_seen is None else max(self._last_seen, floor)
+        last_seen = self._last_seen
+        seen = until if last_seen is None else host.journal.begin(host.name, last_seen)
         while seen < until and not stream.ended.is_set():
             entries = await read(host, after=seen, until=until, limit=CATCH_UP_PAGE)
             for entry in entries:
