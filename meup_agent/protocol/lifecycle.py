@@ -197,6 +197,8 @@ class OutgoingEvent(StrEnum):
     WELCOME = "welcome"
     STOPPED = "stopped"
     """There will be no further connection."""
+    ENDED_BESIDE = "ended_beside"
+    """Another process of ours has withdrawn or cancelled it; nothing is left to be said."""
 
 
 class OutgoingAction(StrEnum):
@@ -247,6 +249,7 @@ OUTGOING: Final[Mapping[tuple[OutgoingState, OutgoingEvent], OutgoingStep]] = {
     (_O.WAITING, _OE.LOST): OutgoingStep(_O.WAITING, _OA.NOTE_LOST),
     (_O.WAITING, _OE.WELCOME): OutgoingStep(_O.WAITING, _OA.SEND_AGAIN),
     (_O.WAITING, _OE.STOPPED): OutgoingStep(_O.DONE, _OA.UNKNOWN),
+    (_O.WAITING, _OE.ENDED_BESIDE): OutgoingStep(_O.GIVEN_UP, _OA.KEEP),
     (_O.GIVEN_UP, _OE.SENT): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),
     (_O.GIVEN_UP, _OE.RESPONSE): OutgoingStep(_O.GIVEN_UP, _OA.LATE),
     (_O.GIVEN_UP, _OE.REJECTION): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),

@@ -92,6 +92,7 @@ OUTGOING_CELLS = """
     waiting   connection_lost  -> waiting   note_lost
     waiting   welcome          -> waiting   send_again
     waiting   stopped          -> done      unknown
+    waiting   ended_beside     -> given_up  keep
     given_up  sent             -> given_up  ignore
     given_up  response         -> given_up  late
     given_up  rejection        -> given_up  ignore

@@ -7,6 +7,7 @@ from typing import Any
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
+from meup_agent.protocol.exchange.beside import Beside
 from meup_agent.protocol.exchange.effects import CaughtUp, Priority, Role
 from meup_agent.protocol.exchange.incoming import USED_AGAIN, Incoming
 from meup_agent.protocol.exchange.ledger import (
@@ -30,7 +31,7 @@ from meup_agent.protocol.managing import (
     read_revocation,
 )
 from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.reasons import Cause, Reason, read_reason
+from meup_agent.protocol.reasons import Reason, read_reason
 from meup_agent.protocol.resume import ARRIVED, MISSED_NOTHING, read_missed
 
 MAX_ID_CHARS = 256
@@ -46,9 +47,6 @@ GRANTED_SECONDS = 30 * 24 * 3600.0
 SEEN_COUNT = 20_000
 SEEN_SECONDS = 600.0
 """Envelopes that are remembered so that one which is delivered twice counts once."""
-
-_DECIDES = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT, kinds.MCP_REQUEST})
-"""What somebody beside us says under our name about a proposal."""
 
 _EXCHANGES = frozenset(
     {
@@ -73,6 +71,7 @@ class Arrivals:
         self._situation = situation
         self._outgoing = outgoing
         self._incoming = incoming
+        self._beside = Beside(situation, outgoing, incoming)
         self._seen: Memory[int, bool] = Memory(count=SEEN_COUNT, seconds=SEEN_SECONDS)
         self._granted: Memory[str, bool] = Memory(count=GRANTED_COUNT, seconds=GRANTED_SECONDS)
         self._welcomed_before = False
@@ -148,30 +147,26 @@ class Arrivals:
 
         It reaches no handler of ours, except a request that names us, with its cancel and response.
         """
-        if not self._situation.voice.said(envelope.id, now):
-            self._beside(envelope, now)
+        said_here = self._situation.voice.said(envelope.id, now)
+        if not (said_here or self._outgoing.knows(envelope.id, now)):
+            self._said_elsewhere(envelope, now)
             return
         fulfills = self._outgoing.echoed(envelope.id)
         if envelope.kind in _EXCHANGES and not self._says_nothing_to_us(envelope):
             self._exchange(envelope, now, fulfills=fulfills)
 
-    def _beside(self, envelope: Envelope, now: float) -> None:
-        """Somebody speaks under our name: beside us with our token, where the gateway checks it.
+    def _said_elsewhere(self, envelope: Envelope, now: float) -> None:
+        """Somebody speaks under our name, on another connection than ours (PROTOCOL 5).
 
-        What they fulfill, we do not fulfill again; what they reject or withdraw is decided. Where
-        nobody checks who speaks, it may be anybody (PROTOCOL 5).
+        Where nobody checks who speaks, it may be anybody.
         """
-        checked = self._situation.roster.guarantees.identity_checked
-        decides = envelope.kind in _DECIDES and self._situation.me not in envelope.to
-        if not (checked and decides and envelope.correlation):
+        if not self._situation.roster.guarantees.identity_checked:
             self._situation.drop("not_ours", envelope)
             return
-        self._exchange(envelope, now)
-        if envelope.kind == kinds.MCP_WITHDRAW:
-            reason = read_reason(envelope.payload_object.get("reason"))
-            for proposal_id in envelope.correlation:
-                cause = Cause(reason, by=envelope.sender, id=proposal_id, at=now)
-                self._outgoing.withdrawn_beside(proposal_id, cause, now)
+        self._beside.begins(envelope, now)
+        if envelope.kind in _EXCHANGES:
+            self._exchange(envelope, now)
+            self._beside.ends(envelope, now)
 
     def _says_nothing_to_us(self, echo: Envelope) -> bool:
         """Whether it is a request of ours to others that is about no other exchange, as most."""
@@ -313,7 +308,7 @@ class Arrivals:
         me = self._situation.me
         refusal = self._refusal_of_fulfillment(envelope, now)
         record = self._situation.ledger.requested(envelope, now, fulfills=fulfills)
-        if record is not None and not self._is_own(envelope):
+        if record is not None:
             self._outgoing.rival_requested(record, now)
             if record.key.proposer == me:
                 self._outgoing.in_progress(record, now)
@@ -378,8 +373,9 @@ class Arrivals:
         if conflict is not None:
             self._incoming.notice(Role.CONFLICT, envelope, now, conflict)
         is_ours = not self._is_own(envelope) and envelope.concerns(self._situation.me)
-        # What others answer each other is nothing that we leave out.
-        if not taken and is_ours:
+        asked_beside = self._situation.voice.said_beside(envelope.correlation, now)
+        # What others answer each other, or another process of ours, is nothing that we leave out.
+        if not taken and is_ours and not asked_beside:
             expected = self._is_harmless(envelope, now)
             self._situation.drop("unknown_response", envelope, expected=expected)
 
@@ -432,7 +428,7 @@ class Arrivals:
                     # Nobody heard it, so it is to be said when we are in again.
                     voice = self._situation.voice
                     known += [voice.say_once_more(name, now) for name in names]
-                if not any(known):
+                if not any(known) and not self._situation.voice.said_beside(names, now):
                     self._situation.drop("refused_by_gateway", envelope)
             case _:
                 pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Key, Role, Work
 from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord, content_of
 from meup_agent.protocol.exchange.memory import Shares
@@ -144,6 +145,14 @@ class Requests:
             self._settled_rpc_ids.get(*name, now) is not None
             or self._settled.get(*name, now) is not None
         )
+
+    def to_answer(self, response: Envelope) -> list[Handling]:
+        """What is open of those that a response says to answer."""
+        return [
+            handling
+            for (sender, envelope_id), handling in self._by_id.items()
+            if envelope_id in response.correlation and response.concerns(sender)
+        ]
 
     def others(self, name: Name) -> bool:
         """Whether somebody else has a request open under this envelope id."""

@@ -270,6 +270,29 @@ class Incoming:
         for exchange in self._outgoing.fulfilling(proposal):
             self._outgoing.give_up(exchange.key, cause, now)
 
+    def rejected_beside(self, record: ProposalRecord, reason: str, now: float) -> None:
+        """Another process of ours has rejected a proposal: our handler has nothing left to decide.
+
+        Unless it is fulfilling it: then rejections are only recorded (PROTOCOL 4.4).
+        """
+        if not record.state.is_pending or self._outgoing.fulfilling(record.key):
+            return
+        record.refused = True
+        handling = self._proposals.get(record.key)
+        if handling is not None and not handling.rejected:
+            handling.rejected = True
+            self._decided_beside(handling, reason, "another process of ours rejected it", now)
+
+    def answered_beside(self, response: Envelope, now: float) -> None:
+        """Another process of ours has answered a request: our handler's answer would be a copy."""
+        for handling in self._requests.to_answer(response):
+            text = "another process of ours answered it"
+            self._decided_beside(handling, Reason.NO_LONGER_NEEDED, text, now)
+
+    def _decided_beside(self, handling: Handling, reason: str, text: str, now: float) -> None:
+        cause = ended_by(self._situation.me, handling.key.id, reason, text, now)
+        self._apply(handling, IncomingEvent.CANCEL, now, cause)
+
     # --- presence and connection ---
 
     def pause(self, now: float, *, paused: bool) -> None:
@@ -479,4 +502,7 @@ class Incoming:
         return self._answers.reject(proposal, reason, now)
 
     def _fulfillment_sent(self, handling: Handling, now: float) -> bool:
-        return self._outgoing.has_fulfilled(handling.proposal_key, now)
+        """Whether we fulfill, or have fulfilled, a proposal: here, or in another process."""
+        out = None if handling.record is None else handling.record.in_progress
+        beside = out is not None and self._situation.voice.said_beside((out.envelope.id,), now)
+        return beside or self._outgoing.has_fulfilled(handling.proposal_key, now)

@@ -118,11 +118,16 @@ class ProposalRecord(msgspec.Struct):
         return read_proposal(self.envelope.payload)
 
     @property
-    def in_progress_by(self) -> str | None:
-        """Whose fulfilling request is out; of several, the first in the gateway's order."""
+    def in_progress(self) -> Fulfillment | None:
+        """The fulfilling request that is out; of several, the first in the gateway's order."""
         if self.state is not ProposalState.IN_PROGRESS:
             return None
-        return next((item.by for item in self.fulfillments if item.live), None)
+        return next((item for item in self.fulfillments if item.live), None)
+
+    @property
+    def in_progress_by(self) -> str | None:
+        """Whose fulfilling request is out."""
+        return None if self.in_progress is None else self.in_progress.by
 
     def fulfillment(self, by: str, request_id: str) -> Fulfillment | None:
         """A fulfilling request, by its sender and id."""

@@ -131,12 +131,13 @@ class Outgoing:
         if exchange is not None:
             self._apply(exchange, OutgoingEvent.GIVE_UP, now, Withdrawn(key.id, cause))
 
-    def withdrawn_beside(self, proposal_id: str, cause: Cause, now: float) -> None:
-        """Somebody took a proposal of ours back under our name; nothing is left to be said."""
-        exchange = self._open.get(proposal_id)
-        if exchange is not None and exchange.is_proposal:
-            ending = Withdrawn(proposal_id, cause)
-            self._apply(exchange, OutgoingEvent.REFUSAL, now, ending)
+    def ended_beside(self, exchange_id: str, kind: str, cause: Cause, now: float) -> None:
+        """Another process of ours has withdrawn a proposal of ours, or cancelled a request."""
+        exchange = self._open.get(exchange_id)
+        if exchange is None or exchange.draft.kind != kind or exchange.call.method == "initialize":
+            return
+        self._has_left(exchange, now)
+        self._apply(exchange, OutgoingEvent.ENDED_BESIDE, now, Withdrawn(exchange_id, cause))
 
     def give_up_all(self, cause: Cause, now: float) -> None:
         """We end: everything that is open ends with us."""
@@ -215,6 +216,10 @@ class Outgoing:
 
     # --- what others say ---
 
+    def knows(self, envelope_id: str, now: float) -> bool:
+        """Whether this is a request or proposal of ours that is open, or has ended lately."""
+        return envelope_id in self._open or self._ended.get(envelope_id, now) is not None
+
     def echoed(self, envelope_id: str) -> ProposalKey | None:
         """The gateway has ordered an envelope of ours; the proposal that it fulfills, if any."""
         exchange = self._open.get(envelope_id) or self._ended.peek(envelope_id)
@@ -238,13 +243,15 @@ class Outgoing:
         return True
 
     def rival_requested(self, record: ProposalRecord, now: float) -> None:
-        """Somebody's fulfilling request was ordered; ours, if it comes later, has lost."""
-        winner = record.in_progress_by
-        if winner is None or winner == self._situation.me:
+        """A fulfilling request was ordered; ours, if it is another and comes later, has lost."""
+        first, me = record.in_progress, self._situation.me
+        if first is None:
             return
         for exchange in self.fulfilling(record.key):
-            cause = Cause(Reason.DUPLICATE, by=self._situation.me, id=exchange.key.id, at=now)
-            self._apply(exchange, OutgoingEvent.GIVE_UP, now, LostRace(winner), cause=cause)
+            if (first.by, first.envelope.id) == (me, exchange.key.id):
+                continue
+            cause = Cause(Reason.DUPLICATE, by=me, id=exchange.key.id, at=now)
+            self._apply(exchange, OutgoingEvent.GIVE_UP, now, LostRace(first.by), cause=cause)
 
     def response(self, envelope: Envelope, now: float) -> bool:
         """A response came; whether it was one to a request of ours."""

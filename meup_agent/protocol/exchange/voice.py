@@ -59,6 +59,7 @@ class Voice:
         self._endings: Memory[str, _Ending] = Memory(count=COUNT, seconds=SECONDS, size=SIZE)
         self._copies: Memory[str, str] = Memory(count=COUNT, seconds=SECONDS)
         self._own: Memory[str, bool] = Memory(count=OWN_IDS, seconds=OWN_ID_SECONDS)
+        self._beside: Memory[str, bool] = Memory(count=OWN_IDS, seconds=OWN_ID_SECONDS)
 
     def say(
         self,
@@ -122,6 +123,14 @@ class Voice:
     def said(self, envelope_id: str, now: float) -> bool:
         """Whether an envelope in our name is ours."""
         return self._own.get(envelope_id, now) is not None
+
+    def heard_beside(self, envelope_id: str, now: float) -> None:
+        """Another process of ours has said something."""
+        self._beside.put(envelope_id, True, now)
+
+    def said_beside(self, names: Iterable[str], now: float) -> bool:
+        """Whether one of these envelopes is of another process of ours."""
+        return any(self._beside.get(name, now) is not None for name in names)
 
     def say_again(self, participants: Iterable[str], now: float) -> None:
         """Send what concerns these participants once more, under the same ids."""

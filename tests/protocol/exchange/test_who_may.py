@@ -7,7 +7,6 @@ import pytest
 from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.exchange import Key, Progressed, ProposalKey, Role
 from meup_agent.protocol.exchange.memory import Tombstones
-from meup_agent.protocol.guarantees import OURS
 from meup_agent.protocol.outcomes import Fulfilled, Responded
 from meup_agent.protocol.payloads import JsonObject
 from tests.protocol.exchange.peer import (
@@ -228,29 +227,6 @@ def test_what_this_connection_did_not_send_in_our_name_is_logged(me: Peer) -> No
     assert me.is_waiting(key)
     assert me.own(key).state == "pending"
     assert started(me.request("me", "x1", to=("me",))) == []
-
-
-@pytest.mark.rule("5.who.me.beside")
-def test_who_acts_beside_us_decides_where_the_gateway_checks_who_speaks() -> None:
-    me = Peer()
-    me.welcomed("alice", "tool", gives=OURS)
-    key = me.begins_proposal()
-    effects = me.withdraw("me", key.id, "policy")
-    assert not me.is_waiting(key)
-    assert me.own(key).state == "withdrawn"
-    assert said(effects) == []
-    assert started(me.request("me", "x1", to=("me",))) == []
-
-
-@pytest.mark.rule("5.who.me.beside")
-def test_what_is_fulfilled_beside_us_is_in_progress_for_us() -> None:
-    me = Peer()
-    me.welcomed("alice", "tool", gives=OURS)
-    me.proposal("alice", "p1", to=("me",))
-    me.request("me", "x1", to=("tool",), fulfills="p1")
-    record = me.table.ledger.get(ProposalKey("alice", "p1"), me.now)
-    assert record is not None
-    assert record.in_progress_by == "me"
 
 
 # --- tombstones ---
