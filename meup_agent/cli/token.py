@@ -18,7 +18,8 @@ MAX_TOKEN_CHARS: Final = 4_096
 
 token = typer.Typer(
     name="token",
-    help="Make a participant's token, and the hash of it that a gateway's file can keep.",
+    help="Make a participant's token, and the hash of it that a gateway's file can keep.\n\n"
+    "Example: `meup token new` makes both.",
     no_args_is_help=True,
 )
 

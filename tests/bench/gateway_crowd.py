@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 from tests.bench.figures import Figure, Program, main
 from tests.bench.gateway_fanout import dial, empty, handshake
@@ -72,9 +73,9 @@ def come_back(members: int) -> tuple[float, int]:
         begun = time.monotonic()
         refused = 0
         waiting: dict[socket.socket, bytes] = {}
-        with selectors.DefaultSelector() as selector:
+        with ExitStack() as opened, selectors.DefaultSelector() as selector:
             for (space, _), token in address.tokens.items():
-                sock = socket.socket()
+                sock = opened.enter_context(socket.socket())
                 sock.setblocking(False)
                 sock.connect_ex(("127.0.0.1", address.port))
                 waiting[sock] = b""
