@@ -13,15 +13,12 @@ import msgspec
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, decode, encode
-from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
 
 log = logging.getLogger("meup_agent.gateway")
-
-MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of frames that are read at a time; a single larger one is."""
 
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 _encode = msgspec.json.Encoder().encode

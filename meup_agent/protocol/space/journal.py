@@ -25,6 +25,9 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 ENTRY_BYTES: Final = 600
 """What an entry takes besides its frame, as a round figure."""
 
+MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of frames that are read at a time; a single larger one is."""
+
 
 class Fact(NamedTuple):
     """Something that holds in a space until another fact of the same key replaces it.
@@ -102,7 +105,7 @@ class Journal(Protocol):
             space: The space's name.
             after: The number before the first.
             until: The last number that is wanted.
-            limit: How many at most.
+            limit: How many at most; fewer where they are more than :data:`MAX_PAGE_BYTES`.
             then: Takes them; none if there are none.
         """
         ...
@@ -221,7 +224,8 @@ class MemoryJournal:
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         """See :meth:`Journal.recover`; nothing outlives the process."""
         ring = self._rings.get(space)
-        entries = () if ring is None else ring.between(0, ring.latest, len(self._order))
+        everything = len(self._order), float("inf")
+        entries = () if ring is None else ring.between(0, ring.latest, *everything)
         lately = [entry for entry in entries if entry.at >= since]
         latest = tuple(lately[max(0, len(lately) - limit) :])
         return Recovered(dict(self._facts.get(space, {})), latest)
@@ -254,11 +258,17 @@ class _Ring:
             self._dropped = 0
         return entry
 
-    def between(self, after: int, until: int, limit: int) -> tuple[Entry, ...]:
+    def between(
+        self, after: int, until: int, limit: int, max_bytes: float = MAX_PAGE_BYTES
+    ) -> tuple[Entry, ...]:
         entries = self._entries
         begin = bisect_right(entries, after, self._dropped, key=_seq)
-        end = bisect_right(entries, until, begin, key=_seq)
-        return tuple(entries[begin : min(end, begin + limit)])
+        end = min(bisect_right(entries, until, begin, key=_seq), begin + limit)
+        size, at = 0, begin
+        while at < end and size < max_bytes:
+            size += len(entries[at].envelope.frame)
+            at += 1
+        return tuple(entries[begin:at])
 
 
 def _seq(entry: Entry) -> int:

@@ -2,13 +2,16 @@
 
 import json
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from meup_agent.gateway.config import Limits
-from tests.gateway.http.conftest import LIMITS, Api, served
+from meup_agent.gateway.config import JournalConfig, Limits
+from meup_agent.gateway.embedded import Gateway
+from tests.gateway.http.conftest import LIMITS, Api, config, served
 
 
 def chat(**header: object) -> dict[str, object]:
@@ -172,6 +175,21 @@ def test_who_says_too_much_is_told_when_to_come_back() -> None:
 
 
 # --- reading ---
+
+
+def test_a_page_that_is_short_since_messages_are_large_is_not_the_last(tmp_path: Path) -> None:
+    kept = replace(config(Limits()), journal=JournalConfig(tmp_path / "journal.db"))
+    with Gateway(config=kept).in_thread() as gateway:
+        api = Api(gateway)
+        with api.client:
+            told = [api.say("x" * 900_000) for _ in range(8)]
+            found, since = list[int](), "0"
+            while since:
+                path = "/participants/alice/messages"
+                page = api.get(path, since=since, limit=7).json()
+                found += [message["seq"] for message in page["messages"]]
+                since = page["next"]
+    assert found == told
 
 
 def test_pages_hold_everything_once_and_in_order(api: Api) -> None:

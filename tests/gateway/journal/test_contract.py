@@ -2,7 +2,7 @@
 
 import pytest
 
-from meup_agent.protocol.space.journal import Entry, Fact
+from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, Fact
 from tests.gateway.journal.conftest import NOW, Clock, MakeJournal, chat, ids, kept, read, settled
 
 pytestmark = pytest.mark.anyio
@@ -70,6 +70,15 @@ async def test_page_has_what_was_asked_for(make_journal: MakeJournal) -> None:
         assert ids(await read(journal, after=NOW + 2, limit=2)) == ["2", "4"]
         assert ids(await read(journal, after=NOW + 4, until=NOW + 4)) == []
         assert ids(await read(journal, "nowhere")) == []
+
+
+async def test_page_has_no_more_than_fits(make_journal: MakeJournal) -> None:
+    quarter = "x" * (MAX_PAGE_BYTES // 4)
+    async with make_journal() as journal:
+        await kept(journal, *(chat(number, message=quarter[:-200]) for number in range(5)))
+        await kept(journal, chat(5), chat(6))
+        assert ids(await read(journal)) == ["0", "1", "2", "3", "4"]
+        assert ids(await read(journal, after=NOW + 3)) == ["3", "4", "5", "6"]
 
 
 async def test_facts_hold_until_they_are_replaced(make_journal: MakeJournal) -> None:

@@ -101,9 +101,8 @@ async def get_messages(served: Served, request: Request) -> Response:
     # Whether anything was said between a time and the first that is kept, nobody knows any more.
     gap = after < floor if is_seq(since) else bool(since) and after == floor
     after = max(after, floor)
-    entries = await read(host, after=after, until=until, limit=limit + 1)
-    page = entries[:limit]
-    following = page[-1].seq if len(entries) > limit else None
+    page = await read(host, after=after, until=until, limit=limit)
+    following = page[-1].seq if page and page[-1].seq < until else None
     messages = list(_frames(page, dialect))
     body = b'{"messages":[%b],"times":%b,"next":%b,"gap":%b}' % (
         b",".join(frame for frame, _ in messages),
