@@ -147,12 +147,7 @@ class SqliteJournal:
             # Everything that comes in one turn of the loop is handed over together.
             self._loop.call_soon(self._hand_over)
         self._work.append(Work(row, facts, floor))
-        size = len(row.frame)
-        self._then.append((seq, size, partial(then, entry)))
-        self._bytes += size
-        if not self._full and self._too_much(1):
-            self._full = True
-            self.on_full(True)
+        self._follow(len(row.frame), partial(then, entry))
         return seq
 
     def after(self, then: Callable[[], None]) -> None:
@@ -160,7 +155,7 @@ class SqliteJournal:
         if self._ended:
             return
         if self._then:
-            self._then.append((self._seq, 0, then))
+            self._follow(0, then)
         else:
             then()
 
@@ -253,6 +248,14 @@ class SqliteJournal:
         return all(ended)
 
     # --- what the threads tell --------------------------------------------------------------
+
+    def _follow(self, size: int, then: Callable[[], None]) -> None:
+        """Do something when everything that was appended so far is kept."""
+        self._then.append((self._seq, size, then))
+        self._bytes += size
+        if not self._full and self._too_much(1):
+            self._full = True
+            self.on_full(True)
 
     def _hand_over(self) -> None:
         work, self._work = self._work, []

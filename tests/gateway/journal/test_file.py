@@ -223,6 +223,21 @@ async def test_too_much_that_waits_is_told_once_and_taken_back_once(
     assert [each for each in told if isinstance(each, bool)] == [True, False]
 
 
+async def test_what_is_for_one_alone_counts_among_what_waits(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "MAX_PENDING", 100)
+    told: list[bool] = []
+    async with opened(path, clock) as journal:
+        journal.on_full = told.append
+        journal.append("demo", chat(1), (), lambda _: None)
+        for _ in range(100):  # refusals, say
+            journal.after(lambda: None)
+        assert told == [True]
+        await settled(journal)
+        assert told == [True, False]
+
+
 async def test_bytes_that_wait_count_too(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
