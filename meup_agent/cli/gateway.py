@@ -86,7 +86,9 @@ def gateway(
     ] = False,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Say what would be served, or what is wrong, and start not."),
+        typer.Option(
+            "--check", help="Say what would be served, or what is wrong, without starting."
+        ),
     ] = False,
 ) -> None:
     """Run a gateway until Ctrl-C or SIGTERM.

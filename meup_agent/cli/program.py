@@ -26,6 +26,7 @@ from meup_agent.cli.failures import (
     debugging,
     sentence_for,
 )
+from meup_agent.cli.flags import Command, Group
 from meup_agent.cli.fulfill import fulfill
 from meup_agent.cli.gateway import gateway
 from meup_agent.cli.grant import grant
@@ -44,27 +45,28 @@ from meup_agent.errors import MeupError
 
 app = typer.Typer(
     name="meup",
+    cls=Group,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("audit")(audit)
-app.command("call")(call)
-app.command("chat")(chat)
-app.command("demo")(demo)
-app.command("doctor")(doctor)
-app.command("fulfill")(fulfill)
-app.command("gateway")(gateway)
-app.command("grant")(grant)
-app.command("invite")(invite)
-app.command("kick")(kick)
-app.command("propose")(propose)
-app.command("reject")(reject)
-app.command("revoke")(revoke)
-app.command("run")(run_agent)
-app.command("tail")(tail)
+app.command("audit", cls=Command)(audit)
+app.command("call", cls=Command)(call)
+app.command("chat", cls=Command)(chat)
+app.command("demo", cls=Command)(demo)
+app.command("doctor", cls=Command)(doctor)
+app.command("fulfill", cls=Command)(fulfill)
+app.command("gateway", cls=Command)(gateway)
+app.command("grant", cls=Command)(grant)
+app.command("invite", cls=Command)(invite)
+app.command("kick", cls=Command)(kick)
+app.command("propose", cls=Command)(propose)
+app.command("reject", cls=Command)(reject)
+app.command("revoke", cls=Command)(revoke)
+app.command("run", cls=Command)(run_agent)
+app.command("tail", cls=Command)(tail)
 app.add_typer(token)
-app.command("tools")(tools)
-app.command("who")(who)
-app.command("withdraw")(withdraw)
+app.command("tools", cls=Command)(tools)
+app.command("who", cls=Command)(who)
+app.command("withdraw", cls=Command)(withdraw)
 
 WIDE_ENOUGH: Final = 60
 """Columns from which on a help is shown in frames; narrower ones would cut the options' names."""

@@ -9,6 +9,7 @@ import typer
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
+from meup_agent.cli.flags import Command, Group
 from meup_agent.cli.options import Json
 from meup_agent.cli.results import as_json_line
 from meup_agent.gateway.auth import hash_token, new_token
@@ -18,13 +19,14 @@ MAX_TOKEN_CHARS: Final = 4_096
 
 token = typer.Typer(
     name="token",
+    cls=Group,
     help="Make a participant's token, and the hash of it that a gateway's file can keep.\n\n"
     "Example: `meup token new` makes both.",
     no_args_is_help=True,
 )
 
 
-@token.command("new")
+@token.command("new", cls=Command)
 def new(json: Json = False) -> None:
     """Make a token that nobody can guess, and its hash.
 
@@ -40,7 +42,7 @@ def new(json: Json = False) -> None:
         sys.stdout.write(f"token: {made}\nhash:  {hash_token(made)}\n")
 
 
-@token.command("hash")
+@token.command("hash", cls=Command)
 def hash_of_stdin(json: Json = False) -> None:
     """Tell the hash of a token that is read from standard input.
 

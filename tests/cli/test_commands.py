@@ -135,6 +135,13 @@ def test_help_can_be_written_in_every_encoding() -> None:
     assert "MEUP_TOKEN=\\u2026 meup who" in done.stdout
 
 
+@pytest.mark.parametrize("command", [(), ("gateway",), ("token",), ("token", "hash")])
+def test_no_value_is_shown_behind_a_flag(command: tuple[str, ...]) -> None:
+    done = meup(*command, "--help", variables={"COLUMNS": "100"})
+    assert "--help" in done.stdout
+    assert "<bool>" not in done.stdout
+
+
 INTERRUPTED_WHILE_LOADING = """
 import sys
 class Finder:
