@@ -35,8 +35,9 @@ from meup_agent.protocol.space.decisions import (
 from meup_agent.protocol.space.doors import NO_DOORS, Doors
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.listeners import Form, Listener, Listeners, Member
+from meup_agent.protocol.space.open import OPEN_SECONDS
 from meup_agent.protocol.space.rates import Allowance, Bucket, Told
-from meup_agent.protocol.space.recent import REMEMBERED_SECONDS, Recent
+from meup_agent.protocol.space.recent import Recent
 from meup_agent.protocol.space.space import Space
 from meup_agent.protocol.space.translations import Translations
 
@@ -46,7 +47,7 @@ TAKEN_OVER: Final = 4409
 """Close code for a connection that a newer one of the same participant replaced (PROTOCOL 3)."""
 
 RECOVERED_ENTRIES: Final = 100_000
-"""Entries that are read when a gateway starts, to know again what is sent twice."""
+"""Entries that are read when a gateway starts, to know again what is open, and sent twice."""
 
 Answer = Callable[[Entry | Refused | Dropped], None]
 """Told what became of a frame: accepted (and kept), refused, or dropped."""
@@ -106,8 +107,8 @@ class SpaceHost:
         self._listeners = Listeners()
         self._translations = Translations(counters)
         self._recent = Recent()
-        self._recover()
         self._delivered = journal.latest(name)
+        self._recover()
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -441,8 +442,8 @@ class SpaceHost:
         return msgspec.structs.replace(draft, id=self._new_id(), ts=rfc3339(self._now()))
 
     def _recover(self) -> None:
-        """Know again what was accepted lately."""
-        since = self._now() - round(REMEMBERED_SECONDS * 1_000_000)
+        """Know again what was accepted lately, and what holds and is open since then."""
+        since = self._now() - round(OPEN_SECONDS * 1_000_000)
         recovered = self.journal.recover(self.name, since=since, limit=RECOVERED_ENTRIES)
         # Before any request: whoever spoke a dialect will answer in it.
         for dialect in {entry.envelope.protocol for entry in recovered.entries}:
@@ -458,6 +459,8 @@ class SpaceHost:
             )
         for participant, token_sha256 in self._space.digests.items():
             self._doors.admit(participant, token_sha256)
+        for consequence in self._space.end_lapsed():
+            self._follow(consequence)
 
 
 def rfc3339(microseconds: int) -> str:

@@ -8,7 +8,7 @@ has ended, too, as long as that is remembered: a request to several has several 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, proposal_step
+from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.space.issued import Issued
 
 MAX_OPEN_REQUESTS: Final = 1_000
@@ -132,6 +133,10 @@ class _Shelf:
             self._by_sender[sender][envelope_id] for sender in self._senders.get(envelope_id, ())
         )
 
+    @property
+    def owners(self) -> Iterable[str]:
+        return self._by_sender
+
     def of(self, sender: str) -> Iterator[Open]:
         """What somebody has open, the oldest first."""
         share = self._by_sender.get(sender)
@@ -156,6 +161,11 @@ class OpenExchanges:
         self._requests = _Shelf()
         self._proposals = _Shelf()
         self._kept_bytes: dict[str, int] = {}
+
+    @property
+    def participants(self) -> frozenset[str]:
+        """Who has something open."""
+        return frozenset((*self._requests.owners, *self._proposals.owners))
 
     def of(self, participant: str) -> tuple[Open, ...]:
         """What a participant has open: its requests, then its proposals, the oldest first."""
@@ -201,7 +211,7 @@ class OpenExchanges:
                 self._responded(envelope)
             case kinds.MCP_WITHDRAW:
                 for proposal in envelope.correlation:
-                    self._withdrawn(envelope.sender, proposal)
+                    self._withdrawn(_on_behalf_of(envelope, payload), proposal)
             case _:
                 pass
 
@@ -215,7 +225,8 @@ class OpenExchanges:
     def _requested(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
         method = payload.get("method")
         if method == kinds.CANCELLED:
-            self._cancelled(envelope.sender, payloads.read_call(payload).params.get("requestId"))
+            params = payloads.read_call(payload).params
+            self._cancelled(_on_behalf_of(envelope, params), params.get("requestId"))
         elif not (isinstance(method, str) and method.startswith(payloads.NOTIFICATION)):
             fulfills: tuple[Open, ...] = ()
             if envelope.correlation:
@@ -300,3 +311,13 @@ class OpenExchanges:
         while oldest is not None and oldest.at < too_old:
             self.end(oldest)
             oldest = shelf.oldest(sender)
+
+
+def _on_behalf_of(envelope: Envelope, said: JsonObject) -> str:
+    """Whose exchange an end is about: its sender's, or that of whom the gateway names.
+
+    The gateway's own words come here only when they are read again from the journal.
+    """
+    if envelope.sender == kinds.GATEWAY:
+        return payloads.begun_by(said.get(payloads.META)) or envelope.sender
+    return envelope.sender

@@ -17,7 +17,7 @@ from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.limits import MAX_DEPTH, check_depth
 from meup_agent.protocol.managing import GRANT_ACK
 from meup_agent.protocol.reasons import read_reason
-from meup_agent.protocol.space.arrival import Arrival, open_frame
+from meup_agent.protocol.space.arrival import Arrival, open_frame, usable_id
 from meup_agent.protocol.space.arriving import (
     Arriving,
     Joined,
@@ -199,9 +199,17 @@ class Space:
         try:
             arrival = open_frame(frame, dialect)
             if self._shallower:
-                check_depth(frame, self._allowance.max_depth)
+                named = usable_id(arrival.envelope.id)
+                check_depth(frame, self._allowance.max_depth, envelope_id=named)
         except InvalidEnvelope as invalid:
-            return refusal(participant, invalid.problem, str(invalid), about=invalid.envelope_id)
+            deep = {"limit": "max_depth", "max": self._allowance.max_depth}
+            return refusal(
+                participant,
+                invalid.problem,
+                str(invalid),
+                about=invalid.envelope_id,
+                **(deep if invalid.problem == "too_deep" else {}),
+            )
         if arrival.envelope.kind in DROPPED_KINDS:
             return Dropped(arrival.envelope.kind)
         self.speaks(dialect)
@@ -290,9 +298,25 @@ class Space:
         )
         return Accepted(envelope, done.facts, tuple(then), told)
 
+    def end_lapsed(self) -> list[Consequence]:
+        """End what is open and may not be any more; what the gateway says of it.
+
+        A revocation does so at once. But the gateway can end between the two, and start again with
+        a configuration that allows less.
+        """
+        return [
+            consequence
+            for participant in sorted(self.open.participants)
+            for consequence in end_in_flight(
+                self.open, participant, partial(self._may_still, participant)
+            )
+        ]
+
     def _may_still(self, participant: str, kind: str, payload: dict[str, Any]) -> bool:
         """Whether somebody may go on with what it began."""
-        return not self.is_kicked(participant) and self._held[participant].allow(kind, payload)
+        if participant not in self._held or self.is_kicked(participant):
+            return False
+        return self._held[participant].allow(kind, payload)
 
     def _refused(self, participant: str, arrival: Arrival) -> Refused | None:
         envelope = arrival.envelope

@@ -665,6 +665,54 @@ def test_grant_that_its_granter_could_not_give_now_holds_no_more(
     assert stays not in caplog.text
 
 
+class CutOff(MemoryJournal):
+    """A journal whose process is killed after so many envelopes."""
+
+    left: int | None = None
+
+    def append(self, *said: Any) -> int:
+        if self.left == 0:
+            return self.latest("demo")
+        if self.left is not None:
+            self.left -= 1
+        return super().append(*said)
+
+
+def ended(journal: Journal) -> list[str]:
+    """What the gateway has ended in the name of others, by its kind."""
+    found: list[str] = []
+    for entry in journal.recover("demo", since=0, limit=1_000).entries:
+        if entry.envelope.sender == "system:gateway" and entry.envelope.kind.startswith("mcp/"):
+            found += [entry.envelope.kind]
+    return found
+
+
+@pytest.mark.rule("3.manage.restart")
+def test_what_a_revocation_left_in_flight_is_ended_after_a_restart_and_once() -> None:
+    journal = CutOff(lambda: 0)
+    scene = Scene(journal=journal)
+    scene.grant("lead", "worker", CALL)
+    scene.say("worker", "mcp.request", {"method": "tools/call"}, to=["onlooker"])
+    scene.say("worker", "mcp.proposal", {"method": "tools/call"})
+    journal.left = 1
+    scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/*"}]})
+    assert ended(journal) == []
+    journal.left = None
+    for _ in range(2):
+        Scene(journal=journal)
+        assert ended(journal) == ["mcp/request", "mcp/withdraw"]
+
+
+@pytest.mark.rule("3.manage.restart")
+def test_what_the_configuration_allows_no_more_is_ended() -> None:
+    scene = Scene()
+    scene.say("lead", "mcp.request", {"method": "tools/call"}, to=["onlooker"])
+    scene.say("worker", "mcp.proposal", {"method": "tools/call"})
+    less = {name: each for name, each in CAPABILITIES.items() if name != "lead"}
+    Scene(less, journal=scene.journal)
+    assert ended(scene.journal) == ["mcp/request"]
+
+
 # --- withdrawals and rejections ---
 
 
