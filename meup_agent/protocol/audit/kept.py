@@ -1,0 +1,175 @@
+"""The proposals that an audit keeps, and how what is said about them finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, TypeVar
+
+from meup_agent.protocol.audit.records import (
+    MAX_STEPS,
+    MAX_TEXT,
+    Decision,
+    FulfillmentAudit,
+    ProposalAudit,
+    Step,
+    What,
+    Why,
+)
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.ledger import Ledger, ProposalKey, ProposalRecord
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.space.journal import Entry
+
+_STEP_BYTES: Final = 500
+# What a step takes besides its words, as a round figure.
+
+T = TypeVar("T")
+
+
+class Named(NamedTuple):
+    """An envelope of a proposal's chain, by its id."""
+
+    id: str
+    seq: int
+    sender: str
+    proposal: ProposalAudit
+
+
+class Kept:
+    """The proposals of an audit, each with its chain; without a limit, all of them.
+
+    Args:
+        ledger: What everybody knows of them; what is forgotten here is forgotten there.
+        limit: Proposals that are kept; one that was decided is forgotten first.
+        max_bytes: Bytes that they may take, where there is a limit.
+    """
+
+    def __init__(self, ledger: Ledger, *, limit: int | None, max_bytes: int) -> None:
+        self._ledger = ledger
+        self._limit = limit
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._proposals: dict[int, ProposalAudit] = {}
+        self._current: dict[ProposalKey, ProposalAudit] = {}
+        self._names: dict[str, list[Named]] = {}
+        self._requests: dict[str, list[tuple[ProposalAudit, FulfillmentAudit]]] = {}
+
+    @property
+    def proposals(self) -> list[ProposalAudit]:
+        """Every proposal, oldest first."""
+        return list(self._proposals.values())
+
+    # --- finding them ---
+
+    def current(self, key: ProposalKey) -> ProposalAudit | None:
+        """The latest proposal that a proposer made under an id."""
+        return self._current.get(key)
+
+    def of(self, record: ProposalRecord | None) -> ProposalAudit | None:
+        """The proposal of one of the ledger's records."""
+        proposal = None if record is None else self._current.get(record.key)
+        return proposal if proposal is not None and proposal.record is record else None
+
+    def referred_to(self, envelope: Envelope) -> Named | None:
+        """The envelope that one refers to: its sender's own, otherwise the latest."""
+        found = [named for name in envelope.correlation for named in self._names.get(name, ())]
+        return max(
+            found, key=lambda named: (named.sender == envelope.sender, named.seq), default=None
+        )
+
+    def requests(self, name: str) -> Iterable[tuple[ProposalAudit, FulfillmentAudit]]:
+        """The requests with one of their names that carry a proposal out, latest first."""
+        return reversed(self._requests.get(name, ()))
+
+    # --- what happens to them ---
+
+    def begin(self, record: ProposalRecord, entry: Entry) -> ProposalAudit:
+        """Keep a proposal from its beginning on."""
+        first = _step(entry, What.PROPOSED, record.state)
+        proposal = ProposalAudit(record, first)
+        self._proposals[id(proposal)] = self._current[record.key] = proposal
+        self._keep(proposal, first)
+        self.grow(proposal, len(entry.envelope.raw_payload))
+        return proposal
+
+    def add(
+        self,
+        proposal: ProposalAudit,
+        entry: Entry,
+        what: What,
+        *,
+        about: str = "",
+        reason: str | None = None,
+        text: str = "",
+        ignored: Why | None = None,
+    ) -> Step:
+        """Write down what was said about a proposal."""
+        step = _step(entry, what, proposal.state)
+        step.about, step.reason, step.text = about, reason or "", text[:MAX_TEXT]
+        step.ignored = ignored
+        self._keep(proposal, step)
+        return step
+
+    def add_request(self, proposal: ProposalAudit, item: FulfillmentAudit) -> None:
+        """Write down a request that carries a proposal out."""
+        proposal.fulfillments.append(item)
+        self.grow(proposal, len(item.request.envelope.raw_payload))
+        for name in item.request.names:
+            self._requests.setdefault(name, []).append((proposal, item))
+
+    def grow(self, proposal: ProposalAudit, size: int) -> None:
+        """Count bytes that a proposal takes more."""
+        proposal.size += size
+        self._bytes += size
+
+    def _keep(self, proposal: ProposalAudit, step: Step) -> None:
+        if len(proposal.steps) >= MAX_STEPS:
+            proposal.omitted += 1
+            return
+        proposal.steps.append(step)
+        self.grow(proposal, _STEP_BYTES + len(step.text) + len(step.reason))
+        self._names.setdefault(step.id, []).append(Named(step.id, step.seq, step.by, proposal))
+
+    # --- forgetting them ---
+
+    def make_room(self, coming: int) -> None:
+        """Forget proposals until so many more have room, and no more bytes than are kept."""
+        if self._limit is None:
+            return
+        most = self._limit - coming
+        while self._proposals and (len(self._proposals) > most or self._bytes > self._max_bytes):
+            found = self._proposals.values()
+            decided = (item for item in found if item.decision is not None)
+            self._forget(next(decided, None) or next(iter(found)))
+
+    def _forget(self, proposal: ProposalAudit) -> None:
+        del self._proposals[id(proposal)]
+        self._bytes -= proposal.size
+        key = proposal.record.key
+        if self._current.get(key) is proposal:
+            del self._current[key]
+            self._ledger.forget(key)
+        for step in proposal.steps:
+            _drop(self._names, step.id, lambda named: named.proposal is proposal)
+        for item in proposal.fulfillments:
+            for name in item.request.names:
+                _drop(self._requests, name, lambda pair: pair[0] is proposal)
+
+
+def decide(proposal: ProposalAudit, step: Step) -> None:
+    """Write down that a step decided a proposal."""
+    reason = proposal.record.reason or ""
+    proposal.decision = Decision(step.by, step.at, step, reason)
+
+
+def _step(entry: Entry, what: What, state: ProposalState) -> Step:
+    envelope = entry.envelope
+    return Step(
+        entry.seq, entry.at, what, envelope.sender, envelope.id, envelope.to, state, until=entry.at
+    )
+
+
+def _drop(index: dict[str, list[T]], name: str, is_dropped: Callable[[T], bool]) -> None:
+    kept = [each for each in index.pop(name, []) if not is_dropped(each)]
+    if kept:
+        index[name] = kept

@@ -1,0 +1,78 @@
+"""What an envelope does to a proposal, as somebody sees it who takes no part in the space.
+
+The exchange table decides, as in every participant. It sees the gateway's order, and everything, so
+its word is the last one about what crossed (PROTOCOL 4.2).
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import count
+from typing import Final
+
+from meup_agent.protocol import kinds
+from meup_agent.protocol.audit.records import Why
+from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.exchange import Drop, ExchangeTable
+from meup_agent.protocol.exchange.ledger import Ledger
+from meup_agent.protocol.guarantees import OURS, said_by
+from meup_agent.protocol.payloads import META, JsonObject, begun_by
+from meup_agent.protocol.space.journal import Entry
+
+_ME: Final = "\0audit"
+"""The table's own name: one that no participant can have, so that nobody's words are its own."""
+
+_FOREVER: Final = float("inf")
+_MICROSECONDS: Final = 1_000_000
+
+_WHY: Final = {
+    "late_withdraw": Why.LATE,
+    "withdraw_by_another": Why.NOT_THEIRS,
+    "duplicate_proposal": Why.AGAIN,
+    "duplicate_reject": Why.AGAIN,
+    "reject_of_own_proposal": Why.OWN_PROPOSAL,
+}
+"""What the exchange table leaves out, and why."""
+
+
+class Onlooker:
+    """An exchange table that everything is fed to, and that forgets nothing by itself."""
+
+    def __init__(self) -> None:
+        ids = count()
+        self._table = ExchangeTable(
+            new_id=lambda: f"audit-{next(ids)}",
+            wants=lambda _role, _envelope, _call: False,
+            ledger=Ledger(count=sys.maxsize, seconds=_FOREVER, size=None),
+        )
+        # The gateway checks who says what, so what it says itself counts (PROTOCOL 5).
+        self._table.receive(_welcome(), 0.0)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Every proposal, as everybody in the space knows it."""
+        return self._table.ledger
+
+    def take(self, entry: Entry) -> Why | None:
+        """Let the table take an envelope; why it left it out, if it did."""
+        effects = self._table.receive(entry.envelope, seconds(entry))
+        whys = (_WHY[each.why] for each in effects if isinstance(each, Drop) and each.why in _WHY)
+        return next(whys, None)
+
+
+def seconds(entry: Entry) -> float:
+    """When an entry was accepted, as the table counts time: in seconds since 1970 (UTC)."""
+    return entry.at / _MICROSECONDS
+
+
+def on_behalf_of(envelope: Envelope, said: JsonObject) -> str:
+    """Whose exchange an end is about: its sender's, or that of whom the gateway names."""
+    if envelope.sender in kinds.GATEWAY_NAMES:
+        return begun_by(said.get(META)) or envelope.sender
+    return envelope.sender
+
+
+def _welcome() -> Envelope:
+    you = {"id": _ME, "capabilities": list[object]()}
+    payload = {"you": you, "participants": list[object](), **said_by(OURS)}
+    return draft(kinds.SYSTEM_WELCOME, payload, id="", sender=kinds.GATEWAY, to=(_ME,))

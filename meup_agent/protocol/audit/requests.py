@@ -1,0 +1,171 @@
+"""The requests that carry proposals out, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from meup_agent.protocol import payloads
+from meup_agent.protocol.audit.kept import Kept, decide
+from meup_agent.protocol.audit.onlooker import Onlooker, on_behalf_of, seconds
+from meup_agent.protocol.audit.records import (
+    MAX_RESULT_BYTES,
+    FulfillmentAudit,
+    ProposalAudit,
+    Step,
+    What,
+    Why,
+)
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.ledger import Fulfillment
+from meup_agent.protocol.exchange.own import read_response
+from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.space.journal import Entry
+
+
+class Requests:
+    """Writes down which requests carry a proposal out, and how they end.
+
+    Args:
+        onlooker: Tells what an envelope does.
+        kept: Where it is written down.
+    """
+
+    def __init__(self, onlooker: Onlooker, kept: Kept) -> None:
+        self._onlooker = onlooker
+        self._ledger = onlooker.ledger
+        self._kept = kept
+
+    def requested(self, entry: Entry, call: Call) -> None:
+        """Somebody requests something; it may name a proposal."""
+        envelope = entry.envelope
+        if not envelope.correlation:
+            return
+        now = seconds(entry)
+        self._onlooker.take(entry)
+        # It is there only if it carries the proposal out.
+        record = self._ledger.named(envelope.correlation, now)
+        fulfillment = None if record is None else record.fulfillment(envelope.sender, envelope.id)
+        proposal = self._kept.of(record)
+        if proposal is None or fulfillment is None:
+            self._referred(entry, call)
+        elif any(item.request is fulfillment for item in proposal.fulfillments):
+            self._kept.add(proposal, entry, What.REQUESTED, ignored=Why.AGAIN)
+        else:
+            late = proposal.decision is not None
+            step = self._kept.add(
+                proposal, entry, What.REQUESTED, ignored=Why.LATE if late else None
+            )
+            self._note(proposal, fulfillment, call, step)
+
+    def _note(
+        self, proposal: ProposalAudit, fulfillment: Fulfillment, call: Call, step: Step
+    ) -> None:
+        to = fulfillment.envelope.to
+        item = FulfillmentAudit(
+            request=fulfillment,
+            step=step,
+            changes=payloads.changes(proposal.call, call, to[0] if len(to) == 1 else None),
+            says_edited=call.meta.get(payloads.EDITED) is True,
+        )
+        self._kept.add_request(proposal, item)
+
+    def _referred(self, entry: Entry, call: Call) -> None:
+        """A request that only refers to a proposal: whoever asked for little decides nothing."""
+        record = self._ledger.named(entry.envelope.correlation, seconds(entry))
+        proposal = self._kept.of(record)
+        if proposal is not None:
+            said = f"{call.method} {call.name}".rstrip()
+            self._kept.add(proposal, entry, What.REFERRED, text=said)
+
+    def cancelled(self, entry: Entry, call: Call) -> None:
+        """A request is taken back."""
+        envelope = entry.envelope
+        request_id = call.params.get("requestId")
+        names = (str(request_id), *envelope.correlation)
+        found = self._request(names, on_behalf_of(envelope, call.params))
+        self._onlooker.take(entry)
+        if found is None:
+            return
+        proposal, item = found
+        is_late = item.response is not None or item.cancelled is not None
+        said = call.params.get("reason")
+        step = self._kept.add(
+            proposal,
+            entry,
+            What.CANCELLED,
+            about=item.id,
+            text=said if isinstance(said, str) else "",
+            ignored=Why.LATE if is_late else None,
+        )
+        if item.cancelled is None and item.response is None:
+            item.cancelled = step
+
+    def _request(
+        self, names: Iterable[str], sender: str
+    ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
+        """The fulfilling request that its sender calls by one of these names."""
+        for name in names:
+            for proposal, item in self._kept.requests(name):
+                if item.by == sender:
+                    return proposal, item
+        return None
+
+    def progressed(self, entry: Entry, call: Call) -> None:
+        """Somebody tells how far a request is."""
+        envelope = entry.envelope
+        found = self._answered(envelope, seconds(entry))
+        if found is None:
+            token = call.params.get(payloads.PROGRESS_TOKEN)
+            known = self._kept.requests(token) if isinstance(token, str) else ()
+            answering = (pair for pair in known if pair[1].request.may_answer(envelope.sender))
+            found = next(answering, None)
+        if found is None:
+            return
+        proposal, item = found
+        item.progress += 1
+        for step in reversed(proposal.steps):
+            if step.what is What.PROGRESSED and (step.about, step.by) == (item.id, envelope.sender):
+                step.times += 1
+                step.until = entry.at
+                return
+        self._kept.add(proposal, entry, What.PROGRESSED, about=item.id)
+
+    def responded(self, entry: Entry) -> None:
+        """Somebody answers a request."""
+        envelope = entry.envelope
+        found = self._answered(envelope, seconds(entry))
+        self._onlooker.take(entry)
+        if found is None:
+            about = self._kept.referred_to(envelope)
+            if about is not None:
+                self._kept.add(about.proposal, entry, What.RESPONDED, ignored=Why.NOT_THEIRS)
+            return
+        proposal, item = found
+        payload = envelope.payload
+        result, error = read_response(payload)
+        step = self._kept.add(proposal, entry, What.RESPONDED, about=item.id)
+        if item.response is not None:
+            step.ignored = Why.AGAIN
+            return
+        item.response = step
+        item.is_error = error is not None or payloads.as_object(result).get("isError") is True
+        if len(envelope.raw_payload) <= MAX_RESULT_BYTES:
+            self._kept.grow(proposal, len(envelope.raw_payload))
+            item.answer = {"result": result} if error is None else {"error": error}
+        if payloads.is_refusal(payload):
+            step.ignored = Why.REFUSED
+        elif proposal.decision is not None or proposal.state.is_pending:
+            step.ignored = Why.LATE
+        else:
+            decide(proposal, item.step)
+
+    def _answered(
+        self, envelope: Envelope, now: float
+    ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
+        """The fulfilling request that a response or progress is about."""
+        found = self._ledger.responded(envelope, now)
+        proposal = None if found is None else self._kept.of(found[0])
+        if found is None or proposal is None:
+            return None
+        items = (item for item in proposal.fulfillments if item.request is found[1])
+        return next(((proposal, item) for item in items), None)
