@@ -14,6 +14,10 @@ SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 # A .venv whose Python is gone, as after an upgrade of the system, is set up anew.
 $(shell [ -x $(PY) ] || rm -f $(PY) $(VENV)/*.stamp)
 
+# Even where the environment says to write none: the tests start hundreds of processes, and each
+# would compile again what it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:

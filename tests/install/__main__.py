@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent.parent
 STARTED = time.monotonic()
 
-# Developers' settings and source folders are none of a user's.
+# Developers' settings and source folders are none of a user's; and without bytecode each of the
+# hundreds of processes would compile again what it imports, since uv does not.
 CLEAN = {
     name: value
     for name, value in os.environ.items()
-    if name not in ("PYTHONPATH", "VIRTUAL_ENV") and not name.startswith("MEUP_")
+    if name not in ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+    and not name.startswith("MEUP_")
 }
 
 WHERE = """
