@@ -102,6 +102,25 @@ def enter(identity: Identity, space: str, spaces: Mapping[str, Entered]) -> None
         raise NotAdmitted(KICKED, "you were removed from this space; ask to be invited again")
 
 
+def find_place(listening: bool, count: int, most: int) -> None:
+    """Check that a gateway takes one more connection.
+
+    Args:
+        listening: Whether it takes any.
+        count: How many it has.
+        most: How many it may have.
+
+    Raises:
+        NotAdmitted: It does not.
+    """
+    if not listening:
+        raise NotAdmitted(OVERLOADED, "the gateway stops; connect again")
+    if count >= most:
+        raise NotAdmitted(
+            OVERLOADED, f"the gateway has {most} connections, as many as it takes (max_connections)"
+        )
+
+
 def find_room(participant: str, members: Container[str], count: int, most: int) -> None:
     """Check that a space has room for somebody; who takes over from itself needs none.
 

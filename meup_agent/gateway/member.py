@@ -13,6 +13,20 @@ TOO_SLOW: Final = 1013
 """Close code for a member that does not read as fast as its space speaks (PROTOCOL 3)."""
 
 
+def too_slow(limits: Limits, frames: int) -> str:
+    """Why a member is closed for which too much waits, in a sentence that names the limit.
+
+    Args:
+        limits: The gateway's.
+        frames: How many frames wait for it.
+    """
+    if frames > limits.max_queued_frames:
+        waits = f"{limits.max_queued_frames} messages wait for you (max_queued_frames)"
+    else:
+        waits = f"{limits.max_queued_bytes} bytes wait for you (max_queued_bytes)"
+    return f"you read too slowly: more than {waits}; connect again"
+
+
 class Wire(Protocol):
     """What a member writes to."""
 
@@ -151,6 +165,6 @@ class GatewayMember:
     def _overflow(self) -> None:
         """Tell a lively turn, which one more write copes with, from a reader that is too slow."""
         if self._paused:
-            self.close(TOO_SLOW, "you read too slowly; connect again")
+            self.close(TOO_SLOW, too_slow(self._limits, len(self._queue)))
         else:
             self.flush()

@@ -12,7 +12,7 @@ import anyio
 from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.admission import BAD_REQUEST, OVERLOADED, NotAdmitted
+from meup_agent.gateway.admission import BAD_REQUEST, NotAdmitted, find_place
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge import listening
 from meup_agent.gateway.edge.connection import Connection
@@ -205,8 +205,7 @@ class RunningGateway:
             if not headers.get("Sec-WebSocket-Version", "").isascii():
                 # Picows would say it back, and cannot.
                 raise NotAdmitted(BAD_REQUEST, "the version of WebSocket must be 13")
-            if self._stopping or len(self._connections) >= self.limits.max_connections:
-                raise NotAdmitted(OVERLOADED, "the gateway takes no more connections now")
+            find_place(self.listening, len(self._connections), self.limits.max_connections)
             greeting = read_handshake(request.path, headers, self.hub, address)
             return WSUpgradeResponseWithListener(
                 WSUpgradeResponse.create_101_response(greeting.answer), Connection(self, greeting)

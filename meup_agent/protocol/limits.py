@@ -63,11 +63,20 @@ def check_frame(frame: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> None:
         )
 
 
-def check_depth(frame: bytes, max_depth: int) -> None:
+def check_depth(frame: bytes, max_depth: int, *, envelope_id: str | None = None) -> None:
     """Check that a frame, which is JSON, nests less deep than every reader takes.
+
+    Args:
+        frame: The frame.
+        max_depth: How deep it may nest.
+        envelope_id: Its envelope's id, for the answer.
 
     Raises:
         InvalidEnvelope: It nests deeper.
     """
     if max_depth < MAX_DEPTH and not _shallow_enough(max_depth)(frame):
-        raise InvalidEnvelope("too_deep", f"the frame nests deeper than {max_depth} levels")
+        raise InvalidEnvelope(
+            "too_deep",
+            f"the frame nests deeper than {max_depth} levels",
+            envelope_id=envelope_id,
+        )

@@ -23,6 +23,7 @@ from meup_agent.gateway.admission import (
 )
 from meup_agent.gateway.embedded_config import Participants, embedded_config, first_token
 from meup_agent.gateway.hub import Hub
+from meup_agent.gateway.member import TOO_SLOW, too_slow
 from meup_agent.protocol.space.listeners import Form
 from meup_agent.transport.base import (
     ABNORMAL,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from meup_agent.transport.base import Connector, Transport
 
 RESTARTING: Final = 1012
-TOO_SLOW: Final = 1013
 
 _EPOCH: Final = round(datetime(2025, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 # The loop's clock counts from here, so that a test in virtual time sees the same times each run.
@@ -246,7 +246,8 @@ class _Seat:
                 raise anyio.WouldBlock
             self._inbox.send_nowait(packed)
         except anyio.WouldBlock:
-            self.close(TOO_SLOW, "you read too slowly; connect again")
+            waiting = self._unread.statistics().current_buffer_used + 1
+            self.close(TOO_SLOW, too_slow(self._limits, waiting))
 
     def ready(self, then: Callable[[], None]) -> None:
         self._then = then

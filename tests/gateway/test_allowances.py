@@ -179,8 +179,11 @@ async def test_a_fulfilled_proposal_is_open_no_more() -> None:
 
 async def test_message_that_nests_deeper_than_is_set() -> None:
     async with limited(max_depth=4) as gateway, pair(gateway) as (alice, bob):
-        await alice.send(envelope("alice", payload={"a": [[[]]]}))
-        assert errors(await read(alice))[0]["error"] == "too_deep"
+        await alice.send(envelope("alice", payload={"a": [[[]]]}, id="deep"))
+        (refused,) = await read(alice)
+        told = refused["payload"]
+        assert refused["correlationId"] == "deep"
+        assert (told["error"], told["limit"], told["max"]) == ("too_deep", "max_depth", 4)
         await alice.send(envelope("alice", payload={"a": [[]]}))
         assert (await read(bob))[0]["kind"] == "chat"
 
@@ -208,6 +211,7 @@ async def test_full_space_takes_nobody_else() -> None:
                 pass
         assert refused.value.response.status_code == 503
         assert refused.value.response.headers["Retry-After"] == "5"
+        assert b"(max_members)" in refused.value.response.body
         async with dial(gateway, path="/") as bob:
             await bob.send(join_frame(gateway, "bob"))
             assert await close_code(bob) == 1013

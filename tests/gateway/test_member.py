@@ -109,15 +109,22 @@ def test_socket_that_fills_within_the_turn_holds_the_rest_back() -> None:
     assert setting.socket.writes == [b"a"]
 
 
-@pytest.mark.parametrize("limits", [{"max_queued_frames": 3}, {"max_queued_bytes": 3}])
-def test_one_frame_too_many_closes_who_does_not_read(limits: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("limits", "waits"),
+    [
+        ({"max_queued_frames": 3}, "3 messages wait for you (max_queued_frames)"),
+        ({"max_queued_bytes": 3}, "3 bytes wait for you (max_queued_bytes)"),
+    ],
+)
+def test_one_frame_too_many_closes_who_does_not_read(limits: dict[str, int], waits: str) -> None:
     setting = Setting(**limits)
     setting.member.pause()
     for _ in range(3):
         setting.member.deliver(b"x")
     assert setting.codes == []
     setting.member.deliver(b"x")
-    assert setting.socket.closed == (1013, "you read too slowly; connect again")
+    said = f"you read too slowly: more than {waits}; connect again"
+    assert setting.socket.closed == (1013, said)
     assert setting.codes == [1013]
     setting.member.deliver(b"x")
     setting.member.resume()

@@ -291,7 +291,8 @@ class Connection(WSListener):
 
     def _late(self) -> None:
         timeout = self._port.limits.join_timeout
-        self._not_admitted(NotAdmitted(400, f"no join frame came within {timeout:g} seconds"))
+        late = f"no join frame came within {timeout:g} seconds (join_timeout)"
+        self._not_admitted(NotAdmitted(400, late))
 
     def _not_admitted(self, refused: NotAdmitted) -> None:
         self._port.hub.counters.not_admitted[refused.close_code] += 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import anyio
 
 from meup_agent.gateway.config import Limits
-from meup_agent.gateway.member import TOO_SLOW
+from meup_agent.gateway.member import TOO_SLOW, too_slow
 from meup_agent.protocol.space.listeners import Form
 
 
@@ -54,8 +54,9 @@ class Outgoing:
         if self._sending and (
             len(self._queue) > limits.max_queued_frames or self._bytes > limits.max_queued_bytes
         ):
+            why = too_slow(limits, len(self._queue))
             self._queue, self._bytes = [], 0
-            self.close(TOO_SLOW, "you read too slowly; connect again")
+            self.close(TOO_SLOW, why)
 
     def close(self, code: int, reason: str) -> None:
         """End after what is queued."""

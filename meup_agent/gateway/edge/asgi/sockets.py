@@ -13,9 +13,9 @@ from starlette.websockets import WebSocket
 from meup_agent.gateway.admission import (
     BAD_REQUEST,
     MAX_JOIN_BYTES,
-    OVERLOADED,
     NotAdmitted,
     dialect_named,
+    find_place,
     join,
     read_join,
     repeats_join,
@@ -86,8 +86,7 @@ async def serve_socket(served: Mounted, websocket: WebSocket) -> None:
     """Take a connection, from its handshake to its end."""
     address = websocket.client.host if websocket.client is not None else ""
     try:
-        if not served.listening or served.open_connections >= served.limits.max_connections:
-            raise NotAdmitted(OVERLOADED, "the gateway takes no more connections now")
+        find_place(served.listening, served.open_connections, served.limits.max_connections)
         target = b"?" + bytes(websocket.scope["query_string"])
         greeting = read_handshake(target, websocket.headers, served.hub, address)
     except NotAdmitted as refused:
@@ -199,7 +198,9 @@ class SocketConnection:
             if message is None:
                 return None, None
         if waiting.cancelled_caught or message is None:
-            raise NotAdmitted(BAD_REQUEST, f"no join frame came within {seconds:g} seconds")
+            raise NotAdmitted(
+                BAD_REQUEST, f"no join frame came within {seconds:g} seconds (join_timeout)"
+            )
         frame = read_join(message) if len(message) <= MAX_JOIN_BYTES else None
         if frame is None:
             raise NotAdmitted(BAD_REQUEST, "the first message must be a join frame")
