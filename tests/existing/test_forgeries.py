@@ -130,3 +130,17 @@ async def test_a_withdraw_by_another_stops_nothing(gateway: ExistingGateway) -> 
                 may_go_on.set()
                 assert proposal.state is ProposalState.PENDING
     assert stopped == [False]
+
+
+@pytest.mark.rule("5.who.me", "2.guarantees")
+async def test_a_withdraw_in_our_name_ends_no_wait_of_ours(gateway: ExistingGateway) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with joined(gateway, "reviewer"), joined(gateway, "proposer") as space:
+            async with space.propose("files", "write", to="reviewer") as proposal:
+                body = {"reason": "policy"}
+                forged = envelope(gateway, "mcp/withdraw", body, correlation_id=proposal.id)
+                await after(gateway, space, forged | {"from": "proposer"})
+                assert proposal.state is ProposalState.PENDING
+                with anyio.move_on_after(0) as waited:
+                    await proposal.outcome()
+                assert waited.cancelled_caught

@@ -7,6 +7,7 @@ import pytest
 from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.exchange import Key, Progressed, ProposalKey, Role
 from meup_agent.protocol.exchange.memory import Tombstones
+from meup_agent.protocol.guarantees import Guarantees
 from meup_agent.protocol.outcomes import Fulfilled, Responded
 from meup_agent.protocol.payloads import JsonObject
 from tests.protocol.exchange.peer import (
@@ -227,6 +228,30 @@ def test_what_this_connection_did_not_send_in_our_name_is_logged(me: Peer) -> No
     assert me.is_waiting(key)
     assert me.own(key).state == "pending"
     assert started(me.request("me", "x1", to=("me",))) == []
+
+
+@pytest.mark.rule("5.who.me")
+@pytest.mark.parametrize("gives", [None, Guarantees(echo=True), Guarantees(resume=True)])
+def test_where_nobody_checks_who_speaks_our_name_ends_nothing(gives: Guarantees | None) -> None:
+    me = Peer()
+    me.welcomed("alice", "tool", gives=gives)
+    key = me.begins_request(to=("tool",))
+    me.request("alice", "a1")
+    me.proposal("alice", "p1", to=("me",))
+    forged = [
+        me.cancel("me", key.id, to=("tool",)),
+        me.response("me", "a1", to=("alice",)),
+        me.reject("me", "p1"),
+        me.request("me", "x1", to=("tool",), fulfills="p1"),
+        me.proposal("me", "x2"),
+    ]
+    for effects in forged:
+        assert dropped(effects) == ["not_ours"]
+        assert len(effects) == 1
+    assert me.is_waiting(key)
+    assert (me.table.running, me.record("alice", "p1").state) == (2, "pending")
+    assert me.table.ledger.get(ProposalKey("me", "x2"), me.now) is None
+    assert len(said(me.returns(A1))) == 1
 
 
 # --- tombstones ---

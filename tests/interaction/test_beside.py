@@ -1,0 +1,402 @@
+"""A person acts with an agent's token while the agent runs: both are the same participant."""
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from meup_agent import (
+    Agent,
+    AlreadyInProgress,
+    Context,
+    Fulfilled,
+    OutcomeUnknown,
+    Proposal,
+    ProposalWithdrawn,
+    Rejected,
+    Space,
+    Withdrawal,
+    Withdrawn,
+)
+from meup_agent.gateway.config import HttpConfig
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import encode
+from meup_agent.protocol.envelope import draft
+from tests.interaction.people import (
+    PARTICIPANTS,
+    PATIENCE,
+    InMemory,
+    Meeting,
+    Notes,
+    OverSockets,
+    is_idle,
+    join,
+    lines,
+    session_of,
+    taped,
+    until,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.who.me.beside")]
+
+Say = Callable[[str, bytes], Awaitable[None]]
+
+
+class Person:
+    """Somebody with the tokens of the others, who says things in their name beside them."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._ids = count(1)
+
+    async def says(
+        self,
+        who: str,
+        kind: str,
+        payload: Any,
+        *,
+        to: tuple[str, ...] = (),
+        about: tuple[str, ...] = (),
+    ) -> str:
+        """Say it, and return when the gateway has taken it; its id."""
+        id = f"beside {who} {next(self._ids)}"
+        if kind == kinds.MCP_REQUEST and "jsonrpc" not in payload:
+            payload = payloads.request("tools/call", payload, id)
+        said = draft(kind, payload, id=id, sender=who, to=to, correlation=about)
+        await self._say(who, encode(said, "meup/v0.1"))
+        return id
+
+
+@asynccontextmanager
+async def beside(meeting: Meeting) -> AsyncGenerator[Person]:
+    """Somebody who speaks without a connection."""
+    if isinstance(meeting, InMemory):
+        host = meeting.space._hub.spaces["demo"]
+
+        async def in_memory(who: str, frame: bytes) -> None:
+            host.receive_as(who, frame, "meup/v0.1")
+
+        yield Person(in_memory)
+        return
+    assert isinstance(meeting, OverSockets)
+    gateway = meeting.gateway
+    async with httpx.AsyncClient(base_url=gateway.http_url, trust_env=False, timeout=20) as client:
+
+        async def over_http(who: str, frame: bytes) -> None:
+            headers = {"Authorization": f"Bearer {gateway.token(who)}"}
+            answer = await client.post(
+                f"/participants/{who}/messages", json=json.loads(frame), headers=headers
+            )
+            assert answer.json()["status"] == "accepted", answer.text
+
+        yield Person(over_http)
+
+
+@pytest.fixture(params=["memory", "sockets"])
+def meeting(request: pytest.FixtureRequest) -> Generator[Meeting]:
+    if request.param == "memory":
+        yield InMemory()
+    else:
+        config = replace(embedded_config("demo", PARTICIPANTS), http=HttpConfig(port=0))
+        with Gateway(config=config).in_thread() as gateway:
+            yield OverSockets(gateway)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remarkable(caplog: pytest.LogCaptureFixture) -> Generator[None]:
+    """Who acts beside an agent is nobody to be warned of."""
+    caplog.set_level(logging.INFO, "meup_agent")
+    yield
+    assert lines(caplog, logging.WARNING) == []
+
+
+async def is_over(*spaces: Space) -> None:
+    """Nothing runs, waits, or is to be said any more."""
+    await until(lambda: all(is_idle(space) for space in spaces))
+
+
+async def test_a_withdrawal_ends_the_wait(meeting: Meeting) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "proposer") as space, join(meeting, "observer") as observer:
+            async with taped(observer) as tape, beside(meeting) as person:
+                async with space.propose("tools", "write", {}) as proposal:
+                    await person.says(
+                        "proposer", kinds.MCP_WITHDRAW, {"reason": "policy"}, about=(proposal.id,)
+                    )
+                    outcome = await proposal.outcome()
+                    assert isinstance(outcome, Withdrawn)
+                    assert (outcome.reason, outcome.cause.by) == ("policy", "proposer")
+                    with pytest.raises(ProposalWithdrawn, match="policy"):
+                        await proposal.result()
+                await tape.all_said(space)
+            assert len(tape.of(kinds.MCP_WITHDRAW)) == 1
+            assert space.connected
+            await is_over(space)
+
+
+@pytest.mark.rule("5.own.given_up.late")
+async def test_a_result_that_comes_after_a_withdrawal_is_told(
+    meeting: Meeting, notes: Notes
+) -> None:
+    proposer, tools = Agent("proposer"), Agent("tools")
+
+    @proposer.on_conflict
+    async def conflict(space: Space) -> None:
+        notes("conflict")
+
+    @tools.tool
+    async def write(ctx: Context) -> str:
+        notes("writes")
+        async with ctx.cleanup():
+            await notes.until("withdrawn")
+        return "written"
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, proposer) as space, join(meeting, tools) as carrying_out:
+            async with beside(meeting) as person, space.propose("tools", "write") as proposal:
+                request = payloads.request("tools/call", {"name": "write"}, "r1")
+                await person.says(
+                    "reviewer", kinds.MCP_REQUEST, request, to=("tools",), about=(proposal.id,)
+                )
+                await notes.until("writes")
+                await person.says("proposer", kinds.MCP_WITHDRAW, {}, about=(proposal.id,))
+                assert isinstance(await proposal.outcome(), Withdrawn)
+                notes("withdrawn")
+                await notes.until("conflict")
+            await is_over(space, carrying_out)
+
+
+async def test_a_cancel_ends_the_wait_and_the_work(meeting: Meeting, notes: Notes) -> None:
+    tools = Agent("tools")
+
+    @tools.tool
+    async def write(ctx: Context) -> None:
+        notes(ctx.envelope.id)
+        notes("writes")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert ctx.reason is not None
+            notes((ctx.reason.by, ctx.reason.code))
+
+    async def calls(space: Space) -> None:
+        with pytest.raises(OutcomeUnknown, match="was given up: policy: not today"):
+            await space.call("tools", "write")
+        notes("returned")
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, tools) as working, join(meeting, "reviewer") as space:
+            async with beside(meeting) as person, anyio.create_task_group() as tasks:
+                tasks.start_soon(calls, space)
+                await notes.until("writes")
+                cancel = {"requestId": notes.all[0], "reason": "policy: not today"}
+                await person.says(
+                    "reviewer",
+                    kinds.MCP_REQUEST,
+                    payloads.notification(kinds.CANCELLED, cancel),
+                    to=("tools",),
+                )
+                await notes.until("returned", ("reviewer", "policy"))
+            await is_over(space, working)
+
+
+async def test_a_rejection_ends_the_handler_that_looks(meeting: Meeting, notes: Notes) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def review(ctx: Context) -> None:
+        notes("looks")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert ctx.reason is not None
+            notes((ctx.reason.by, str(ctx.reason)))
+
+    @reviewer.on_withdraw
+    async def withdrawn(withdrawal: Withdrawal) -> None:
+        notes(withdrawal)
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, reviewer) as reviewing, join(meeting, "proposer") as space:
+            async with taped(space) as tape, beside(meeting) as person:
+                async with space.propose("tools", "write", to="reviewer") as proposal:
+                    await notes.until("looks")
+                    await person.says(
+                        "reviewer", kinds.MCP_REJECT, {"reason": "unsafe"}, about=(proposal.id,)
+                    )
+                    outcome = await proposal.outcome()
+                    assert isinstance(outcome, Rejected)
+                    assert (outcome.by, outcome.reason) == ("reviewer", "unsafe")
+                await is_over(reviewing, space)
+                await tape.all_said(space, reviewing)
+            assert len(tape.of(kinds.MCP_REJECT)) == 1
+    why = "unsafe: another process of ours rejected it"
+    assert notes.all == ["looks", ("reviewer", why)]
+
+
+async def test_what_is_fulfilled_is_not_fulfilled_again(meeting: Meeting, notes: Notes) -> None:
+    reviewer, tools = Agent("reviewer"), Agent("tools")
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        notes("looks")
+        await notes.until("writes")
+        with pytest.raises(AlreadyInProgress) as raised:
+            await proposal.fulfill(executor="tools")
+        notes(raised.value.by)
+
+    @tools.tool
+    async def write() -> str:
+        notes("writes")
+        await notes.until("reviewer")
+        return "written"
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, reviewer) as reviewing,
+            join(meeting, tools),
+            join(meeting, "proposer") as space,
+            beside(meeting) as person,
+            space.propose("tools", "write", {}, to="reviewer") as proposal,
+        ):
+            await notes.until("looks")
+            await person.says(
+                "reviewer",
+                kinds.MCP_REQUEST,
+                {"name": "write", "arguments": {}},
+                to=("tools",),
+                about=(proposal.id,),
+            )
+            outcome = await proposal.outcome()
+            assert isinstance(outcome, Fulfilled)
+            assert (outcome.by, outcome.executor) == ("reviewer", "tools")
+            await is_over(reviewing)
+            assert session_of(reviewing).counters == {}
+    assert notes.all == ["looks", "writes", "reviewer"]
+
+
+async def test_a_handler_that_does_not_expect_it_rejects_nothing(
+    meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    reviewer, tools = Agent("reviewer"), Agent("tools")
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        notes("looks")
+        await notes.until("writes")
+        try:
+            await proposal.fulfill(executor="tools")
+        finally:
+            notes("failed")
+
+    @tools.tool
+    async def write() -> str:
+        notes("writes")
+        await notes.until("failed")
+        return "written"
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, reviewer) as reviewing,
+            join(meeting, tools),
+            join(meeting, "proposer") as space,
+            beside(meeting) as person,
+            taped(space) as tape,
+            space.propose("tools", "write", {}, to="reviewer") as proposal,
+        ):
+            await notes.until("looks")
+            call = {"name": "write", "arguments": {}}
+            await person.says(
+                "reviewer", kinds.MCP_REQUEST, call, to=("tools",), about=(proposal.id,)
+            )
+            assert isinstance(await proposal.outcome(), Fulfilled)
+            await is_over(reviewing)
+            await tape.all_said(reviewing)
+            assert tape.of(kinds.MCP_REJECT) == []
+    (failure,) = lines(caplog, logging.ERROR)
+    assert "failed" in failure
+    caplog.clear()
+
+
+@pytest.mark.rule("4.11.self_request")
+async def test_a_request_to_the_agent_itself_is_answered(meeting: Meeting) -> None:
+    tools = Agent("tools")
+
+    @tools.tool
+    async def write() -> str:
+        return "written"
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, tools) as working, join(meeting, "observer") as observer:
+            async with taped(observer) as tape, beside(meeting) as person:
+                call = {"name": "write", "arguments": {}}
+                asked = await person.says("tools", kinds.MCP_REQUEST, call, to=("tools",))
+                answer = await tape.until(lambda e: e.correlation == (asked,))
+            assert (answer.sender, answer.to) == ("tools", ("tools",))
+            await is_over(working)
+            assert session_of(working).counters == {}
+
+
+@pytest.mark.rule("5.who.response")
+async def test_who_answers_in_the_agents_place_has_answered(meeting: Meeting, notes: Notes) -> None:
+    tools = Agent("tools")
+
+    @tools.tool
+    async def ask_a_person(ctx: Context) -> None:
+        notes(ctx.envelope.id)
+        notes("asked")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert ctx.reason is not None
+            notes(str(ctx.reason))
+
+    async def calls(space: Space) -> None:
+        answer = await space.call("tools", "ask_a_person")
+        notes(answer["answer"])
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, tools) as working, join(meeting, "reviewer") as space:
+            async with beside(meeting) as person, anyio.create_task_group() as tasks:
+                tasks.start_soon(calls, space)
+                await notes.until("asked")
+                request, answer = notes.all[0], {"structuredContent": {"answer": 42}, "content": []}
+                payload = {"jsonrpc": "2.0", "id": request, "result": answer}
+                await person.says(
+                    "tools", kinds.MCP_RESPONSE, payload, to=("reviewer",), about=(request,)
+                )
+                await notes.until("no_longer_needed: another process of ours answered it")
+            await is_over(working, space)
+            assert session_of(space).counters == {}
+    assert 42 in notes.all
+
+
+async def test_what_a_person_asks_and_says_is_no_affair_of_the_agents(meeting: Meeting) -> None:
+    tools = Agent("tools")
+
+    @tools.tool
+    async def write() -> str:
+        return "written"
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, tools), join(meeting, "reviewer") as space:
+            async with taped(space) as tape, beside(meeting) as person:
+                call = {"name": "write", "arguments": {}}
+                asked = await person.says("reviewer", kinds.MCP_REQUEST, call, to=("tools",))
+                await person.says("reviewer", kinds.CHAT, {"message": "hello"})
+                proposal = payloads.proposal("tools/call", call)
+                proposed = await person.says("reviewer", kinds.MCP_PROPOSAL, proposal)
+                await tape.until(lambda e: e.correlation == (asked,))
+                await tape.until(lambda e: e.id == proposed)
+            assert [str(each.state) for each in space.proposals] == ["pending"]
+            assert session_of(space).counters == {}
+            await is_over(space)
