@@ -143,7 +143,7 @@ async def test_a_withdrawal_ends_the_wait(meeting: Meeting) -> None:
             await is_over(space)
 
 
-@pytest.mark.rule("5.own.given_up.late")
+@pytest.mark.rule("5.own.given_up.response", "4.13.loser_is_reported")
 async def test_a_result_that_comes_after_a_withdrawal_is_told(
     meeting: Meeting, notes: Notes
 ) -> None:
