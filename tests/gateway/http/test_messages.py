@@ -121,7 +121,17 @@ def test_too_large_a_body_is_not_read_to_its_end(api: Api) -> None:
         caller.sendall(head.encode() + b" " * (LIMITS.max_message_bytes + 1))
         answer = caller.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 413 ")
-    assert b'"too_large"' in answer
+    told = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert (told["error"], told["limit"], told["max"]) == (
+        "too_large",
+        "max_message_bytes",
+        LIMITS.max_message_bytes,
+    )
+
+
+def test_what_nests_too_deep_is_told_its_limit(api: Api) -> None:
+    told = api.post(b'{"kind":"chat","payload":' + b'{"a":' * 200 + b"1" + b"}" * 201).json()
+    assert (told["error"], told["limit"], told["max"]) == ("too_deep", "max_depth", 100)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +180,12 @@ def test_who_says_too_much_is_told_when_to_come_back() -> None:
     with served(limits) as api:
         assert [api.post(chat()).status_code for _ in range(3)] == [200, 200, 429]
         answer = api.post(chat())
-        assert answer.json()["error"] == "limit_exceeded"
+        told = answer.json()
+        assert (told["error"], told["limit"], told["max"]) == (
+            "limit_exceeded",
+            "messages_per_second",
+            0.001,
+        )
         assert int(answer.headers["retry-after"]) > 1
 
 

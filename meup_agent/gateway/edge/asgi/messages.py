@@ -30,8 +30,8 @@ from meup_agent.gateway.edge.asgi.problems import (
 from meup_agent.gateway.edge.asgi.served import Served, read, told
 from meup_agent.gateway.hub import wall_clock
 from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.limits import check_frame
-from meup_agent.protocol.space.decisions import Dropped, Refused
+from meup_agent.protocol.limits import MAX_DEPTH, check_frame
+from meup_agent.protocol.space.decisions import Dropped, Refused, shown_limit
 from meup_agent.protocol.space.host import SpaceHost, numbered, rfc3339
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.transport.base import DIALECT_HEADER
@@ -52,12 +52,14 @@ async def post_message(served: Served, request: Request) -> Response:
     identity, host = participant_of(served, request)
     body = await _body(served, request)
     try:
-        check_frame(body, max_bytes=served.limits.max_message_bytes)
+        check_frame(body)
         given = _fields(body)
         named = dialect_named(_text(given, "protocol") or request.headers.get(DIALECT_HEADER))
     except InvalidEnvelope as invalid:
-        status = TOO_LARGE if invalid.problem == "too_large" else BAD_REQUEST
-        raise Problem(status, invalid.problem, str(invalid)) from None
+        over: dict[str, Any] = {}
+        if invalid.problem == "too_deep":
+            over = {"limit": "max_depth", "max": MAX_DEPTH}
+        raise Problem(BAD_REQUEST, invalid.problem, str(invalid), **over) from None
     except NotAdmitted as unknown:
         raise not_admitted(unknown) from None
     dialect = named or served.hub.dialect(identity)
@@ -77,6 +79,8 @@ async def post_message(served: Served, request: Request) -> Response:
             "limit_exceeded",
             "you say more in a second than is taken here; send it again later",
             headers={"Retry-After": str(math.ceil(wait))},
+            limit="messages_per_second",
+            max=shown_limit(served.limits.messages_per_second),
         )
 
     def ask(tell: Callable[[Entry | Refused | Dropped], None]) -> None:
@@ -212,6 +216,8 @@ async def _body(served: Served, request: Request) -> bytes:
                         "too_large",
                         f"an envelope may have at most {most} bytes",
                         headers={"Connection": "close"},
+                        limit="max_message_bytes",
+                        max=most,
                     )
     except TimeoutError:
         raise Problem(
