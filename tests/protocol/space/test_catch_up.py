@@ -1,0 +1,125 @@
+"""Who reads what it missed: that in order, then what is for it alone, then what is new."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from meup_agent.protocol.space import catch_up
+from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.journal import Entry, MemoryJournal
+from meup_agent.protocol.space.listeners import Form
+from meup_agent.protocol.space.standing import member_capabilities
+from tests.protocol.space.test_host import Listener, chat
+
+SAID = 3
+
+
+class SlowJournal(MemoryJournal):
+    """Hands over what was read when a test lets it, as a disk does."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0)
+        self.waiting: list[Callable[[], None]] = []
+
+    def read(
+        self,
+        space: str,
+        *,
+        after: int,
+        until: int,
+        limit: int,
+        then: Callable[[tuple[Entry, ...]], None],
+    ) -> None:
+        def read() -> None:
+            MemoryJournal.read(self, space, after=after, until=until, limit=limit, then=then)
+
+        self.waiting.append(read)
+
+    def go_on(self) -> None:
+        """Hand over everything that was asked for, also what is asked for thereby."""
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+class Scene:
+    """Alice speaks; bob has missed some of it, and reads it now."""
+
+    def __init__(self) -> None:
+        self.journal = SlowJournal()
+        self.host = SpaceHost(
+            "demo",
+            new_id=lambda: "g",
+            participants={
+                name: member_capabilities([{"kind": "chat"}]) for name in ("alice", "bob")
+            },
+            journal=self.journal,
+            now=lambda: 0,
+            counters=Counters(),
+        )
+        self.alice, self.bob = Listener("alice"), Listener("bob")
+        self.host.join(self.alice)
+        self.bob.form = Form("meup/v0.1", numbered=True)
+        self.bob.last_seen = self.journal.latest("demo")
+        for number in range(SAID):
+            self.host.receive(self.alice, chat("alice", number))
+        self.host.join(self.bob)
+
+    def heard(self) -> list[tuple[str, Any]]:
+        """Kind, and number or error, of each frame that bob got since the last call."""
+        frames, self.bob.frames = self.bob.frames, []
+        said = [json.loads(frame) for frame in frames]
+        return [(each["kind"], each["payload"].get("error", each["id"])) for each in said]
+
+
+MISSED = [("chat", str(number)) for number in range(SAID)] + [("system.presence", "g")]
+REFUSED = ("system.error", "identity_mismatch")
+
+
+@pytest.mark.rule("6.resume.order")
+def test_what_is_said_meanwhile_comes_after_what_was_missed() -> None:
+    scene = Scene()
+    assert scene.heard() == [("system.welcome", "g")]
+    # Something for bob alone, and something for everybody, while the disk takes its time.
+    scene.host.receive(scene.bob, chat("alice"))
+    scene.host.receive(scene.alice, chat("alice", 7))
+    assert scene.heard() == []
+    scene.journal.go_on()
+    heard = scene.heard()
+    assert [each for each in heard if each != REFUSED] == [*MISSED, ("chat", "7")]
+    assert heard.index(REFUSED) >= len(MISSED)
+    scene.host.receive(scene.alice, chat("alice", 8))
+    scene.host.receive(scene.bob, chat("alice"))
+    assert scene.heard() == [("chat", "8"), REFUSED]
+
+
+def test_who_takes_too_much_meanwhile_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catch_up, "MAX_HELD", 2)
+    scene = Scene()
+    for _ in range(2):
+        scene.host.receive(scene.bob, chat("alice"))
+    assert scene.bob.closed is None
+    scene.host.receive(scene.bob, chat("alice"))
+    assert scene.bob.closed is not None
+    assert scene.bob.closed[0] == 1013
+
+
+def test_who_leaves_meanwhile_gets_no_more() -> None:
+    scene = Scene()
+    scene.heard()
+    scene.host.leave(scene.bob)
+    scene.journal.go_on()
+    assert scene.heard() == []
+
+
+def test_what_is_forgotten_before_it_is_read_is_not_left_out_in_silence() -> None:
+    scene = Scene()
+    scene.heard()
+    scene.journal._max_entries = 1
+    scene.host.receive(scene.alice, chat("alice", 9))
+    scene.journal.go_on()
+    assert scene.heard() == []
+    assert scene.bob.closed is not None
+    assert scene.bob.closed[0] == 1013
