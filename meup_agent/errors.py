@@ -97,10 +97,10 @@ class IllegalStep(UsageError):
 
 
 class AlreadyInProgress(UsageError):
-    """Somebody else's fulfilling request is out, so ours was not sent (PROTOCOL 4.4).
+    """Another fulfilling request is out, so ours was not sent or is cancelled (PROTOCOL 4.4).
 
     Attributes:
-        by: Who fulfills the proposal.
+        by: Who fulfills the proposal; it may be we ourselves, in another process.
     """
 
     def __init__(self, proposal_id: str, by: str) -> None:
@@ -383,4 +383,7 @@ class NotSent(ConnectionFailed):
 
 
 class OutcomeUnknown(ConnectionFailed):
-    """A request was sent, and its response can no longer arrive: it may have been carried out."""
+    """A request was sent, and its response can no longer arrive: it may have been carried out.
+
+    Or it was cancelled by another process under our name.
+    """

@@ -76,7 +76,7 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class Withdrawn(msgspec.Struct, frozen=True):
-    """We took a proposal back, or gave a request up."""
+    """We took a proposal back, or gave a request up: here, or in another process under our name."""
 
     proposal_id: str
     cause: Cause
