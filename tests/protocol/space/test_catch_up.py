@@ -67,6 +67,11 @@ class Scene:
             self.host.receive(self.alice, chat("alice", number))
         self.host.join(self.bob)
 
+    @property
+    def closed(self) -> int | None:
+        """The code with which bob was closed."""
+        return None if self.bob.closed is None else self.bob.closed[0]
+
     def heard(self) -> list[tuple[str, Any]]:
         """Kind, and number or error, of each frame that bob got since the last call."""
         frames, self.bob.frames = self.bob.frames, []
@@ -100,10 +105,9 @@ def test_who_takes_too_much_meanwhile_is_closed(monkeypatch: pytest.MonkeyPatch)
     scene = Scene()
     for _ in range(2):
         scene.host.receive(scene.bob, chat("alice"))
-    assert scene.bob.closed is None
+    assert scene.closed is None
     scene.host.receive(scene.bob, chat("alice"))
-    assert scene.bob.closed is not None
-    assert scene.bob.closed[0] == 1013
+    assert scene.closed == 1013
 
 
 def test_who_leaves_meanwhile_gets_no_more() -> None:
@@ -114,12 +118,13 @@ def test_who_leaves_meanwhile_gets_no_more() -> None:
     assert scene.heard() == []
 
 
-def test_what_is_forgotten_before_it_is_read_is_not_left_out_in_silence() -> None:
+@pytest.mark.parametrize("kept", [1, 4])
+def test_what_is_forgotten_before_it_is_read_is_not_left_out_in_silence(kept: int) -> None:
+    """All of it, and the first of it alone."""
     scene = Scene()
     scene.heard()
-    scene.journal._max_entries = 1
+    scene.journal._max_entries = kept
     scene.host.receive(scene.alice, chat("alice", 9))
     scene.journal.go_on()
     assert scene.heard() == []
-    assert scene.bob.closed is not None
-    assert scene.bob.closed[0] == 1013
+    assert scene.closed == 1013
