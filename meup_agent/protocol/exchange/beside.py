@@ -56,9 +56,7 @@ class Beside:
     def _cancelled(self, envelope: Envelope, now: float) -> None:
         call = payloads.read_call(envelope.payload)
         request_id = call.params.get("requestId")
-        if call.method != kinds.CANCELLED or isinstance(request_id, bool):
-            return
-        if isinstance(request_id, int | str):
+        if call.method == kinds.CANCELLED and isinstance(request_id, int | str):
             name = str(request_id)
             cause = cause_of_cancel(call.params, by=envelope.sender, exchange_id=name, at=now)
             self._outgoing.ended_beside(name, kinds.MCP_REQUEST, cause, now)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import pytest
 
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
-from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Conflict, Key, Limits, ProposalKey, Role, Start
 from meup_agent.protocol.guarantees import OURS
 from meup_agent.protocol.outcomes import Fulfilled, LostRace, Responded, Withdrawn
 from tests.protocol.exchange.peer import (
-    CALL,
     EXCHANGES,
     Peer,
     cancelled,
@@ -195,7 +194,7 @@ def test_the_withdrawal_that_answers_a_rejection_beside_us_is_no_news() -> None:
 def test_a_handler_that_rejected_by_itself_goes_on(me: Peer) -> None:
     me.proposal("alice", "p1", to=("me",))
     me.rejects("alice", "p1", "busy")
-    assert cancelled(me.reject("me", "p1", "unsafe")) == {}
+    assert me.reject("me", "p1", "unsafe") == []
     assert said(me.returns(P1)) == []
 
 
@@ -341,17 +340,6 @@ def test_a_request_of_ours_to_ourselves_may_be_answered_beside_us(me: Peer) -> N
 
 
 # --- echoes that come late ---
-
-
-def test_the_echo_of_what_we_wait_for_is_ours_however_late(me: Peer) -> None:
-    key = me.begins_request(to=("me",), deadline=None, sent=False)
-    me.did(me.table.sent(key.id, me.now))
-    me.passes(24 * 3600)
-    params = payloads.request("tools/call", CALL, key.id)
-    me.hears(kinds.MCP_REQUEST, params, sender="me", id=key.id, to=("me",))
-    (running,) = started(me.effects)
-    me.echo(said(me.returns(running, {"content": [2]}))[0])
-    assert me.ending(key) == Responded("me", {"content": [2]})
 
 
 def test_our_own_words_of_long_ago_do_no_harm(me: Peer) -> None:

@@ -427,3 +427,43 @@ def test_nobody_but_the_gateway_speaks_for_another(me: Numbered) -> None:
     me.hears(kinds.MCP_WITHDRAW, payload, sender="bob", id="w1", correlation=("p1",))
     assert cancelled(me.effects) == {}
     assert me.record("alice", "p1").state is ProposalState.PENDING
+
+
+# --- under our own name ---
+
+
+@pytest.mark.rule("6.resume.order", "5.who.me.beside")
+def test_the_echo_of_what_we_wait_for_is_ours_however_long_we_were_away(me: Numbered) -> None:
+    key = me.begins_request(deadline=2 * 24 * 3600.0, sent=False)
+    (request,) = said(me.effects)
+    me.did(me.table.sent(key.id, me.now))
+    me.loses_connection()
+    me.passes(24 * 3600)
+    me.enters(missed=1)
+    assert dropped(me.echo(request)) == []
+    me.passes(24 * 3600)
+    assert isinstance(me.ending(key), Expired)
+
+
+@pytest.mark.rule("6.resume.order", "5.who.me.beside")
+def test_what_was_decided_beside_us_while_we_were_away_is_decided(me: Numbered) -> None:
+    me.proposal("alice", "p1", to=("me",))
+    me.proposal("alice", "p2", to=("me",))
+    own = me.begins_proposal()
+    me.returns_to_space(3)
+    me.withdraw("me", own.id, "policy")
+    assert me.own(own).state is ProposalState.WITHDRAWN
+    effects = me.reject("me", "p1")
+    assert list(cancelled(effects)) == [Key("in", "alice", "p1")]
+    me.request("me", "x1", to=("tool",), fulfills="p2")
+    assert me.record("alice", "p2").in_progress_by == "me"
+    assert not me.is_waiting(own)
+
+
+@pytest.mark.rule("6.resume.order", "5.who.me.beside")
+def test_what_was_proposed_and_rejected_beside_us_while_we_were_away_is_not_begun(
+    me: Numbered,
+) -> None:
+    me.returns_to_space(2)
+    me.proposal("alice", "p1", to=("me",))
+    assert started(me.reject("me", "p1")) == []
