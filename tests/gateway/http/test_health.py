@@ -1,0 +1,88 @@
+"""Whether a gateway is alive, and whether it can work: two questions."""
+
+import sqlite3
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+
+from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway.edge.asgi import served
+from meup_agent.gateway.server import RunningGateway, serve
+from tests.gateway.http.conftest import config
+
+pytestmark = pytest.mark.anyio
+
+CHAT = {"kind": "chat", "payload": {"message": "x" * 1_000}}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The gateway's loop, since here it runs in the test's own."""
+    return "asyncio"
+
+
+class Asked:
+    """A gateway with a journal in a file, and somebody who asks how it is."""
+
+    def __init__(self, gateway: RunningGateway, path: Path, token: str) -> None:
+        assert gateway.http is not None
+        self.gateway = gateway
+        self.path = path
+        self.header = {"Authorization": f"Bearer {token}"}
+        self.client = httpx.AsyncClient(
+            base_url=gateway.http.url, trust_env=False, timeout=20, headers=self.header
+        )
+
+    async def states(self) -> tuple[int, int]:
+        """Alive, and ready."""
+        alive, ready = [await self.client.get(path) for path in ("/healthz", "/readyz")]
+        return alive.status_code, ready.status_code
+
+    async def say(self) -> int:
+        answer = await self.client.post("/participants/alice/messages", json=CHAT)
+        return answer.status_code
+
+
+@pytest.fixture
+async def asked(tmp_path: Path) -> AsyncGenerator[Asked]:
+    path = tmp_path / "journal.db"
+    settings = replace(config(), port=0, journal=JournalConfig(path))
+    token = settings.spaces[0].participants["alice"].tokens[0]
+    async with serve(settings) as gateway:
+        asked = Asked(gateway, path, token)
+        async with asked.client:
+            yield asked
+
+
+@asynccontextmanager
+async def hanging_disk(path: Path) -> AsyncGenerator[None]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+async def test_disk_that_hangs(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await asked.states() == (200, 200)
+    async with hanging_disk(asked.path):
+        monkeypatch.setattr(served, "JOURNAL_SECONDS", 0.1)
+        # Whether this was kept cannot be said.
+        assert await asked.say() == 503
+        assert await asked.states() == (200, 503)
+    monkeypatch.undo()
+    assert await asked.states() == (200, 200)
+
+
+async def test_disk_that_is_full(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "JOURNAL_SECONDS", 0.1)
+    assert asked.gateway._file is not None
+    asked.gateway._file._database.writer.execute("PRAGMA max_page_count = 20")
+    with anyio.fail_after(20):
+        while not asked.gateway.failed.is_set():
+            await asked.say()
+    assert await asked.states() == (200, 503)
