@@ -181,10 +181,14 @@ def _checked(settings: Config) -> str:
     check_encrypted(settings, settings.host)
     if settings.http is not None:
         check_encrypted(settings, settings.http.host)
+        if settings.http.port == settings.port != 0 and settings.http.host == settings.host:
+            raise ConfigurationError(
+                f"http.port: {settings.port} is also the port for WebSocket; give another one"
+            )
     if settings.tls is not None:
         server_context(settings.tls)
-    if settings.journal.path is not None and not settings.journal.path.parent.is_dir():
-        raise ConfigurationError(f"journal.path: there is no folder {settings.journal.path.parent}")
+    if settings.journal.path is not None:
+        _check_journal(settings.journal.path)
     secure = "" if settings.tls is None else "s"
     lines = [f"listens at ws{secure}://{_host_and_port(settings.host, settings.port)}"]
     if settings.http is not None:
@@ -197,6 +201,26 @@ def _checked(settings: Config) -> str:
         dialect = space.dialect or DEFAULT_DIALECT
         lines.append(f"space {space.id} ({dialect}): {names}")
     return "\n".join(lines) + "\n"
+
+
+def _check_journal(path: Path) -> None:
+    """Look at a journal's file without changing anything; a gateway that runs may have it open.
+
+    Raises:
+        ConfigurationError: It is none, or cannot be made.
+    """
+    from meup_agent.gateway.journal.archive import Archive
+
+    try:
+        if not path.parent.is_dir():
+            raise ConfigurationError(f"journal.path: there is no folder {path.parent}")
+        if path.is_dir():
+            raise ConfigurationError(f"journal.path: {path} is a folder; give a file")
+        if path.exists() and path.stat().st_size:
+            Archive(path).close()
+    except OSError as error:
+        why = (error.strerror or "unknown reason").lower()
+        raise ConfigurationError(f"journal.path: {path} cannot be looked at ({why})") from None
 
 
 def _host_and_port(host: str, port: int) -> str:

@@ -102,8 +102,9 @@ class Tokens:
         _, other = self._identities.setdefault(digest, (digest, identity))
         if other != identity:
             raise ConfigurationError(
-                f"participants.{identity.participant}.tokens: a token is also"
-                f" {other.participant!r}'s; give each participant tokens of its own"
+                f"participant {identity.participant!r} of space {identity.space!r} has a token of"
+                f" {other.participant!r} of space {other.space!r}; give each participant tokens of"
+                " its own"
             )
 
 

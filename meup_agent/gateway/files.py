@@ -73,6 +73,7 @@ def load_config(path: str | Path) -> Config:
     raw = _read(path)
     if "space" in raw and "spaces" in raw:
         raise ConfigurationError(f"{path}: expected one of the keys 'space' and 'spaces', not both")
+    form = OurFile if "spaces" in raw else ReferenceFile
     try:
         if "spaces" in raw:
             return _settle(path, *_our_spaces(path, OurFile.model_validate(raw)))
@@ -81,7 +82,7 @@ def load_config(path: str | Path) -> Config:
             _drop_ignored(entry, IGNORED_OF_A_PARTICIPANT, f"{path}: participants.{name}")
         return _settle(path, *_one_space(path, ReferenceFile.model_validate(raw)))
     except ValidationError as error:
-        key, problem = first_problem(error)
+        key, problem = first_problem(error, form)
         raise ConfigurationError(f"{path}: {key}: {problem}") from None
     except (ConfigurationError, InvalidPattern) as error:
         raise ConfigurationError(f"{path}: {error}") from None
@@ -146,7 +147,7 @@ def _participants(
 
 def _settle(path: Path, file: SettingsForm, spaces: list[SpaceConfig]) -> Config:
     """The whole configuration: the spaces, and the settings of the file and the environment."""
-    config = Config(tuple(spaces), http=None if file.http is None else HttpConfig())
+    config = Config(tuple(spaces), http=HttpConfig() if "http" in file.model_fields_set else None)
     sections = {
         "journal": _from_here(path, file.journal, "path"),
         "http": file.http or {},

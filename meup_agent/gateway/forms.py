@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
@@ -91,18 +93,65 @@ class ReferenceFile(SettingsForm):
     participants: dict[str, ParticipantForm]
 
 
-def first_problem(error: ValidationError) -> tuple[str, str]:
-    """The first problem: its key and what was expected. The value stays out, it may be secret."""
-    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    key = ".".join(str(part) for part in problem["loc"])
+def first_problem(error: ValidationError, form: type[BaseModel] | None = None) -> tuple[str, str]:
+    """The first problem: its key and what was expected. The value stays out, it may be secret.
+
+    Args:
+        error: What pydantic found. Of several problems an unknown key is told first, since it may
+            be what is missing elsewhere, misspelt.
+        form: What the file has; with it, an unknown key is told what was perhaps meant.
+    """
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    problem = next((each for each in problems if each["type"] == "extra_forbidden"), problems[0])
+    key = _key(problem["loc"])
     if problem["type"] == "extra_forbidden":
-        return key, "unknown key; remove it, or correct its spelling"
+        known = () if form is None else _keys_at(form, problem["loc"])
+        return key, f"unknown key; {instead(str(problem['loc'][-1]), known)}"
     if problem["type"] == "missing":
         return key, "is missing"
     expected = _EXPECTED.get(problem["type"])
     if expected is not None:
         return key, f"expected {expected}"
     return key, problem["msg"].replace("Input should be", "expected")
+
+
+def instead(name: str, known: Iterable[str], written: Callable[[str], str] = str) -> str:
+    """What to do about a name that means nothing.
+
+    Args:
+        name: The name.
+        known: What it could have been.
+        written: How one of these is written.
+    """
+    near = get_close_matches(name, tuple(known), 1)
+    return f"did you mean {written(near[0])}?" if near else "remove it, or correct its spelling"
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    """A place in a file: ``participants.alice.tokens[0]``."""
+    # Pydantic says so where the key itself is wrong, which may be a number.
+    parts = (*location[:-2], str(location[-2])) if location[-1:] == ("[key]",) else location
+    return "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts
+    ).removeprefix(".")
+
+
+def _keys_at(form: type[BaseModel], location: tuple[int | str, ...]) -> Iterable[str]:
+    """The keys that the mapping at a place can have."""
+    parts = iter(location[:-1])
+    for part in parts:
+        annotation = form.model_fields[str(part)].annotation
+        if get_origin(annotation) is dict:
+            next(parts)
+        form = next(_forms_in(annotation))
+    return form.model_fields
+
+
+def _forms_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _forms_in(argument)
 
 
 _EXPECTED: Final = {

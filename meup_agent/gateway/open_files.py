@@ -56,7 +56,7 @@ def fitted(config: Config) -> Config:
         return config
     fits = max(int((allowed - OTHER_FILES) / each), 1)
     log.log(
-        logging.INFO if connections == Limits().max_connections else logging.WARNING,
+        logging.DEBUG if connections == Limits().max_connections else logging.WARNING,
         "this process may have only %d files open, so it takes %d connections in place of %d;"
         " allow it more (ulimit -n), or lower max_connections",
         allowed,

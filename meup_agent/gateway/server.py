@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 
-from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.admission import BAD_REQUEST, NotAdmitted, find_place
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge import listening
 from meup_agent.gateway.edge.connection import Connection
 from meup_agent.gateway.edge.handshake import read_handshake
+from meup_agent.gateway.edge.not_listening import not_listening
 from meup_agent.gateway.encryption import check_encrypted, server_context
 from meup_agent.gateway.hub import Hub, wall_clock
 from meup_agent.gateway.journal.keeping import kept
@@ -141,10 +140,7 @@ class RunningGateway:
                 self._accept, host, port, self.limits, backlog=BACKLOG, context=context
             )
         except OSError as error:
-            why = os.strerror(error.errno).lower() if error.errno else str(error)
-            raise ConfigurationError(
-                f"cannot listen at {host}:{port}: {why}; choose another host or port"
-            ) from None
+            raise not_listening(host, port, error) from None
         self._host = host
         self._port: int = self._server.sockets[0].getsockname()[1]
         self.hub.url = self.url

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,7 +22,7 @@ from meup_agent.gateway.config import (
     Limits,
     TlsConfig,
 )
-from meup_agent.gateway.forms import first_problem
+from meup_agent.gateway.forms import first_problem, instead
 from meup_agent.gateway.logs import log
 
 ENVIRONMENT_PREFIX: Final = "MEUP_GATEWAY_"
@@ -149,10 +148,14 @@ def read_settings(
     Raises:
         ConfigurationError: Something in the file or in the environment is wrong.
     """
-    named = {name for name in Settings.model_fields if _section(name) == "gateway"}
-    for key in gateway:
-        if key not in named:
-            raise ConfigurationError(f"gateway.{key}: unknown key; {_instead(key, named)}")
+    for section, entries in {"gateway": gateway, **sections}.items():
+        known = {
+            name.removeprefix(f"{section}_")
+            for name in Settings.model_fields
+            if _section(name) == section
+        }
+        for key in entries.keys() - known:
+            raise ConfigurationError(f"{section}.{key}: unknown key; {instead(key, known)}")
     given = dict(gateway)
     for section, entries in sections.items():
         given |= {f"{section}_{key}": value for key, value in entries.items()}
@@ -193,18 +196,13 @@ def warn_of_misspelt(environment: Iterable[str]) -> None:
     for variable in environment:
         name = variable.upper().removeprefix(ENVIRONMENT_PREFIX).lower()
         if variable.upper().startswith(ENVIRONMENT_PREFIX) and name not in Settings.model_fields:
-            instead = _instead(name, Settings.model_fields, variable_of)
-            log.warning("%s means nothing to a gateway; %s", variable, instead)
+            advice = instead(name, Settings.model_fields, variable_of)
+            log.warning("%s means nothing to a gateway; %s", variable, advice)
 
 
 def variable_of(name: str) -> str:
     """The environment variable of a setting."""
     return ENVIRONMENT_PREFIX + name.upper()
-
-
-def _instead(name: str, known: Iterable[str], written: Callable[[str], str] = str) -> str:
-    near = get_close_matches(name, tuple(known), 1)
-    return f"did you mean {written(near[0])}?" if near else "remove it, or correct its spelling"
 
 
 def _section(name: str) -> str:

@@ -202,9 +202,12 @@ def test_check_tells_what_would_be_served(tmp_path: Path) -> None:
     [
         (
             ("[ben-token]", "[ann-token]"),
-            r"space\.yaml: participants\.ben\.tokens: a token is",
+            r"space\.yaml: participant 'ben' of space 'harbour' has a token of 'ann' of space",
         ),
         (("journal.db", "nowhere/journal.db"), r"journal\.path: there is no folder nowhere"),
+        (("journal.db", "."), r"journal\.path: \. is a folder; give a file"),
+        (("journal.db", "space.yaml"), r"the journal space\.yaml cannot be read: file is not a"),
+        (("http: {}", "http: {port: 8422}"), r"http\.port: 8422 is also the port for WebSocket"),
         (("http: {}", "tls: {certificate: a.pem, key: b.pem}"), r"tls\.certificate: a\.pem cannot"),
     ],
 )

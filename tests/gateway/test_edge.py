@@ -527,6 +527,14 @@ async def test_port_in_use_is_told_in_a_sentence(gateway: Gateway) -> None:
             pass
 
 
+async def test_host_that_is_not_found_is_told_in_a_sentence() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        async with Gateway(port=0, host="nowhere.invalid"):
+            pass
+    assert "unknown error" not in str(raised.value)
+    assert "Errno" not in str(raised.value)
+
+
 # --- log -------------------------------------------------------------------------------------
 
 

@@ -87,6 +87,13 @@ def test_least_that_a_file_says(tmp_path: Path) -> None:
     assert (config.http, config.tls, config.insecure) == (None, None, False)
 
 
+def test_http_alone_is_served_at_its_usual_address(tmp_path: Path) -> None:
+    for said in ("http:", "http: {}"):
+        assert (
+            load(tmp_path, f"spaces: {{demo: {{participants: {{}}}}}}\n{said}").http == HttpConfig()
+        )
+
+
 def test_environment_over_every_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "JOURNAL_PATH": "other.db",
@@ -128,16 +135,31 @@ def test_misspelt_environment_is_warned_of_by_name(
             "alice.dialect: expected one of mcpx/v0.1, meup/v0.1,",
         ),
         (("mew/v0.3", "mew"), "spaces.quay.dialect: expected one of"),
-        (("carol-token", "alice-token"), "carol.tokens: a token is also 'alice'"),
-        (("carol-token", "bob-secret"), "a token is also"),
+        (
+            ("carol-token", "alice-token"),
+            "'carol' of space 'quay' has a token of 'alice' of space 'demo'; give each",
+        ),
+        (("carol-token", "bob-secret"), "has a token of 'carol'"),
         (("sha256:", "sha512:"), "spaces.demo.participants.bob.token_hashes: expected sha256: and"),
         (("bob.token", "no.token"), "bob.token_files: "),
         (("bob.token", "space.yaml"), "must hold a token and nothing else"),
         (("synchronous: full", "synchronous: maybe"), "journal.synchronous: expected 'normal' or"),
         (("max_age: 60", "max_age: 0"), "journal.max_age: "),
-        (("max_age: 60", "maxage: 60"), "journal.maxage: unknown key"),
+        (("max_age: 60", "maxage: 60"), "journal.maxage: unknown key; did you mean max_age?"),
         (("key: gateway.key", ""), "tls.key: is missing"),
-        (("port: 8001", "prot: 8001"), "http.prot: unknown key"),
+        (("port: 8001", "prot: 8001"), "http.prot: unknown key; did you mean port?"),
+        (
+            ("carol: {tokens: [carol-token]}", "carol: {token: carol-token}"),
+            "spaces.quay.participants.carol.token: unknown key; did you mean tokens?",
+        ),
+        (
+            ("    participants:\n      carol", "    participant:\n      carol"),
+            "spaces.quay.participant: unknown key; did you mean participants?",
+        ),
+        (("defaults: {cap", "default: {cap"), "quay.default: unknown key; did you mean defaults?"),
+        (("gateway: {", "gatway: {"), "space.yaml: gatway: unknown key; did you mean gateway?"),
+        (("[{kind: chat}]", "[chat]"), "defaults.capabilities[0]: expected keys and values"),
+        (("  quay:", "  1:"), "spaces.1: expected a text; put it in quotes"),
         (("max_members: 7", "max_members: 0"), "gateway.max_members: expected a number above zero"),
         (("max_members: 7", "max_spaces: 1"), "spaces: 2 are more than max_spaces, which is 1"),
         (("max_members: 7", "max_depth: 101"), "gateway.max_depth: expected at most 100"),
@@ -218,16 +240,19 @@ def test_participant_without_tokens_is_warned_of(
         (("id: demo", "id: [demo]"), "space.id: expected a text"),
         (("id: demo", 'id: ""'), "space.id: expected an id of 1 to 256 printable characters"),
         (("id: demo", 'id: "a\\nb"'), "space.id: expected an id"),
-        (("name: Our", "nmae: Our"), "space.nmae: unknown key; remove it, or correct its spelling"),
+        (("name: Our", "nmae: Our"), "space.nmae: unknown key; did you mean name?"),
         (("defaults:", "default:"), "default: unknown key"),
         (("[bob-token]", "bob-token"), "participants.bob.tokens: expected a list"),
-        (("[bob-token]", "[17]"), "participants.bob.tokens.0: expected a text"),
+        (("[bob-token]", "[17]"), "participants.bob.tokens[0]: expected a text"),
         (("[bob-token]", '["bob "]'), "participants.bob.tokens: expected tokens of ASCII"),
-        (("[bob-token]", "[alice-token]"), "participants.bob.tokens: a token is also 'alice'"),
+        (
+            ("[bob-token]", "[alice-token]"),
+            "participant 'bob' of space 'demo' has a token of 'alice'",
+        ),
         (("{tokens: [bob-token]}", "5"), "participants.bob: expected"),
         (("{tokens: [bob-token]}", "{token: [x]}"), "participants.bob.token: unknown key"),
         (("  bob:", "  gateway:"), "participants.gateway: this name is the gateway's"),
-        (("[{kind: chat}]", "[chat]"), "defaults.capabilities.0: expected keys and values"),
+        (("[{kind: chat}]", "[chat]"), "defaults.capabilities[0]: expected keys and values"),
         (("[{kind: mcp/proposal}]", "[{payload: {}}]"), "participants.alice.capabilities[0]"),
         (("mcp/proposal", '"/[/"'), "participants.alice.capabilities[0].kind"),
         (("  bob:", "  alice:"), "line 7: expected YAML, but the key 'alice' stands twice"),
@@ -251,7 +276,7 @@ def test_wrong_file_says_file_key_and_what_was_expected(
     assert message.startswith(str(tmp_path / "space.yaml"))
     assert said in message
     assert "\n" not in message
-    assert "token" not in message.replace("tokens", "").replace("a token is", "").replace(
+    assert "token" not in message.replace("tokens", "").replace("has a token of", "").replace(
         "participants.bob.token:", ""
     ).replace("each participant", "")
 

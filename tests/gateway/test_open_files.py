@@ -53,5 +53,5 @@ def test_enough_is_left_as_it_is() -> None:
 def test_nobody_is_warned_of_a_default_that_does_not_fit() -> None:
     most = Limits().max_connections
     assert fit(128, 289, most) == ["289 100"]
-    told, said = fit(128, 289, most, "INFO")
+    told, said = fit(128, 289, most, "DEBUG")
     assert (said, f"in place of {most}" in told) == ("289 100", True)

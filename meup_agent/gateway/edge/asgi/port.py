@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -17,10 +16,10 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import HttpConfig, Limits, TlsConfig
 from meup_agent.gateway.edge.asgi.app import http_app
 from meup_agent.gateway.edge.asgi.served import Served
+from meup_agent.gateway.edge.not_listening import not_listening
 from meup_agent.gateway.encryption import server_context
 
 BACKLOG: Final = 2_048
@@ -119,12 +118,7 @@ async def _bound(host: str, port: int) -> socket.socket:
         family, *_, address = found[0]
         return socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
-        number = error.errno or 0
-        # Where a name is not found, the number is not one of the system's.
-        why = os.strerror(number).lower() if number > 0 else str(error)
-        raise ConfigurationError(
-            f"cannot listen at {host}:{port} for HTTP: {why}; choose another host or port"
-        ) from None
+        raise not_listening(host, port, error, " for HTTP") from None
 
 
 def _dated(app: ASGIApp) -> ASGIApp:
