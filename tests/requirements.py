@@ -258,6 +258,19 @@ CONNECTION: Final = {
     "3.codes.retry_after": "429 and 503 are waited for as long as they ask",
 }
 
+GATEWAY: Final = {
+    "3.join.token": "the token decides who one is, and in which space",
+    "3.join.frame": "a join frame says the same, by the same rule; any path is taken",
+    "3.delivery": "everything accepted goes to every member, its sender included, as it came",
+    "3.delivery.order": "in one order, the same for all",
+    "3.takeover.gateway": "a newer connection takes over; the older's end changes nothing for it",
+    "3.always_allowed": "cancels, progress, answers and withdrawals need no capability",
+    "3.withdraw.proposer": "from anybody but the proposer a withdrawal is refused, with an error",
+    "3.withdraw.rate": "withdrawals have a rate of their own",
+    "3.limits": "whoever is over a limit is told once which, and how much it allows",
+    "3.guesses": "an address that sent too many wrong tokens is refused for a while",
+}
+
 MANAGING: Final = {
     "3.manage.grant": "a grant takes effect at once; its recipient is told by a second welcome",
     "3.manage.lacking": "nobody grants what they lack",
@@ -288,6 +301,7 @@ AUDIT: Final = {
 
 REQUIREMENTS: Final = (
     LIFECYCLE
+    | GATEWAY
     | MANAGING
     | WHO_MAY
     | REQUEST_TABLE

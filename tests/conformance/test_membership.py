@@ -165,7 +165,7 @@ def test_only_the_proposer_withdraws(site: Site) -> None:
 # --- how one joins ------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("A.G18", "C.W26")
+@pytest.mark.rule("3.join.token", "A.G18", "C.W26")
 def test_the_token_of_the_header_says_who_joins(site: Site) -> None:
     headers = {"Authorization": "Bearer alice-token"}
     with site.dial(headers) as socket:
@@ -179,7 +179,7 @@ def test_the_token_of_the_header_says_who_joins(site: Site) -> None:
     assert refused.value.response.status_code == 404
 
 
-@pytest.mark.rule("A.G18", "C.W26")
+@pytest.mark.rule("3.join.frame", "A.G18", "C.W26")
 @pytest.mark.parametrize(
     "claims",
     [
@@ -196,7 +196,7 @@ def test_a_join_frame_is_no_way_around_the_token(site: Site, claims: Json) -> No
         assert wire.end() == 4401
 
 
-@pytest.mark.rule("A.G18")
+@pytest.mark.rule("3.join.frame", "A.G18")
 @pytest.mark.parametrize("path", ["/", "/ws", "/spaces/demo", "/participants/alice/ws"])
 def test_any_path_does_for_a_join_frame(site: Site, path: str) -> None:
     with site.dial(path=path) as socket:

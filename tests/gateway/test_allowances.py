@@ -63,6 +63,7 @@ def errors(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # --- a participant ---------------------------------------------------------------------------
 
 
+@pytest.mark.rule("3.limits")
 async def test_what_comes_too_fast_is_read_later_and_its_sender_is_told_once() -> None:
     async with limited(messages_per_second=400, messages_burst=20) as gateway:
         async with pair(gateway) as (alice, bob):
@@ -125,6 +126,7 @@ async def test_who_is_slowed_is_closed_like_everybody_when_the_gateway_stops() -
             assert await close_code(alice) in (1006, 1012)
 
 
+@pytest.mark.rule("3.withdraw.rate")
 async def test_withdrawals_beyond_their_rate_are_refused_and_told_once() -> None:
     async with limited(withdrawals_per_second=0.001, withdrawals_burst=2) as gateway:
         async with pair(gateway) as (alice, bob):
@@ -137,6 +139,7 @@ async def test_withdrawals_beyond_their_rate_are_refused_and_told_once() -> None
             assert gateway.counters.refused == {"limit_exceeded": 3}
 
 
+@pytest.mark.rule("3.limits")
 async def test_withdrawal_over_the_limit_is_told_with_its_limit() -> None:
     async with limited(withdrawals_per_second=0.001, withdrawals_burst=1) as gateway:
         async with pair(gateway) as (alice, _):
@@ -150,6 +153,7 @@ async def test_withdrawal_over_the_limit_is_told_with_its_limit() -> None:
             assert (told["limit"], told["max"]) == ("withdrawals_per_second", 0.001)
 
 
+@pytest.mark.rule("3.limits")
 async def test_proposals_beyond_those_open_are_refused_until_one_ends() -> None:
     async with limited(max_open_proposals=2) as gateway, pair(gateway) as (alice, _):
         for name in ("p1", "p2", "p3"):
@@ -177,6 +181,7 @@ async def test_a_fulfilled_proposal_is_open_no_more() -> None:
         assert (await read(alice))[0]["id"] == "p2"
 
 
+@pytest.mark.rule("3.limits")
 async def test_message_that_nests_deeper_than_is_set() -> None:
     async with limited(max_depth=4) as gateway, pair(gateway) as (alice, bob):
         await alice.send(envelope("alice", payload={"a": [[[]]]}, id="deep"))
@@ -188,6 +193,7 @@ async def test_message_that_nests_deeper_than_is_set() -> None:
         assert (await read(bob))[0]["kind"] == "chat"
 
 
+@pytest.mark.rule("3.limits")
 async def test_too_large_a_message_names_the_limit() -> None:
     async with limited(max_message_bytes=1_000) as gateway, pair(gateway) as (alice, _):
         await alice.send(envelope("alice", payload={"text": "x" * 1_000}))
@@ -203,6 +209,7 @@ async def test_too_large_a_message_names_the_limit() -> None:
 # --- a space ---------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("3.limits")
 async def test_full_space_takes_nobody_else() -> None:
     async with limited(max_members=1) as gateway, dial(gateway, "alice") as alice:
         await read(alice, 2)
@@ -239,6 +246,7 @@ async def status(gateway: Gateway, token: str) -> int:
         return refused.response.status_code
 
 
+@pytest.mark.rule("3.guesses")
 async def test_address_that_guesses_tokens_is_refused_whatever_it_says(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

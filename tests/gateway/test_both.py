@@ -31,6 +31,7 @@ async def test_welcome_says_who_one_is_and_who_is_there(site: Site) -> None:
         assert join["payload"]["participant"] == welcome["payload"]["you"]
 
 
+@pytest.mark.rule("3.delivery")
 async def test_everything_goes_to_everybody_unchanged(site: Site) -> None:
     async with site.join("alice", "bob", "carol") as members:
         sent = envelope("alice", to=["bob"], payload={"message": "hi"}, odd=[1, {"x": None}])
@@ -40,6 +41,7 @@ async def test_everything_goes_to_everybody_unchanged(site: Site) -> None:
                 assert await anext(member) == sent
 
 
+@pytest.mark.rule("3.delivery.order")
 async def test_order_is_the_same_for_all(site: Site) -> None:
     async with site.join("alice", "bob") as members:
 
@@ -63,6 +65,7 @@ async def test_leaving_is_told(site: Site) -> None:
         assert left["payload"] == {"event": "leave", "participant": {"id": "bob"}}
 
 
+@pytest.mark.rule("3.takeover.gateway")
 async def test_newer_connection_takes_over(site: Site) -> None:
     async with site.join("alice", "bob") as (older, bob):
         async with site.dial("alice") as newer:
@@ -129,6 +132,7 @@ async def test_largest_message_passes(site: Site) -> None:
         await hear(bob, "chat")
 
 
+@pytest.mark.rule("3.always_allowed")
 async def test_who_may_not_speak_may_cancel_answer_and_withdraw(site: Site) -> None:
     async with site.join("bob", "carol") as (bob, carol):
         request = envelope("bob", "mcp.request", {"method": "tools/call"}, id="r1", to=["carol"])
@@ -148,6 +152,7 @@ async def test_who_may_not_speak_may_cancel_answer_and_withdraw(site: Site) -> N
         await hear(carol, "system.error")
 
 
+@pytest.mark.rule("3.withdraw.proposer")
 async def test_only_the_proposer_withdraws(site: Site) -> None:
     async with site.join("alice", "bob") as (alice, bob):
         await alice.send(envelope("alice", "mcp.proposal", {"method": "tools/call"}, id="p1"))
@@ -165,6 +170,7 @@ async def test_heartbeat_is_dropped(site: Site) -> None:
         await hear(alice, "chat")
 
 
+@pytest.mark.rule("3.join.token")
 @pytest.mark.parametrize(
     ("headers", "space", "status"),
     [
@@ -187,6 +193,7 @@ async def test_stranger_is_refused(
     assert site.place.counters.not_admitted == {status: 1}
 
 
+@pytest.mark.rule("3.join.token")
 async def test_unknown_space_is_refused(site: Site) -> None:
     with pytest.raises(HandshakeRefused) as refused:
         async with site.dial("alice", space="nowhere"):

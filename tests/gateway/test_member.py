@@ -109,6 +109,7 @@ def test_socket_that_fills_within_the_turn_holds_the_rest_back() -> None:
     assert setting.socket.writes == [b"a"]
 
 
+@pytest.mark.rule("3.limits")
 @pytest.mark.parametrize(
     ("limits", "waits"),
     [
