@@ -66,5 +66,10 @@ def read_seq(frame: bytes) -> int | None:
     return _number(_decode_numbered(frame).seq)
 
 
+def numbered(frame: bytes, seq: int) -> bytes:
+    """A frame with ``seq`` as its last field, which counts if the sender wrote one, too."""
+    return b'%b,"seq":%d}' % (frame.rstrip()[:-1], seq)
+
+
 def _number(seq: object) -> int | None:
     return seq if type(seq) is int and seq >= 0 else None

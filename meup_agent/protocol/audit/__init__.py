@@ -17,7 +17,7 @@ from meup_agent.protocol.audit.records import (
     What,
     Why,
 )
-from meup_agent.protocol.audit.wire import moment, operation_as_json, proposal_as_json
+from meup_agent.protocol.audit.wire import operation_as_json, proposal_as_json
 
 __all__ = [
     "Audit",
@@ -28,7 +28,6 @@ __all__ = [
     "Step",
     "What",
     "Why",
-    "moment",
     "operation_as_json",
     "proposal_as_json",
 ]

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from meup_agent.protocol.audit.managing import Operation
 from meup_agent.protocol.audit.records import FulfillmentAudit, ProposalAudit, Step
+from meup_agent.protocol.moments import rfc3339
 from meup_agent.protocol.payloads import Change
 
 JsonObject = dict[str, Any]
-
-
-def moment(at: int) -> str:
-    """A time in microseconds since 1970 (UTC) in RFC 3339, with milliseconds."""
-    said = datetime.fromtimestamp(at / 1_000_000, UTC).isoformat(timespec="milliseconds")
-    return said.replace("+00:00", "Z")
 
 
 def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> JsonObject:
@@ -30,7 +24,7 @@ def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> Json
         "id": proposal.id,
         "proposer": proposal.proposer,
         "seq": proposal.first.seq,
-        "at": moment(proposal.first.at),
+        "at": rfc3339(proposal.first.at),
         "to": list(proposal.record.envelope.to),
         "target": call.target,
         "method": call.method,
@@ -44,7 +38,7 @@ def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> Json
         "rejections": [
             {
                 "by": step.by,
-                "at": moment(step.at),
+                "at": rfc3339(step.at),
                 "id": step.id,
                 "reason": step.reason,
                 "explanation": proposal.explanation(step),
@@ -55,7 +49,7 @@ def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> Json
     if decision is not None:
         said["decision"] = {
             "by": decision.by,
-            "at": moment(decision.at),
+            "at": rfc3339(decision.at),
             "reason": decision.reason or None,
             "explanation": proposal.explanation(decision.step),
         }
@@ -71,7 +65,7 @@ def operation_as_json(operation: Operation) -> JsonObject:
         "operation": operation.what,
         "id": operation.id,
         "seq": operation.seq,
-        "at": moment(operation.at),
+        "at": rfc3339(operation.at),
         "by": operation.by,
         "whom": operation.whom or None,
         "grant": operation.grant or None,
@@ -87,12 +81,12 @@ def _fulfillment(item: FulfillmentAudit) -> JsonObject:
         "id": item.id,
         "by": item.by,
         "to": list(item.to),
-        "at": moment(item.step.at),
+        "at": rfc3339(item.step.at),
         "changes": [_change(change) for change in item.changes],
         "progress": item.progress,
-        "cancelled_at": None if item.cancelled is None else moment(item.cancelled.at),
+        "cancelled_at": None if item.cancelled is None else rfc3339(item.cancelled.at),
         "cancelled_because": None if item.cancelled is None else item.cancelled.text,
-        "responded_at": None if item.response is None else moment(item.response.at),
+        "responded_at": None if item.response is None else rfc3339(item.response.at),
         "responded_by": None if item.response is None else item.response.by,
         "is_error": item.is_error,
         "answer": item.answer,
@@ -106,7 +100,7 @@ def _change(change: Change) -> JsonObject:
 def _step(step: Step) -> JsonObject:
     said: JsonObject = {
         "seq": step.seq,
-        "at": moment(step.at),
+        "at": rfc3339(step.at),
         "what": step.what.value,
         "by": step.by,
         "id": step.id,
@@ -118,5 +112,5 @@ def _step(step: Step) -> JsonObject:
         "ignored": None if step.ignored is None else step.ignored.value,
     }
     if step.times > 1:
-        said["times"], said["until"] = step.times, moment(step.until)
+        said["times"], said["until"] = step.times, rfc3339(step.until)
     return said

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -16,9 +15,10 @@ import msgspec
 
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.moments import rfc3339
 from meup_agent.protocol.space.arrival import Arrival
 from meup_agent.protocol.space.arriving import Arriving
-from meup_agent.protocol.space.catch_up import CatchUp
+from meup_agent.protocol.space.audience import Audience
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.decisions import (
     Accepted,
@@ -34,12 +34,11 @@ from meup_agent.protocol.space.decisions import (
 )
 from meup_agent.protocol.space.doors import NO_DOORS, Doors
 from meup_agent.protocol.space.journal import Entry, Journal
-from meup_agent.protocol.space.listeners import Form, Listener, Listeners, Member
+from meup_agent.protocol.space.listeners import Listener, Member
 from meup_agent.protocol.space.open import OPEN_SECONDS
-from meup_agent.protocol.space.rates import Allowance, Bucket, Told
+from meup_agent.protocol.space.rates import Allowance, Pace, Told
 from meup_agent.protocol.space.recent import Recent
 from meup_agent.protocol.space.space import Space
-from meup_agent.protocol.space.translations import Translations
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -100,14 +99,12 @@ class SpaceHost:
             new_token=None if doors is None else doors.new_token,
             address=self._doors.address,
         )
-        self._messages: dict[str, Bucket] = {}
+        self._pace = Pace(self._allowance)
         self._told = Told()
         self._members: dict[str, Member] = {}
-        self._watchers: dict[int, Listener] = {}
-        self._listeners = Listeners()
-        self._translations = Translations(counters)
+        self.audience = Audience(name, journal, counters)
+        """Whoever hears what is said here."""
         self._recent = Recent()
-        self._delivered = journal.latest(name)
         self._recover()
 
     @property
@@ -122,11 +119,6 @@ class SpaceHost:
             {"id": name, "capabilities": list(self._space.capabilities(name).patterns)}
             for name in self._space.present
         ]
-
-    @property
-    def delivered(self) -> int:
-        """The number of the last envelope that members got."""
-        return self._delivered
 
     def __len__(self) -> int:
         """How many members there are at this moment."""
@@ -166,10 +158,10 @@ class SpaceHost:
         self.counters.joined += 1
         if older is not None:
             self.counters.taken_over += 1
-            self._listeners.remove(older)
+            self.audience.remove(older)
             older.close(TAKEN_OVER, "a newer connection of the same participant took over")
         self._space.speaks(member.form.dialect)
-        begin = self._begin(member.last_seen)
+        begin = self.audience.begin(member.last_seen)
         joined = self._space.join(participant, self._arriving(member, begin))
         self.journal.after(partial(self._enter, member, joined.welcome, begin))
         self._publish(self._stamped(joined.presence))
@@ -179,31 +171,16 @@ class SpaceHost:
         if self._members.get(member.participant) is not member:
             return
         del self._members[member.participant]
-        self._listeners.remove(member)
+        self.audience.remove(member)
         self.counters.left += 1
         self._publish(self._stamped(self._space.leave(member.participant)))
 
-    def watch(self, listener: Listener, last_seen: int | None) -> None:
-        """Let somebody listen who is not in the space, to what comes, or from a number on."""
-        self._watchers[id(listener)] = listener
-        begin = self._begin(last_seen)
-        self.journal.after(partial(self._begin_watch, listener, last_seen, begin))
-
-    def unwatch(self, listener: Listener) -> None:
-        """Let somebody listen no more."""
-        self._watchers.pop(id(listener), None)
-        self._listeners.remove(listener)
-
     def close(self, code: int, reason: str) -> None:
         """Close every member; nobody is told that the others leave."""
-        everybody: tuple[Listener, ...] = (*self._members.values(), *self._watchers.values())
-        self._members, self._watchers = {}, {}
-        self._listeners.clear()
+        everybody: tuple[Listener, ...] = (*self._members.values(), *self.audience.clear())
+        self._members = {}
         for listener in everybody:
             listener.close(code, reason)
-
-    def _begin(self, seen: int | None) -> int | None:
-        return None if seen is None else self.journal.begin(self.name, seen)
 
     def _arriving(self, member: Member, begin: int | None) -> Arriving | None:
         if not member.form.numbered:
@@ -212,37 +189,8 @@ class SpaceHost:
         return Arriving(until, gap=begin != member.last_seen, resumed=begin is not None)
 
     def _enter(self, member: Member, welcome: Envelope, begin: int | None) -> None:
-        if self._members.get(member.participant) is not member:
-            return
-        if begin is None:
-            self._deliver_to(member, self._stamped(welcome), self._delivered)
-            self._listeners.add(member)
-        else:
-            # Whoever is lost after the welcome has read nothing yet of what it missed.
-            self._deliver_to(member, self._stamped(welcome), begin)
-            self._catch_up(member, begin, gap=begin != member.last_seen)
-
-    def _begin_watch(self, listener: Listener, last_seen: int | None, begin: int | None) -> None:
-        if id(listener) not in self._watchers:
-            return
-        if begin is None:
-            self._listeners.add(listener)
-        else:
-            self._catch_up(listener, begin, gap=begin != last_seen)
-
-    def _catch_up(self, listener: Listener, seen: int, *, gap: bool) -> None:
-        self._listeners.catch_up(
-            CatchUp(
-                listener,
-                seen,
-                space=self.name,
-                journal=self.journal,
-                delivered=lambda: self._delivered,
-                gap=gap,
-                frame=self.frame,
-                done=self._listeners.add,
-            )
-        )
+        if self._is_here(member):
+            self.audience.enter(member, self._stamped(welcome), begin)
 
     # --- what members say -----------------------------------------------------------------
 
@@ -261,7 +209,7 @@ class SpaceHost:
             return 0.0
         form = member.form
         self.receive_as(participant, frame, form.dialect, repeats=form.numbered)
-        wait = self._messages_of(participant).take(self._now())
+        wait = self._pace.take(participant, self._now())
         if wait:
             self._slow_down(participant)
         return wait
@@ -271,8 +219,7 @@ class SpaceHost:
 
         Every call that returns 0 counts as a message.
         """
-        bucket, at = self._messages_of(participant), self._now()
-        return 0.0 if bucket.take_if_there(at) else bucket.wait(at)
+        return self._pace.too_fast(participant, self._now())
 
     def receive_as(
         self,
@@ -338,22 +285,18 @@ class SpaceHost:
         self.refuse(member.participant, refusal(member.participant, code, message, **details))
 
     def _carry_out(self, accepted: Accepted, answer: Answer) -> int:
-        then = self._deliver if answer is _ignore else partial(self._deliver_and, answer)
+        then = self.audience.deliver if answer is _ignore else partial(self._deliver_and, answer)
         if accepted.before:
-            told = [(each.participant, self._stamped(each.draft)) for each in accepted.before]
+            told = [
+                (member, self._stamped(each.draft))
+                for each in accepted.before
+                if (member := self._members.get(each.participant)) is not None
+            ]
             then = partial(self._tell_and, told, then)
         seq = self.journal.append(self.name, accepted.envelope, accepted.facts, then)
         for consequence in accepted.then:
             self._follow(consequence)
         return seq
-
-    def _messages_of(self, participant: str) -> Bucket:
-        bucket = self._messages.get(participant)
-        if bucket is None:
-            allowed = self._allowance
-            bucket = Bucket(allowed.messages_per_second, allowed.messages_burst)
-            self._messages[participant] = bucket
-        return bucket
 
     def _slow_down(self, participant: str) -> None:
         limit, most = "messages_per_second", self._allowance.messages_per_second
@@ -385,58 +328,48 @@ class SpaceHost:
     def _repeated(self, first: Entry, answer: Answer) -> None:
         """Tell the sender alone under which number its envelope was accepted before."""
         self.counters.repeated += 1
-        self.journal.after(partial(self._echo_again, first, answer))
-
-    def _echo_again(self, first: Entry, answer: Answer) -> None:
         member = self._members.get(first.envelope.sender)
-        if member is not None:
-            self._listeners.tell(member, self.frame(first, member.form))
+        self.journal.after(partial(self._echo_again, member, first, answer))
+
+    def _echo_again(self, member: Member | None, first: Entry, answer: Answer) -> None:
+        if member is not None and self._is_here(member):
+            self.audience.tell_again(member, first)
         answer(first)
 
     # --- what members get -----------------------------------------------------------------
 
     def _publish(self, envelope: Envelope) -> None:
         """The one way to everybody for what the gateway says itself."""
-        self.journal.append(self.name, envelope, (), self._deliver)
-
-    def _deliver(self, entry: Entry) -> None:
-        """The one place where an envelope goes to everybody, in the order that all see."""
-        self._delivered = entry.seq
-        self.counters.delivered += self._listeners.deliver(entry, self.frame)
+        self.journal.append(self.name, envelope, (), self.audience.deliver)
 
     def _deliver_and(self, answer: Answer, entry: Entry) -> None:
-        self._deliver(entry)
+        self.audience.deliver(entry)
         answer(entry)
 
     def _tell_and(
-        self, told: list[tuple[str, Envelope]], then: Callable[[Entry], None], entry: Entry
+        self, told: list[tuple[Member, Envelope]], then: Callable[[Entry], None], entry: Entry
     ) -> None:
         """Tell some members something before everybody gets the envelope that is the reason."""
-        for participant, envelope in told:
-            self._tell_now(participant, envelope)
+        for member, envelope in told:
+            self._tell_now(member, envelope)
         then(entry)
 
     def _tell(self, participant: str, draft: Envelope) -> None:
-        """Tell one member, after everything that was decided before."""
-        self.journal.after(partial(self._tell_now, participant, self._stamped(draft)))
+        """Tell one member, after everything that was decided before.
 
-    def _tell_now(self, participant: str, envelope: Envelope) -> None:
+        A connection that takes over meanwhile is not told: nothing may come before its welcome,
+        and that was decided later.
+        """
         member = self._members.get(participant)
         if member is not None:
-            self._deliver_to(member, envelope, self._delivered)
+            self.journal.after(partial(self._tell_now, member, self._stamped(draft)))
 
-    def _deliver_to(self, member: Member, envelope: Envelope, seq: int) -> None:
-        # It has no number of its own: who resumes from this one has seen what came before.
-        entry = Entry(seq, self.name, 0, envelope)
-        self._listeners.tell(member, self.frame(entry, member.form))
-        self.counters.delivered += 1
+    def _tell_now(self, member: Member, envelope: Envelope) -> None:
+        if self._is_here(member):
+            self.audience.tell(member, envelope)
 
-    def frame(self, entry: Entry, form: Form) -> bytes | None:
-        """An entry as it travels to those who take this form; ``None`` if it cannot be said so."""
-        frame = self._translations.frame(entry.envelope, form.dialect)
-        if frame is None:
-            return None
-        return form.pack(numbered(frame, entry.seq) if form.numbered else frame)
+    def _is_here(self, member: Member) -> bool:
+        return self._members.get(member.participant) is member
 
     def _stamped(self, draft: Envelope) -> Envelope:
         return msgspec.structs.replace(draft, id=self._new_id(), ts=rfc3339(self._now()))
@@ -461,14 +394,3 @@ class SpaceHost:
             self._doors.admit(participant, token_sha256)
         for consequence in self._space.end_lapsed():
             self._follow(consequence)
-
-
-def rfc3339(microseconds: int) -> str:
-    """A time as it stands in ``ts``: UTC, in milliseconds."""
-    moment = datetime.fromtimestamp(microseconds / 1_000_000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def numbered(frame: bytes, seq: int) -> bytes:
-    """A frame with ``seq`` as its last field, which counts if the sender wrote one, too."""
-    return b'%b,"seq":%d}' % (frame.rstrip()[:-1], seq)

@@ -98,6 +98,33 @@ class Bucket:
         return self._left
 
 
+class Pace:
+    """How fast each participant speaks, over whatever connections it has.
+
+    Args:
+        allowance: How fast they may.
+    """
+
+    def __init__(self, allowance: Allowance) -> None:
+        self._per_second = allowance.messages_per_second
+        self._burst = allowance.messages_burst
+        self._buckets: dict[str, Bucket] = {}
+
+    def take(self, participant: str, at: int) -> float:
+        """Count a message; seconds for which to read no more of its sender."""
+        bucket = self._buckets.get(participant) or self._begin(participant)
+        return bucket.take(at)
+
+    def too_fast(self, participant: str, at: int) -> float:
+        """Seconds for which to refuse the next message; 0: it is counted."""
+        bucket = self._buckets.get(participant) or self._begin(participant)
+        return 0.0 if bucket.take_if_there(at) else bucket.wait(at)
+
+    def _begin(self, participant: str) -> Bucket:
+        bucket = self._buckets[participant] = Bucket(self._per_second, self._burst)
+        return bucket
+
+
 class Told:
     """When somebody was told last that they are over a limit.
 

@@ -91,7 +91,7 @@ class EventResponse:
                 tasks.start_soon(self._until_stuck, tasks.cancel_scope)
                 host.journal.after(self._announce_gap)
                 if self._follow:
-                    host.watch(stream, self._last_seen)
+                    host.audience.watch(stream, self._last_seen)
                 else:
                     tasks.start_soon(self._read_what_there_is)
                 while (events := await stream.take(KEEP_ALIVE_SECONDS)) is not None:
@@ -103,7 +103,7 @@ class EventResponse:
                 tasks.cancel_scope.cancel()
         finally:
             stream.close(TOO_SLOW, "")
-            host.unwatch(stream)
+            host.audience.unwatch(stream)
 
     def _announce_gap(self) -> None:
         host, seen = self._host, self._last_seen
@@ -114,13 +114,13 @@ class EventResponse:
     async def _read_what_there_is(self) -> None:
         """Hand over what is known by now, page by page, and end."""
         host, stream = self._host, self._stream
-        until = host.delivered
+        until = host.audience.delivered
         last_seen = self._last_seen
         seen = until if last_seen is None else host.journal.begin(host.name, last_seen)
         while seen < until and not stream.ended.is_set():
             entries = await read(host, after=seen, until=until, limit=CATCH_UP_PAGE)
             for entry in entries:
-                packed = host.frame(entry, stream.form)
+                packed = host.audience.frame(entry, stream.form)
                 if packed is not None:
                     stream.deliver(packed)
             seen = entries[-1].seq if entries else until

@@ -31,8 +31,10 @@ from meup_agent.gateway.edge.asgi.served import Served, read, told
 from meup_agent.gateway.hub import wall_clock
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.limits import MAX_DEPTH, check_frame
+from meup_agent.protocol.moments import rfc3339
+from meup_agent.protocol.resume import numbered
 from meup_agent.protocol.space.decisions import Dropped, Refused, shown_limit
-from meup_agent.protocol.space.host import SpaceHost, numbered, rfc3339
+from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.transport.base import DIALECT_HEADER
 
@@ -100,7 +102,7 @@ async def get_messages(served: Served, request: Request) -> Response:
     limit = page_size(request)
     dialect = asked_dialect(request) or served.hub.dialect(identity)
     since = request.query_params.get("since", "")
-    floor, until = host.journal.floor(host.name), host.delivered
+    floor, until = host.journal.floor(host.name), host.audience.delivered
     after = await _after(host, since, until) if since else floor
     # Whether anything was said between a time and the first that is kept, nobody knows any more.
     gap = after < floor if is_seq(since) else bool(since) and after == floor

@@ -77,7 +77,7 @@ class Collector:
             members.add_metric([name], len(host.members))
             waiting = sum(getattr(each, "queued_bytes", 0) for each in host.members)
             queued.add_metric([name], waiting)
-            behind.add_metric([name], max(0, host.journal.latest(name) - host.delivered))
+            behind.add_metric([name], max(0, host.journal.latest(name) - host.audience.delivered))
         yield from (members, queued, behind)
 
 

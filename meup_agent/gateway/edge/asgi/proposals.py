@@ -36,7 +36,7 @@ class Folded:
     async def catch_up(self, host: SpaceHost) -> None:
         """Fold what was accepted since the last time."""
         async with self._lock:
-            seen, until = self.audit.latest, host.delivered
+            seen, until = self.audit.latest, host.audience.delivered
             while seen < until:
                 floor = host.journal.floor(host.name)
                 self.gap = self.gap or 0 < seen < floor
