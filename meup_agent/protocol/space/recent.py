@@ -29,17 +29,28 @@ class Recent:
     def __init__(self, *, limit: int = MAX_RECENT, seconds: float = REMEMBERED_SECONDS) -> None:
         self._limit = limit
         self._age = round(seconds * _MICROSECONDS)
-        self._by_sender: dict[str, OrderedDict[str, _Accepted]] = {}
+        # Whoever has been silent the longest comes first.
+        self._by_sender: OrderedDict[str, OrderedDict[str, _Accepted]] = OrderedDict()
 
     def remember(self, envelope: Envelope, seq: int, at: int) -> None:
-        """Remember an accepted envelope; its id may have been another's before."""
+        """Remember an accepted envelope; its id may have been another's before.
+
+        What is too old to be known again is forgotten on this occasion: of the sender, and of
+        whoever has been silent the longest.
+        """
         share = self._by_sender.get(envelope.sender)
         if share is None:
             share = self._by_sender[envelope.sender] = OrderedDict()
         share[envelope.id] = _Accepted(_content(envelope), seq, at)
         share.move_to_end(envelope.id)
+        self._by_sender.move_to_end(envelope.sender)
         if len(share) > self._limit:
             share.popitem(last=False)
+        self._forget_oldest(share, at)
+        silent, oldest = next(iter(self._by_sender.items()))
+        self._forget_oldest(oldest, at)
+        if not oldest:
+            del self._by_sender[silent]
 
     def find(self, envelope: Envelope, at: int) -> int | None:
         """The number under which the same envelope was accepted; ``None`` if it is new.
@@ -53,13 +64,16 @@ class Recent:
             return None
         return known.seq
 
-    def forget(self, at: int) -> None:
-        """Forget what is too old to be known again."""
-        for sender, share in tuple(self._by_sender.items()):
-            while share and at - next(iter(share.values())).at > self._age:
-                share.popitem(last=False)
-            if not share:
-                del self._by_sender[sender]
+    def __len__(self) -> int:
+        """How many envelopes are remembered."""
+        return sum(map(len, self._by_sender.values()))
+
+    def _forget_oldest(self, share: OrderedDict[str, _Accepted], at: int) -> None:
+        """Forget two that are too old, if there are: more than come, and in no time."""
+        for _ in range(2):
+            if not share or at - next(iter(share.values())).at <= self._age:
+                return
+            share.popitem(last=False)
 
 
 def _content(envelope: Envelope) -> int:

@@ -1,0 +1,61 @@
+"""What was accepted lately is known again, for as long as it may be sent again, and no longer."""
+
+import pytest
+
+from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.space.recent import MAX_RECENT, REMEMBERED_SECONDS, Recent
+
+AGE = round(REMEMBERED_SECONDS * 1_000_000)
+
+
+def said(number: int, sender: str = "alice", text: str = "hi") -> Envelope:
+    return draft("chat", {"text": text}, id=str(number), sender=sender)
+
+
+@pytest.mark.rule("6.journal.again")
+def test_the_same_is_known_again_for_ten_minutes() -> None:
+    recent = Recent()
+    recent.remember(said(1), 100, at=0)
+    assert recent.find(said(1), AGE) == 100
+    assert recent.find(said(1), AGE + 1) is None
+
+
+@pytest.mark.rule("6.journal.again")
+@pytest.mark.parametrize("other", [said(2), said(1, "bob"), said(1, text="ho")])
+def test_another_id_sender_or_content_is_something_else(other: Envelope) -> None:
+    recent = Recent()
+    recent.remember(said(1), 100, at=0)
+    assert recent.find(other, 0) is None
+
+
+def test_an_id_that_is_used_again_means_the_latest() -> None:
+    recent = Recent()
+    recent.remember(said(1), 100, at=0)
+    recent.remember(said(1, text="ho"), 101, at=1)
+    assert recent.find(said(1), 1) is None
+    assert recent.find(said(1, text="ho"), 1) == 101
+
+
+def test_the_oldest_of_a_sender_is_forgotten_first_and_nobody_elses() -> None:
+    recent = Recent()
+    recent.remember(said(0, "bob"), 1, at=0)
+    for number in range(MAX_RECENT + 1):
+        recent.remember(said(number), number, at=0)
+    assert recent.find(said(0), 0) is None
+    assert recent.find(said(1), 0) == 1
+    assert recent.find(said(0, "bob"), 0) == 1
+    assert len(recent) == MAX_RECENT + 1
+
+
+def test_what_is_too_old_is_forgotten_while_anybody_speaks() -> None:
+    recent = Recent()
+    for number in range(100):
+        for sender in ("alice", "bob", "carol"):
+            recent.remember(said(number, sender), number, at=number)
+    for number in range(400):
+        recent.remember(said(number, "dave"), number, at=2 * AGE)
+        assert recent.find(said(number, "dave"), 2 * AGE) == number
+    assert len(recent) == 400
+    for number in range(300):
+        recent.remember(said(number, "eve"), number, at=4 * AGE)
+    assert len(recent) == 300
