@@ -50,7 +50,7 @@ NO_LIMITS = {
         "listening.READ_BUFFER_BYTES",
         "table.SPARE_TIMERS",
     ),
-    *("catch_up.PAGE", "journal.ENTRY_BYTES"),
+    *("catch_up.PAGE", "journal.ENTRY_BYTES", "recent.LOOKED_AFTER"),
     "capabilities.MAX_KINDS_REMEMBERED",
     # The form of the journal's file, and how much of it is looked at in a turn.
     *("database.APPLICATION", "database.VERSION", "retention.ROW_BYTES"),

@@ -14,6 +14,9 @@ MAX_RECENT: Final = 10_000
 """Envelopes that are remembered of each sender. What a member sends again is what had not come
 back to it when its connection ended, which is less than its outbox holds."""
 
+LOOKED_AFTER: Final = 16
+"""Envelopes after which one sender's are looked at for those that are too old."""
+
 _MICROSECONDS: Final = 1_000_000
 
 
@@ -29,28 +32,25 @@ class Recent:
     def __init__(self, *, limit: int = MAX_RECENT, seconds: float = REMEMBERED_SECONDS) -> None:
         self._limit = limit
         self._age = round(seconds * _MICROSECONDS)
-        # Whoever has been silent the longest comes first.
+        self._remembered = 0
+        # Whose were looked at the longest ago comes first.
         self._by_sender: OrderedDict[str, OrderedDict[str, _Accepted]] = OrderedDict()
 
     def remember(self, envelope: Envelope, seq: int, at: int) -> None:
         """Remember an accepted envelope; its id may have been another's before.
 
-        What is too old to be known again is forgotten on this occasion: of the sender, and of
-        whoever has been silent the longest.
+        Now and then somebody's are forgotten that are too old to be known again.
         """
         share = self._by_sender.get(envelope.sender)
         if share is None:
             share = self._by_sender[envelope.sender] = OrderedDict()
         share[envelope.id] = _Accepted(_content(envelope), seq, at)
         share.move_to_end(envelope.id)
-        self._by_sender.move_to_end(envelope.sender)
         if len(share) > self._limit:
             share.popitem(last=False)
-        self._forget_oldest(share, at)
-        silent, oldest = next(iter(self._by_sender.items()))
-        self._forget_oldest(oldest, at)
-        if not oldest:
-            del self._by_sender[silent]
+        self._remembered += 1
+        if self._remembered % LOOKED_AFTER == 0:
+            self._forget(at)
 
     def find(self, envelope: Envelope, at: int) -> int | None:
         """The number under which the same envelope was accepted; ``None`` if it is new.
@@ -68,12 +68,13 @@ class Recent:
         """How many envelopes are remembered."""
         return sum(map(len, self._by_sender.values()))
 
-    def _forget_oldest(self, share: OrderedDict[str, _Accepted], at: int) -> None:
-        """Forget two that are too old, if there are: more than come, and in no time."""
-        for _ in range(2):
-            if not share or at - next(iter(share.values())).at <= self._age:
-                return
+    def _forget(self, at: int) -> None:
+        """Forget what is too old of one sender, another one each time."""
+        sender, share = self._by_sender.popitem(last=False)
+        while share and at - next(iter(share.values())).at > self._age:
             share.popitem(last=False)
+        if share:
+            self._by_sender[sender] = share
 
 
 def _content(envelope: Envelope) -> int:

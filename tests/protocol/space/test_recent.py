@@ -3,7 +3,12 @@
 import pytest
 
 from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.space.recent import MAX_RECENT, REMEMBERED_SECONDS, Recent
+from meup_agent.protocol.space.recent import (
+    LOOKED_AFTER,
+    MAX_RECENT,
+    REMEMBERED_SECONDS,
+    Recent,
+)
 
 AGE = round(REMEMBERED_SECONDS * 1_000_000)
 
@@ -52,10 +57,10 @@ def test_what_is_too_old_is_forgotten_while_anybody_speaks() -> None:
     for number in range(100):
         for sender in ("alice", "bob", "carol"):
             recent.remember(said(number, sender), number, at=number)
-    for number in range(400):
+    for number in range(5 * LOOKED_AFTER):
         recent.remember(said(number, "dave"), number, at=2 * AGE)
         assert recent.find(said(number, "dave"), 2 * AGE) == number
-    assert len(recent) == 400
-    for number in range(300):
-        recent.remember(said(number, "eve"), number, at=4 * AGE)
-    assert len(recent) == 300
+    assert len(recent) == 5 * LOOKED_AFTER
+    for number in range(2 * LOOKED_AFTER):
+        recent.remember(said(number, "dave"), number, at=4 * AGE)
+    assert len(recent) == 2 * LOOKED_AFTER
