@@ -5,11 +5,14 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+import pytest
+
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import MemoryJournal
 from meup_agent.protocol.space.listeners import Form
 from meup_agent.protocol.space.standing import member_capabilities
+from tests.properties.hosted import File, LateJournal, Seat
 
 
 class Listener:
@@ -186,3 +189,23 @@ def test_those_whom_an_envelope_names_get_it_first() -> None:
     host.receive(members[0], named)
 
     assert order == ["dave", "bob", "alice", "carol"]
+
+
+@pytest.mark.rule("6.resume.order")
+def test_nothing_is_told_to_a_newer_connection_before_its_welcome() -> None:
+    file = File()
+    journal = LateJournal(file, lambda: 1)
+    host = SpaceHost(
+        "demo",
+        participants={"alice": member_capabilities([])},
+        journal=journal,
+        new_id=lambda: "g",
+        now=lambda: 1,
+        counters=Counters(),
+    )
+    older, newer = Seat("alice", None, "meup/v0.1"), Seat("alice", None, "meup/v0.1")
+    host.join(older)
+    host.receive(older, chat("alice"))  # is refused, when what came before is kept
+    host.join(newer)
+    journal.commit(10)
+    assert [json.loads(frame)["kind"] for frame in newer.wire][:1] == ["system.welcome"]

@@ -1,0 +1,440 @@
+"""A real space whose journal commits when it is told to, and participants who lose connections.
+
+Everything that can go wrong between what is decided and what is read goes wrong here: connections
+break with frames on both ways, the process is killed with envelopes that are not committed, old
+ones are forgotten while somebody reads them, and capabilities come and go. Whoever comes back reads
+what it missed and sends again what it does not know to be accepted (PROTOCOL 6).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from random import Random
+from typing import Any
+
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.journal import Entry, Fact, Recovered
+from meup_agent.protocol.space.listeners import Form
+from meup_agent.protocol.space.standing import member_capabilities
+
+GATEWAY = "system:gateway"
+
+KINDS = ("chat", "mcp.request", "mcp.proposal")
+"""What may be granted here, and taken away; everybody has it in the beginning."""
+
+ADMIN: list[dict[str, Any]] = [{"kind": "*"}]
+MEMBER = [{"kind": kind.replace(".", "/")} for kind in KINDS]
+
+QUIET_ROUNDS = 50
+"""After which the last page has come to everybody, too."""
+
+_HAPPENS = ("kill", "forget", "cut", "commit", "answer", "connect", "send", "receive", "talk")
+_OFTEN = (1, 1, 3, 40, 20, 20, 60, 60, 60)
+
+_FOR_ONE = frozenset({"system.welcome", "system.error"})
+
+
+class File:
+    """What outlives the process."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.ever: list[tuple[int, str]] = []
+        """Number and id of all that was kept, also of what is forgotten."""
+        self.facts: dict[str, dict[str, Any]] = {}
+        self.floor = 0
+
+
+class LateJournal:
+    """A journal that keeps what it is given when somebody says so, as a disk does.
+
+    Args:
+        file: Where it is kept.
+        now: Tells the time.
+    """
+
+    def __init__(self, file: File, now: Callable[[], int]) -> None:
+        self.file = file
+        self._now = now
+        last = file.entries[-1].seq if file.entries else file.floor
+        self._start = max(now(), last)
+        self._seq = self._start
+        if not file.floor:
+            file.floor = self._start
+        self._latest = last or self._start
+        self._pending: deque[tuple[Entry | None, tuple[Fact, ...], Callable[[], None]]] = deque()
+        self._asked: deque[Callable[[], None]] = deque()
+        self.dead = False
+
+    def append(
+        self,
+        space: str,
+        envelope: Envelope,
+        facts: tuple[Fact, ...],
+        then: Callable[[Entry], None],
+    ) -> int:
+        self._seq = self._latest = self._seq + 1
+        entry = Entry(self._seq, space, self._now(), envelope)
+        self._pending.append((entry, facts, lambda: then(entry)))
+        return self._seq
+
+    def after(self, then: Callable[[], None]) -> None:
+        if self._pending:
+            self._pending.append((None, (), then))
+        else:
+            then()
+
+    def read(
+        self,
+        space: str,
+        *,
+        after: int,
+        until: int,
+        limit: int,
+        then: Callable[[tuple[Entry, ...]], None],
+    ) -> None:
+        def answer() -> None:
+            found = [each for each in self.file.entries if after < each.seq <= until]
+            then(tuple(found[:limit]))
+
+        self._asked.append(answer)
+
+    def floor(self, space: str) -> int:
+        return self.file.floor
+
+    def latest(self, space: str) -> int:
+        return self._latest
+
+    def begin(self, space: str, seen: int) -> int:
+        return seen if self.file.floor <= seen <= self._latest else self.file.floor
+
+    def recover(self, space: str, *, since: int, limit: int) -> Recovered:
+        entries = [each for each in self.file.entries if each.at >= since]
+        return Recovered(dict(self.file.facts), tuple(entries[-limit:]))
+
+    # --- what the disk does ---
+
+    def commit(self, at_most: int) -> None:
+        """Keep so much of what waits, and then tell those who wait for it."""
+        for _ in range(min(at_most, len(self._pending))):
+            if self.dead:
+                return
+            entry, facts, then = self._pending.popleft()
+            if entry is not None:
+                self.file.entries.append(entry)
+                self.file.ever.append((entry.seq, entry.envelope.id))
+            for key, value in facts:
+                self.file.facts.pop(key, None)
+                if value is not None:
+                    self.file.facts[key] = value
+            then()
+
+    def answer(self, at_most: int) -> None:
+        """Hand over so many of the pages that somebody asked for."""
+        for _ in range(min(at_most, len(self._asked))):
+            if not self.dead:
+                self._asked.popleft()()
+
+    def forget(self, many: int) -> None:
+        """Keep the oldest no longer."""
+        gone = self.file.entries[:many]
+        if gone:
+            self.file.floor = gone[-1].seq
+            del self.file.entries[:many]
+
+
+class Seat:
+    """A connection at the gateway, with what is on its way to its reader."""
+
+    def __init__(self, participant: str, last_seen: int | None, dialect: str) -> None:
+        self.participant = participant
+        self.last_seen = last_seen
+        self.form = Form(dialect, numbered=True)
+        self.wire: deque[bytes] = deque()
+        self.closed: int | None = None
+        self._then: Callable[[], None] | None = None
+
+    def deliver(self, packed: bytes) -> None:
+        if self.closed is None:
+            self.wire.append(packed)
+
+    def close(self, code: int, reason: str) -> None:
+        if self.closed is None:
+            self.closed = code
+
+    def ready(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def go_on(self) -> None:
+        """Tell that what was delivered is on its way."""
+        then, self._then = self._then, None
+        if then is not None and self.closed is None:
+            then()
+
+
+class Client:
+    """A participant that resumes, and remembers what it read."""
+
+    def __init__(self, name: str, dialect: str) -> None:
+        self.name = name
+        self.dialect = dialect
+        self.seat: Seat | None = None
+        self.uplink: deque[bytes] = deque()
+        self.seq: int | None = None
+        self.until: int | None = None
+        self.welcomed = False
+        self.read: list[tuple[int, str]] = []
+        """What was for everybody: its number and its id."""
+        self.gaps = 0
+        self.begun = 0
+        self.unaccepted: dict[str, bytes] = {}
+        self.accepted: dict[str, int] = {}
+        self.refused: set[str] = set()
+        self._ids = count(1)
+
+    def new_id(self) -> str:
+        return f"{self.name}-{next(self._ids)}"
+
+    def say(self, kind: str, payload: object, **header: Any) -> str:
+        """Say something, now or as soon as there is a connection that has read what it missed."""
+        envelope_id = self.new_id()
+        said = {
+            "protocol": self.dialect,
+            "id": envelope_id,
+            "from": self.name,
+            "kind": kind,
+            "payload": payload,
+            **header,
+        }
+        frame = json.dumps(said).encode()
+        self.unaccepted[envelope_id] = frame
+        if self.caught_up:
+            self.uplink.append(frame)
+        return envelope_id
+
+    def end(self, proposal: str) -> None:
+        """Withdraw something, whether it is a proposal or not."""
+        named = {"correlationId": proposal, "correlation_id": [proposal]}
+        field = "correlationId" if self.dialect == "meup/v0.1" else "correlation_id"
+        self.say("mcp.withdraw", {"reason": "other"}, **{field: named[field]})
+
+    @property
+    def caught_up(self) -> bool:
+        return self.seat is not None and self.welcomed and self.until is None
+
+    def lose(self) -> None:
+        """The connection is gone, with what was on its way."""
+        self.seat, self.welcomed, self.until = None, False, None
+        self.uplink.clear()
+
+    def hear(self, frame: bytes) -> None:
+        """Read one frame, as an agent does."""
+        said = json.loads(frame)
+        kind, seq = said["kind"].replace("/", "."), said["seq"]
+        if kind == "system.welcome" and not self.welcomed:
+            self._welcome(said["payload"], seq)
+        elif kind in _FOR_ONE:
+            assert self.seq is not None
+            assert seq <= self.seq or self.gaps, "what is for one alone has a number of its own"
+            self.seq = max(self.seq, seq)
+            if kind == "system.error" and said["payload"]["error"] != "revoked":
+                correlated = said.get("correlationId", said.get("correlation_id"))
+                for name in [correlated] if isinstance(correlated, str) else correlated or ():
+                    self._refuse(name)
+        elif self.seq is not None and seq <= self.seq:
+            assert said["from"] == self.name, "something came twice"
+            self._accept(said["id"], seq)
+        else:
+            assert self.welcomed, "something came before the welcome"
+            self.seq = seq
+            self.read.append((seq, said["id"]))
+            if said["from"] == self.name:
+                self._accept(said["id"], seq)
+        if self.until is not None and self.seq is not None and self.seq >= self.until:
+            self.until = None
+            # What nobody has accepted is said again, in its order.
+            self.uplink.extend(self.unaccepted.values())
+
+    def _welcome(self, payload: Any, seq: int) -> None:
+        self.welcomed = True
+        if payload["gap"]:
+            self.gaps += 1
+            # Nobody knows any more what became of these.
+            self.unaccepted.clear()
+        if payload["gap"] or not payload["resumed"]:
+            self.read.clear()
+            self.begun = seq
+        else:
+            assert seq == self.seq, "it goes on elsewhere than it was asked to"
+        self.seq, self.until = seq, payload["until"]
+
+    def _accept(self, envelope_id: str, seq: int) -> None:
+        assert envelope_id not in self.refused, "what was refused was delivered"
+        assert self.accepted.setdefault(envelope_id, seq) == seq, "accepted under two numbers"
+        self.unaccepted.pop(envelope_id, None)
+
+    def _refuse(self, envelope_id: str) -> None:
+        assert envelope_id not in self.accepted, "what was accepted was refused"
+        self.refused.add(envelope_id)
+        self.unaccepted.pop(envelope_id, None)
+
+
+class Hosted:
+    """A space, its file, and its participants.
+
+    Args:
+        random: What happens next.
+        dialects: What the participants speak.
+        forgets: The oldest envelopes are not kept for good.
+    """
+
+    def __init__(self, random: Random, dialects: tuple[str, ...], *, forgets: bool) -> None:
+        self.random = random
+        self.forgets = forgets
+        self.now = 1_000_000
+        self.file = File()
+        self._gateway_ids = count(1)
+        admin = Client("admin", "meup/v0.1")
+        others = [Client(f"p{n}", dialect) for n, dialect in enumerate(dialects)]
+        self.clients = {each.name: each for each in (admin, *others)}
+        self.journal, self.host = self._started()
+
+    def _started(self) -> tuple[LateJournal, SpaceHost]:
+        journal = LateJournal(self.file, lambda: self.now)
+        host = SpaceHost(
+            "demo",
+            participants={
+                name: member_capabilities(ADMIN if name == "admin" else MEMBER)
+                for name in self.clients
+            },
+            journal=journal,
+            new_id=lambda: f"g{next(self._gateway_ids)}",
+            now=lambda: self.now,
+            counters=Counters(),
+        )
+        return journal, host
+
+    # --- what can happen ---
+
+    def step(self) -> None:
+        """Something happens."""
+        self.now += self.random.choice((1, 1_000, 100_000))
+        client = self.random.choice(list(self.clients.values()))
+        match self.random.choices(_HAPPENS, _OFTEN)[0]:
+            case "kill":
+                self.kill()
+            case "forget" if self.forgets:
+                self.journal.forget(self.random.randrange(len(self.file.entries) + 1))
+            case "cut":
+                self.cut(client)
+            case "commit":
+                self.journal.commit(self.random.randrange(6))
+            case "answer":
+                self.journal.answer(self.random.randrange(3))
+            case "connect" if client.seat is None or self.random.random() < 0.1:
+                self.connect(client)
+            case "send":
+                self.send(client, self.random.randrange(4))
+            case "receive":
+                self.receive(client, self.random.randrange(8))
+            case "talk" if client.caught_up:
+                self.talk(client)
+            case _:
+                pass
+
+    def kill(self) -> None:
+        """The process is gone, with what was not committed; another one starts."""
+        self.journal.dead = True
+        for client in self.clients.values():
+            client.lose()
+        self.journal, self.host = self._started()
+
+    def cut(self, client: Client) -> None:
+        """A connection breaks; the gateway learns of it now, or when the next one takes over."""
+        seat = client.seat
+        client.lose()
+        if seat is not None and self.random.random() < 0.7:
+            seat.close(1006, "")
+            self.host.leave(seat)
+
+    def connect(self, client: Client) -> None:
+        """Somebody dials, having lost the last connection or not."""
+        client.lose()
+        client.seat = Seat(client.name, client.seq, client.dialect)
+        self.host.join(client.seat)
+
+    def send(self, client: Client, at_most: int) -> None:
+        """Some of what somebody says reaches the gateway."""
+        for _ in range(min(at_most, len(client.uplink))):
+            assert client.seat is not None
+            self.host.receive(client.seat, client.uplink.popleft())
+
+    def receive(self, client: Client, at_most: int) -> None:
+        """Some of what is on the way to somebody arrives."""
+        seat = client.seat
+        if seat is None:
+            return
+        for _ in range(min(at_most, len(seat.wire))):
+            client.hear(seat.wire.popleft())
+        if seat.closed is not None and not seat.wire:
+            self.host.leave(seat)
+            client.lose()
+        elif not seat.wire:
+            seat.go_on()
+
+    def talk(self, client: Client) -> None:
+        """Somebody says something."""
+        if client.name == "admin":
+            whom = self.random.choice([name for name in self.clients if name != "admin"])
+            capability = {"kind": self.random.choice(KINDS).replace(".", "/")}
+            kind = self.random.choice(("capability.grant", "capability.revoke"))
+            client.say(kind, {"recipient": whom, "capabilities": [capability]})
+        elif self.random.random() < 0.1 and client.accepted:
+            named = self.random.choice(list(client.accepted))
+            client.end(named)
+        else:
+            client.say(self.random.choice(KINDS), {"method": "tools/call"})
+
+    # --- what must hold ---
+
+    def _round(self) -> None:
+        """Everything that is on its way arrives."""
+        self.now += 1_000_000
+        self.journal.commit(1_000)
+        self.journal.answer(1_000)
+        for client in self.clients.values():
+            self.receive(client, 1_000)
+            if client.seat is None:
+                self.connect(client)
+            self.send(client, 1_000)
+
+    def settle(self) -> None:
+        """Bring everybody back, let everything arrive, and check what must hold then."""
+        for client in self.clients.values():
+            if client.seat is None or client.seat.closed is not None:
+                self.connect(client)
+        quiet = 0
+        for _ in range(1_000):
+            self._round()
+            done = all(each.caught_up and not each.unaccepted for each in self.clients.values())
+            quiet = quiet + 1 if done else 0
+            if quiet == QUIET_ROUNDS:
+                break
+        else:
+            raise AssertionError("somebody waits for good")
+        kept = self.file.ever
+        ids = {envelope_id for _, envelope_id in kept}
+        assert len(ids) == len(kept), "something was accepted twice"
+        for client in self.clients.values():
+            begun = client.begun
+            if client.gaps and client.read:
+                # What was forgotten before the first page was read belongs to the gap.
+                begun = client.read[0][0] - 1
+            expected = [each for each in kept if each[0] > begun]
+            assert client.read == expected, f"{client.name} lacks something"
+            assert not ids & client.refused, "what was refused was kept"
