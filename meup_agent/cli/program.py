@@ -14,11 +14,7 @@ import typer
 from typer.main import get_command
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.audit.command import audit
-from meup_agent.cli.call import call
-from meup_agent.cli.chat import chat
-from meup_agent.cli.demo.command import demo
-from meup_agent.cli.doctor import doctor
+from meup_agent.cli.commands import Commands
 from meup_agent.cli.failures import (
     DEBUG_VARIABLE,
     Failure,
@@ -26,47 +22,13 @@ from meup_agent.cli.failures import (
     debugging,
     sentence_for,
 )
-from meup_agent.cli.flags import Command, Group
-from meup_agent.cli.fulfill import fulfill
-from meup_agent.cli.gateway import gateway
-from meup_agent.cli.grant import grant
-from meup_agent.cli.invite import invite
-from meup_agent.cli.kick import kick
-from meup_agent.cli.propose import propose
-from meup_agent.cli.reject import reject
-from meup_agent.cli.revoke import revoke
-from meup_agent.cli.run import run as run_agent
-from meup_agent.cli.tail import tail
-from meup_agent.cli.token import token
-from meup_agent.cli.tools import tools
-from meup_agent.cli.who import who
-from meup_agent.cli.withdraw import withdraw
 from meup_agent.errors import MeupError
 
 app = typer.Typer(
     name="meup",
-    cls=Group,
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("audit", cls=Command)(audit)
-app.command("call", cls=Command)(call)
-app.command("chat", cls=Command)(chat)
-app.command("demo", cls=Command)(demo)
-app.command("doctor", cls=Command)(doctor)
-app.command("fulfill", cls=Command)(fulfill)
-app.command("gateway", cls=Command)(gateway)
-app.command("grant", cls=Command)(grant)
-app.command("invite", cls=Command)(invite)
-app.command("kick", cls=Command)(kick)
-app.command("propose", cls=Command)(propose)
-app.command("reject", cls=Command)(reject)
-app.command("revoke", cls=Command)(revoke)
-app.command("run", cls=Command)(run_agent)
-app.command("tail", cls=Command)(tail)
-app.add_typer(token)
-app.command("tools", cls=Command)(tools)
-app.command("who", cls=Command)(who)
-app.command("withdraw", cls=Command)(withdraw)
 
 WIDE_ENOUGH: Final = 60
 """Columns from which on a help is shown in frames; narrower ones would cut the options' names."""
