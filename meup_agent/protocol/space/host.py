@@ -314,16 +314,16 @@ class SpaceHost:
             case Tell(participant, draft):
                 self._tell(participant, draft)
             case Remove(participant, code, reason):
-                self.journal.after(partial(self._remove, participant, code, reason))
+                member = self._members.get(participant)
+                if member is not None:
+                    self.journal.after(partial(self._remove, member, code, reason))
             case Admit(participant, token_sha256):
                 self.journal.after(partial(self._doors.admit, participant, token_sha256))
 
-    def _remove(self, participant: str, code: int, reason: str) -> None:
+    def _remove(self, member: Member, code: int, reason: str) -> None:
         """Close a member's connection, and do not wait for its end to take it out."""
-        member = self._members.get(participant)
-        if member is not None:
-            member.close(code, reason)
-            self.leave(member)
+        member.close(code, reason)
+        self.leave(member)
 
     def _repeated(self, first: Entry, answer: Answer) -> None:
         """Tell the sender alone under which number its envelope was accepted before."""

@@ -188,7 +188,7 @@ class Space:
         return self.check_new(checked) or self.accept(checked)
 
     def check(self, participant: str, frame: bytes, dialect: str) -> Arrival | Refused | Dropped:
-        """Decide whether a frame is let through; changes nothing that others could notice.
+        """Decide whether a frame can be from its sender; changes nothing that others could notice.
 
         Args:
             participant: Who sent it, as the token told; what the frame says of its sender is only
@@ -216,17 +216,19 @@ class Space:
         if arrival.envelope.kind == kinds.MCP_RESPONSE and self._rpc_ids is not None:
             envelope = self._rpc_ids.heard(arrival.envelope, arrival.payload)
             arrival = arrival._replace(envelope=envelope)
-        return self._refused(participant, arrival) or arrival
+        return self._not_from(participant, arrival) or arrival
 
     def check_new(self, arrival: Arrival) -> Refused | None:
         """Decide about what :meth:`check` let through, if the same was not accepted before.
 
-        What manages a space cannot be carried out twice: where it is sent again, since its sender
-        does not know that it was accepted, it is not to be asked whether it could.
+        What is sent again, since its sender does not know that it was accepted, is not to be asked
+        whether it could be accepted now: a grant cannot be made twice, and what was allowed may
+        have been revoked since.
         """
-        if arrival.envelope.kind in MANAGING:
+        refused = self._refused(arrival.envelope.sender, arrival)
+        if refused is None and arrival.envelope.kind in MANAGING:
             return self._management.check(arrival.envelope, arrival.payload)
-        return None
+        return refused
 
     def accept(self, arrival: Arrival) -> Accepted:
         """Let an envelope that was checked take effect.
@@ -318,7 +320,7 @@ class Space:
             return False
         return self._held[participant].allow(kind, payload)
 
-    def _refused(self, participant: str, arrival: Arrival) -> Refused | None:
+    def _not_from(self, participant: str, arrival: Arrival) -> Refused | None:
         envelope = arrival.envelope
         if envelope.sender != participant:
             return refusal(
@@ -342,6 +344,10 @@ class Space:
                 f"{arrival.kind_as_sent!r} comes only from the gateway",
                 about=envelope.id,
             )
+        return None
+
+    def _refused(self, participant: str, arrival: Arrival) -> Refused | None:
+        envelope = arrival.envelope
         if not self._may(participant, arrival):
             return refusal(
                 participant,

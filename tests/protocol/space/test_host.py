@@ -191,21 +191,62 @@ def test_those_whom_an_envelope_names_get_it_first() -> None:
     assert order == ["dave", "bob", "alice", "carol"]
 
 
-@pytest.mark.rule("6.resume.order")
-def test_nothing_is_told_to_a_newer_connection_before_its_welcome() -> None:
-    file = File()
-    journal = LateJournal(file, lambda: 1)
+def late(*names: str) -> tuple[SpaceHost, LateJournal]:
+    """A space whose journal keeps what it is given when it is told to."""
+    journal = LateJournal(File(), lambda: 1)
+    ids = count(1)
     host = SpaceHost(
         "demo",
-        participants={"alice": member_capabilities([])},
+        participants={name: member_capabilities([]) for name in names},
         journal=journal,
-        new_id=lambda: "g",
+        new_id=lambda: f"g{next(ids)}",
         now=lambda: 1,
         counters=Counters(),
     )
+    return host, journal
+
+
+@pytest.mark.rule("6.resume.order")
+def test_nothing_is_told_to_a_newer_connection_before_its_welcome() -> None:
+    host, journal = late("alice")
     older, newer = Seat("alice", None, "meup/v0.1"), Seat("alice", None, "meup/v0.1")
     host.join(older)
     host.receive(older, chat("alice"))  # is refused, when what came before is kept
     host.join(newer)
     journal.commit(10)
-    assert [json.loads(frame)["kind"] for frame in newer.wire][:1] == ["system.welcome"]
+    assert json.loads(newer.wire[0])["kind"] == "system.welcome"
+
+
+@pytest.mark.rule("3.manage.kick")
+def test_who_is_removed_and_at_once_invited_again_keeps_the_new_connection() -> None:
+    host, journal = late("alice", "lead")
+    host.admit("lead", member_capabilities([{"kind": "space/*"}]))
+
+    def manage(kind: str) -> None:
+        said: dict[str, Any] = {"protocol": "meup/v0.1", "id": kind, "from": "lead", "kind": kind}
+        said["payload"] = {"participant_id": "alice"}
+        host.receive_as("lead", json.dumps(said).encode(), "meup/v0.1")
+
+    older, newer = Seat("alice", None, "meup/v0.1"), Seat("alice", None, "meup/v0.1")
+    host.join(older)
+    manage("space.kick")
+    manage("space.invite")
+    host.join(newer)
+    journal.commit(10)
+    assert older.closed is not None
+    assert newer.closed is None
+    assert host.member("alice") is newer
+
+
+@pytest.mark.rule("6.resume.once")
+def test_what_was_accepted_is_so_when_it_is_sent_again_whatever_was_revoked_since() -> None:
+    host, (alice,) = host_with("alice")
+    answers: list[Any] = []
+    host.receive_as("alice", chat("alice"), "meup/v0.1", answers.append)
+    host.admit("alice", member_capabilities([]))
+    host.receive_as("alice", chat("alice"), "meup/v0.1", answers.append)
+    host.receive_as("alice", chat("alice", 2), "meup/v0.1", answers.append)
+    first, again, new = answers
+    assert first.seq == again.seq
+    assert new.code == "capability_violation"
+    assert len(alice.frames) == 2  # and the second for alice alone
