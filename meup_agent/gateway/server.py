@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -16,6 +16,7 @@ from meup_agent.gateway.edge import listening
 from meup_agent.gateway.edge.connection import Connection
 from meup_agent.gateway.edge.handshake import read_handshake
 from meup_agent.gateway.edge.not_listening import not_listening
+from meup_agent.gateway.edge.tls_handshakes import briefly_told
 from meup_agent.gateway.encryption import check_encrypted, server_context
 from meup_agent.gateway.hub import Hub, wall_clock
 from meup_agent.gateway.journal.keeping import kept
@@ -234,23 +235,24 @@ async def serve(
         ConfigurationError: The address cannot be listened at, the journal's file cannot be used, or
             the configuration is wrong.
     """
-    async with kept(config.journal, wall_clock) as journal:
-        gateway = RunningGateway(config, journal)
-        await gateway.listen(
-            config.host if host is None else host, config.port if port is None else port
-        )
-        log.info("listening at %s", gateway.url)
-        try:
-            if config.http is not None:
-                check_encrypted(config, config.http.host)
-                # Loaded only where it is wanted: a web framework takes its time.
-                from meup_agent.gateway.edge.asgi.port import HttpPort
+    with nullcontext() if config.tls is None else briefly_told():
+        async with kept(config.journal, wall_clock) as journal:
+            gateway = RunningGateway(config, journal)
+            await gateway.listen(
+                config.host if host is None else host, config.port if port is None else port
+            )
+            log.info("listening at %s", gateway.url)
+            try:
+                if config.http is not None:
+                    check_encrypted(config, config.http.host)
+                    # Loaded only where it is wanted: a web framework takes its time.
+                    from meup_agent.gateway.edge.asgi.port import HttpPort
 
-                http = HttpPort(gateway, config.http, config.tls, config.limits)
-                await http.listen()
-                gateway.http = http
-                log.info("listening at %s for HTTP", http.url)
-            yield gateway
-        finally:
-            await gateway.stop()
-            log.info("stopped listening at %s", gateway.url)
+                    http = HttpPort(gateway, config.http, config.tls, config.limits)
+                    await http.listen()
+                    gateway.http = http
+                    log.info("listening at %s for HTTP", http.url)
+                yield gateway
+            finally:
+                await gateway.stop()
+                log.info("stopped listening at %s", gateway.url)

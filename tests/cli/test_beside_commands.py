@@ -14,12 +14,15 @@ import pytest
 from meup_agent import Fulfilled, Outcome, Rejected, Space, Withdrawn
 from meup_agent.cli import exit_codes
 from meup_agent.cli.program import run
-from meup_agent.gateway.config import HttpConfig
+from meup_agent.gateway.config import HttpConfig, TlsConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.embedded_config import embedded_config
 from tests.cli.conftest import Done
-from tests.cli.processes import running
+from tests.cli.processes import meup, running
 from tests.cli.stage import ESCAPED, HOSTILE, PARTICIPANTS, Stage, on_stage
+from tests.programs import ROOT
+
+CERTIFICATE = ROOT / "tests" / "transport" / "localhost.pem"
 
 Beside = Callable[..., Done]
 
@@ -229,3 +232,22 @@ def test_nobody_approves_their_own(stage: Stage, beside: Beside) -> None:
     assert "nobody approves their own" in done.err
     assert beside("withdraw", proposed.id, participant="paula").code == 0
     proposed.outcome()
+
+
+def test_https_trusts_what_the_machine_trusts() -> None:
+    tls = TlsConfig(CERTIFICATE, CERTIFICATE)
+    config = replace(embedded_config("demo", PARTICIPANTS), http=HttpConfig(port=0), tls=tls)
+    with Gateway(config=config).in_thread() as gateway:
+        where = {
+            "MEUP_HTTP": gateway.http_url,
+            "MEUP_TOKEN": gateway.token(next(iter(PARTICIPANTS))),
+        }
+        stranger = meup("audit", variables=where)
+        assert stranger.returncode == exit_codes.NO_CONNECTION
+        assert "CERTIFICATE_VERIFY_FAILED" in stranger.stderr
+        known = meup("audit", variables={**where, "SSL_CERT_FILE": str(CERTIFICATE)})
+        assert (known.returncode, known.stderr) == (exit_codes.OK, "")
+        plain = {**where, "MEUP_HTTP": gateway.http_url.replace("https", "http")}
+        lost = meup("audit", variables=plain)
+        assert lost.returncode == exit_codes.NO_CONNECTION
+        assert lost.stderr.endswith("; check --http or MEUP_HTTP, and its http or https\n")

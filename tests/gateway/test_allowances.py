@@ -5,7 +5,7 @@ import ssl
 from dataclasses import replace
 from typing import Any
 
-import anyio
+import anyio.lowlevel
 import pytest
 from websockets.exceptions import InvalidStatus
 
@@ -319,6 +319,20 @@ async def test_plain_words_at_a_tls_port_are_not_understood() -> None:
         writer.write(b"GET /ws?space=demo HTTP/1.1\r\nHost: x\r\n\r\n")
         with anyio.fail_after(10):
             assert b"HTTP" not in await reader.read()
+
+
+async def test_who_leaves_in_the_middle_of_a_tls_handshake_is_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with Gateway(config=with_tls()) as gateway:
+        async with raw(gateway):
+            pass
+        with anyio.fail_after(10):
+            while not any("TLS" in record.getMessage() for record in caplog.records):
+                await anyio.lowlevel.checkpoint()
+    (line,) = [record for record in caplog.records if "handshake" in record.getMessage()]
+    assert (line.levelno, line.exc_info) == (logging.INFO, None)
 
 
 async def test_tls_handshake_that_never_comes_is_not_waited_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
@@ -183,6 +184,8 @@ async def open_http(where: HttpAddress) -> AsyncGenerator[HttpSpace]:
         timeout=ANSWER_SECONDS,
         # The environment's proxies would read the token.
         trust_env=False,
+        # What this machine trusts, as for WebSocket; SSL_CERT_FILE counts.
+        verify=ssl.create_default_context() if where.url.startswith("https:") else True,
     ) as client:
         me = await _ask(client, "GET", "/me")
         space = HttpSpace(client, me)
@@ -215,7 +218,8 @@ async def _ask(client: httpx.AsyncClient, method: str, path: str, **more: Any) -
         why = str(error) or type(error).__name__
         code = exit_codes.UNKNOWN if method == "POST" else exit_codes.NO_CONNECTION
         also = ", so it may have been said" if method == "POST" else ""
-        raise Failure(f"the gateway did not answer ({why}){also}", code) from error
+        advice = "" if method == "POST" else "; check --http or MEUP_HTTP, and its http or https"
+        raise Failure(f"the gateway did not answer ({why}){also}{advice}", code) from error
     if response.status_code != 200:
         _refuse(response)
     try:

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from meup_agent import ConfigurationError
 from meup_agent.gateway.config import HttpConfig, TlsConfig
@@ -26,6 +28,20 @@ def test_it_speaks_tls_as_the_other_port_does() -> None:
         assert url.startswith("https://")
         answer = httpx.get(f"{url}/healthz", verify=trusted, trust_env=False)
         assert answer.json() == {"status": "ok"}
+
+
+def test_who_dials_it_for_websocket_is_told_of_the_right_port(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    dialled = api.gateway.http_url.replace("http", "ws")
+    with pytest.raises(InvalidStatus) as raised:
+        connect(f"{dialled}/ws?space=demo", additional_headers=api.header("alice"), proxy=None)
+    response = raised.value.response
+    assert response.status_code == 400
+    assert response.body is not None
+    assert api.gateway.url in response.body.decode()
+    # Uvicorn says to install what speaks WebSocket.
+    assert not [each for each in caplog.records if each.name.startswith("uvicorn")]
 
 
 def test_without_tls_it_listens_on_this_machine_only() -> None:

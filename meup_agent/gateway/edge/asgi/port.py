@@ -13,11 +13,14 @@ from typing import Any, Final
 
 import h11
 import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from meup_agent.gateway.config import HttpConfig, Limits, TlsConfig
 from meup_agent.gateway.edge.asgi.app import http_app
+from meup_agent.gateway.edge.asgi.problems import BAD_REQUEST
 from meup_agent.gateway.edge.asgi.served import Served
 from meup_agent.gateway.edge.not_listening import not_listening
 from meup_agent.gateway.encryption import server_context
@@ -42,7 +45,7 @@ class HttpPort:
         self._where = where
         self._tls = tls
         config = uvicorn.Config(
-            _dated(http_app(lambda: served)),
+            _dated(_http_only(http_app(lambda: served), served)),
             http=_protocol(limits.handshake_timeout),
             ws="none",
             lifespan="off",
@@ -138,6 +141,19 @@ def _dated(app: ASGIApp) -> ASGIApp:
     return dated
 
 
+def _http_only(app: ASGIApp, served: Served) -> ASGIApp:
+    """The application, without WebSocket: who dials the wrong port is told of the right one."""
+
+    async def http_only(scope: Scope, receive: Receive, send: Send) -> None:
+        if Headers(scope=scope).get("upgrade", "").lower() == "websocket":
+            said = f"this port is for HTTP; the gateway's port for WebSocket is {served.hub.url}"
+            await PlainTextResponse(said, BAD_REQUEST)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return http_only
+
+
 def _protocol(seconds: float) -> type[H11Protocol]:
     """HTTP, for callers who say what they want within a time, header by header."""
 
@@ -158,6 +174,10 @@ def _protocol(seconds: float) -> type[H11Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             self._done_waiting()
             super().connection_lost(exc)
+
+        def _unsupported_upgrade_warning(self) -> None:
+            # Uvicorn would say in the log to install what takes WebSocket; see _http_only.
+            pass
 
         def _done_waiting(self) -> None:
             if self._late is not None:
