@@ -18,7 +18,7 @@ from typing import Any
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.host import SpaceHost
-from meup_agent.protocol.space.journal import Entry, Fact, Recovered
+from meup_agent.protocol.space.journal import Entry, Fact, Journal, Recovered
 from meup_agent.protocol.space.listeners import Form
 from meup_agent.protocol.space.standing import member_capabilities
 
@@ -30,6 +30,7 @@ KINDS = ("chat", "mcp.request", "mcp.proposal")
 ADMIN: list[dict[str, Any]] = [{"kind": "*"}]
 MEMBER = [{"kind": kind.replace(".", "/")} for kind in KINDS]
 
+MANY_ROUNDS = 1_000
 QUIET_ROUNDS = 50
 """After which the last page has come to everybody, too."""
 
@@ -304,8 +305,11 @@ class Hosted:
         self.clients = {each.name: each for each in (admin, *others)}
         self.journal, self.host = self._started()
 
-    def _started(self) -> tuple[LateJournal, SpaceHost]:
-        journal = LateJournal(self.file, lambda: self.now)
+    def _opened(self) -> Journal:
+        return LateJournal(self.file, lambda: self.now)
+
+    def _started(self) -> tuple[Journal, SpaceHost]:
+        journal = self._opened()
         host = SpaceHost(
             "demo",
             participants={
@@ -329,13 +333,13 @@ class Hosted:
             case "kill":
                 self.kill()
             case "forget" if self.forgets:
-                self.journal.forget(self.random.randrange(len(self.file.entries) + 1))
+                self._late.forget(self.random.randrange(len(self.file.entries) + 1))
             case "cut":
                 self.cut(client)
             case "commit":
-                self.journal.commit(self.random.randrange(6))
+                self.commit(self.random.randrange(6))
             case "answer":
-                self.journal.answer(self.random.randrange(3))
+                self.answer(self.random.randrange(3))
             case "connect" if client.seat is None or self.random.random() < 0.1:
                 self.connect(client)
             case "send":
@@ -347,9 +351,22 @@ class Hosted:
             case _:
                 pass
 
+    @property
+    def _late(self) -> LateJournal:
+        assert isinstance(self.journal, LateJournal)
+        return self.journal
+
+    def commit(self, at_most: int) -> None:
+        """The disk keeps so much of what it was given."""
+        self._late.commit(at_most)
+
+    def answer(self, at_most: int) -> None:
+        """The disk hands over so many of the pages that it was asked for."""
+        self._late.answer(at_most)
+
     def kill(self) -> None:
         """The process is gone, with what was not committed; another one starts."""
-        self.journal.dead = True
+        self._late.dead = True
         for client in self.clients.values():
             client.lose()
         self.journal, self.host = self._started()
@@ -402,31 +419,35 @@ class Hosted:
 
     # --- what must hold ---
 
-    def _round(self) -> None:
-        """Everything that is on its way arrives."""
+    def settle(self) -> None:
+        """Bring everybody back, let everything arrive, and check what must hold then."""
+        quiet = 0
+        for _ in range(MANY_ROUNDS):
+            self.commit(1_000)
+            self.answer(1_000)
+            self.go_round()
+            quiet = quiet + 1 if self.is_quiet else 0
+            if quiet == QUIET_ROUNDS:
+                break
+        self.check()
+
+    def go_round(self) -> None:
+        """Everything that is on its way between the gateway and the others arrives."""
         self.now += 1_000_000
-        self.journal.commit(1_000)
-        self.journal.answer(1_000)
         for client in self.clients.values():
             self.receive(client, 1_000)
-            if client.seat is None:
+            if client.seat is None or client.seat.closed is not None:
                 self.connect(client)
             self.send(client, 1_000)
 
-    def settle(self) -> None:
-        """Bring everybody back, let everything arrive, and check what must hold then."""
-        for client in self.clients.values():
-            if client.seat is None or client.seat.closed is not None:
-                self.connect(client)
-        quiet = 0
-        for _ in range(1_000):
-            self._round()
-            done = all(each.caught_up and not each.unaccepted for each in self.clients.values())
-            quiet = quiet + 1 if done else 0
-            if quiet == QUIET_ROUNDS:
-                break
-        else:
-            raise AssertionError("somebody waits for good")
+    @property
+    def is_quiet(self) -> bool:
+        """Whether everybody has read what it missed, and knows what became of what it said."""
+        return all(each.caught_up and not each.unaccepted for each in self.clients.values())
+
+    def check(self) -> None:
+        """Check what must hold when everything has come to an end."""
+        assert self.is_quiet, "somebody waits for good"
         kept = self.file.ever
         ids = {envelope_id for _, envelope_id in kept}
         assert len(ids) == len(kept), "something was accepted twice"
