@@ -246,7 +246,7 @@ def test_https_trusts_what_the_machine_trusts() -> None:
         assert stranger.returncode == exit_codes.NO_CONNECTION
         assert "CERTIFICATE_VERIFY_FAILED" in stranger.stderr
         known = meup("audit", variables={**where, "SSL_CERT_FILE": str(CERTIFICATE)})
-        assert (known.returncode, known.stderr) == (exit_codes.OK, "")
+        assert (known.returncode, known.stderr) == (exit_codes.OK, "meup: 0 proposals\n")
         plain = {**where, "MEUP_HTTP": gateway.http_url.replace("https", "http")}
         lost = meup("audit", variables=plain)
         assert lost.returncode == exit_codes.NO_CONNECTION
