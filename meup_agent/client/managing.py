@@ -167,8 +167,8 @@ async def _manage(
         await checkpoint()
         return said  # nobody will say that it was taken
     with (
-        session.told_of(said.id, answer),
-        session.place_given_free(parent_in(session)),
+        session.watchers.told_of(said.id, answer),
+        session.exchanges.place_given_free(parent_in(session)),
         anyio.move_on_after(timeout),
     ):
         await answer.came.wait()

@@ -37,7 +37,10 @@ async def present(session: Session, participant: str, *, timeout: float | None) 
     with anyio.move_on_after(timeout):
         while (found := _find(session, participant)) is None:
             coming = _Coming(session, participant)
-            with session.listening(coming), session.place_given_free(parent_in(session)):
+            with (
+                session.watchers.listening(coming),
+                session.exchanges.place_given_free(parent_in(session)),
+            ):
                 await coming.came.wait()
         await checkpoint()
         return found

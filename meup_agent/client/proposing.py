@@ -65,7 +65,7 @@ class OwnProposal:
             NotSent: It never left.
             OutcomeUnknown: It was sent, and no answer can arrive.
         """
-        ending = self._left or await self._session.ending(
+        ending = self._left or await self._session.exchanges.ending(
             self._key, parent=parent_in(self._session)
         )
         if isinstance(ending, Withdrawn):
@@ -107,16 +107,16 @@ class OwnProposal:
         Args:
             reason: The reason code that the others see.
         """
-        self._session.give_up(
+        self._session.exchanges.give_up(
             self._key, Cause(str(reason), self._session.me, at=self._session.now())
         )
         await checkpoint()
 
     def leave(self) -> None:
         """Its block is left: withdraw it if it is undecided."""
-        self._session.give_up(self._key, cause_of_leaving(self._session))
-        self._left = self._session.ended(self._key)
-        self._session.forget(self._key)
+        self._session.exchanges.give_up(self._key, cause_of_leaving(self._session))
+        self._left = self._session.exchanges.ended(self._key)
+        self._session.exchanges.forget(self._key)
 
 
 @asynccontextmanager
@@ -169,7 +169,7 @@ async def propose(
         sender=session.me,
         to=to,
     )
-    key = await session.open(
+    key = await session.exchanges.open(
         envelope,
         timeout=ttl,
         parent=parent_in(session),

@@ -62,7 +62,7 @@ async def request(
         correlation=(fulfills.id,) if fulfills is not None else (),
     )
     parent = parent_in(session)
-    key = await session.open(
+    key = await session.exchanges.open(
         envelope,
         timeout=timeout,
         parent=parent,
@@ -77,12 +77,12 @@ async def request(
 async def ending_or_give_up(session: Session, key: Key, parent: Key | None) -> Ending:
     """Wait for the end of an exchange; leaving early gives it up."""
     try:
-        ending = await session.ending(key, parent=parent)
+        ending = await session.exchanges.ending(key, parent=parent)
         if isinstance(ending, Withdrawn):
             # Our own handler was cancelled, and its cancel scope has the last word.
             await checkpoint_if_cancelled()
         return ending
     finally:
-        if session.ended(key) is None:
-            session.give_up(key, cause_of_leaving(session))
-        session.forget(key)
+        if session.exchanges.ended(key) is None:
+            session.exchanges.give_up(key, cause_of_leaving(session))
+        session.exchanges.forget(key)

@@ -431,7 +431,7 @@ class Space:
         included. A watcher that is slower than the space misses the oldest, and ``missed``
         counts them.
         """
-        return self._session.watch()
+        return self._session.watchers.watch()
 
 
 def _names(names: str | Iterable[str]) -> tuple[str, ...]:

@@ -137,7 +137,7 @@ class ToolLists:
             return known.tools()
         if not self._listens:
             self._listens = True
-            self._session.listen(self)
+            self._session.watchers.listen(self)
         deadline = math.inf if timeout is None else self._session.now() + timeout
         if not begins_more(self._session):
             # What its handler must not begin is not begun for it by others.
@@ -243,7 +243,7 @@ class ToolLists:
         fetch.waiting += 1
         try:
             with anyio.CancelScope(deadline=deadline):
-                with self._session.place_given_free(parent_in(self._session)):
+                with self._session.exchanges.place_given_free(parent_in(self._session)):
                     await fetch.done.wait()
         finally:
             fetch.waiting -= 1

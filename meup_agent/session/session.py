@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +19,6 @@ from meup_agent.errors import (
     UsageError,
     WrongParticipant,
 )
-from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import encode, spoken
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import (
@@ -34,13 +32,13 @@ from meup_agent.protocol.exchange import (
     Send,
     Start,
     Unsend,
-    Wait,
     Wake,
 )
 from meup_agent.protocol.limits import check_frame
-from meup_agent.protocol.outcomes import Ending, Unsent
 from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.session.clock import loop_clock
+from meup_agent.session.dropping import Dropped
+from meup_agent.session.exchanges import Exchanges
 from meup_agent.session.groups import background_tasks
 from meup_agent.session.joining import Welcomed, join_frame
 from meup_agent.session.line import Line
@@ -48,15 +46,13 @@ from meup_agent.session.link import Link
 from meup_agent.session.outbox import Outbox
 from meup_agent.session.settings import Settings
 from meup_agent.session.telling import Events
-from meup_agent.session.timeouts import checked_timeout
 from meup_agent.session.timer import Timer
-from meup_agent.session.waits import Waits
-from meup_agent.session.watcher import Watcher
+from meup_agent.session.watcher import Watchers
 from meup_agent.transport.base import DIALECT_HEADER, LAST_SEEN_HEADER, RESUME_HEADER
 from meup_agent.transport.loops import Wakeup
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
     from typing import Self
 
     from anyio.abc import TaskGroup
@@ -65,7 +61,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Effect
     from meup_agent.session.link import Token
-    from meup_agent.session.settings import Handlers, Listener
+    from meup_agent.session.settings import Handlers
     from meup_agent.transport.base import Connector
 
 log = logging.getLogger("meup_agent.session")
@@ -121,17 +117,27 @@ class Session(AsyncContextManagerMixin):
             wall_clock=lambda: datetime.now(UTC),
         )
         self.outbox = Outbox()
-        self.counters: Counter[str] = Counter()
+        self.watchers: Final = Watchers()
+        """Those who are handed every envelope."""
+        self._dropped = Dropped(self.events, self.watchers.ask_about)
+        self.counters: Final = self._dropped.counters
         """What was dropped and why, by the exchange table's codes."""
-        self._waits = Waits(self.events, self.now)
+        self.exchanges: Final = Exchanges(
+            self.table,
+            self.outbox,
+            apply=self.apply,
+            events=self.events,
+            now=self.now,
+            check_sayable=self._check_sayable,
+            check_present=self._check_present,
+        )
+        """Our own exchanges, and who waits for them."""
         self._welcomed = Wakeup()
         self._timer = Timer(self.table.next_deadline, self._tick)
         self._failure: TransportError | None = None
         self._presence = anyio.CancelScope(shield=True)
         self._tasks: TaskGroup | None = None
         self._over = ""
-        self._watchers: set[Listener] = set()
-        self._asked: set[str] = set()
         self.connections = 0
         """Connections that have welcomed us."""
         self._link = Link(
@@ -155,7 +161,7 @@ class Session(AsyncContextManagerMixin):
                 caught_up=lambda: self.table.caught_up,
                 left=self._left,
                 lost=self._lost,
-                invalid=self._invalid,
+                invalid=self._dropped.invalid,
                 unsayable=self._unsayable,
             ),
             backoff=self._settings.backoff,
@@ -243,7 +249,7 @@ class Session(AsyncContextManagerMixin):
             self.connections += 1
             self.events.connected(self.table.me, self._where, envelope.protocol)
         self.apply(effects)
-        for watcher in self._watchers:
+        for watcher in self.watchers.listeners:
             watcher.put(envelope)
         if not welcomed:
             return None
@@ -266,12 +272,6 @@ class Session(AsyncContextManagerMixin):
 
     def _lost(self) -> None:
         self.apply(self.table.connection_lost(self.now()))
-
-    def _invalid(self, error: InvalidEnvelope) -> None:
-        self.counters[error.problem] += 1
-        if self.events.observers:
-            self.events.invalid(error)
-        log.warning("left out a frame from the gateway: %s", error)
 
     def _unsayable(self, envelope_id: str, words: str) -> None:
         """It has no wire form, or the gateway would rather close the connection than take it."""
@@ -302,11 +302,11 @@ class Session(AsyncContextManagerMixin):
                 case Wake():
                     # Nobody waits for it, so it is not sent again after a loss.
                     self.outbox.remove(effect.key.id)
-                    self._waits.end(effect.key, effect.ending)
+                    self.exchanges.end(effect.key, effect.ending)
                 case Progressed():
-                    self._waits.progressed(effect)
+                    self.exchanges.progressed(effect)
                 case Drop():
-                    self._dropped(effect)
+                    self._dropped.drop(effect)
                 case CaughtUp():
                     self._caught_up(effect)
         self._timer.watch()
@@ -315,22 +315,6 @@ class Session(AsyncContextManagerMixin):
         gap = "" if effect.gap is None else ", and the gateway does not know all of it any more"
         log.info("away for %.1f s: %d envelopes were missed%s", effect.seconds, effect.missed, gap)
         self.events.resumed(effect)
-
-    def _dropped(self, drop: Drop) -> None:
-        self.counters[drop.why] += 1
-        envelope = drop.envelope
-        if self.events.observers:
-            self.events.dropped(drop)
-        if drop.expected or not self._asked.isdisjoint(envelope.correlation):
-            return
-        log.warning(
-            "dropped %r %r from %r: %s%s",
-            envelope.kind[:64],
-            envelope.id[:64],
-            envelope.sender[:64],
-            drop.why,
-            _said(envelope) if envelope.kind == kinds.SYSTEM_ERROR else "",
-        )
 
     # --- what handlers and clients use ---
 
@@ -343,99 +327,6 @@ class Session(AsyncContextManagerMixin):
     def dialect(self) -> str:
         """What the gateway speaks, by the first welcome of its latest connection."""
         return self._dialect
-
-    async def open(
-        self,
-        opening: Envelope,
-        *,
-        timeout: float | None,
-        parent: Key | None = None,
-        wait: Wait = Wait.ADDRESSED,
-        idempotent: bool = False,
-        fulfills: ProposalKey | None = None,
-        on_progress: Callable[[Progressed], None] | None = None,
-    ) -> Key:
-        """Begin a request or proposal of ours; see :meth:`ExchangeTable.open`.
-
-        Args:
-            opening: The request or proposal.
-            timeout: Seconds until the wait ends by itself.
-            parent: The handler that it is part of.
-            wait: Which rejection ends the wait for a proposal.
-            idempotent: Send it again after a reconnect.
-            fulfills: The proposal that it carries out.
-            on_progress: Told of each progress; must return at once.
-
-        Raises:
-            AlreadyInProgress: Somebody is fulfilling that proposal already.
-            AlreadyDecided: That proposal is no longer pending.
-            NotExpressible: Our dialect has no words for it.
-            NotSent: There is no connection any more, and there will be none.
-            UsageError: It is larger, or nests deeper, than anybody takes; or the timeout is none.
-        """
-        timeout = checked_timeout(timeout)
-        self._check_sayable(opening)
-        now = self.now()
-        if self.outbox.is_full:
-            with anyio.move_on_after(timeout):
-                await self.outbox.room()
-        if self._over:
-            raise NotSent(f"the {opening.kind} was not sent: {self._over}")
-        key, effects = self.table.open(
-            opening,
-            now=now,
-            deadline=None if timeout is None else now + timeout,
-            parent=parent,
-            wait=wait,
-            idempotent=idempotent,
-            fulfills=fulfills,
-        )
-        self._waits.begin(key, opening.kind, now, on_progress)
-        if self.events.observers:
-            self.events.began(opening, parent)
-        self.apply(effects)
-        return key
-
-    def _check_sayable(self, said: Envelope) -> None:
-        """Raise what its caller can still act on; later there is only the log."""
-        try:
-            check_frame(encode(said, self._dialect))
-        except InvalidEnvelope as error:
-            raise UsageError(f"the {said.kind} cannot be sent: {error}") from None
-
-    async def ending(self, key: Key, *, parent: Key | None = None) -> Ending:
-        """Wait until an exchange of ours has ended; the handler that waits gives its place free."""
-        if key not in self._waits:
-            return Unsent("the exchange is not open")
-        ending = self._waits.ended(key)
-        if ending is None:
-            with self.place_given_free(parent):
-                ending = await self._waits.ending(key)
-        return ending
-
-    @contextmanager
-    def place_given_free(self, parent: Key | None) -> Generator[None]:
-        """What a handler waits for in the block keeps no other handler from running."""
-        if parent is None:
-            yield
-            return
-        self.apply(self.table.awaits(parent, 1, self.now()))
-        try:
-            yield
-        finally:
-            self.apply(self.table.awaits(parent, -1, self.now()))
-
-    def ended(self, key: Key) -> Ending | None:
-        """How an exchange of ours ended; ``None`` while it is open."""
-        return self._waits.ended(key)
-
-    def give_up(self, key: Key, cause: Cause) -> None:
-        """Stop waiting: withdraw or cancel it if it is still open."""
-        self.apply(self.table.give_up(key, cause, self.now()))
-
-    def forget(self, key: Key) -> None:
-        """Nobody will ask for the ending any more."""
-        self._waits.forget(key)
 
     def reject(self, proposal: ProposalKey, reason: str) -> Envelope:
         """Say no to somebody's proposal; the reject."""
@@ -480,11 +371,21 @@ class Session(AsyncContextManagerMixin):
             NotSent: As :meth:`say`.
             UsageError: As :meth:`say`.
         """
-        if self._over:
-            raise NotSent(f"the {kind} was not sent: {self._over}")
+        self._check_present(kind)
         trial = draft(kind, payload, id=new_id(), sender=self.me, to=to, correlation=correlation)
         self._check_sayable(trial)
         return trial
+
+    def _check_present(self, kind: str) -> None:
+        if self._over:
+            raise NotSent(f"the {kind} was not sent: {self._over}")
+
+    def _check_sayable(self, said: Envelope) -> None:
+        """Raise what its caller can still act on; later there is only the log."""
+        try:
+            check_frame(encode(said, self._dialect))
+        except InvalidEnvelope as error:
+            raise UsageError(f"the {said.kind} cannot be sent: {error}") from None
 
     def returned(self, key: Key, result: Any) -> None:
         """A handler has ended well."""
@@ -504,45 +405,7 @@ class Session(AsyncContextManagerMixin):
             raise NotSent(f"{name} was not begun: {self._over or 'we have not joined'}")
         self._tasks.start_soon(work, name=name)
 
-    def listen(self, listener: Listener) -> None:
-        """Hand every envelope from here on to somebody at once, after it took effect."""
-        self._watchers.add(listener)
-
-    @contextmanager
-    def listening(self, listener: Listener) -> Generator[None]:
-        """Hand every envelope to somebody at once, for the length of a block."""
-        self._watchers.add(listener)
-        try:
-            yield
-        finally:
-            self._watchers.discard(listener)
-
-    @contextmanager
-    def told_of(self, envelope_id: str, listener: Listener) -> Generator[None]:
-        """Hand every envelope to somebody who waits for what the gateway says of one of ours.
-
-        That it was refused is theirs to report, and no line in the log.
-        """
-        self._asked.add(envelope_id)
-        try:
-            with self.listening(listener):
-                yield
-        finally:
-            self._asked.discard(envelope_id)
-
-    @contextmanager
-    def watch(self) -> Generator[Watcher]:
-        """Every envelope from here on, echoes of our own included, as an async iterator."""
-        watcher = Watcher()
-        with self.listening(watcher):
-            yield watcher
-
 
 def new_id() -> str:
     """128 random bits, in hex."""
     return os.urandom(16).hex()
-
-
-def _said(envelope: Envelope) -> str:
-    payload = envelope.payload_object
-    return f" ({str(payload.get('error'))[:64]!r}: {str(payload.get('message'))[:200]!r})"

@@ -1,16 +1,19 @@
-"""Envelopes for somebody who only looks on."""
+"""Envelopes for those who only look on."""
 
 from __future__ import annotations
 
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from typing import Self
 
     from meup_agent.protocol.envelope import Envelope
+    from meup_agent.session.settings import Listener
 
 WATCHED: Final = 1024
 """Envelopes kept for a watcher that is slower than the space; older ones are dropped."""
@@ -47,3 +50,52 @@ class Watcher:
                 self._came = anyio.Event()
             await self._came.wait()
         return self._envelopes.popleft()
+
+
+class Watchers:
+    """Those who are handed every envelope at once, after it took effect.
+
+    Attributes:
+        listeners: They.
+    """
+
+    def __init__(self) -> None:
+        self.listeners: set[Listener] = set()
+        self._asked: set[str] = set()
+
+    def listen(self, listener: Listener) -> None:
+        """Hand every envelope from here on to somebody at once, after it took effect."""
+        self.listeners.add(listener)
+
+    @contextmanager
+    def listening(self, listener: Listener) -> Generator[None]:
+        """Hand every envelope to somebody at once, for the length of a block."""
+        self.listeners.add(listener)
+        try:
+            yield
+        finally:
+            self.listeners.discard(listener)
+
+    @contextmanager
+    def told_of(self, envelope_id: str, listener: Listener) -> Generator[None]:
+        """Hand every envelope to somebody who waits for what the gateway says of one of ours.
+
+        That it was refused is theirs to report, and no line in the log.
+        """
+        self._asked.add(envelope_id)
+        try:
+            with self.listening(listener):
+                yield
+        finally:
+            self._asked.discard(envelope_id)
+
+    @contextmanager
+    def watch(self) -> Generator[Watcher]:
+        """Every envelope from here on, echoes of our own included, as an async iterator."""
+        watcher = Watcher()
+        with self.listening(watcher):
+            yield watcher
+
+    def ask_about(self, envelope: Envelope) -> bool:
+        """Whether somebody waits for what the gateway says in this envelope of one of ours."""
+        return not self._asked.isdisjoint(envelope.correlation)

@@ -193,10 +193,9 @@ def _is(id: str) -> Callable[[Envelope], bool]:
 @asynccontextmanager
 async def taped(space: Space) -> AsyncGenerator[Tape]:
     """What a participant receives from here on: at once, where `watch` needs a task to read it."""
-    tape, watchers = Tape(), session_of(space)._watchers
-    watchers.add(tape)
-    yield tape
-    watchers.discard(tape)
+    tape = Tape()
+    with session_of(space).watchers.listening(tape):
+        yield tape
 
 
 def call_of(envelope: Envelope) -> payloads.Call:

@@ -189,7 +189,7 @@ async def test_what_names_no_dialect_is_read_in_the_gateways(existing: Gate) -> 
             await end.raw(json.dumps({**frame, "payload": call}).encode())
             await recorder.has(started=1)
             assert recorder.started[0][1].envelope.kind == kinds.MCP_REQUEST
-            with session.watch() as watcher:
+            with session.watchers.watch() as watcher:
                 answer = {**frame, "to": ["bob"], "from": ME, "payload": payloads.result("1", 5)}
                 await end.raw(json.dumps(answer).encode())
                 heard = await anext(watcher)
@@ -206,7 +206,7 @@ async def test_after_a_reconnect_nothing_is_said_before_the_probe_is_back(existi
         async with present(existing, recorder, settings=AT_ONCE) as (session, end):
             await end.joined()
             recorder.started.clear()
-            with session.watch() as watcher:
+            with session.watchers.watch() as watcher:
                 again = await dropped(existing, end)
                 said = session.say("chat", {"message": "hi"})
                 sent = await probe(again)

@@ -700,7 +700,7 @@ async def test_progress_that_a_callback_cannot_take_harms_nothing(
 async def test_a_watcher_sees_everything_in_order_and_counts_what_it_missed(gate: Gate) -> None:
     with anyio.fail_after(PATIENCE):
         async with present(gate, Recorder(lambda *_: False), "bob") as (session, end):
-            with session.watch() as watcher:
+            with session.watchers.watch() as watcher:
                 said = session.say("chat", {"message": "mine"})
                 await end.echo(await end.hear("chat"))
                 assert (await anext(watcher)).id == said.id

@@ -1,0 +1,174 @@
+"""The exchanges of ours: how they begin, who waits for them, and how they ended."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from meup_agent.protocol.exchange import Wait
+from meup_agent.protocol.outcomes import Unsent
+from meup_agent.session.timeouts import checked_timeout
+from meup_agent.transport.loops import Wakeup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.exchange import Effect, ExchangeTable, Key, Progressed, ProposalKey
+    from meup_agent.protocol.outcomes import Ending
+    from meup_agent.protocol.reasons import Cause
+    from meup_agent.session.outbox import Outbox
+    from meup_agent.session.telling import Events
+
+
+@dataclass(slots=True)
+class _Wait:
+    done: Wakeup
+    kind: str
+    since: float
+    on_progress: Callable[[Progressed], None] | None
+    ending: Ending | None = None
+
+
+class Exchanges:
+    """The exchanges of ours that somebody waits for, or has not looked at the end of.
+
+    Args:
+        table: Decides what becomes of them.
+        outbox: Where there must be room for what begins one.
+        apply: Carries out what the table decided.
+        events: Told of each beginning and each end.
+        now: Tells the time.
+        check_sayable: Raises if an envelope has no wire form that anybody takes.
+        check_present: Raises if nothing of a kind, nor of any other, can be sent any more.
+    """
+
+    def __init__(
+        self,
+        table: ExchangeTable,
+        outbox: Outbox,
+        *,
+        apply: Callable[[Iterable[Effect]], None],
+        events: Events,
+        now: Callable[[], float],
+        check_sayable: Callable[[Envelope], None],
+        check_present: Callable[[str], None],
+    ) -> None:
+        self._table = table
+        self._outbox = outbox
+        self._apply = apply
+        self._events = events
+        self._now = now
+        self._check_sayable = check_sayable
+        self._check_present = check_present
+        self._waits: dict[Key, _Wait] = {}
+
+    # --- what handlers and clients use ---
+
+    async def open(
+        self,
+        opening: Envelope,
+        *,
+        timeout: float | None,
+        parent: Key | None = None,
+        wait: Wait = Wait.ADDRESSED,
+        idempotent: bool = False,
+        fulfills: ProposalKey | None = None,
+        on_progress: Callable[[Progressed], None] | None = None,
+    ) -> Key:
+        """Begin a request or proposal of ours; see :meth:`ExchangeTable.open`.
+
+        Args:
+            opening: The request or proposal.
+            timeout: Seconds until the wait ends by itself.
+            parent: The handler that it is part of.
+            wait: Which rejection ends the wait for a proposal.
+            idempotent: Send it again after a reconnect.
+            fulfills: The proposal that it carries out.
+            on_progress: Told of each progress; must return at once.
+
+        Raises:
+            AlreadyInProgress: Somebody is fulfilling that proposal already.
+            AlreadyDecided: That proposal is no longer pending.
+            NotExpressible: Our dialect has no words for it.
+            NotSent: There is no connection any more, and there will be none.
+            UsageError: It is larger, or nests deeper, than anybody takes; or the timeout is none.
+        """
+        timeout = checked_timeout(timeout)
+        self._check_sayable(opening)
+        now = self._now()
+        if self._outbox.is_full:
+            with anyio.move_on_after(timeout):
+                await self._outbox.room()
+        self._check_present(opening.kind)
+        key, effects = self._table.open(
+            opening,
+            now=now,
+            deadline=None if timeout is None else now + timeout,
+            parent=parent,
+            wait=wait,
+            idempotent=idempotent,
+            fulfills=fulfills,
+        )
+        self._waits[key] = _Wait(Wakeup(), opening.kind, now, on_progress)
+        if self._events.observers:
+            self._events.began(opening, parent)
+        self._apply(effects)
+        return key
+
+    async def ending(self, key: Key, *, parent: Key | None = None) -> Ending:
+        """Wait until one has ended; the handler that waits gives its place free."""
+        wait = self._waits.get(key)
+        if wait is None:
+            return Unsent("the exchange is not open")
+        if wait.ending is None:
+            with self.place_given_free(parent):
+                while wait.ending is None:
+                    await wait.done.wait()
+        return wait.ending
+
+    @contextmanager
+    def place_given_free(self, parent: Key | None) -> Generator[None]:
+        """What a handler waits for in the block keeps no other handler from running."""
+        if parent is None:
+            yield
+            return
+        self._apply(self._table.awaits(parent, 1, self._now()))
+        try:
+            yield
+        finally:
+            self._apply(self._table.awaits(parent, -1, self._now()))
+
+    def ended(self, key: Key) -> Ending | None:
+        """How one ended; ``None`` while it is open."""
+        wait = self._waits.get(key)
+        return None if wait is None else wait.ending
+
+    def give_up(self, key: Key, cause: Cause) -> None:
+        """Stop waiting: withdraw or cancel it if it is still open."""
+        self._apply(self._table.give_up(key, cause, self._now()))
+
+    def forget(self, key: Key) -> None:
+        """Nobody will ask for the ending any more."""
+        self._waits.pop(key, None)
+
+    # --- what the table tells ---
+
+    def end(self, key: Key, ending: Ending) -> None:
+        """It has ended: wake who waits."""
+        wait = self._waits.get(key)
+        if wait is None:
+            return
+        if self._events.observers and wait.ending is None:
+            self._events.ended(key, wait.kind, ending, self._now() - wait.since)
+        wait.ending = ending
+        wait.done.wake()
+
+    def progressed(self, progress: Progressed) -> None:
+        """It has made progress."""
+        wait = self._waits.get(progress.key)
+        if wait is not None and wait.on_progress is not None:
+            wait.on_progress(progress)
