@@ -53,7 +53,8 @@ def test_mutator_keeps_its_word() -> None:
 
 
 def test_forged_sender_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.protocol.space.space.Space._refused", lambda *_: None)
+    for rule in ("not_from", "not_allowed"):
+        monkeypatch.setattr(f"meup_agent.protocol.space.rules.Rules.{rule}", lambda *_: None)
     frame = EXAMPLES["meup/v0.1"][0]
     for forged in (b'"mew"', b'"system:gateway"'):
         with pytest.raises(AssertionError):

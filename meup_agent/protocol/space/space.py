@@ -6,16 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.limits import MAX_DEPTH, check_depth
-from meup_agent.protocol.managing import GRANT_ACK
 from meup_agent.protocol.reasons import read_reason
 from meup_agent.protocol.space.arrival import Arrival, open_frame, usable_id
 from meup_agent.protocol.space.arriving import (
@@ -33,29 +30,18 @@ from meup_agent.protocol.space.decisions import (
     Refused,
     Say,
     Tell,
-    over_limit,
     refusal,
     said,
 )
-from meup_agent.protocol.space.managing import KICKED, MANAGING, Management
+from meup_agent.protocol.space.managing import MANAGING, Management
 from meup_agent.protocol.space.open import FOLLOWED, OpenExchanges
-from meup_agent.protocol.space.rates import Allowance, Bucket
+from meup_agent.protocol.space.rates import Allowance
 from meup_agent.protocol.space.revoking import end_in_flight
+from meup_agent.protocol.space.rules import Rules
 from meup_agent.protocol.space.standing import Standing
-
-IDENTITY_MISMATCH: Final = "identity_mismatch"
-RESERVED_KIND: Final = "reserved_kind"
-CAPABILITY_VIOLATION: Final = "capability_violation"
-NOT_PROPOSER: Final = "not_proposer"
-
-ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
-"""Notifications that are routed whatever the capabilities (PROTOCOL 3)."""
 
 DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
 """What TypeScript clients send to a gateway and nobody reads (PROTOCOL 2)."""
-
-_OF_MEMBERS = frozenset(kind.name for kind in kinds.KINDS.values() if kind.sender == "member")
-_ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 
 
 class Space:
@@ -89,13 +75,13 @@ class Space:
         self._allowance = allowance or Allowance()
         self._shallower = self._allowance.max_depth < MAX_DEPTH
         self._now = now
-        self._withdrawals: dict[str, Bucket] = {}
         self._held = Standing(participants or {})
         # In the order in which they came.
         self._present: dict[str, None] = {}
         self._management = Management(
             self._held, self._present, new_token=new_token, address=address
         )
+        self._rules = Rules(self._held, self._management, self.open, self._allowance, now)
         self._announce_withdrawals = announce_withdrawals
         # Only where somebody may say by a JSON-RPC id what a response answers.
         self._rpc_ids: RpcIds | None = None
@@ -216,7 +202,7 @@ class Space:
         if arrival.envelope.kind == kinds.MCP_RESPONSE and self._rpc_ids is not None:
             envelope = self._rpc_ids.heard(arrival.envelope, arrival.payload)
             arrival = arrival._replace(envelope=envelope)
-        return self._not_from(participant, arrival) or arrival
+        return self._rules.not_from(participant, arrival) or arrival
 
     def check_new(self, arrival: Arrival) -> Refused | None:
         """Decide about what :meth:`check` let through, if the same was not accepted before.
@@ -225,7 +211,7 @@ class Space:
         whether it could be accepted now: a grant cannot be made twice, and what was allowed may
         have been revoked since.
         """
-        refused = self._refused(arrival.envelope.sender, arrival)
+        refused = self._rules.not_allowed(arrival)
         if refused is None and arrival.envelope.kind in MANAGING:
             return self._management.check(arrival.envelope, arrival.payload)
         return refused
@@ -245,7 +231,7 @@ class Space:
         at = self._now()
         then: tuple[Consequence, ...] = ()
         if envelope.kind == kinds.MCP_WITHDRAW:
-            self._withdrawing(envelope.sender).take(at)
+            self._rules.withdrew(envelope.sender, at)
             if self._announce_withdrawals:
                 then = self._withdrawn(envelope, arrival.payload)
         self.remember(envelope, arrival.payload, at)
@@ -319,128 +305,3 @@ class Space:
         if participant not in self._held or self.is_kicked(participant):
             return False
         return self._held[participant].allow(kind, payload)
-
-    def _not_from(self, participant: str, arrival: Arrival) -> Refused | None:
-        envelope = arrival.envelope
-        if envelope.sender != participant:
-            return refusal(
-                participant,
-                IDENTITY_MISMATCH,
-                f"you are {participant!r}, and the envelope says that it is from"
-                f" {envelope.sender!r}; send as yourself",
-                about=envelope.id,
-            )
-        if self._management.is_kicked(participant):
-            return refusal(
-                participant,
-                KICKED,
-                "you were removed from this space; ask somebody there to invite you again",
-                about=envelope.id,
-            )
-        if envelope.kind not in _OF_MEMBERS and _is_reserved(envelope.kind):
-            return refusal(
-                participant,
-                RESERVED_KIND,
-                f"{arrival.kind_as_sent!r} comes only from the gateway",
-                about=envelope.id,
-            )
-        return None
-
-    def _refused(self, participant: str, arrival: Arrival) -> Refused | None:
-        envelope = arrival.envelope
-        if not self._may(participant, arrival):
-            return refusal(
-                participant,
-                CAPABILITY_VIOLATION,
-                f"none of your capabilities allows this {arrival.kind_as_sent!r}",
-                about=envelope.id,
-                attempted_kind=arrival.kind_as_sent,
-                your_capabilities=list(self._held[participant].patterns),
-            )
-        if envelope.kind in _ENDS and not envelope.correlation:
-            return refusal(
-                participant,
-                "invalid_envelope",
-                f"the {arrival.kind_as_sent!r} names no proposal; put the proposal's id into its"
-                " correlation",
-                about=envelope.id,
-            )
-        if envelope.kind == kinds.MCP_WITHDRAW:
-            return self._refused_withdraw(participant, envelope)
-        if envelope.kind == kinds.MCP_PROPOSAL:
-            return self._refused_proposal(participant, envelope)
-        return None
-
-    def _may(self, participant: str, arrival: Arrival) -> bool:
-        """Whether a member may send an envelope, by its capabilities or whatever they are."""
-        envelope, payload = arrival.envelope, arrival.payload
-        if envelope.kind == kinds.MCP_PROPOSAL:
-            payload = payloads.unwrapped(payload)
-        if self._held[participant].allow(envelope.kind, payload):
-            return True
-        if envelope.kind == kinds.MCP_REQUEST:
-            return _method(payload) in ALWAYS_ALLOWED_METHODS
-        if envelope.kind == GRANT_ACK:
-            return self._management.may_acknowledge(participant, envelope.correlation)
-        answers = envelope.kind == kinds.MCP_RESPONSE
-        return answers and self.open.was_asked(participant, envelope.correlation)
-
-    def _refused_withdraw(self, participant: str, withdraw: Envelope) -> Refused | None:
-        """Only the proposer withdraws; unknown and late withdraws pass (PROTOCOL 3, 4.1)."""
-        for proposal in withdraw.correlation:
-            proposers = self.open.proposers(proposal)
-            if proposers and participant not in proposers:
-                return refusal(
-                    participant,
-                    NOT_PROPOSER,
-                    f"proposal {proposal} is not yours; only its proposer withdraws it",
-                    about=withdraw.id,
-                )
-        if not self._withdrawing(participant).has(self._now()):
-            limit, most = "withdrawals_per_second", self._allowance.withdrawals_per_second
-            refused = over_limit(
-                participant,
-                limit,
-                most,
-                f"at most {most:g} withdrawals a second are taken; this one is not, nor any more"
-                " until you are slower",
-                about=withdraw.id,
-            )
-            return msgspec.structs.replace(refused, flood=limit)
-        return None
-
-    def _refused_proposal(self, participant: str, proposal: Envelope) -> Refused | None:
-        """Nobody keeps more proposals open than the others can be asked to look at."""
-        most = self._allowance.max_open_proposals
-        if self.open.open_proposals(participant, self._now()) < most:
-            return None
-        if self.open.is_open(participant, proposal.id):
-            return None  # sent again, or in place of the other
-        return over_limit(
-            participant,
-            "max_open_proposals",
-            most,
-            f"you have {most} open proposals, as many as are taken; withdraw some",
-            about=proposal.id,
-        )
-
-    def _withdrawing(self, participant: str) -> Bucket:
-        bucket = self._withdrawals.get(participant)
-        if bucket is None:
-            allowed = self._allowance
-            bucket = Bucket(allowed.withdrawals_per_second, allowed.withdrawals_burst)
-            self._withdrawals[participant] = bucket
-        return bucket
-
-
-def _method(payload: dict[str, Any]) -> str:
-    method = payload.get("method")
-    return method if isinstance(method, str) else ""
-
-
-def _is_reserved(kind: str) -> bool:
-    """Whether only the gateway says this, in either writing, known or not (PROTOCOL 4.10)."""
-    known = kinds.KINDS.get(kind)
-    return kind.startswith(("system/", "system.")) or (
-        known is not None and known.sender == "gateway"
-    )

@@ -1,0 +1,188 @@
+"""Who may say what in a space (PROTOCOL 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.managing import GRANT_ACK
+from meup_agent.protocol.space.arrival import Arrival
+from meup_agent.protocol.space.decisions import Refused, over_limit, refusal
+from meup_agent.protocol.space.managing import KICKED, Management
+from meup_agent.protocol.space.open import OpenExchanges
+from meup_agent.protocol.space.rates import Allowance, Bucket
+from meup_agent.protocol.space.standing import Standing
+
+IDENTITY_MISMATCH: Final = "identity_mismatch"
+RESERVED_KIND: Final = "reserved_kind"
+CAPABILITY_VIOLATION: Final = "capability_violation"
+NOT_PROPOSER: Final = "not_proposer"
+
+ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
+"""Notifications that are routed whatever the capabilities (PROTOCOL 3)."""
+
+_OF_MEMBERS = frozenset(kind.name for kind in kinds.KINDS.values() if kind.sender == "member")
+_ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
+
+
+class Rules:
+    """What is refused, and why; nothing is changed by asking.
+
+    Args:
+        held: What everybody may send.
+        management: Who was removed, and who was granted what.
+        exchanges: What is open.
+        allowance: How much each of them may say.
+        now: Tells the time in microseconds since 1970 (UTC).
+    """
+
+    def __init__(
+        self,
+        held: Standing,
+        management: Management,
+        exchanges: OpenExchanges,
+        allowance: Allowance,
+        now: Callable[[], int],
+    ) -> None:
+        self._held = held
+        self._management = management
+        self._open = exchanges
+        self._allowance = allowance
+        self._now = now
+        self._withdrawals: dict[str, Bucket] = {}
+
+    def not_from(self, participant: str, arrival: Arrival) -> Refused | None:
+        """Why somebody cannot have said an envelope, whatever they may say."""
+        envelope = arrival.envelope
+        if envelope.sender != participant:
+            return refusal(
+                participant,
+                IDENTITY_MISMATCH,
+                f"you are {participant!r}, and the envelope says that it is from"
+                f" {envelope.sender!r}; send as yourself",
+                about=envelope.id,
+            )
+        if self._management.is_kicked(participant):
+            return refusal(
+                participant,
+                KICKED,
+                "you were removed from this space; ask somebody there to invite you again",
+                about=envelope.id,
+            )
+        if envelope.kind not in _OF_MEMBERS and _is_reserved(envelope.kind):
+            return refusal(
+                participant,
+                RESERVED_KIND,
+                f"{arrival.kind_as_sent!r} comes only from the gateway",
+                about=envelope.id,
+            )
+        return None
+
+    def not_allowed(self, arrival: Arrival) -> Refused | None:
+        """Why an envelope of its sender goes no further."""
+        envelope = arrival.envelope
+        participant = envelope.sender
+        if not self._may(participant, arrival):
+            return refusal(
+                participant,
+                CAPABILITY_VIOLATION,
+                f"none of your capabilities allows this {arrival.kind_as_sent!r}",
+                about=envelope.id,
+                attempted_kind=arrival.kind_as_sent,
+                your_capabilities=list(self._held[participant].patterns),
+            )
+        if envelope.kind in _ENDS and not envelope.correlation:
+            return refusal(
+                participant,
+                "invalid_envelope",
+                f"the {arrival.kind_as_sent!r} names no proposal; put the proposal's id into its"
+                " correlation",
+                about=envelope.id,
+            )
+        if envelope.kind == kinds.MCP_WITHDRAW:
+            return self._refused_withdraw(participant, envelope)
+        if envelope.kind == kinds.MCP_PROPOSAL:
+            return self._refused_proposal(participant, envelope)
+        return None
+
+    def _may(self, participant: str, arrival: Arrival) -> bool:
+        """Whether a member may send an envelope, by its capabilities or whatever they are."""
+        envelope, payload = arrival.envelope, arrival.payload
+        if envelope.kind == kinds.MCP_PROPOSAL:
+            payload = payloads.unwrapped(payload)
+        if self._held[participant].allow(envelope.kind, payload):
+            return True
+        if envelope.kind == kinds.MCP_REQUEST:
+            return _method(payload) in ALWAYS_ALLOWED_METHODS
+        if envelope.kind == GRANT_ACK:
+            return self._management.may_acknowledge(participant, envelope.correlation)
+        answers = envelope.kind == kinds.MCP_RESPONSE
+        return answers and self._open.was_asked(participant, envelope.correlation)
+
+    def _refused_withdraw(self, participant: str, withdraw: Envelope) -> Refused | None:
+        """Only the proposer withdraws; unknown and late withdraws pass (PROTOCOL 3, 4.1)."""
+        for proposal in withdraw.correlation:
+            proposers = self._open.proposers(proposal)
+            if proposers and participant not in proposers:
+                return refusal(
+                    participant,
+                    NOT_PROPOSER,
+                    f"proposal {proposal} is not yours; only its proposer withdraws it",
+                    about=withdraw.id,
+                )
+        if not self._withdrawing(participant).has(self._now()):
+            limit, most = "withdrawals_per_second", self._allowance.withdrawals_per_second
+            refused = over_limit(
+                participant,
+                limit,
+                most,
+                f"at most {most:g} withdrawals a second are taken; this one is not, nor any more"
+                " until you are slower",
+                about=withdraw.id,
+            )
+            return msgspec.structs.replace(refused, flood=limit)
+        return None
+
+    def _refused_proposal(self, participant: str, proposal: Envelope) -> Refused | None:
+        """Nobody keeps more proposals open than the others can be asked to look at."""
+        most = self._allowance.max_open_proposals
+        if self._open.open_proposals(participant, self._now()) < most:
+            return None
+        if self._open.is_open(participant, proposal.id):
+            return None  # sent again, or in place of the other
+        return over_limit(
+            participant,
+            "max_open_proposals",
+            most,
+            f"you have {most} open proposals, as many as are taken; withdraw some",
+            about=proposal.id,
+        )
+
+    def withdrew(self, participant: str, at: int) -> None:
+        """A withdrawal was accepted, and counts."""
+        self._withdrawing(participant).take(at)
+
+    def _withdrawing(self, participant: str) -> Bucket:
+        bucket = self._withdrawals.get(participant)
+        if bucket is None:
+            allowed = self._allowance
+            bucket = Bucket(allowed.withdrawals_per_second, allowed.withdrawals_burst)
+            self._withdrawals[participant] = bucket
+        return bucket
+
+
+def _method(payload: dict[str, Any]) -> str:
+    method = payload.get("method")
+    return method if isinstance(method, str) else ""
+
+
+def _is_reserved(kind: str) -> bool:
+    """Whether only the gateway says this, in either writing, known or not (PROTOCOL 4.10)."""
+    known = kinds.KINDS.get(kind)
+    return kind.startswith(("system/", "system.")) or (
+        known is not None and known.sender == "gateway"
+    )
