@@ -241,7 +241,7 @@ async def test_no_token_is_anywhere_but_with_its_owner(
                 with life.gateway() as process:
                     assert await managing.call("tools", "write", {"text": "again"}) == "again"
                     async with life.join("guest", again.token) as guest:
-                        await guest.chat("here I am again")
+                        await say(guest, "here I am again")
                         await read(life, again.token, "/participants/guest/messages?limit=500")
                     assert await to_thread.run_sync(process.end, signal.SIGTERM) == 0
                     life.said += [process.out, process.err]
