@@ -14,10 +14,10 @@ from tests.faults.gateways import free_port, gateway, space_yaml
 pytestmark = pytest.mark.anyio
 
 CALLERS = 8
-CALLS = 100
+CALLS = 50
 """Of each caller."""
 
-KILLED_AT = (200, 500)
+KILLED_AT = (100, 250)
 """So many calls have been answered when the gateway is killed."""
 
 PATIENCE = 50.0

@@ -82,7 +82,8 @@ async def test_what_comes_too_fast_is_read_later_and_its_sender_is_told_once() -
 
 async def test_who_speaks_too_fast_is_not_read_meanwhile() -> None:
     slow = {"messages_per_second": 0.001, "messages_burst": 2, "ping_deadline": 2}
-    async with limited(**slow) as gateway:
+    # What the system still holds of hers cannot be read when the gateway stops.
+    async with limited(**slow, close_timeout=0.1, stop_timeout=0.1) as gateway:
         async with dial(gateway, "alice", close_timeout=0.1) as alice, dial(gateway, "bob") as bob:
             await read(bob, 2)
 

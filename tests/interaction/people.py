@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import anyio
 
 from meup_agent import Agent, Backoff, CannotConnect, Envelope, ProposalState, Settings, Space
+from meup_agent.gateway.config import Limits
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode, encode
@@ -32,6 +33,9 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "observer": [{"kind": "chat"}],
 }
 
+LIMITS = Limits(messages_burst=20_000)
+"""Nobody here waits since somebody speaks too fast."""
+
 QUICK = Settings(backoff=Backoff(first=0.005, longest=0.02))
 """Reconnects soon: nothing here is about the pauses."""
 
@@ -48,7 +52,7 @@ class Meeting(Protocol):
 
 class InMemory:
     def __init__(self) -> None:
-        self.space = MemorySpace(participants=PARTICIPANTS)
+        self.space = MemorySpace(participants=PARTICIPANTS, limits=LIMITS)
         self.token = self.space.token
         self.connector = self.space.connector
         self.drop = self.space.drop
@@ -69,7 +73,7 @@ class OverSockets:
 
 
 def gateway_for_everybody() -> Gateway:
-    return Gateway(participants=PARTICIPANTS)
+    return Gateway(participants=PARTICIPANTS, limits=LIMITS)
 
 
 class Latch:
