@@ -92,18 +92,18 @@ class Arrivals:
         reading = situation.reading
         if reading.until is not None and seq > reading.until:
             self._caught_up(now)
-        if reading.takes(seq, now) or self._has_no_number_of_its_own(envelope):
+        if reading.takes(seq, now) or self._has_no_number_of_its_own(envelope, now):
             self._take(envelope, now, seq)
         else:
             situation.drop("duplicate", envelope, expected=True)
         if reading.until == seq:
             self._caught_up(now)
 
-    def _has_no_number_of_its_own(self, envelope: Envelope) -> bool:
+    def _has_no_number_of_its_own(self, envelope: Envelope, now: float) -> bool:
         """Whether it is the gateway's word to us alone, or its answer to what we sent again."""
         if envelope.sender in kinds.GATEWAY_NAMES:
             return envelope.kind != kinds.SYSTEM_PRESENCE
-        return envelope.sender == self._situation.me
+        return self._is_own(envelope) and self._said_here(envelope.id, now)
 
     def _take(self, envelope: Envelope, now: float, seq: int | None) -> None:
         if max(len(envelope.id), len(envelope.sender)) > MAX_ID_CHARS:
@@ -113,7 +113,7 @@ class Arrivals:
             envelope = envelope.replace(correlation=envelope.correlation[:MAX_NAMED])
         if envelope.kind.startswith("system/"):
             self._system(envelope, now, seq)
-        elif envelope.sender == self._situation.me:
+        elif self._is_own(envelope):
             self._own(envelope, now)
         else:
             self._others(envelope, now)
@@ -147,13 +147,17 @@ class Arrivals:
 
         It reaches no handler of ours, except a request that names us, with its cancel and response.
         """
-        said_here = self._situation.voice.said(envelope.id, now)
-        if not (said_here or self._outgoing.knows(envelope.id, now)):
+        if not self._said_here(envelope.id, now):
             self._said_elsewhere(envelope, now)
             return
         fulfills = self._outgoing.echoed(envelope.id)
         if envelope.kind in _EXCHANGES and not self._says_nothing_to_us(envelope):
             self._exchange(envelope, now, fulfills=fulfills)
+
+    def _said_here(self, envelope_id: str, now: float) -> bool:
+        """Whether an envelope in our name is of this process."""
+        known = self._situation.voice.said(envelope_id, now)
+        return known or self._outgoing.knows(envelope_id, now)
 
     def _said_elsewhere(self, envelope: Envelope, now: float) -> None:
         """Somebody speaks under our name, on another connection than ours (PROTOCOL 5).
@@ -273,10 +277,8 @@ class Arrivals:
 
     def _on_behalf_of(self, envelope: Envelope, said: payloads.JsonObject) -> str:
         """Whose exchange an end is about: its sender's, or that of whom the gateway names."""
-        identity_checked = self._situation.roster.guarantees.identity_checked
-        if identity_checked and envelope.sender in kinds.GATEWAY_NAMES:
-            return payloads.begun_by(said.get(payloads.META)) or envelope.sender
-        return envelope.sender
+        checked = self._situation.roster.guarantees.identity_checked
+        return payloads.on_behalf_of(envelope.sender, said) if checked else envelope.sender
 
     def _ended_by_gateway(self, by: str, exchange_id: str, reason: str, now: float) -> None:
         """If it is ours, nobody will answer it; the error that says so may have been lost."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import CaughtUp, Effect, Gap, Key, Limits, Role, Start
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.lifecycle import ProposalState
@@ -467,3 +467,14 @@ def test_what_was_proposed_and_rejected_beside_us_while_we_were_away_is_not_begu
     me.returns_to_space(2)
     me.proposal("alice", "p1", to=("me",))
     assert started(me.reject("me", "p1")) == []
+
+
+@pytest.mark.rule("6.resume.order", "5.who.me.beside")
+def test_what_was_said_beside_us_counts_once(me: Numbered) -> None:
+    body = payloads.request("tools/call", {"name": "write"}, "x1")
+    request = draft(kinds.MCP_REQUEST, body, id="x1", sender="me", to=("me",))
+    me.receives(request)
+    me.returns(Key("in", "me", "x1"))
+    effects = me.at(me.seq, request)
+    assert dropped(effects) == ["duplicate"]
+    assert said(effects) == []
