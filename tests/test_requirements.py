@@ -5,6 +5,7 @@ The tests' sources are read, not collected, so it says the same when only this f
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.requirements import REQUIREMENTS
@@ -12,10 +13,17 @@ from tests.requirements import REQUIREMENTS
 TESTS = Path(__file__).parent
 
 
+def is_mark(node: ast.expr) -> bool:
+    match node:
+        case ast.Attribute(ast.Attribute(ast.Name("pytest"), "mark"), "rule"):
+            return True
+    return False
+
+
 def marks(source: str, place: str) -> Iterator[tuple[str, str]]:
     """Every rule that a `pytest.mark.rule(...)` names, and where."""
     for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Call) or ast.unparse(node.func) != "pytest.mark.rule":
+        if not isinstance(node, ast.Call) or not is_mark(node.func):
             continue
         for argument in node.args:
             where = f"{place}:{node.lineno}"
@@ -24,6 +32,7 @@ def marks(source: str, place: str) -> Iterator[tuple[str, str]]:
             yield ast.literal_eval(argument), where
 
 
+@cache
 def all_marks() -> dict[str, list[str]]:
     """Rule id -> where it is named."""
     found: dict[str, list[str]] = {}

@@ -1,6 +1,7 @@
 """Makes docs/explanation/conformance.md of the requirements and the tests that name them."""
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ PARTS: Final = (
 )
 
 
+@cache
 def shown_by_rule() -> dict[str, list[str]]:
     """The tests that name each rule, as `file::function` below tests/."""
     found: dict[str, list[str]] = {}
