@@ -205,10 +205,17 @@ def cancelled_by_gateway(request_id: str, reason: str, requester: str) -> JsonOb
     return notification(kinds.CANCELLED, params)
 
 
-def begun_by(meta: object) -> str | None:
-    """Who began what the gateway ends, by the ``_meta`` of its word."""
-    name = as_object(meta).get(BEGUN_BY)
-    return name if isinstance(name, str) and name else None
+def on_behalf_of(sender: str, said: JsonObject) -> str:
+    """Whose exchange a withdrawal or cancel ends: its sender's, or that of whom the gateway names.
+
+    Args:
+        sender: Who said it. That it is the gateway proves something only where identity is checked.
+        said: What it says: a withdrawal's payload, a cancel's params.
+    """
+    if sender not in kinds.GATEWAY_NAMES:
+        return sender
+    name = as_object(said.get(META)).get(BEGUN_BY)
+    return name if isinstance(name, str) and name else sender
 
 
 def progress(token: int | str, done: float, total: float | None, message: str | None) -> JsonObject:

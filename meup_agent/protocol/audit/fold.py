@@ -12,7 +12,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit.chains import Chains
 from meup_agent.protocol.audit.kept import Kept, decide
 from meup_agent.protocol.audit.managing import Operation, read_operation
-from meup_agent.protocol.audit.onlooker import Onlooker, on_behalf_of, seconds
+from meup_agent.protocol.audit.onlooker import Onlooker, seconds
 from meup_agent.protocol.audit.records import ProposalAudit, Step, What, Why
 from meup_agent.protocol.audit.requests import Requests
 from meup_agent.protocol.envelope import Envelope
@@ -152,7 +152,8 @@ class Audit:
 
     def _withdrawn(self, withdraw: Envelope, name: str, now: float) -> ProposalAudit | None:
         """The proposal that a withdrawal takes back, or would."""
-        own = self._kept.current(ProposalKey(on_behalf_of(withdraw, withdraw.payload_object), name))
+        proposer = payloads.on_behalf_of(withdraw.sender, withdraw.payload_object)
+        own = self._kept.current(ProposalKey(proposer, name))
         return own or self._kept.of(self._ledger.named((name,), now, to=withdraw.to))
 
     def _rejected(self, entry: Entry) -> None:

@@ -16,7 +16,6 @@ from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Drop, ExchangeTable
 from meup_agent.protocol.exchange.ledger import Ledger
 from meup_agent.protocol.guarantees import OURS, said_by
-from meup_agent.protocol.payloads import META, JsonObject, begun_by
 from meup_agent.protocol.space.journal import Entry
 
 _ME: Final = "\0audit"
@@ -63,13 +62,6 @@ class Onlooker:
 def seconds(entry: Entry) -> float:
     """When an entry was accepted, as the table counts time: in seconds since 1970 (UTC)."""
     return entry.at / _MICROSECONDS
-
-
-def on_behalf_of(envelope: Envelope, said: JsonObject) -> str:
-    """Whose exchange an end is about: its sender's, or that of whom the gateway names."""
-    if envelope.sender in kinds.GATEWAY_NAMES:
-        return begun_by(said.get(META)) or envelope.sender
-    return envelope.sender
 
 
 def _welcome() -> Envelope:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from meup_agent.protocol import payloads
 from meup_agent.protocol.audit.kept import Kept, decide
-from meup_agent.protocol.audit.onlooker import Onlooker, on_behalf_of, seconds
+from meup_agent.protocol.audit.onlooker import Onlooker, seconds
 from meup_agent.protocol.audit.records import (
     MAX_RESULT_BYTES,
     FulfillmentAudit,
@@ -82,7 +82,7 @@ class Requests:
         envelope = entry.envelope
         request_id = call.params.get("requestId")
         names = (str(request_id), *envelope.correlation)
-        found = self._request(names, on_behalf_of(envelope, call.params))
+        found = self._request(names, payloads.on_behalf_of(envelope.sender, call.params))
         self._onlooker.take(entry)
         if found is None:
             return

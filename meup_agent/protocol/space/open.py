@@ -16,7 +16,6 @@ import msgspec
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, proposal_step
-from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.space.issued import Issued
 
 MAX_OPEN_REQUESTS: Final = 1_000
@@ -210,8 +209,10 @@ class OpenExchanges:
             case kinds.MCP_RESPONSE:
                 self._responded(envelope)
             case kinds.MCP_WITHDRAW:
+                # The gateway's own words come here only when they are read from the journal again.
+                by = payloads.on_behalf_of(envelope.sender, payload)
                 for proposal in envelope.correlation:
-                    self._withdrawn(_on_behalf_of(envelope, payload), proposal)
+                    self._withdrawn(by, proposal)
             case _:
                 pass
 
@@ -226,7 +227,8 @@ class OpenExchanges:
         method = payload.get("method")
         if method == kinds.CANCELLED:
             params = payloads.read_call(payload).params
-            self._cancelled(_on_behalf_of(envelope, params), params.get("requestId"))
+            by = payloads.on_behalf_of(envelope.sender, params)
+            self._cancelled(by, params.get("requestId"))
         elif not (isinstance(method, str) and method.startswith(payloads.NOTIFICATION)):
             fulfills: tuple[Open, ...] = ()
             if envelope.correlation:
@@ -311,13 +313,3 @@ class OpenExchanges:
         while oldest is not None and oldest.at < too_old:
             self.end(oldest)
             oldest = shelf.oldest(sender)
-
-
-def _on_behalf_of(envelope: Envelope, said: JsonObject) -> str:
-    """Whose exchange an end is about: its sender's, or that of whom the gateway names.
-
-    The gateway's own words come here only when they are read again from the journal.
-    """
-    if envelope.sender == kinds.GATEWAY:
-        return payloads.begun_by(said.get(payloads.META)) or envelope.sender
-    return envelope.sender
