@@ -276,8 +276,9 @@ def test_more_than_a_participant_can_hold_is_refused() -> None:
 @pytest.mark.rule("3.manage.limits")
 def test_more_than_can_be_granted_in_a_space_is_refused() -> None:
     scene = Scene()
-    for _ in range(MAX_GRANTED_TOGETHER - 1):
-        scene.grant("admin", "worker", {"kind": "chat"})
+    full, rest = divmod(MAX_GRANTED_TOGETHER - 1, MAX_GRANTED)
+    for number in [MAX_GRANTED] * full + [rest]:
+        scene.grant("admin", "worker", *[{"kind": "chat"}] * number)
     scene.forget()
     scene.grant("admin", "worker", {"kind": "chat"}, {"kind": "mcp/reject"})
     error = scene.error("admin")
