@@ -86,3 +86,6 @@ async def test_disk_that_is_full(asked: Asked, monkeypatch: pytest.MonkeyPatch) 
         while not asked.gateway.failed.is_set():
             await asked.say()
     assert await asked.states() == (200, 503)
+    # Nor does anybody wait for what cannot come.
+    monkeypatch.setattr(served, "JOURNAL_SECONDS", 300.0)
+    assert await asked.say() == 503

@@ -6,7 +6,12 @@ from starlette.requests import HTTPConnection
 
 from meup_agent.gateway.admission import TOKEN_REFUSED, NotAdmitted, bearer, identify
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.edge.asgi.problems import FORBIDDEN, Problem, not_admitted
+from meup_agent.gateway.edge.asgi.problems import (
+    FORBIDDEN,
+    UNAVAILABLE,
+    Problem,
+    not_admitted,
+)
 from meup_agent.gateway.edge.asgi.served import Served
 from meup_agent.protocol.space.host import SpaceHost
 
@@ -59,8 +64,10 @@ def _entered(served: Served, identity: Identity) -> SpaceHost:
     """The space of somebody who was not removed from it.
 
     Raises:
-        Problem: They were.
+        Problem: They were, or the gateway ends, whose journal may answer no more.
     """
+    if not served.listening:
+        raise Problem(UNAVAILABLE, "unavailable", "the gateway stops; come back soon")
     host = served.hub.spaces[identity.space]
     if host.is_kicked(identity.participant):
         raise Problem(FORBIDDEN, "kicked", "you were removed from the space")

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from meup_agent.gateway.edge.asgi.callers import space_of
 from meup_agent.gateway.edge.asgi.messages import asked_dialect, is_seq
 from meup_agent.gateway.edge.asgi.outgoing import Outgoing
-from meup_agent.gateway.edge.asgi.problems import BAD_REQUEST, UNAVAILABLE, Problem
+from meup_agent.gateway.edge.asgi.problems import BAD_REQUEST, Problem
 from meup_agent.gateway.edge.asgi.served import Served, read
 from meup_agent.gateway.member import TOO_SLOW
 from meup_agent.protocol.space.host import SpaceHost
@@ -142,8 +142,6 @@ class EventResponse:
 async def get_events(served: Served, request: Request) -> Response:
     """The events of a space, from now on or from a number on."""
     identity, host = space_of(served, request)
-    if not served.listening:
-        raise Problem(UNAVAILABLE, "unavailable", "the gateway stops; come back soon")
     said = request.query_params.get("since") or request.headers.get(LAST_SEEN_HEADER)
     if said is not None and not is_seq(said):
         raise Problem(

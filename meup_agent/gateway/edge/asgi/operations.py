@@ -87,7 +87,7 @@ _DIALECT: Final = Parameter(
 _LIMIT: Final = Parameter(
     "limit",
     "query",
-    "How many at most.",
+    f"How many at most: up to {MAX_PAGE}; without it, {PAGE}.",
     {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": PAGE},
 )
 
@@ -140,7 +140,7 @@ OPERATIONS: Final = (
         "Who is in the space, and what they may send.",
         get_participants,
         bodies.Participants,
-        (403, 404),
+        (403, 404, 503),
         (_SPACE,),
     ),
     Operation(
