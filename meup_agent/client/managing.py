@@ -8,6 +8,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from meup_agent.client.current import parent_in
+from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, Refused, UsageError
 from meup_agent.protocol import kinds, managing
 from meup_agent.protocol.managing import Grant
@@ -63,73 +64,145 @@ class _Answer:
         return answers and self.id in envelope.correlation
 
 
-async def grant(
-    session: Session,
-    participant: str,
-    capabilities: Iterable[Mapping[str, Any]],
-    *,
-    reason: str,
-    timeout: float | None,
-) -> Grant:
-    """See :meth:`meup_agent.Space.grant`."""
-    given = tuple(dict(each) for each in capabilities)
-    payload = {"recipient": participant, "capabilities": list(given), **_because(reason)}
-    said = await _manage(session, managing.GRANT, payload, to=participant, timeout=timeout)
-    return Grant(said.id, session.me, participant, given, reason)
+class Managing:
+    """What somebody does in a space who manages it."""
 
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
-async def revoke(
-    session: Session,
-    participant: str,
-    capabilities: Iterable[Mapping[str, Any]],
-    *,
-    grant: Grant | str | None,
-    reason: str,
-    timeout: float | None,
-) -> None:
-    """See :meth:`meup_agent.Space.revoke`."""
-    listed = [dict(each) for each in capabilities]
-    if bool(listed) == (grant is not None):
-        raise UsageError("say what is revoked: either capabilities, or a grant")
-    what: dict[str, Any] = {"capabilities": listed}
-    if grant is not None:
-        what = {"grant_id": grant.id if isinstance(grant, Grant) else grant}
-    payload = {"recipient": participant, **what, **_because(reason)}
-    await _manage(session, managing.REVOKE, payload, to=participant, timeout=timeout)
+    async def grant(
+        self,
+        participant: str,
+        capabilities: Iterable[Mapping[str, Any]],
+        *,
+        reason: str = "",
+        timeout: float | None = TIMEOUT,
+    ) -> Grant:
+        """Let somebody do more; it takes effect at once, and outlives their connection.
 
+        It returns when the gateway has taken it; where a gateway sends nothing back
+        (``guarantees.echo``), when it is on its way.
 
-async def invite(
-    session: Session,
-    participant: str,
-    capabilities: Iterable[Mapping[str, Any]],
-    *,
-    email: str,
-    reason: str,
-    timeout: float | None,
-) -> Invitation:
-    """See :meth:`meup_agent.Space.invite`."""
-    payload = {
-        "participant_id": participant,
-        "initial_capabilities": [dict(each) for each in capabilities],
-        **({"email": email} if email else {}),
-        **_because(reason),
-    }
-    said = await _manage(
-        session, managing.INVITE, payload, timeout=timeout, answered=managing.INVITE_ACK
-    )
-    ack = said.payload_object
-    token, url = ack.get("token"), ack.get("connection_url")
-    return Invitation(
-        participant,
-        token if isinstance(token, str) else None,
-        url if isinstance(url, str) else None,
-    )
+        Args:
+            participant: Whom; they need not be present.
+            capabilities: What they may send from now on, for example ``[{"kind": "chat"}]``:
+                nothing that we lack ourselves. What we lose later they lose, too.
+            reason: Why, for those who read it.
+            timeout: Seconds to wait; ``None``: as long as it takes.
 
+        Returns:
+            The grant, by which it can be revoked.
 
-async def kick(session: Session, participant: str, *, reason: str, timeout: float | None) -> None:
-    """See :meth:`meup_agent.Space.kick`."""
-    payload = {"participant_id": participant, **_because(reason)}
-    await _manage(session, managing.KICK, payload, timeout=timeout)
+        Raises:
+            Refused: The gateway did not let it through: we may not grant, or lack what we give,
+                or there is no such participant.
+            OutcomeUnknown: The gateway did not say in time what became of it.
+            NotSent: There is no connection any more, and there will be none.
+        """
+        given = tuple(dict(each) for each in capabilities)
+        payload = {"recipient": participant, "capabilities": list(given), **_because(reason)}
+        said = await _manage(
+            self._session, managing.GRANT, payload, to=participant, timeout=timeout
+        )
+        return Grant(said.id, self._session.me, participant, given, reason)
+
+    async def revoke(
+        self,
+        participant: str,
+        capabilities: Iterable[Mapping[str, Any]] = (),
+        *,
+        grant: Grant | str | None = None,
+        reason: str = "",
+        timeout: float | None = TIMEOUT,
+    ) -> None:
+        """Let somebody do less, at once: what they have in flight and may do no more ends, too.
+
+        Args:
+            participant: Whom.
+            capabilities: Patterns: everything that they cover is revoked, configured or granted.
+            grant: In place of patterns, the grant to revoke, or its id.
+            reason: Why, for those who read it.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+
+        Raises:
+            Refused: The gateway did not let it through: we may not revoke, or there is nothing
+                that could be.
+            OutcomeUnknown: As :meth:`grant`.
+            NotSent: As :meth:`grant`.
+            UsageError: Neither capabilities nor a grant was given, or both.
+        """
+        listed = [dict(each) for each in capabilities]
+        if bool(listed) == (grant is not None):
+            raise UsageError("say what is revoked: either capabilities, or a grant")
+        what: dict[str, Any] = {"capabilities": listed}
+        if grant is not None:
+            what = {"grant_id": grant.id if isinstance(grant, Grant) else grant}
+        payload = {"recipient": participant, **what, **_because(reason)}
+        await _manage(self._session, managing.REVOKE, payload, to=participant, timeout=timeout)
+
+    async def invite(
+        self,
+        participant: str,
+        capabilities: Iterable[Mapping[str, Any]] = (),
+        *,
+        email: str = "",
+        reason: str = "",
+        timeout: float | None = TIMEOUT,
+    ) -> Invitation:
+        """Let somebody into the space who could not join it so far, or was removed.
+
+        Args:
+            participant: Their name, which nobody here has yet.
+            capabilities: What they may send: nothing that we lack ourselves.
+            email: Where to reach them; everybody in the space can read it, and our own gateway
+                sends no mail.
+            reason: Why, for those who read it.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+
+        Returns:
+            The invitation, with the token, which is told to us alone and this once.
+
+        Raises:
+            Refused: The gateway did not let it through.
+            OutcomeUnknown: As :meth:`grant`.
+            NotSent: As :meth:`grant`.
+        """
+        payload = {
+            "participant_id": participant,
+            "initial_capabilities": [dict(each) for each in capabilities],
+            **({"email": email} if email else {}),
+            **_because(reason),
+        }
+        said = await _manage(
+            self._session, managing.INVITE, payload, timeout=timeout, answered=managing.INVITE_ACK
+        )
+        ack = said.payload_object
+        token, url = ack.get("token"), ack.get("connection_url")
+        return Invitation(
+            participant,
+            token if isinstance(token, str) else None,
+            url if isinstance(url, str) else None,
+        )
+
+    async def kick(
+        self, participant: str, *, reason: str = "", timeout: float | None = TIMEOUT
+    ) -> None:
+        """Remove somebody from the space: they stay out until they are invited again.
+
+        What they were granted is revoked, and what they have in flight ends.
+
+        Args:
+            participant: Whom.
+            reason: Why, for them and for those who read it.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+
+        Raises:
+            Refused: The gateway did not let it through.
+            OutcomeUnknown: As :meth:`grant`.
+            NotSent: As :meth:`grant`.
+        """
+        payload = {"participant_id": participant, **_because(reason)}
+        await _manage(self._session, managing.KICK, payload, timeout=timeout)
 
 
 async def _manage(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client import managing
 from meup_agent.client.deciding import Proposal
 from meup_agent.client.endings import result_of, tool_value
+from meup_agent.client.managing import Managing
 from meup_agent.client.presence import present
 from meup_agent.client.proposing import TTL, OwnProposal, propose
 from meup_agent.client.requests import TIMEOUT, request
@@ -19,23 +19,21 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Participant, Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-    from meup_agent.client.managing import Invitation
     from meup_agent.client.progress import OnProgress
     from meup_agent.protocol.exchange import ProposalRecord
     from meup_agent.protocol.guarantees import Guarantees
-    from meup_agent.protocol.managing import Grant
     from meup_agent.session import Session
     from meup_agent.session.watcher import Watcher
 
 
-class Space:
+class Space(Managing):
     """A participant's presence in a space; :meth:`meup_agent.Agent.join` gives one."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         self._tools = ToolLists(session)
 
     @property
@@ -265,120 +263,6 @@ class Space:
         """Somebody's proposal, one of :attr:`proposals`, to decide outside of a handler."""
         envelope = of if isinstance(of, Envelope) else of.envelope
         return Proposal(self._session, envelope, self._tools)
-
-    # --- managing the space ---
-
-    async def grant(
-        self,
-        participant: str,
-        capabilities: Iterable[Mapping[str, Any]],
-        *,
-        reason: str = "",
-        timeout: float | None = TIMEOUT,
-    ) -> Grant:
-        """Let somebody do more; it takes effect at once, and outlives their connection.
-
-        It returns when the gateway has taken it; where a gateway sends nothing back
-        (``guarantees.echo``), when it is on its way.
-
-        Args:
-            participant: Whom; they need not be present.
-            capabilities: What they may send from now on, for example ``[{"kind": "chat"}]``:
-                nothing that we lack ourselves. What we lose later they lose, too.
-            reason: Why, for those who read it.
-            timeout: Seconds to wait; ``None``: as long as it takes.
-
-        Returns:
-            The grant, by which it can be revoked.
-
-        Raises:
-            Refused: The gateway did not let it through: we may not grant, or lack what we give,
-                or there is no such participant.
-            OutcomeUnknown: The gateway did not say in time what became of it.
-            NotSent: There is no connection any more, and there will be none.
-        """
-        return await managing.grant(
-            self._session, participant, capabilities, reason=reason, timeout=timeout
-        )
-
-    async def revoke(
-        self,
-        participant: str,
-        capabilities: Iterable[Mapping[str, Any]] = (),
-        *,
-        grant: Grant | str | None = None,
-        reason: str = "",
-        timeout: float | None = TIMEOUT,
-    ) -> None:
-        """Let somebody do less, at once: what they have in flight and may do no more ends, too.
-
-        Args:
-            participant: Whom.
-            capabilities: Patterns: everything that they cover is revoked, configured or granted.
-            grant: In place of patterns, the grant to revoke, or its id.
-            reason: Why, for those who read it.
-            timeout: Seconds to wait; ``None``: as long as it takes.
-
-        Raises:
-            Refused: The gateway did not let it through: we may not revoke, or there is nothing
-                that could be.
-            OutcomeUnknown: As :meth:`grant`.
-            NotSent: As :meth:`grant`.
-            UsageError: Neither capabilities nor a grant was given, or both.
-        """
-        await managing.revoke(
-            self._session, participant, capabilities, grant=grant, reason=reason, timeout=timeout
-        )
-
-    async def invite(
-        self,
-        participant: str,
-        capabilities: Iterable[Mapping[str, Any]] = (),
-        *,
-        email: str = "",
-        reason: str = "",
-        timeout: float | None = TIMEOUT,
-    ) -> Invitation:
-        """Let somebody into the space who could not join it so far, or was removed.
-
-        Args:
-            participant: Their name, which nobody here has yet.
-            capabilities: What they may send: nothing that we lack ourselves.
-            email: Where to reach them; everybody in the space can read it, and our own gateway
-                sends no mail.
-            reason: Why, for those who read it.
-            timeout: Seconds to wait; ``None``: as long as it takes.
-
-        Returns:
-            The invitation, with the token, which is told to us alone and this once.
-
-        Raises:
-            Refused: The gateway did not let it through.
-            OutcomeUnknown: As :meth:`grant`.
-            NotSent: As :meth:`grant`.
-        """
-        return await managing.invite(
-            self._session, participant, capabilities, email=email, reason=reason, timeout=timeout
-        )
-
-    async def kick(
-        self, participant: str, *, reason: str = "", timeout: float | None = TIMEOUT
-    ) -> None:
-        """Remove somebody from the space: they stay out until they are invited again.
-
-        What they were granted is revoked, and what they have in flight ends.
-
-        Args:
-            participant: Whom.
-            reason: Why, for them and for those who read it.
-            timeout: Seconds to wait; ``None``: as long as it takes.
-
-        Raises:
-            Refused: The gateway did not let it through.
-            OutcomeUnknown: As :meth:`grant`.
-            NotSent: As :meth:`grant`.
-        """
-        await managing.kick(self._session, participant, reason=reason, timeout=timeout)
 
     # --- talk ---
 
