@@ -42,7 +42,9 @@ Token = str | Callable[[], str] | Callable[[], Awaitable[str]]
 LONGEST_RETRY_AFTER: Final = 3600.0
 """Seconds that a gateway can make us wait: a slip in a header must not keep us out for good."""
 
-RESTORE_TOKEN_ONCE: Final = frozenset({401, 403, 4401})
+_FORBIDDEN: Final = 403
+
+RESTORE_TOKEN_ONCE: Final = frozenset({401, _FORBIDDEN, 4401})
 """The token was refused: one that is asked for may be better the next time."""
 
 
@@ -189,8 +191,10 @@ class Link:
             if callable(self._token) and not self._token_refused:
                 self._token_refused = True
                 return
+            # A gateway of ours says it of somebody who was removed, whose token is right.
+            advice = "" if code == _FORBIDDEN and said else "; check MEUP_TOKEN"
             raise TokenRefused(
-                f"the gateway {self._where} refused the token{because}; check MEUP_TOKEN"
+                f"the gateway {self._where} refused the token{because}{advice}"
             ) from error
         ends = _ENDS.get(code)
         if ends is not None:

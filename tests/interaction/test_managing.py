@@ -248,7 +248,11 @@ async def test_who_is_removed_stays_out_until_invited_again(managed: Meeting, no
             await admin.kick("worker", reason="loud")
             await notes.until(("out", True))
             await until(lambda: "worker" not in {each.id for each in admin.participants})
-            with pytest.raises(TokenRefused):
+            with pytest.raises(
+                TokenRefused,
+                match=r"removed from this space; ask to be invited"
+                r" again$",
+            ):
                 await join(managed, "worker").__aenter__()
             invitation = await admin.invite("worker")
             assert invitation.token is None

@@ -1,6 +1,7 @@
 """Who is in a space, what was proposed there, and how the gateway is."""
 
 import json
+import re
 
 import pytest
 
@@ -116,3 +117,9 @@ def test_the_api_describes_itself(api: Api) -> None:
     assert document["openapi"].startswith("3.1")
     assert set(document["paths"]["/participants/{participant}/messages"]) == {"get", "post"}
     json.dumps(document)
+
+
+def test_each_number_is_told_in_a_sentence(api: Api) -> None:
+    told = re.findall(r"^# HELP \S+ (.*)$", api.client.get("/metrics").text, re.MULTILINE)
+    assert len(told) > 10
+    assert [each for each in told if not each.endswith(".")] == []

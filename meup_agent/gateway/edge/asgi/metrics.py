@@ -21,6 +21,7 @@ _ABOUT: Final = {
     "delivered": ("frames_delivered", "Frames handed to members, the gateway's own included."),
     "dropped": ("envelopes_dropped", "Envelopes of kinds that nobody reads."),
     "repeated": ("envelopes_repeated", "Envelopes that had been accepted before."),
+    "slowed": ("participants_slowed", "Times that a participant said more than is read at once."),
     "not_expressible": ("envelopes_not_expressible", "Envelopes that a dialect has no words for."),
     "joined": ("connections_joined", "Connections that joined a space."),
     "taken_over": ("connections_taken_over", "Connections that a newer one replaced."),
