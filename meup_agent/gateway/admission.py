@@ -12,6 +12,7 @@ from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.guesses import TooManyGuesses
 from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.limits import check_frame
+from meup_agent.protocol.space.managing import REMOVED
 from meup_agent.transport.base import LAST_SEEN_HEADER
 
 BAD_REQUEST: Final = 400
@@ -99,7 +100,7 @@ def enter(identity: Identity, space: str, spaces: Mapping[str, Entered]) -> None
     if identity.space != space:
         raise NotAdmitted(TOKEN_REFUSED, "the token is for another space")
     if entered.is_kicked(identity.participant):
-        raise NotAdmitted(KICKED, "you were removed from this space; ask to be invited again")
+        raise NotAdmitted(KICKED, REMOVED)
 
 
 def find_place(listening: bool, count: int, most: int) -> None:

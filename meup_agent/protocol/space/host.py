@@ -35,6 +35,7 @@ from meup_agent.protocol.space.decisions import (
 from meup_agent.protocol.space.doors import NO_DOORS, Doors
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.listeners import Listener, Member
+from meup_agent.protocol.space.managing import KICKED_CODE, REMOVED
 from meup_agent.protocol.space.open import OPEN_SECONDS
 from meup_agent.protocol.space.rates import Allowance, Pace, Told
 from meup_agent.protocol.space.recent import Recent
@@ -151,8 +152,14 @@ class SpaceHost:
     # --- coming and going -----------------------------------------------------------------
 
     def join(self, member: Member) -> None:
-        """Take a member in; an older connection of the same participant is closed with 4409."""
+        """Take a member in; an older connection of the same participant is closed with 4409.
+
+        Whoever was removed since it was let in at the door is closed with 4403 instead.
+        """
         participant = member.participant
+        if self.is_kicked(participant):
+            member.close(KICKED_CODE, REMOVED)
+            return
         older = self._members.get(participant)
         self._members[participant] = member
         self.counters.joined += 1

@@ -12,7 +12,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.managing import GRANT_ACK
 from meup_agent.protocol.space.arrival import Arrival
 from meup_agent.protocol.space.decisions import Refused, over_limit, refusal
-from meup_agent.protocol.space.managing import KICKED, Management
+from meup_agent.protocol.space.managing import KICKED, REMOVED, Management
 from meup_agent.protocol.space.open import OpenExchanges
 from meup_agent.protocol.space.rates import Allowance, Bucket
 from meup_agent.protocol.space.standing import Standing
@@ -70,7 +70,7 @@ class Rules:
             return refusal(
                 participant,
                 KICKED,
-                "you were removed from this space; ask somebody there to invite you again",
+                REMOVED,
                 about=envelope.id,
             )
         if envelope.kind not in _OF_MEMBERS and _is_reserved(envelope.kind):

@@ -238,6 +238,22 @@ def test_who_is_removed_and_at_once_invited_again_keeps_the_new_connection() -> 
     assert host.member("alice") is newer
 
 
+@pytest.mark.rule("3.manage.kick")
+def test_who_is_removed_between_the_door_and_the_space_stays_out() -> None:
+    host, (lead,) = host_with("lead")
+    host.admit("lead", member_capabilities([{"kind": "space/kick"}]))
+    host.admit("alice", member_capabilities([]))
+    alice = Listener("alice")  # let in at the door
+    said = {"protocol": "meup/v0.1", "id": "k", "from": "lead", "kind": "space.kick"}
+    host.receive(lead, json.dumps({**said, "payload": {"participant_id": "alice"}}).encode())
+    host.join(alice)
+    assert alice.closed is not None
+    assert alice.closed[0] == 4403
+    assert alice.frames == []
+    assert "alice" not in host
+    host.leave(alice)
+
+
 @pytest.mark.rule("6.resume.once")
 def test_what_was_accepted_is_so_when_it_is_sent_again_whatever_was_revoked_since() -> None:
     host, (alice,) = host_with("alice")
