@@ -218,7 +218,8 @@ async def _ask(client: httpx.AsyncClient, method: str, path: str, **more: Any) -
         why = str(error) or type(error).__name__
         code = exit_codes.UNKNOWN if method == "POST" else exit_codes.NO_CONNECTION
         also = ", so it may have been said" if method == "POST" else ""
-        advice = "" if method == "POST" else "; check --http or MEUP_HTTP, and its http or https"
+        # Later on, the address has shown that it is right.
+        advice = "; check --http or MEUP_HTTP, and its http or https" if path == "/me" else ""
         raise Failure(f"the gateway did not answer ({why}){also}{advice}", code) from error
     if response.status_code != 200:
         _refuse(response)
