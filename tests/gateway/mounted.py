@@ -1,8 +1,9 @@
 """A gateway that is mounted in another application, which a real server serves."""
 
 import socket
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import uvicorn
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -13,6 +14,8 @@ from meup_agent.gateway import GatewayApp, asgi_app
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.embedded_config import first_token
 from meup_agent.protocol.space.counters import Counters
+
+T = TypeVar("T")
 
 
 class MountedPlace:
@@ -42,6 +45,10 @@ class MountedPlace:
 
     def token(self, participant: str) -> str:
         return first_token(self._config, participant)
+
+    def call(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run something on the loop of the application."""
+        return self._portal.call(function)
 
     def drop(self, participant: str) -> None:
         self._portal.call(self._abort, f"Bearer {self.token(participant)}")

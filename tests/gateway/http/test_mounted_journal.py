@@ -1,0 +1,102 @@
+"""A mounted gateway with a journal in a file: what it cannot keep it does not take either."""
+
+import json
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from meup_agent.gateway.config import Config, JournalConfig, Limits
+from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.journal import sqlite
+from tests.gateway.conftest import envelope
+from tests.gateway.mounted import MountedPlace, mounted
+
+PATIENCE = 30.0
+LIMITS = Limits(messages_per_second=1e9, messages_burst=10**9)
+
+
+def config(path: Path) -> Config:
+    participants = {"alice": [{"kind": "chat"}]}
+    return replace(embedded_config("demo", participants, LIMITS), journal=JournalConfig(path))
+
+
+def joined(place: MountedPlace) -> ClientConnection:
+    header = {"Authorization": f"Bearer {place.token('alice')}"}
+    return connect(f"{place.url}?space=demo", additional_headers=header, compression=None)
+
+
+def said(number: int) -> str:
+    return envelope("alice", id=str(number), payload={"message": "x" * 1_000}).decode()
+
+
+def test_members_are_not_read_from_while_the_disk_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "MAX_PENDING", 100)
+    number = 5_000
+    path = tmp_path / "journal.db"
+    with mounted(config(path)) as place, joined(place) as alice, ThreadPoolExecutor() as threads:
+
+        def say() -> None:
+            for each in range(number):
+                alice.send(said(each))
+
+        def hear() -> list[str]:
+            echoes: list[str] = []
+            while len(echoes) < number:
+                heard = json.loads(alice.recv(PATIENCE))
+                if heard["kind"] == "chat":
+                    echoes.append(heard["id"])
+            return echoes
+
+        async def turns() -> int:
+            """Frames that were taken when it is full, and many turns of the loop later."""
+            gateway = place.app.running
+            with anyio.fail_after(PATIENCE):
+                while gateway._room.is_set():
+                    await anyio.lowlevel.checkpoint()
+            taken = gateway.counters.frames_in
+            for _ in range(4_000):
+                await anyio.lowlevel.checkpoint()
+            return gateway.counters.frames_in - taken
+
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # a disk that hangs looks the same
+            saying, hearing = threads.submit(say), threads.submit(hear)
+            assert place.call(turns) <= 1
+            other.execute("ROLLBACK")
+        saying.result(PATIENCE)
+        assert hearing.result(PATIENCE) == [str(each) for each in range(number)]
+
+
+def test_a_full_disk_closes_everybody_and_takes_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    with mounted(config(path)) as place, joined(place) as alice:
+        file = place.app.running._file
+        assert file is not None
+        file._database.writer.execute("PRAGMA max_page_count = 20")
+        accepted: list[str] = []
+        with suppress(ConnectionClosed):
+            for number in range(1_000):
+                alice.send(said(number))
+                heard = {"kind": ""}
+                while heard["kind"] != "chat":
+                    heard = json.loads(alice.recv(PATIENCE))
+                accepted.append(heard["id"])
+        assert alice.close_code == 1012
+        with closing(sqlite3.connect(path)) as connection:
+            kept = connection.execute("SELECT id FROM envelope WHERE kind = 'chat'").fetchall()
+        assert accepted == [id for (id,) in kept]
+        states = {
+            path: httpx.get(f"{place.http_url}{path}", trust_env=False).status_code
+            for path in ("/healthz", "/readyz")
+        }
+        assert states == {"/healthz": 200, "/readyz": 503}
