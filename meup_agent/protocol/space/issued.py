@@ -43,6 +43,10 @@ class Issued:
             if not issuers:
                 del self._by_id[oldest]
 
+    def __contains__(self, envelope_id: str) -> bool:
+        """Whether an envelope with that id is remembered."""
+        return envelope_id in self._by_id
+
     def issuers(self, envelope_id: str) -> frozenset[str]:
         """Who issued an envelope with that id; nobody if it is unknown or forgotten."""
         return frozenset(self._by_id.get(envelope_id, ()))

@@ -117,20 +117,25 @@ class _Shelf:
         self.ended.remember(envelope_id, sender, item.envelope.to)
         return item
 
+    def __contains__(self, envelope_id: str) -> bool:
+        """Whether something has, or had, an id."""
+        return envelope_id in self._senders or envelope_id in self.ended
+
     def senders(self, envelope_id: str) -> frozenset[str]:
         """Whose an id is, or was."""
         return self.ended.issuers(envelope_id).union(self._senders.get(envelope_id, ()))
 
     def addressed(self, envelope_id: str, participant: str) -> bool:
         """Whether something with that id is, or was, for a participant, by name or for all."""
-        is_open = any(item.envelope.concerns(participant) for item in self.under(envelope_id))
-        return is_open or self.ended.addressed(envelope_id, participant)
+        for item in self.under(envelope_id):
+            if item.envelope.concerns(participant):
+                return True
+        return self.ended.addressed(envelope_id, participant)
 
     def under(self, envelope_id: str) -> tuple[Open, ...]:
         """Everything that has an id, whoever sent it."""
-        return tuple(
-            self._by_sender[sender][envelope_id] for sender in self._senders.get(envelope_id, ())
-        )
+        senders = self._senders.get(envelope_id, ())
+        return tuple([self._by_sender[sender][envelope_id] for sender in senders])
 
     @property
     def owners(self) -> Iterable[str]:
@@ -176,8 +181,13 @@ class OpenExchanges:
 
     def was_asked(self, participant: str, requests: tuple[str, ...]) -> bool:
         """Whether a participant was asked by one of some ids, and nobody but others by another."""
-        known = [each for each in requests if self._requests.senders(each)]
-        return bool(known) and all(self._requests.addressed(each, participant) for each in known)
+        asked = False
+        for request in requests:
+            if request in self._requests:
+                if not self._requests.addressed(request, participant):
+                    return False
+                asked = True
+        return asked
 
     def is_open(self, proposer: str, proposal: str) -> bool:
         """Whether somebody has a proposal of this id open."""
