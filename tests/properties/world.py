@@ -501,6 +501,20 @@ class World:
         self.recent[name, envelope.id] = (mark, self.seq)
         return True
 
+    def beside(
+        self, name: str, kind: str, payload: Any, *, to: tuple[str, ...] = (), about: str = ""
+    ) -> None:
+        """Somebody says something under a participant's name without its connection."""
+        self._ids += 1
+        said_id = f"beside-{self._ids}"
+        if kind == kinds.MCP_REQUEST and "method" not in payload:
+            payload = payloads.request("tools/call", payload, said_id)
+        about_what = (about,) if about else ()
+        said = draft(kind, payload, id=said_id, sender=name, to=to, correlation=about_what)
+        frame = encode(said, DIALECT)
+        self.log.append(decode(frame))
+        self._deliver(frame, self.names)
+
     def refuse(self, name: str) -> bool:
         """Refuse the next envelope of a participant, if it begins something."""
         uplink = self.participants[name].uplink
@@ -582,7 +596,7 @@ class World:
     def _was_given_up(self, participant: Participant, key: Key) -> bool:
         sender = self.participants[key.sender]
         own = Key("out", key.sender, key.id)
-        ending = sender.endings[own]
+        ending = sender.endings.get(own)  # what was begun beside it, nobody here waits for
         if ending is None or isinstance(ending, Responded | Fulfilled | GatewayRefused):
             return False
         if self.now - sender.ended_at[own] >= REMEMBERED:
