@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.decisions import Dropped, Refused
 from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import Entry, Fact, Journal, Recovered
 from meup_agent.protocol.space.listeners import Form
@@ -34,8 +36,18 @@ MANY_ROUNDS = 1_000
 QUIET_ROUNDS = 50
 """After which the last page has come to everybody, too."""
 
-_HAPPENS = ("kill", "forget", "cut", "commit", "answer", "connect", "send", "receive", "talk")
-_OFTEN = (1, 1, 3, 40, 20, 20, 60, 60, 60)
+_OFTEN = {
+    "kill": 1,
+    "forget": 1,
+    "cut": 3,
+    "commit": 40,
+    "answer": 20,
+    "connect": 20,
+    "send": 60,
+    "receive": 60,
+    "talk": 60,
+    "post": 20,
+}
 
 _FOR_ONE = frozenset({"system.welcome", "system.error"})
 
@@ -123,17 +135,25 @@ class LateJournal:
     def commit(self, at_most: int) -> None:
         """Keep so much of what waits, and then tell those who wait for it."""
         for _ in range(min(at_most, len(self._pending))):
-            if self.dead:
-                return
-            entry, facts, then = self._pending.popleft()
-            if entry is not None:
-                self.file.entries.append(entry)
-                self.file.ever.append((entry.seq, entry.envelope.id))
-            for key, value in facts:
-                self.file.facts.pop(key, None)
-                if value is not None:
-                    self.file.facts[key] = value
-            then()
+            if not self.dead:
+                self._keep()()
+
+    def die(self, at_most: int) -> None:
+        """Keep so much of what waits, and tell nobody any more."""
+        self.dead = True
+        for _ in range(min(at_most, len(self._pending))):
+            self._keep()
+
+    def _keep(self) -> Callable[[], None]:
+        entry, facts, then = self._pending.popleft()
+        if entry is not None:
+            self.file.entries.append(entry)
+            self.file.ever.append((entry.seq, entry.envelope.id))
+        for key, value in facts:
+            self.file.facts.pop(key, None)
+            if value is not None:
+                self.file.facts[key] = value
+        return then
 
     def answer(self, at_most: int) -> None:
         """Hand over so many of the pages that somebody asked for."""
@@ -196,6 +216,8 @@ class Client:
         self.unaccepted: dict[str, bytes] = {}
         self.accepted: dict[str, int] = {}
         self.refused: set[str] = set()
+        self.posted: dict[str, bytes] = {}
+        """What was said without the connection, and has no answer yet."""
         self._ids = count(1)
 
     def new_id(self) -> str:
@@ -203,6 +225,14 @@ class Client:
 
     def say(self, kind: str, payload: object, **header: Any) -> str:
         """Say something, now or as soon as there is a connection that has read what it missed."""
+        envelope_id, frame = self.write(kind, payload, **header)
+        self.unaccepted[envelope_id] = frame
+        if self.caught_up:
+            self.uplink.append(frame)
+        return envelope_id
+
+    def write(self, kind: str, payload: object, **header: Any) -> tuple[str, bytes]:
+        """Something to say: its id and its frame."""
         envelope_id = self.new_id()
         said = {
             "protocol": self.dialect,
@@ -212,11 +242,15 @@ class Client:
             "payload": payload,
             **header,
         }
-        frame = json.dumps(said).encode()
-        self.unaccepted[envelope_id] = frame
-        if self.caught_up:
-            self.uplink.append(frame)
-        return envelope_id
+        return envelope_id, json.dumps(said).encode()
+
+    def answered(self, envelope_id: str, answer: Entry | Refused | Dropped) -> None:
+        """What became of something that was said without the connection."""
+        self.posted.pop(envelope_id, None)
+        if isinstance(answer, Entry):
+            self._accept(envelope_id, answer.seq)
+        else:
+            self._refuse(envelope_id)
 
     def end(self, proposal: str) -> None:
         """Withdraw something, whether it is a proposal or not."""
@@ -329,7 +363,7 @@ class Hosted:
         """Something happens."""
         self.now += self.random.choice((1, 1_000, 100_000))
         client = self.random.choice(list(self.clients.values()))
-        match self.random.choices(_HAPPENS, _OFTEN)[0]:
+        match self.random.choices(list(_OFTEN), list(_OFTEN.values()))[0]:
             case "kill":
                 self.kill()
             case "forget" if self.forgets:
@@ -348,6 +382,8 @@ class Hosted:
                 self.receive(client, self.random.randrange(8))
             case "talk" if client.caught_up:
                 self.talk(client)
+            case "post":
+                self.post(client, new=self.random.random() < 0.5)
             case _:
                 pass
 
@@ -366,9 +402,11 @@ class Hosted:
 
     def kill(self) -> None:
         """The process is gone, with what was not committed; another one starts."""
-        self._late.dead = True
+        self._late.die(self.random.randrange(6))
         for client in self.clients.values():
             client.lose()
+            if self.forgets:
+                client.posted.clear()  # what is forgotten is not known again
         self.journal, self.host = self._started()
 
     def cut(self, client: Client) -> None:
@@ -417,6 +455,22 @@ class Hosted:
         else:
             client.say(self.random.choice(KINDS), {"method": "tools/call"})
 
+    def post(self, client: Client, *, new: bool) -> None:
+        """Somebody says something without a connection, or what had no answer once more."""
+        if new:
+            envelope_id, frame = client.write(self.random.choice(KINDS), {"method": "tools/call"})
+            client.posted[envelope_id] = frame
+        elif client.posted:
+            envelope_id = self.random.choice(list(client.posted))
+        else:
+            return
+        self.host.receive_as(
+            client.name,
+            client.posted[envelope_id],
+            client.dialect,
+            partial(client.answered, envelope_id),
+        )
+
     # --- what must hold ---
 
     def settle(self) -> None:
@@ -439,11 +493,15 @@ class Hosted:
             if client.seat is None or client.seat.closed is not None:
                 self.connect(client)
             self.send(client, 1_000)
+            self.post(client, new=False)
 
     @property
     def is_quiet(self) -> bool:
         """Whether everybody has read what it missed, and knows what became of what it said."""
-        return all(each.caught_up and not each.unaccepted for each in self.clients.values())
+        return all(
+            each.caught_up and not each.unaccepted and not each.posted
+            for each in self.clients.values()
+        )
 
     def check(self) -> None:
         """Check what must hold when everything has come to an end."""
