@@ -161,11 +161,15 @@ async def test_gap_is_announced_where_too_much_was_forgotten(path: Path) -> None
                 text = {"message": "x" * 1_000}
                 await alice.send(envelope("alice", id=str(number), payload=text))
             await hear_chats(alice, 3_000)
-            async with dial(gateway, bob_token, seen) as bob:
-                payload = (await hear(bob))["payload"]
-                assert (payload["resumed"], payload["gap"]) == (True, True)
-                (oldest,) = await hear_chats(bob, 1)
-                left = [oldest, *await hear_chats(bob, 2_999 - int(oldest["id"]))]
+            left: list[dict[str, Any]] = []
+            while not left:
+                # He is asked to connect again if what he reads is forgotten before he has it.
+                with contextlib.suppress(ConnectionClosed):
+                    async with dial(gateway, bob_token, seen) as bob:
+                        payload = (await hear(bob))["payload"]
+                        assert (payload["resumed"], payload["gap"]) == (True, True)
+                        (oldest,) = await hear_chats(bob, 1)
+                        left = [oldest, *await hear_chats(bob, 2_999 - int(oldest["id"]))]
     assert int(oldest["id"]) > 0
     assert [chat["id"] for chat in left] == [str(n) for n in range(int(oldest["id"]), 3_000)]
 
