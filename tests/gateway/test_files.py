@@ -8,7 +8,7 @@ import pytest
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import Identity, hash_token
 from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, Limits, TlsConfig
-from meup_agent.gateway.files import load_config
+from meup_agent.gateway.files import MAX_TOKEN_FILE_BYTES, load_config
 
 OURS = """
 spaces:
@@ -177,6 +177,12 @@ def test_wrong_file_of_ours_says_key_and_what_was_expected(
     assert message.startswith(str(tmp_path / "space.yaml"))
     assert said in message
     assert "bob-secret" not in message
+
+
+def test_a_large_file_is_not_read_for_a_token(tmp_path: Path) -> None:
+    (tmp_path / "bob.token").write_text("x" * (MAX_TOKEN_FILE_BYTES + 1))
+    with pytest.raises(ConfigurationError, match="must hold a token and nothing else"):
+        load(tmp_path, OURS)
 
 
 def test_a_hash_is_no_token(tmp_path: Path) -> None:

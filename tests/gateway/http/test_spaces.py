@@ -2,10 +2,13 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
-from tests.gateway.http.conftest import PARTICIPANTS, Api, served
+from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway.embedded import Gateway
+from tests.gateway.http.conftest import PARTICIPANTS, Api, config, served
 
 WITHDRAW = {"kind": "mcp/withdraw"}
 
@@ -29,6 +32,40 @@ def test_who_is_there(api: Api) -> None:
 def test_another_space_is_refused(api: Api, what: str) -> None:
     answer = api.get(f"/spaces/elsewhere/{what}")
     assert (answer.status_code, answer.json()["error"]) == (404, "no_such_space")
+
+
+def test_a_token_is_for_its_own_space() -> None:
+    """Also where its participant has a namesake in the other."""
+    both = [replace(config().spaces[0], id=space) for space in ("demo", "other")]
+    tokens = {space.id: f"alice-of-{space.id}" for space in both}
+    people = {
+        space.id: {"alice": replace(space.participants["alice"], tokens=(tokens[space.id],))}
+        for space in both
+    }
+    spaces = tuple(replace(space, participants=people[space.id]) for space in both)
+    with Gateway(config=replace(config(), spaces=spaces)).in_thread() as gateway:
+        api = Api(gateway)
+        with api.client:
+            for what in ("participants", "proposals", "events"):
+                for space, status in (("other", 403), ("demo", 200)):
+                    answer = api.get(f"/spaces/{space}/{what}", follow="false")
+                    assert answer.status_code == status, (space, what)
+            api.say("for this space alone")
+            other = {"Authorization": f"Bearer {tokens['other']}"}
+            heard = api.client.get("/participants/alice/messages", headers=other).json()
+            assert heard["messages"] == []
+
+
+def test_what_was_forgotten_before_it_was_followed_is_said() -> None:
+    few = replace(config(), journal=JournalConfig(memory_entries=3))
+    with Gateway(config=few).in_thread() as gateway:
+        api = Api(gateway)
+        with api.client:
+            api.say("a")
+            assert api.get("/spaces/demo/proposals").json() == {"proposals": [], "gap": False}
+            for _ in range(5):
+                api.say("b")
+            assert api.get("/spaces/demo/proposals").json()["gap"] is True
 
 
 def test_what_was_proposed_and_what_became_of_it(api: Api) -> None:

@@ -112,7 +112,9 @@ class Proposals(_Open):
     """The proposals of a space, oldest first."""
 
     proposals: list[dict[str, Any]]
-    gap: bool = Field(description="Older ones are not known any more.")
+    gap: bool = Field(
+        description="Some of what was said was forgotten before it could be followed."
+    )
 
 
 class Health(_Open):
