@@ -215,6 +215,11 @@ class RunningGateway:
                 refused.status, str(refused).encode(), refused.headers
             )
             return WSUpgradeResponseWithListener(response, None)
+        except Exception:
+            # Picows would tell whoever dials what was raised.
+            log.exception("a handshake from %s could not be answered", address)
+            response = WSUpgradeResponse.create_error_response(500, b"internal error")
+            return WSUpgradeResponseWithListener(response, None)
 
 
 @asynccontextmanager

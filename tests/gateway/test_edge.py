@@ -569,3 +569,20 @@ async def test_log_has_a_line_an_event_and_no_token(
         assert secret not in text
     assert "\x1b" not in text
     assert not [record for record in caplog.records if record.name.startswith("picows")]
+
+
+async def test_what_goes_wrong_inside_is_told_to_nobody_who_dials(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("what only the log may have")
+
+    monkeypatch.setattr("meup_agent.gateway.server.read_handshake", broken)
+    with pytest.raises(InvalidStatus) as refused:
+        async with connect(gateway.url):
+            pass
+    assert (refused.value.response.status_code, refused.value.response.body) == (
+        500,
+        b"internal error",
+    )
+    assert "what only the log may have" in caplog.text
