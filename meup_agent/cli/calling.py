@@ -140,17 +140,7 @@ async def _arguments(visit: Visit, wanted: Wanted) -> dict[str, Any]:
     """
     async with waiting_for(visit.notes.console, f"asking {wanted.participant} for its tools"):
         tools = await _tools(visit.space, wanted)
-    if tools is None:
-        return arguments_for(wanted.given)
-    by_name = {str(tool.get("name")): tool for tool in tools}
-    if wanted.tool not in by_name:
-        raise no_such_tool(wanted, [visible(name, 64) for name in by_name])
-    schema = by_name[wanted.tool].get("inputSchema")
-    inputs = read_inputs(schema)
-    arguments = arguments_for(wanted.given, inputs, checker_for(schema, _name(wanted)))
-    for remark in unknown_among(arguments, inputs):
-        visit.notes.say(f"{remark}; sent all the same")
-    return arguments
+    return arguments_among(tools, wanted, visit.notes)
 
 
 async def _tools(space: Space, wanted: Wanted) -> list[dict[str, Any]] | None:
@@ -163,7 +153,33 @@ async def _tools(space: Space, wanted: Wanted) -> list[dict[str, Any]] | None:
         return None
 
 
-def no_such_tool(wanted: Wanted, names: list[str]) -> Failure:
+def arguments_among(
+    tools: list[dict[str, Any]] | None, wanted: Wanted, notes: Notes
+) -> dict[str, Any]:
+    """The arguments, read and checked by what the tool's owner says of its tools.
+
+    Args:
+        tools: What it says; ``None``: nothing is known of them.
+        wanted: The call.
+        notes: Told of arguments that the tool does not know.
+
+    Raises:
+        Failure: Its owner has no such tool, or it does not take them.
+    """
+    if tools is None:
+        return arguments_for(wanted.given)
+    by_name = {str(tool.get("name")): tool for tool in tools}
+    if wanted.tool not in by_name:
+        raise _no_such_tool(wanted, [visible(name, 64) for name in by_name])
+    schema = by_name[wanted.tool].get("inputSchema")
+    inputs = read_inputs(schema)
+    arguments = arguments_for(wanted.given, inputs, checker_for(schema, _name(wanted)))
+    for remark in unknown_among(arguments, inputs):
+        notes.say(f"{remark}; sent all the same")
+    return arguments
+
+
+def _no_such_tool(wanted: Wanted, names: list[str]) -> Failure:
     """That somebody has no such tool, and which they have."""
     hint = did_you_mean(wanted.tool, names)
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""

@@ -100,6 +100,14 @@ class Glyphs:
         else:
             self.arrow, self.ellipsis, self.done, self.left, self.yes, self.no = fancy
 
+    def fit(self, text: Text, width: int) -> None:
+        """Make a text exactly so many columns wide."""
+        surplus = text.cell_len > width
+        text.truncate(width - (cell_len(self.ellipsis) if surplus else 0), pad=not surplus)
+        if surplus:
+            text.append(self.ellipsis)
+            text.align("left", width)
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -254,7 +262,7 @@ class Timeline:
             if columns.said is None:
                 cell.align("left", max(width, cell.cell_len))
             else:
-                self._crop(cell, width)
+                self._glyphs.fit(cell, width)
             line.append_text(cell).append(gap)
         return line
 
@@ -266,7 +274,7 @@ class Timeline:
             said.truncate(LONGEST)
         else:
             room = columns.said - (state.cell_len + 2 if state else 0)
-            self._crop(said, max(room, NARROWEST))
+            self._glyphs.fit(said, max(room, NARROWEST))
         line.append_text(said)
         if state:
             line.append("  ").append_text(state)
@@ -279,18 +287,10 @@ class Timeline:
         line.append(" " * (width - line.cell_len - state.cell_len)).append_text(state)
         line.rstrip()
         if said:
-            self._crop(said, columns.said or 0)
+            self._glyphs.fit(said, columns.said or 0)
             said.rstrip()
             line.append("\n" + " " * columns.before_said).append_text(said)
         return line
-
-    def _crop(self, text: Text, width: int) -> None:
-        """Make a text exactly so many columns wide."""
-        surplus = text.cell_len > width
-        text.truncate(width - (cell_len(self._glyphs.ellipsis) if surplus else 0), pad=not surplus)
-        if surplus:
-            text.append(self._glyphs.ellipsis)
-            text.align("left", width)
 
     def _bar(self, progress: Progressed) -> Text:
         """A progress as a bar and in figures."""

@@ -12,11 +12,12 @@ from meup_agent.client.current import cause_of_leaving, parent_in
 from meup_agent.client.endings import outcome_of, raise_for, tool_value
 from meup_agent.client.progress import relay
 from meup_agent.errors import ProposalEdited
-from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey, Wait
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Fulfilled, Withdrawn
+from meup_agent.protocol.proposing import proposal_of
 from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.session.timeouts import checked_timeout
 
@@ -149,22 +150,15 @@ async def propose(
     if check is not None:
         await check()
     proposal_id = session.table.new_id()
-    meta = dict(payloads.as_object(params.get(payloads.META)))
-    if target is not None:
-        meta[payloads.TARGET] = target
-    own_digest = payloads.digest(method, params, target)
-    if own_digest is not None:
-        meta[payloads.DIGEST] = own_digest
-    if ttl is not None:
-        expires = datetime.now(UTC) + timedelta(seconds=ttl)
-        meta[payloads.EXPIRES_AT] = expires.isoformat(timespec="milliseconds")
-    if on_progress is not None:
-        meta[payloads.PROGRESS_TOKEN] = proposal_id
-    if meta:
-        params = {**params, payloads.META: meta}
     envelope = draft(
         kinds.MCP_PROPOSAL,
-        payloads.proposal(method, params),
+        proposal_of(
+            method,
+            params,
+            target=target,
+            expires=None if ttl is None else datetime.now(UTC) + timedelta(seconds=ttl),
+            progress_token=None if on_progress is None else proposal_id,
+        ),
         id=proposal_id,
         sender=session.me,
         to=to,

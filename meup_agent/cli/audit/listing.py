@@ -126,14 +126,14 @@ class Listing:
             line.append_text(sender).append(f"  {what}")
             line.append(f"  {state}" if state else "")
             return line.append(f"  {'; '.join(details)}" if details else "")
-        self._crop(sender, who_width)
+        self._glyphs.fit(sender, who_width)
         line.append_text(sender).append("  ")
         if self._width < NARROW:
             return self._narrow(line, what, state, details)
         indent = cell_len(f"{time_of(at)}  ")
         room = self._width - line.cell_len - cell_len(state) - 2
         call = Text(what)
-        self._crop(call, max(room, NARROWEST))
+        self._glyphs.fit(call, max(room, NARROWEST))
         line.append_text(call).append("  ").append(state, style=STYLES.get(state, ""))
         line.rstrip()
         return self._below(line, details, indent)
@@ -146,7 +146,7 @@ class Listing:
             line.append(state, style=STYLES.get(state, ""))
         line.rstrip()
         call = Text(what)
-        self._crop(call, max(width - INDENT, NARROWEST))
+        self._glyphs.fit(call, max(width - INDENT, NARROWEST))
         call.rstrip()
         line.append("\n" + " " * INDENT).append_text(call)
         return self._below(line, details, INDENT)
@@ -157,13 +157,6 @@ class Listing:
             for part in textwrap.wrap(detail, room):
                 line.append("\n" + " " * indent).append(part, style="dim")
         return line
-
-    def _crop(self, text: Text, width: int) -> None:
-        surplus = text.cell_len > width
-        text.truncate(width - (cell_len(self._glyphs.ellipsis) if surplus else 0), pad=not surplus)
-        if surplus:
-            text.append(self._glyphs.ellipsis)
-            text.align("left", width)
 
     # --- what there is to say of a proposal ---
 

@@ -15,17 +15,14 @@ from meup_agent.cli.calling import (
     LIST_SECONDS,
     Answer,
     Wanted,
-    no_such_tool,
+    arguments_among,
     print_answer,
     print_undone,
 )
 from meup_agent.cli.escape import arguments as in_words
 from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure, code_for
-from meup_agent.cli.reading import arguments_for, unknown_among
-from meup_agent.cli.schema import read_inputs
 from meup_agent.cli.waiting import waiting_for
-from meup_agent.client.schemas import checker_for
 from meup_agent.errors import (
     ProposalExpired,
     ProposalRejected,
@@ -42,6 +39,7 @@ from meup_agent.protocol.exchange.own import read_response
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Fulfilled, Rejected
 from meup_agent.protocol.payloads import JsonObject, as_object, objects_in
+from meup_agent.protocol.proposing import proposal_of
 from meup_agent.protocol.reasons import Reason
 from meup_agent.protocol.space.journal import Entry
 
@@ -103,18 +101,7 @@ async def _arguments(visit: HttpVisit, wanted: Wanted) -> JsonObject:
                 tools = objects_in(as_object(listed.result).get("tools"))
         except (Failure, Refused, RequestTimeout):
             visit.given_up = ""
-    if tools is None:
-        return arguments_for(wanted.given)
-    by_name = {str(tool.get("name")): tool for tool in tools}
-    if wanted.tool not in by_name:
-        raise no_such_tool(wanted, [visible(each, 64) for each in by_name])
-    schema = by_name[wanted.tool].get("inputSchema")
-    inputs = read_inputs(schema)
-    name = f"{wanted.participant}.{wanted.tool}"
-    arguments = arguments_for(wanted.given, inputs, checker_for(schema, name))
-    for remark in unknown_among(arguments, inputs):
-        visit.notes.say(f"{remark}; sent all the same")
-    return arguments
+    return arguments_among(tools, wanted, visit.notes)
 
 
 # --- a proposal ---
@@ -122,13 +109,6 @@ async def _arguments(visit: HttpVisit, wanted: Wanted) -> JsonObject:
 
 async def _propose(visit: HttpVisit, wanted: Wanted, params: JsonObject) -> Answer:
     space, proposal, seconds = visit.space, new_id(), wanted.proposal_seconds
-    meta: JsonObject = {payloads.TARGET: wanted.participant}
-    own_digest = payloads.digest("tools/call", params, wanted.participant)
-    if own_digest is not None:
-        meta[payloads.DIGEST] = own_digest
-    if seconds is not None:
-        expires = datetime.now(UTC) + timedelta(seconds=seconds)
-        meta[payloads.EXPIRES_AT] = expires.isoformat(timespec="milliseconds")
     reason: str = Reason.NO_LONGER_NEEDED
 
     async def withdraw() -> str:
@@ -146,7 +126,12 @@ async def _propose(visit: HttpVisit, wanted: Wanted, params: JsonObject) -> Answ
         waiting_for(visit.notes.console, f"waiting for {who} to decide"),
         visit.giving_up(withdraw),
     ):
-        body = payloads.proposal("tools/call", {**params, payloads.META: meta})
+        body = proposal_of(
+            "tools/call",
+            params,
+            target=wanted.participant,
+            expires=None if seconds is None else datetime.now(UTC) + timedelta(seconds=seconds),
+        )
         said = await space.say(kinds.MCP_PROPOSAL, body, id=proposal, to=wanted.to)
         name = f"{visible(wanted.participant, 64)}.{visible(wanted.tool, 64)}"
         visit.notes.say(
