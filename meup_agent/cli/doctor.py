@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 import sys
 import textwrap
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
@@ -23,12 +23,11 @@ from meup_agent.cli.findings import NOT_TRIED, Check, Report
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import NoColour, Timeout, seconds
 from meup_agent.cli.output import Output, OutputClosed
+from meup_agent.cli.signals import STOPPING, exit_code, tell_signals
 from meup_agent.errors import ConfigurationError
 from meup_agent.session.groups import background_tasks
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskStatus
-
     from meup_agent.protocol.guarantees import Guarantees
 
 STEP_SECONDS: Final = 5.0
@@ -123,7 +122,7 @@ class _Doctor:
         """Look into everything; the exit code."""
         try:
             async with background_tasks() as tasks:
-                await tasks.start(self._until_signal, tasks.cancel_scope)
+                await tasks.start(tell_signals, STOPPING, partial(self._end, tasks.cancel_scope))
                 tasks.start_soon(self._say_what_takes_long)
                 report = await diagnose(self._given, self, timeout=self._limit)
                 await self._show(report)
@@ -157,15 +156,9 @@ class _Doctor:
             sys.stderr.flush()
             self._waits_for = ""
 
-    async def _until_signal(
-        self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]
-    ) -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            task_status.started()
-            async for number in signals:
-                is_interrupt = number == signal.SIGINT
-                self._code = exit_codes.INTERRUPTED if is_interrupt else exit_codes.TERMINATED
-                scope.cancel()
+    def _end(self, scope: anyio.CancelScope, number: int) -> None:
+        self._code = exit_code(number)
+        scope.cancel()
 
     # --- what is shown ---
 

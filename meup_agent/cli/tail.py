@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import anyio
@@ -28,12 +28,12 @@ from meup_agent.cli.filters import Chain, Filter, misspelt
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.notes import Notes
 from meup_agent.cli.output import Output, OutputClosed
+from meup_agent.cli.signals import STOPPING, exit_code, tell_signals
 from meup_agent.cli.wording import MAX_NAME
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.session.groups import background_tasks
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskStatus
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     from meup_agent.client import space as client
@@ -142,7 +142,9 @@ class _Tail:
         try:
             with self._send, self._receive:
                 async with background_tasks() as tasks:
-                    await tasks.start(self._until_signal, tasks.cancel_scope)
+                    await tasks.start(
+                        tell_signals, STOPPING, partial(self._end, tasks.cancel_scope)
+                    )
                     tasks.start_soon(self._until_nobody_reads, tasks.cancel_scope)
                     tasks.start_soon(self._print)
                     await self._follow()
@@ -231,15 +233,9 @@ class _Tail:
 
     # --- when it ends ---
 
-    async def _until_signal(
-        self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]
-    ) -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            task_status.started()
-            async for number in signals:
-                is_interrupt = number == signal.SIGINT
-                self._code = exit_codes.INTERRUPTED if is_interrupt else exit_codes.TERMINATED
-                scope.cancel()
+    def _end(self, scope: anyio.CancelScope, number: int) -> None:
+        self._code = exit_code(number)
+        scope.cancel()
 
     async def _until_nobody_reads(self, scope: anyio.CancelScope) -> None:
         await self._output.until_closed()

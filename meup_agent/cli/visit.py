@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Awaitable, Callable, Iterable
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -26,18 +25,12 @@ from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.notes import Notes
 from meup_agent.cli.options import WELCOME_SECONDS
 from meup_agent.cli.output import Output, OutputClosed
+from meup_agent.cli.signals import ENDING, ended_by, exit_code, tell_signals
 from meup_agent.session import Settings
 from meup_agent.session.groups import background_tasks
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskStatus
-
     from meup_agent.client.space import Space
-
-_HANGUP = (signal.SIGHUP,) if sys.platform != "win32" else ()
-
-ENDING = (signal.SIGINT, signal.SIGTERM, *_HANGUP)
-"""The signals that end it; a terminal that is closed must not leave a proposal behind."""
 
 MAX_NAMED: Final = 12
 """Participants that an error names."""
@@ -91,7 +84,7 @@ class Visit:
     async def _run(self, act: Act) -> None:
         try:
             async with background_tasks() as tasks:
-                await tasks.start(self._until_signal, tasks.cancel_scope)
+                await tasks.start(tell_signals, ENDING, partial(self._end, tasks.cancel_scope))
                 await self._stay(act)
         except OutputClosed:
             self.output.abandon()
@@ -121,29 +114,22 @@ class Visit:
 
     # --- signals ---
 
-    async def _until_signal(
-        self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]
-    ) -> None:
-        with anyio.open_signal_receiver(*ENDING) as signals:
-            task_status.started()
-            async for number in signals:
-                if self._done:
-                    continue  # only our last words are still on their way, for a moment
-                if self._signal is not None or self._acting is None:
-                    scope.cancel()
-                else:
-                    self._acting.cancel()
-                self._signal = self._signal or number
+    def _end(self, scope: anyio.CancelScope, number: int) -> None:
+        if self._done:
+            return  # only our last words are still on their way, for a moment
+        if self._signal is not None or self._acting is None:
+            scope.cancel()
+        else:
+            self._acting.cancel()
+        self._signal = self._signal or number
 
     def _interrupted(self, number: int) -> Failure:
-        is_interrupt = number == signal.SIGINT
-        said = "interrupted" if is_interrupt else "terminated"
+        said = ended_by(number)
         if self.given_up and self._told:
             said = f"{said}; {self.given_up}"
         elif self.given_up:
             said = f"{said} without a connection, so nobody could be told: it may still happen"
-        code = exit_codes.INTERRUPTED if is_interrupt else exit_codes.TERMINATED
-        return Failure(said, code)
+        return Failure(said, exit_code(number))
 
     # --- who is here ---
 

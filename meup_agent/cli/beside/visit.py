@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
 import anyio
 
-from meup_agent.cli import exit_codes
 from meup_agent.cli.beside.address import HttpAddress
 from meup_agent.cli.beside.http_space import HttpSpace, open_http
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.notes import Notes
 from meup_agent.cli.output import Output, OutputClosed
-from meup_agent.cli.visit import ENDING
+from meup_agent.cli.signals import ENDING, ended_by, exit_code, tell_signals
 from meup_agent.errors import Refused
 from meup_agent.session.groups import background_tasks
-
-if TYPE_CHECKING:
-    from anyio.abc import TaskStatus
 
 LAST_WORDS_SECONDS: Final = 3.0
 """How long a command that is ended may take to say that it gives up."""
@@ -62,29 +58,23 @@ class HttpVisit:
         log_nothing()
         anyio.run(self._run, act)
         if self._signal is not None:
-            said = "interrupted" if self._signal == signal.SIGINT else "terminated"
-            code = (
-                exit_codes.INTERRUPTED if self._signal == signal.SIGINT else exit_codes.TERMINATED
-            )
-            raise Failure(f"{said}; {self.given_up}" if self.given_up else said, code)
+            said = ended_by(self._signal)
+            if self.given_up:
+                said = f"{said}; {self.given_up}"
+            raise Failure(said, exit_code(self._signal))
 
     async def _run(self, act: Act) -> None:
         try:
             async with background_tasks() as tasks:
-                await tasks.start(self._until_signal, tasks.cancel_scope)
+                await tasks.start(tell_signals, ENDING, partial(self._end, tasks.cancel_scope))
                 async with open_http(self._where) as self.space:
                     await act(self)
         except OutputClosed:
             self.output.abandon()
 
-    async def _until_signal(
-        self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]
-    ) -> None:
-        with anyio.open_signal_receiver(*ENDING) as signals:
-            task_status.started()
-            async for number in signals:
-                self._signal = self._signal or number
-                scope.cancel()
+    def _end(self, scope: anyio.CancelScope, number: int) -> None:
+        self._signal = self._signal or number
+        scope.cancel()
 
     @asynccontextmanager
     async def giving_up(self, say: Callable[[], Awaitable[str]]) -> AsyncGenerator[None]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import anyio
 import typer
@@ -14,12 +13,8 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.gateway import require_extra
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.output import Output, OutputClosed
+from meup_agent.cli.signals import ENDING, exit_code, tell_signals
 from meup_agent.session.groups import background_tasks
-
-if TYPE_CHECKING:
-    from anyio.abc import TaskStatus
-
-_HANGUP = (signal.SIGHUP,) if sys.platform != "win32" else ()
 
 
 def demo(
@@ -50,10 +45,6 @@ def demo(
         raise typer.Exit(code)
 
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, *_HANGUP)
-"""The signals that end it; a terminal that is closed must not leave the sample behind."""
-
-
 class _Demo:
     """One run of the command."""
 
@@ -66,7 +57,7 @@ class _Demo:
         """Play, and clean up whatever happens; the exit code."""
         try:
             async with background_tasks() as tasks:
-                await tasks.start(self._until_signal, tasks.cancel_scope)
+                await tasks.start(tell_signals, ENDING, partial(self._end, tasks.cancel_scope))
                 await self._play()
         except OutputClosed:
             self._output.abandon()
@@ -81,12 +72,6 @@ class _Demo:
             if not await perform(workspace, self._output):
                 self._code = exit_codes.FAILED
 
-    async def _until_signal(
-        self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]
-    ) -> None:
-        with anyio.open_signal_receiver(*_ENDING) as signals:
-            task_status.started()
-            async for number in signals:
-                is_interrupt = number == signal.SIGINT
-                self._code = exit_codes.INTERRUPTED if is_interrupt else exit_codes.TERMINATED
-                scope.cancel()
+    def _end(self, scope: anyio.CancelScope, number: int) -> None:
+        self._code = exit_code(number)
+        scope.cancel()
