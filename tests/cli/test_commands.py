@@ -142,6 +142,31 @@ def test_no_value_is_shown_behind_a_flag(command: tuple[str, ...]) -> None:
     assert "<bool>" not in done.stdout
 
 
+LOADED = """
+import sys
+from meup_agent.cli.program import run
+run(sys.argv[1:])
+print("loaded:", *sorted({"meup_agent.agent.agent", *HEAVY} & set(sys.modules)))
+"""
+HEAVY = ("httpx", "jsonschema", "mcp_types", "picows", "prometheus_client", "starlette", "uvicorn")
+
+
+@pytest.mark.parametrize(
+    ("command", "loaded"),
+    [
+        ("--help", ["meup_agent.agent.agent"]),
+        ("--version", []),
+        ("token new", []),
+        ("gateway --help", []),
+        ("who", ["meup_agent.agent.agent"]),
+    ],
+)
+def test_a_command_loads_what_it_needs(command: str, loaded: list[str]) -> None:
+    program = LOADED.replace("*HEAVY", f"*{HEAVY}")
+    done = meup(*command.split(), command=(sys.executable, "-c", program))
+    assert done.stdout.splitlines()[-1].split() == ["loaded:", *loaded]
+
+
 INTERRUPTED_WHILE_LOADING = """
 import sys
 class Finder:
