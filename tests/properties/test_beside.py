@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Key, ProposalKey
 from meup_agent.protocol.lifecycle import ProposalState
-from tests.properties.test_exchange import Exchanges, chosen, pick, who, whose
+from tests.properties.test_exchange import Exchanges, chosen, few, pick, who, whose
 from tests.properties.world import Participant, World
 
 CALL = {"name": "work", "arguments": {"n": 1}}
@@ -43,6 +43,14 @@ class Beside(Exchanges):
         """What somebody waits for, and the gateway has taken."""
         taken = {envelope.id for envelope in self.world.log if envelope.kind == kind}
         return [(participant, key) for participant, key in self.waiting() if key.id in taken]
+
+    @precondition(lambda self: self.coming_down())
+    @rule(which=pick, count=few)
+    def deliver(self, which: int, count: int) -> None:
+        """What comes, comes once: a gateway that numbers what it says repeats nothing."""
+        participant = chosen(self.coming_down(), which)
+        for _ in range(count):
+            participant.deliver()
 
     @invariant()
     def nobody_waits_for_what_is_withdrawn(self) -> None:
