@@ -10,9 +10,6 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 from meup_agent.gateway.admission import (
     MAX_JOIN_BYTES,
     NotAdmitted,
-    dialect_named,
-    join,
-    read_join,
     repeats_join,
 )
 from meup_agent.gateway.auth import Identity
@@ -24,7 +21,7 @@ from meup_agent.gateway.edge.framing import (
     BadMessage,
     pack_text,
 )
-from meup_agent.gateway.edge.handshake import Greeting
+from meup_agent.gateway.edge.handshake import Greeting, read_join_frame
 from meup_agent.gateway.edge.listening import address_of, peer_of
 from meup_agent.gateway.hub import Hub
 from meup_agent.gateway.logs import log, shown
@@ -249,20 +246,10 @@ class Connection(WSListener):
 
     def _join_by(self, message: bytes) -> None:
         """Join as a join frame says."""
-        hub, greeting = self._port.hub, self._greeting
         try:
-            frame = read_join(message)
-            if frame is None:
-                raise NotAdmitted(400, "the first message must be a join frame")
-            identity = join(
-                frame,
-                tokens=hub.tokens_at(self._address),
-                spaces=hub.spaces,
-                held=greeting.identity,
-                space=greeting.space,
+            identity, dialect = read_join_frame(
+                message, self._greeting, self._port.hub, self._address
             )
-            dialect = greeting.dialect or dialect_named(frame.protocol) or hub.dialect(identity)
-            hub.find_room(identity)
         except NotAdmitted as refused:
             self._not_admitted(refused)
             return

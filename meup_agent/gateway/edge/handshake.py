@@ -13,6 +13,8 @@ from meup_agent.gateway.admission import (
     dialect_named,
     enter,
     identify,
+    join,
+    read_join,
     read_resume,
 )
 from meup_agent.gateway.auth import Identity
@@ -78,6 +80,35 @@ def read_handshake(
         hub.find_room(identity)
         dialect = dialect or hub.dialect(identity)
     return Greeting(identity, space, dialect, *resume)
+
+
+def read_join_frame(
+    message: bytes, greeting: Greeting, hub: Hub, address: str
+) -> tuple[Identity, str]:
+    """Who joins by the first message of a connection, and in which dialect.
+
+    Args:
+        message: The message.
+        greeting: What the handshake said.
+        hub: The spaces, and who may enter them.
+        address: Where the connection came from.
+
+    Raises:
+        NotAdmitted: It is no join frame, or whoever sent it does not get in.
+    """
+    frame = read_join(message)
+    if frame is None:
+        raise NotAdmitted(BAD_REQUEST, "the first message must be a join frame")
+    identity = join(
+        frame,
+        tokens=hub.tokens_at(address),
+        spaces=hub.spaces,
+        held=greeting.identity,
+        space=greeting.space,
+    )
+    dialect = greeting.dialect or dialect_named(frame.protocol) or hub.dialect(identity)
+    hub.find_room(identity)
+    return identity, dialect
 
 
 def _space(target: bytes) -> str | None:

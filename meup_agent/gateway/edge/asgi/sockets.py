@@ -12,12 +12,8 @@ from starlette.websockets import WebSocket
 
 from meup_agent.gateway.admission import (
     BAD_REQUEST,
-    MAX_JOIN_BYTES,
     NotAdmitted,
-    dialect_named,
     find_place,
-    join,
-    read_join,
     repeats_join,
 )
 from meup_agent.gateway.auth import Identity
@@ -25,7 +21,7 @@ from meup_agent.gateway.config import Limits
 from meup_agent.gateway.edge.asgi.outgoing import Outgoing
 from meup_agent.gateway.edge.asgi.served import Served
 from meup_agent.gateway.edge.framing import TOO_BIG
-from meup_agent.gateway.edge.handshake import Greeting, read_handshake
+from meup_agent.gateway.edge.handshake import Greeting, read_handshake, read_join_frame
 from meup_agent.gateway.logs import log, shown
 from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.listeners import Form
@@ -190,7 +186,7 @@ class SocketConnection:
         Raises:
             NotAdmitted: They do not get in.
         """
-        served, greeting = self._served, self._greeting
+        served = self._served
         seconds = served.limits.join_timeout
         message: bytes | None = None
         with anyio.move_on_after(seconds) as waiting:
@@ -201,20 +197,7 @@ class SocketConnection:
             raise NotAdmitted(
                 BAD_REQUEST, f"no join frame came within {seconds:g} seconds (join_timeout)"
             )
-        frame = read_join(message) if len(message) <= MAX_JOIN_BYTES else None
-        if frame is None:
-            raise NotAdmitted(BAD_REQUEST, "the first message must be a join frame")
-        hub = served.hub
-        identity = join(
-            frame,
-            tokens=hub.tokens_at(self._address),
-            spaces=hub.spaces,
-            held=greeting.identity,
-            space=greeting.space,
-        )
-        dialect = greeting.dialect or dialect_named(frame.protocol) or hub.dialect(identity)
-        hub.find_room(identity)
-        return identity, dialect
+        return read_join_frame(message, self._greeting, served.hub, self._address)
 
     # --- what is said -----------------------------------------------------------------------
 
