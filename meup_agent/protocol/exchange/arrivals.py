@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope, encode_json
+from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.beside import Beside
-from meup_agent.protocol.exchange.effects import CaughtUp, Priority, Role
+from meup_agent.protocol.exchange.effects import Priority, Role
+from meup_agent.protocol.exchange.gateways_words import GatewaysWords
 from meup_agent.protocol.exchange.incoming import USED_AGAIN, Incoming
 from meup_agent.protocol.exchange.ledger import (
     Fulfillment,
@@ -19,9 +18,7 @@ from meup_agent.protocol.exchange.ledger import (
 from meup_agent.protocol.exchange.memory import Memory
 from meup_agent.protocol.exchange.outgoing import Outgoing
 from meup_agent.protocol.exchange.own import read_response
-from meup_agent.protocol.exchange.roster import UPDATE, Presence
 from meup_agent.protocol.exchange.situation import Situation
-from meup_agent.protocol.guarantees import read_guarantees
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.managing import (
     GRANT,
@@ -32,7 +29,6 @@ from meup_agent.protocol.managing import (
 )
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.reasons import Reason, read_reason
-from meup_agent.protocol.resume import ARRIVED, MISSED_NOTHING, read_missed
 
 MAX_ID_CHARS = 256
 """Characters of an id or a sender's name: these are remembered, and the longest in use have 60."""
@@ -60,10 +56,6 @@ _EXCHANGES = frozenset(
 """What does no harm twice: the state of the exchange tells a copy from a new one."""
 
 
-_SAID_BY_MEMBERS = frozenset({"system/heartbeat", "system/register"})
-"""What clients that exist send although only the gateway may (PROTOCOL 2); it means nothing."""
-
-
 class Arrivals:
     """Applies what arrives to the ledger and to both sides of the table."""
 
@@ -74,8 +66,7 @@ class Arrivals:
         self._beside = Beside(situation, outgoing, incoming)
         self._seen: Memory[int, bool] = Memory(count=SEEN_COUNT, seconds=SEEN_SECONDS)
         self._granted: Memory[str, bool] = Memory(count=GRANTED_COUNT, seconds=GRANTED_SECONDS)
-        self._welcomed_before = False
-        self._last_welcome: Envelope | None = None
+        self._gateway = GatewaysWords(situation, outgoing, incoming)
 
     def take(self, envelope: Envelope, now: float, seq: int | None = None) -> None:
         """An envelope has come.
@@ -91,13 +82,13 @@ class Arrivals:
             return
         reading = situation.reading
         if reading.until is not None and seq > reading.until:
-            self._caught_up(now)
+            self._gateway.caught_up(now)
         if reading.takes(seq, now) or self._has_no_number_of_its_own(envelope, now):
             self._take(envelope, now, seq)
         else:
             situation.drop("duplicate", envelope, expected=True)
         if reading.until == seq:
-            self._caught_up(now)
+            self._gateway.caught_up(now)
 
     def _has_no_number_of_its_own(self, envelope: Envelope, now: float) -> bool:
         """Whether it is the gateway's word to us alone, or its answer to what we sent again."""
@@ -112,7 +103,7 @@ class Arrivals:
         if len(envelope.correlation) > MAX_NAMED:
             envelope = envelope.replace(correlation=envelope.correlation[:MAX_NAMED])
         if envelope.kind.startswith("system/"):
-            self._system(envelope, now, seq)
+            self._gateway.take(envelope, now, seq)
         elif self._is_own(envelope):
             self._own(envelope, now)
         else:
@@ -409,152 +400,6 @@ class Arrivals:
         if not self._situation.ledger.complete(record, fulfillment, is_error=is_error):
             return None
         return found
-
-    # --- the gateway's own words ---
-
-    def _system(self, envelope: Envelope, now: float, seq: int | None) -> None:
-        if envelope.sender not in kinds.GATEWAY_NAMES:
-            expected = envelope.kind in _SAID_BY_MEMBERS
-            self._situation.drop("forged_system", envelope, expected=expected)
-            return
-        payload = envelope.payload_object
-        match envelope.kind:
-            case kinds.SYSTEM_WELCOME:
-                self._welcome(envelope, payload, now, seq)
-            case kinds.SYSTEM_PRESENCE:
-                self._presence(envelope, payload, now)
-            case kinds.SYSTEM_ERROR if envelope.concerns(self._situation.me):
-                names = envelope.correlation
-                known = [self._outgoing.refused(name, payload, now) for name in names]
-                if self._situation.roster.shows_eviction(payload):
-                    # Nobody heard it, so it is to be said when we are in again.
-                    voice = self._situation.voice
-                    known += [voice.say_once_more(name, now) for name in names]
-                if not any(known) and not self._situation.voice.said_beside(names, now):
-                    self._situation.drop("refused_by_gateway", envelope)
-            case _:
-                pass
-        self._incoming.notice(Role.KIND, envelope, now)
-
-    def _welcome(
-        self, envelope: Envelope, payload: dict[str, Any], now: float, seq: int | None
-    ) -> None:
-        """We are in; or, on a connection that was welcomed before, our capabilities changed."""
-        situation = self._situation
-        if envelope.to and situation.me and situation.me not in envelope.to:
-            situation.drop("foreign_welcome", envelope)
-            return
-        update = situation.connected
-        missed = read_missed(payload) if read_guarantees(payload, "").resume else None
-        back = missed is not None and missed.resumed and situation.reading.seq is not None
-        changed = situation.roster.welcome(
-            payload, now, update=update, dialect=envelope.protocol, later=back and not update
-        )
-        if changed is None:
-            situation.drop("malformed_welcome", envelope)
-            return
-        situation.voice.me = situation.me
-        situation.connected = True
-        if update:
-            for participant in changed.left:
-                self._incoming.participant_left(participant, now)
-            for participant in changed.joined:
-                self._incoming.participant_joined(participant)
-            self._outgoing.presence_changed(now)
-            situation.voice.say_again(changed.joined, now)
-            self._notice_changes(envelope, changed, now)
-            return
-        reading = situation.reading
-        wall_clock = situation.wall_clock
-        reading.welcomed(missed, seq, now, None if wall_clock is None else wall_clock())
-        situation.voice.anew = reading.seq is not None
-        self._last_welcome = envelope
-        self._incoming.pause(now, paused=back)
-        if reading.gap is not None:
-            self._incoming.notice(Role.GAP, envelope, now, reading.gap)
-        if not back:
-            self._enter(envelope, changed, now)
-        elif reading.until is None:
-            self._caught_up(now)
-
-    def _caught_up(self, now: float) -> None:
-        """We have read what we missed: from here on, what comes is new (PROTOCOL 6)."""
-        situation, welcome = self._situation, self._last_welcome
-        reading = situation.reading
-        reading.until = None
-        situation.effects.append(CaughtUp(reading.missed, reading.away, reading.gap))
-        assert welcome is not None  # it said that there is something to read
-        changed = situation.roster.settle(now)
-        self._enter(welcome, changed, now, complete=reading.gap is None)
-        self._incoming.pause(now, paused=False)
-
-    def _enter(
-        self, welcome: Envelope, changed: Presence, now: float, *, complete: bool = False
-    ) -> None:
-        """Put in order what a lost connection has left, by who is present now.
-
-        Args:
-            welcome: The welcome of this connection.
-            changed: Who came and went unseen.
-            now: The time.
-            complete: We have read everything that we missed.
-        """
-        self._incoming.welcomed(now)
-        if complete:
-            self._outgoing.caught_up(now)
-        else:
-            self._outgoing.welcomed(now)
-        if self._welcomed_before:
-            if not complete:
-                # Whoever is here may have missed what we said before the connection broke.
-                present = [item.id for item in self._situation.roster.participants()]
-                self._situation.voice.say_again(present, now)
-            self._notice_changes(welcome, changed, now)
-        self._welcomed_before = True
-
-    def _notice_changes(self, welcome: Envelope, changed: Presence, now: float) -> None:
-        """Handlers hear of whoever came and went unseen, as of everybody else."""
-        events = (("leave", Role.LEAVE, changed.left), ("join", Role.JOIN, changed.joined))
-        for event, role, names in events:
-            if not self._situation.wants(role, welcome, None):
-                continue
-            for name in names:
-                if name == self._situation.me:
-                    continue
-                participant = {"id": name, "capabilities": self._situation.roster.announced(name)}
-                payload = {"event": event, "participant": participant}
-                presence = welcome.replace(
-                    kind=kinds.SYSTEM_PRESENCE, to=(), raw_payload=encode_json(payload)
-                )
-                self._incoming.notice(role, presence, now)
-
-    def _presence(self, envelope: Envelope, payload: dict[str, Any], now: float) -> None:
-        update = self._situation.roster.update(payload, now)
-        if update is None:
-            return
-        event, participant = update
-        self._outgoing.presence_changed(now)
-        if participant.id == self._situation.me or event == UPDATE:
-            return
-        if event == "join":
-            self._incoming.participant_joined(participant.id)
-            if not self._missed_nothing(payload):
-                self._situation.voice.say_again([participant.id], now)
-            self._incoming.notice(Role.JOIN, envelope, now)
-        else:
-            self._incoming.participant_left(participant.id, now)
-            self._incoming.notice(Role.LEAVE, envelope, now)
-
-    def _missed_nothing(self, presence: dict[str, Any]) -> bool:
-        """Whether a newcomer needs nothing said again (PROTOCOL 4.14).
-
-        After a gap of our own all are told again who are present when we have caught up.
-        """
-        reading = self._situation.reading
-        if reading.until is not None and reading.gap is not None:
-            return True
-        resumes = self._situation.roster.guarantees.resume
-        return resumes and presence.get(ARRIVED) in MISSED_NOTHING
 
     def _is_own(self, envelope: Envelope) -> bool:
         return envelope.sender == self._situation.me
