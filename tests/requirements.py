@@ -181,6 +181,7 @@ EXTRAS: Final = {
 }
 
 RESUME: Final = {
+    "6.seq.the_gateways": "an envelope's number is the gateway's, whatever its sender wrote there",
     "6.resume.order": "who comes back gets what it missed, in order, before anything new",
     "6.resume.no_handler_yet": "until that is read, ends and answers count and no handler starts",
     "6.resume.taken_back": "what was taken back meanwhile never starts",
