@@ -51,7 +51,7 @@ def test_dev_prints_lines_to_paste_and_ends_gracefully(number: int) -> None:
             async with Agent("x").join(connector, token=observer["MEUP_TOKEN"]) as space:
                 assert space.me == "observer"
                 gateway.process.send_signal(number)
-                with anyio.fail_after(10):
+                with anyio.fail_after(PATIENCE):
                     await ended.wait()
 
         anyio.run(be_told_to_dial_again)

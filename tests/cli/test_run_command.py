@@ -8,7 +8,7 @@ import pytest
 from meup_agent import Agent
 from meup_agent.cli import exit_codes
 from meup_agent.gateway.embedded import ThreadedGateway
-from tests.cli.processes import INTERRUPT, TERMINATE, meup, running
+from tests.cli.processes import INTERRUPT, PATIENCE, TERMINATE, meup, running
 from tests.existing.gateways import MEW_V04, ExistingGateway
 
 ECHO = """
@@ -45,7 +45,7 @@ def test_an_agent_answers_until_a_signal(
     async def ask() -> object:
         token = gateway.token("alice")
         async with Agent("x").join(gateway.url, space="demo", token=token) as space:
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 return await space.call("bob", "say", {"text": "hi"})
 
     arguments = ("run", target, "--backend", backend)

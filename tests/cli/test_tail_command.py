@@ -36,7 +36,7 @@ def as_alice(gateway: ThreadedGateway, act: Callable[[Space], Awaitable[object]]
     async def join() -> None:
         token = gateway.token("alice")
         async with Agent("alice").join(gateway.url, space="demo", token=token) as space:
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 await act(space)
 
     anyio.run(join)
