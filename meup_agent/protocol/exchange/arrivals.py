@@ -18,6 +18,7 @@ from meup_agent.protocol.exchange.ledger import (
 from meup_agent.protocol.exchange.memory import Memory
 from meup_agent.protocol.exchange.outgoing import Outgoing
 from meup_agent.protocol.exchange.own import read_response
+from meup_agent.protocol.exchange.replies import Replies
 from meup_agent.protocol.exchange.situation import Situation
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.managing import (
@@ -62,6 +63,7 @@ class Arrivals:
     def __init__(self, situation: Situation, outgoing: Outgoing, incoming: Incoming) -> None:
         self._situation = situation
         self._outgoing = outgoing
+        self._replies = Replies(situation, outgoing)
         self._incoming = incoming
         self._beside = Beside(situation, outgoing, incoming)
         self._seen: Memory[int, bool] = Memory(count=SEEN_COUNT, seconds=SEEN_SECONDS)
@@ -191,7 +193,7 @@ class Arrivals:
                 if call.method == kinds.CANCELLED:
                     self._cancel(envelope, call, now)
                 elif call.method == kinds.PROGRESS:
-                    self._outgoing.progress(envelope, call.params, now)
+                    self._replies.progress(envelope, call.params, now)
                 elif not call.is_notification:
                     self._request(envelope, call, fulfills, now)
 
@@ -289,7 +291,7 @@ class Arrivals:
             self._situation.drop("duplicate_reject", envelope, expected=True)
             return
         if record.key.proposer == self._situation.me:
-            rejection = self._outgoing.rejection(record, rejected, now)
+            rejection = self._replies.rejection(record, rejected, now)
             if rejection is not None:
                 self._incoming.notice(Role.REJECT, envelope, now, rejection)
 
@@ -302,9 +304,9 @@ class Arrivals:
         refusal = self._refusal_of_fulfillment(envelope, now)
         record = self._situation.ledger.requested(envelope, now, fulfills=fulfills)
         if record is not None:
-            self._outgoing.rival_requested(record, now)
+            self._replies.rival_requested(record, now)
             if record.key.proposer == me:
-                self._outgoing.in_progress(record, now)
+                self._replies.in_progress(record, now)
         if me in envelope.to if self._is_own(envelope) else envelope.concerns(me):
             self._incoming.request(envelope, call, now, refusal=refusal)
 
@@ -349,7 +351,7 @@ class Arrivals:
         for name in names:
             record = self._situation.ledger.request_cancelled(requester, name, now)
             if record is not None:
-                self._outgoing.no_longer_in_progress(record, now)
+                self._replies.no_longer_in_progress(record, now)
                 return
 
     # --- responses ---
@@ -357,12 +359,12 @@ class Arrivals:
     def _response(self, envelope: Envelope, now: float) -> None:
         found = self._complete(envelope, now)
         if found is not None and found[0].key.proposer == self._situation.me:
-            conflict = self._outgoing.fulfilled(*found, envelope, now)
+            conflict = self._replies.fulfilled(*found, envelope, now)
             if conflict is not None:
                 self._incoming.notice(Role.CONFLICT, envelope, now, conflict)
-        if self._outgoing.response(envelope, now) or found is not None:
+        if self._replies.response(envelope, now) or found is not None:
             return
-        taken, conflict = self._outgoing.relayed(envelope, now)
+        taken, conflict = self._replies.relayed(envelope, now)
         if conflict is not None:
             self._incoming.notice(Role.CONFLICT, envelope, now, conflict)
         is_ours = not self._is_own(envelope) and envelope.concerns(self._situation.me)
@@ -393,9 +395,9 @@ class Arrivals:
         payload = envelope.payload
         if payloads.is_refusal(payload):
             self._situation.ledger.not_carried_out(record, fulfillment)
-            self._outgoing.no_longer_in_progress(record, now)
+            self._replies.no_longer_in_progress(record, now)
             return None
-        self._outgoing.order_unechoed(record, now)
+        self._replies.order_unechoed(record, now)
         is_error = read_response(payload)[1] is not None
         if not self._situation.ledger.complete(record, fulfillment, is_error=is_error):
             return None

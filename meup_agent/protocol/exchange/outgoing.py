@@ -3,52 +3,39 @@
 from __future__ import annotations
 
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
-from meup_agent.protocol import payloads
-from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import (
-    Conflict,
     Key,
     Priority,
-    Progressed,
-    Rejection,
     Unsend,
     Wake,
 )
 from meup_agent.protocol.exchange.ends import cause_of, say_end, step_own
 from meup_agent.protocol.exchange.ledger import (
     MAX_PROPOSALS,
-    Fulfillment,
     ProposalKey,
     ProposalRecord,
 )
 from meup_agent.protocol.exchange.memory import Memory, size_of
 from meup_agent.protocol.exchange.own import (
     Exchange,
-    read_response,
     verdict,
 )
-from meup_agent.protocol.exchange.relaying import Relays, outcome_of_relay
 from meup_agent.protocol.exchange.situation import Situation
 from meup_agent.protocol.lifecycle import (
     OutgoingAction,
     OutgoingEvent,
     OutgoingState,
-    ProposalEvent,
     outgoing_step,
 )
 from meup_agent.protocol.outcomes import (
     Ending,
-    Fulfilled,
     GatewayRefused,
     Gone,
-    LostRace,
-    Rejected,
-    Responded,
     Unknown,
     Unsent,
     Withdrawn,
 )
-from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.protocol.reasons import Cause
 
 ENDED_COUNT = 1000
 ENDED_SECONDS = 300.0
@@ -61,7 +48,6 @@ class Outgoing:
 
     def __init__(self, situation: Situation) -> None:
         self._situation = situation
-        self._relays = Relays(situation)
         self._open: dict[str, Exchange] = {}
         self._ended: Memory[str, Exchange] = Memory(
             count=ENDED_COUNT, seconds=ENDED_SECONDS, size=ENDED_SIZE
@@ -73,6 +59,14 @@ class Outgoing:
     def __len__(self) -> int:
         """How many are open."""
         return len(self._open)
+
+    def find(self, exchange_id: str, now: float) -> Exchange | None:
+        """An exchange that is open, or has ended lately."""
+        return self._open.get(exchange_id) or self._ended.get(exchange_id, now)
+
+    def find_open(self, exchange_id: str) -> Exchange | None:
+        """An exchange that is open."""
+        return self._open.get(exchange_id)
 
     def opened(self, key: Key) -> Exchange | None:
         """An exchange that is open."""
@@ -123,21 +117,21 @@ class Outgoing:
         self._situation.voice.sent(envelope_id, now)
         exchange = self._open.get(envelope_id)
         if exchange is not None:
-            self._apply(exchange, OutgoingEvent.SENT, now)
+            self.apply(exchange, OutgoingEvent.SENT, now)
 
     def give_up(self, key: Key, cause: Cause, now: float) -> None:
         """The caller stops waiting."""
         exchange = self._open.get(key.id)
         if exchange is not None:
-            self._apply(exchange, OutgoingEvent.GIVE_UP, now, Withdrawn(key.id, cause))
+            self.apply(exchange, OutgoingEvent.GIVE_UP, now, Withdrawn(key.id, cause))
 
     def ended_beside(self, exchange_id: str, kind: str, cause: Cause, now: float) -> None:
         """Another process of ours has withdrawn a proposal of ours, or cancelled a request."""
         exchange = self._open.get(exchange_id)
         if exchange is None or exchange.draft.kind != kind or exchange.call.method == "initialize":
             return
-        self._has_left(exchange, now)
-        self._apply(exchange, OutgoingEvent.ENDED_BESIDE, now, Withdrawn(exchange_id, cause))
+        self.has_left(exchange, now)
+        self.apply(exchange, OutgoingEvent.ENDED_BESIDE, now, Withdrawn(exchange_id, cause))
 
     def give_up_all(self, cause: Cause, now: float) -> None:
         """We end: everything that is open ends with us."""
@@ -154,13 +148,13 @@ class Outgoing:
     def connection_lost(self, now: float) -> None:
         """Note for every wait that something may have been missed."""
         for exchange in list(self._open.values()):
-            self._apply(exchange, OutgoingEvent.LOST, now)
+            self.apply(exchange, OutgoingEvent.LOST, now)
 
     def welcomed(self, now: float) -> None:
         """Send again what is idempotent; begin to count who is absent anew."""
         for exchange in list(self._open.values()):
             exchange.missed |= exchange.lost
-            self._apply(exchange, OutgoingEvent.WELCOME, now)
+            self.apply(exchange, OutgoingEvent.WELCOME, now)
         self.presence_changed(now)
 
     def caught_up(self, now: float) -> None:
@@ -174,14 +168,14 @@ class Outgoing:
         """Somebody came or went: see whose rejection is missing, and whose absence counts."""
         for exchange in list(self._open.values()):
             if exchange.proposal is not None and not exchange.draft.to:
-                self._reconsider(exchange, exchange.proposal, now)
-            self._watch_absence(exchange, now)
+                self.reconsider(exchange, exchange.proposal, now)
+            self.watch_absence(exchange, now)
 
     def stopped(self, why: str, now: float) -> None:
         """There will be no further connection: every wait ends."""
         for exchange in list(self._open.values()):
             ending = Unsent(why) if exchange.state is OutgoingState.UNSENT else Unknown(why)
-            self._apply(exchange, OutgoingEvent.STOPPED, now, ending)
+            self.apply(exchange, OutgoingEvent.STOPPED, now, ending)
 
     def look(self, key: Key, now: float) -> None:
         """A timer has rung: see whether the deadline has passed, or everybody is gone."""
@@ -189,16 +183,17 @@ class Outgoing:
         if exchange is None:
             return
         if exchange.deadline is not None and now >= exchange.deadline:
-            self._apply(exchange, OutgoingEvent.DEADLINE, now, exchange.expiry())
+            self.apply(exchange, OutgoingEvent.DEADLINE, now, exchange.expiry())
             return
         gone_at = self._gone_at(exchange, now)
         if gone_at is not None and now >= gone_at:
             ending = Gone(key.id, self._awaited(exchange))
-            self._apply(exchange, OutgoingEvent.GONE, now, ending)
+            self.apply(exchange, OutgoingEvent.GONE, now, ending)
         else:
             self._situation.look_again(gone_at, key)
 
-    def _watch_absence(self, exchange: Exchange, now: float) -> None:
+    def watch_absence(self, exchange: Exchange, now: float) -> None:
+        """Look again when the wait ends for want of anybody who could answer."""
         self._situation.look_again(self._gone_at(exchange, now), exchange.key)
 
     def _gone_at(self, exchange: Exchange, now: float) -> float | None:
@@ -238,177 +233,30 @@ class Outgoing:
         message = f"the gateway refused {exchange.draft.kind} {envelope_id}: {code}"
         if isinstance(said, str) and said:
             message = f"{message} ({said})"
-        self._has_left(exchange, now)
-        self._apply(exchange, OutgoingEvent.REFUSAL, now, GatewayRefused(code, message, payload))
+        self.has_left(exchange, now)
+        self.apply(exchange, OutgoingEvent.REFUSAL, now, GatewayRefused(code, message, payload))
         return True
 
-    def rival_requested(self, record: ProposalRecord, now: float) -> None:
-        """A fulfilling request was ordered; ours, if it is another and comes later, has lost."""
-        first, me = record.in_progress, self._situation.me
-        if first is None:
-            return
-        for exchange in self.fulfilling(record.key):
-            if (first.by, first.envelope.id) == (me, exchange.key.id):
-                continue
-            cause = Cause(Reason.DUPLICATE, by=me, id=exchange.key.id, at=now)
-            self._apply(exchange, OutgoingEvent.GIVE_UP, now, LostRace(first.by), cause=cause)
-
-    def response(self, envelope: Envelope, now: float) -> bool:
-        """A response came; whether it was one to a request of ours."""
-        for exchange_id in envelope.correlation:
-            exchange = self._open.get(exchange_id) or self._ended.get(exchange_id, now)
-            if exchange is None or exchange.is_proposal:
-                continue
-            if not exchange.answerable_by(envelope, self._situation.me):
-                # An onlooker sees the answers to others who used the same id.
-                if envelope.concerns(self._situation.me):
-                    self._situation.drop("foreign_response", envelope)
-                    return True
-                continue
-            result, error = read_response(envelope.payload)
-            is_first = not exchange.is_answered
-            self._answered(exchange, envelope, Responded(envelope.sender, result, error), now)
-            if is_first:
-                self._relays.send_response(exchange, envelope, now)
-            return True
-        return False
-
-    def fulfilled(
-        self, record: ProposalRecord, fulfillment: Fulfillment, envelope: Envelope, now: float
-    ) -> Conflict | None:
-        """The response to a fulfilling request of our proposal; a conflict if it is too late."""
-        exchange = self._of_proposal(record, now)
-        if exchange is None:
-            return None
-        result, error = read_response(envelope.payload)
-        request = payloads.read_call(fulfillment.envelope.payload)
-        to = fulfillment.envelope.to
-        executor = to[0] if len(to) == 1 else envelope.sender
-        ending = Fulfilled(
-            proposal_id=record.key.id,
-            by=fulfillment.by,
-            executor=executor,
-            result=result,
-            error=error,
-            changes=payloads.changes(record.call, request, executor),
-        )
-        return self._conflict(exchange, envelope, ending, now)
-
-    def relayed(self, envelope: Envelope, now: float) -> tuple[bool, Conflict | None]:
-        """A response that may be the outcome of a proposal of ours, which its fulfiller sent on.
-
-        Returns:
-            Whether it was, and the conflict if it is too late.
-        """
-        record = self._relays.about(envelope, now)
-        exchange = None if record is None else self._of_proposal(record, now)
-        if record is None or exchange is None:
-            return False, None
-        if payloads.is_refusal(envelope.payload):
-            return True, None
-        if not exchange.is_answered:
-            self.order_unechoed(record, now)
-            record.step(ProposalEvent.RESPONSE, envelope.sender)
-        return True, self._conflict(exchange, envelope, outcome_of_relay(record, envelope), now)
-
-    def _conflict(
-        self, exchange: Exchange, envelope: Envelope, ending: Fulfilled, now: float
-    ) -> Conflict | None:
-        """Apply the outcome of a proposal; a conflict if we had given it up."""
-        if not self._answered(exchange, envelope, ending, now):
-            return None
-        assert exchange.ending is not None  # it had been given up
-        return Conflict(ending.proposal_id, ending, exchange.ending)
-
-    def order_unechoed(self, record: ProposalRecord, now: float) -> None:
-        """On a gateway without echoes, our withdraw came when we said it (PROTOCOL 4.13)."""
-        exchange = self._of_proposal(record, now)
-        if (
-            exchange is not None
-            and exchange.state is OutgoingState.GIVEN_UP
-            and not exchange.echoed
-        ):
-            reason = cause_of(exchange.ending).code
-            record.step(ProposalEvent.WITHDRAWAL, self._situation.me, reason)
-
-    def _of_proposal(self, record: ProposalRecord, now: float) -> Exchange | None:
-        exchange = self._open.get(record.key.id) or self._ended.get(record.key.id, now)
+    def of_proposal(self, record: ProposalRecord, now: float) -> Exchange | None:
+        """Our wait for a proposal's outcome, open or ended lately; ``None`` if it is not ours."""
+        exchange = self.find(record.key.id, now)
         return exchange if exchange is not None and exchange.proposal is record else None
 
-    def _answered(self, exchange: Exchange, envelope: Envelope, ending: Ending, now: float) -> bool:
-        """Apply an answer; ``True`` if it is the first for something that we had given up."""
-        if exchange.is_answered:
-            self._situation.drop("duplicate_response", envelope, expected=True)
-            return False
-        self._has_left(exchange, now)
-        exchange.late = exchange.state is OutgoingState.GIVEN_UP
-        self._apply(exchange, OutgoingEvent.RESPONSE, now, ending)
-        if exchange.late:
-            self._situation.drop("late_response", envelope, expected=True)
-        return exchange.late
-
-    def _has_left(self, exchange: Exchange, now: float) -> None:
+    def has_left(self, exchange: Exchange, now: float) -> None:
         """Somebody speaks of what we believe unsent: a connection that broke took it along."""
         if exchange.state is OutgoingState.UNSENT:
-            self._apply(exchange, OutgoingEvent.SENT, now)
+            self.apply(exchange, OutgoingEvent.SENT, now)
 
-    def rejection(self, record: ProposalRecord, rejected: Rejected, now: float) -> Rejection | None:
-        """A rejection of a proposal of ours; ``None`` if nobody waits for it any more."""
-        exchange = self._of_proposal(record, now)
-        if exchange is None or not exchange.is_open:
-            return None
-        self._has_left(exchange, now)
-        counts = self._reconsider(exchange, record, now)
-        return Rejection(record.key.id, rejected.reason, rejected.by, rejected.rejection_id, counts)
-
-    def no_longer_in_progress(self, record: ProposalRecord, now: float) -> None:
-        """A fulfillment came to nothing: what was said meanwhile may decide."""
-        exchange = self._of_proposal(record, now)
-        if exchange is not None and exchange.is_open:
-            self._reconsider(exchange, record, now)
-            self._watch_absence(exchange, now)
-
-    def _reconsider(self, exchange: Exchange, record: ProposalRecord, now: float) -> bool:
+    def reconsider(self, exchange: Exchange, record: ProposalRecord, now: float) -> bool:
+        """See whether the rejections so far end the wait; whether they do."""
         ending = verdict(exchange, record, self._situation.roster)
         if ending is not None:
-            self._apply(exchange, OutgoingEvent.REJECTION, now, ending)
+            self.apply(exchange, OutgoingEvent.REJECTION, now, ending)
         return ending is not None
-
-    def in_progress(self, record: ProposalRecord, now: float) -> None:
-        """Somebody's fulfilling request for a proposal of ours is out: it is they who must stay."""
-        exchange = self._of_proposal(record, now)
-        if exchange is not None and exchange.is_open:
-            self._watch_absence(exchange, now)
-
-    def progress(self, envelope: Envelope, params: payloads.JsonObject, now: float) -> None:
-        """Progress of something that we wait for (PROTOCOL 4.9)."""
-        done = payloads.number(params.get("progress"))
-        exchange = self._reported(envelope, params.get(payloads.PROGRESS_TOKEN), now)
-        if exchange is None or done is None or done <= exchange.progress:
-            return
-        exchange.progress = done
-        total, message = payloads.number(params.get("total")), params.get("message")
-        text = message if isinstance(message, str) else ""
-        self._situation.effects.append(Progressed(exchange.key, done, total, text))
-        self._relays.send_progress(exchange, done, total, text, now)
-
-    def _reported(self, envelope: Envelope, token: object, now: float) -> Exchange | None:
-        """What a progress is about: our request, or our proposal that somebody carries out."""
-        exchange = self._open.get(token) if isinstance(token, str) else None
-        if exchange is not None and not exchange.is_proposal:
-            if exchange.answerable_by(envelope, self._situation.me):
-                return exchange
-            if envelope.concerns(self._situation.me):
-                self._situation.drop("foreign_progress", envelope)
-                return None
-        found = self._situation.ledger.responded(envelope, now)
-        record = found[0] if found is not None else self._relays.about(envelope, now)
-        proposal = None if record is None else self._of_proposal(record, now)
-        return proposal if proposal is not None and proposal.is_open else None
 
     # --- the table ---
 
-    def _apply(
+    def apply(
         self,
         exchange: Exchange,
         event: OutgoingEvent,
@@ -417,6 +265,15 @@ class Outgoing:
         *,
         cause: Cause | None = None,
     ) -> None:
+        """Take a step, and do what it asks for.
+
+        Args:
+            exchange: What takes it.
+            event: What has happened.
+            now: The time.
+            ending: How it ends, if it does.
+            cause: Why, as we say it; else what the ending says.
+        """
         state, action = outgoing_step(exchange.state, event)
         match action:
             case OutgoingAction.KEEP | OutgoingAction.IGNORE | OutgoingAction.LATE:
@@ -454,7 +311,7 @@ class Outgoing:
                 self._note_unseen(exchange, now, ended=True)
         exchange.state = state
         if action is OutgoingAction.NOTE_SENT:
-            self._watch_absence(exchange, now)
+            self.watch_absence(exchange, now)
         if not exchange.is_open and exchange.ending is None:
             self._close(exchange, ending, now)
 

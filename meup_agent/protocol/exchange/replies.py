@@ -1,0 +1,176 @@
+"""What others say of our own requests and proposals: responses, rejections, progress."""
+
+from __future__ import annotations
+
+from meup_agent.protocol import payloads
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.effects import Conflict, Progressed, Rejection
+from meup_agent.protocol.exchange.ends import cause_of
+from meup_agent.protocol.exchange.ledger import Fulfillment, ProposalRecord
+from meup_agent.protocol.exchange.outgoing import Outgoing
+from meup_agent.protocol.exchange.own import Exchange, read_response
+from meup_agent.protocol.exchange.relaying import Relays, outcome_of_relay
+from meup_agent.protocol.exchange.situation import Situation
+from meup_agent.protocol.lifecycle import OutgoingEvent, OutgoingState, ProposalEvent
+from meup_agent.protocol.outcomes import Ending, Fulfilled, LostRace, Rejected, Responded
+from meup_agent.protocol.reasons import Cause, Reason
+
+
+class Replies:
+    """Applies what others say to the exchanges of ours that it is about."""
+
+    def __init__(self, situation: Situation, outgoing: Outgoing) -> None:
+        self._situation = situation
+        self._outgoing = outgoing
+        self._relays = Relays(situation)
+
+    def rival_requested(self, record: ProposalRecord, now: float) -> None:
+        """A fulfilling request was ordered; ours, if it is another and comes later, has lost."""
+        first, me = record.in_progress, self._situation.me
+        if first is None:
+            return
+        for exchange in self._outgoing.fulfilling(record.key):
+            if (first.by, first.envelope.id) == (me, exchange.key.id):
+                continue
+            cause = Cause(Reason.DUPLICATE, by=me, id=exchange.key.id, at=now)
+            self._outgoing.apply(
+                exchange, OutgoingEvent.GIVE_UP, now, LostRace(first.by), cause=cause
+            )
+
+    def response(self, envelope: Envelope, now: float) -> bool:
+        """A response came; whether it was one to a request of ours."""
+        for exchange_id in envelope.correlation:
+            exchange = self._outgoing.find(exchange_id, now)
+            if exchange is None or exchange.is_proposal:
+                continue
+            if not exchange.answerable_by(envelope, self._situation.me):
+                # An onlooker sees the answers to others who used the same id.
+                if envelope.concerns(self._situation.me):
+                    self._situation.drop("foreign_response", envelope)
+                    return True
+                continue
+            result, error = read_response(envelope.payload)
+            is_first = not exchange.is_answered
+            self._answered(exchange, envelope, Responded(envelope.sender, result, error), now)
+            if is_first:
+                self._relays.send_response(exchange, envelope, now)
+            return True
+        return False
+
+    def fulfilled(
+        self, record: ProposalRecord, fulfillment: Fulfillment, envelope: Envelope, now: float
+    ) -> Conflict | None:
+        """The response to a fulfilling request of our proposal; a conflict if it is too late."""
+        exchange = self._outgoing.of_proposal(record, now)
+        if exchange is None:
+            return None
+        result, error = read_response(envelope.payload)
+        request = payloads.read_call(fulfillment.envelope.payload)
+        to = fulfillment.envelope.to
+        executor = to[0] if len(to) == 1 else envelope.sender
+        ending = Fulfilled(
+            proposal_id=record.key.id,
+            by=fulfillment.by,
+            executor=executor,
+            result=result,
+            error=error,
+            changes=payloads.changes(record.call, request, executor),
+        )
+        return self._conflict(exchange, envelope, ending, now)
+
+    def relayed(self, envelope: Envelope, now: float) -> tuple[bool, Conflict | None]:
+        """A response that may be the outcome of a proposal of ours, which its fulfiller sent on.
+
+        Returns:
+            Whether it was, and the conflict if it is too late.
+        """
+        record = self._relays.about(envelope, now)
+        exchange = None if record is None else self._outgoing.of_proposal(record, now)
+        if record is None or exchange is None:
+            return False, None
+        if payloads.is_refusal(envelope.payload):
+            return True, None
+        if not exchange.is_answered:
+            self.order_unechoed(record, now)
+            record.step(ProposalEvent.RESPONSE, envelope.sender)
+        return True, self._conflict(exchange, envelope, outcome_of_relay(record, envelope), now)
+
+    def _conflict(
+        self, exchange: Exchange, envelope: Envelope, ending: Fulfilled, now: float
+    ) -> Conflict | None:
+        """Apply the outcome of a proposal; a conflict if we had given it up."""
+        if not self._answered(exchange, envelope, ending, now):
+            return None
+        assert exchange.ending is not None  # it had been given up
+        return Conflict(ending.proposal_id, ending, exchange.ending)
+
+    def order_unechoed(self, record: ProposalRecord, now: float) -> None:
+        """On a gateway without echoes, our withdraw came when we said it (PROTOCOL 4.13)."""
+        exchange = self._outgoing.of_proposal(record, now)
+        if (
+            exchange is not None
+            and exchange.state is OutgoingState.GIVEN_UP
+            and not exchange.echoed
+        ):
+            reason = cause_of(exchange.ending).code
+            record.step(ProposalEvent.WITHDRAWAL, self._situation.me, reason)
+
+    def _answered(self, exchange: Exchange, envelope: Envelope, ending: Ending, now: float) -> bool:
+        """Apply an answer; ``True`` if it is the first for something that we had given up."""
+        if exchange.is_answered:
+            self._situation.drop("duplicate_response", envelope, expected=True)
+            return False
+        self._outgoing.has_left(exchange, now)
+        exchange.late = exchange.state is OutgoingState.GIVEN_UP
+        self._outgoing.apply(exchange, OutgoingEvent.RESPONSE, now, ending)
+        if exchange.late:
+            self._situation.drop("late_response", envelope, expected=True)
+        return exchange.late
+
+    def rejection(self, record: ProposalRecord, rejected: Rejected, now: float) -> Rejection | None:
+        """A rejection of a proposal of ours; ``None`` if nobody waits for it any more."""
+        exchange = self._outgoing.of_proposal(record, now)
+        if exchange is None or not exchange.is_open:
+            return None
+        self._outgoing.has_left(exchange, now)
+        counts = self._outgoing.reconsider(exchange, record, now)
+        return Rejection(record.key.id, rejected.reason, rejected.by, rejected.rejection_id, counts)
+
+    def no_longer_in_progress(self, record: ProposalRecord, now: float) -> None:
+        """A fulfillment came to nothing: what was said meanwhile may decide."""
+        exchange = self._outgoing.of_proposal(record, now)
+        if exchange is not None and exchange.is_open:
+            self._outgoing.reconsider(exchange, record, now)
+            self._outgoing.watch_absence(exchange, now)
+
+    def in_progress(self, record: ProposalRecord, now: float) -> None:
+        """Somebody's fulfilling request for a proposal of ours is out: it is they who must stay."""
+        exchange = self._outgoing.of_proposal(record, now)
+        if exchange is not None and exchange.is_open:
+            self._outgoing.watch_absence(exchange, now)
+
+    def progress(self, envelope: Envelope, params: payloads.JsonObject, now: float) -> None:
+        """Progress of something that we wait for (PROTOCOL 4.9)."""
+        done = payloads.number(params.get("progress"))
+        exchange = self._reported(envelope, params.get(payloads.PROGRESS_TOKEN), now)
+        if exchange is None or done is None or done <= exchange.progress:
+            return
+        exchange.progress = done
+        total, message = payloads.number(params.get("total")), params.get("message")
+        text = message if isinstance(message, str) else ""
+        self._situation.effects.append(Progressed(exchange.key, done, total, text))
+        self._relays.send_progress(exchange, done, total, text, now)
+
+    def _reported(self, envelope: Envelope, token: object, now: float) -> Exchange | None:
+        """What a progress is about: our request, or our proposal that somebody carries out."""
+        exchange = self._outgoing.find_open(token) if isinstance(token, str) else None
+        if exchange is not None and not exchange.is_proposal:
+            if exchange.answerable_by(envelope, self._situation.me):
+                return exchange
+            if envelope.concerns(self._situation.me):
+                self._situation.drop("foreign_progress", envelope)
+                return None
+        found = self._situation.ledger.responded(envelope, now)
+        record = found[0] if found is not None else self._relays.about(envelope, now)
+        proposal = None if record is None else self._outgoing.of_proposal(record, now)
+        return proposal if proposal is not None and proposal.is_open else None
