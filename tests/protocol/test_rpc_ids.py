@@ -105,6 +105,24 @@ def test_the_last_request_with_an_id_counts() -> None:
 
 
 @pytest.mark.rule("1.rpc_ids")
+@pytest.mark.parametrize("dialect", [MCPX, V01])
+def test_what_waits_for_its_answer_is_known_however_much_was_asked_and_answered_since(
+    dialect: str,
+) -> None:
+    ids = RpcIds()
+    hears(ids, request("a", "slow", "s"))
+    for number in range(MAX_RPC_IDS + 1):
+        hears(ids, request("a", f"request-{number}", number))
+        quick = response(number)
+        if dialect != MCPX:
+            quick = quick.replace(protocol=dialect, correlation=(f"request-{number}",))
+        hears(ids, quick)
+        hears(ids, response("s", sender="eve"))  # whom nobody asked
+    assert len(ids) == MAX_RPC_IDS
+    assert answered(ids, response("s")) == ("slow",)
+
+
+@pytest.mark.rule("1.rpc_ids")
 def test_what_is_remembered_is_bounded_for_each_sender_and_in_senders() -> None:
     ids = RpcIds()
     for number in range(MAX_RPC_IDS + 1):

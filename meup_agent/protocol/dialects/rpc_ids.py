@@ -54,11 +54,14 @@ class RpcIds:
             call = payloads.read_call(payload)
             if call.rpc_name is not None and not call.is_notification:
                 self._remember(envelope, call.rpc_name)
-        elif envelope.kind == kinds.MCP_RESPONSE and said == BY_RPC_ID:
+        elif envelope.kind == kinds.MCP_RESPONSE:
             name = payloads.read_call(payload).rpc_name
-            request = None if name is None else self._request(envelope, name)
+            if name is None:
+                return envelope
+            request = self._request(envelope, name) if said == BY_RPC_ID else None
             if request is not None:
-                return msgspec.structs.replace(envelope, correlation=(request,))
+                envelope = msgspec.structs.replace(envelope, correlation=(request,))
+            self._answered(envelope, name)
         return envelope
 
     def _remember(self, request: Envelope, name: str) -> None:
@@ -71,6 +74,16 @@ class RpcIds:
         share.move_to_end(name)
         if len(share) > MAX_RPC_IDS:
             share.popitem(last=False)
+
+    def _answered(self, response: Envelope, name: str) -> None:
+        """Forget what has its answer before what still waits for one."""
+        for requester in response.to:
+            share = self._by_sender.get(requester)
+            request = None if share is None else share.get(name)
+            if share is None or request is None or request.id not in response.correlation:
+                continue
+            if not request.to or response.sender in request.to:
+                share.move_to_end(name, last=False)
 
     def _request(self, response: Envelope, name: str) -> str | None:
         """The envelope id of the only request that a response can answer."""
