@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from urllib.parse import quote
 
+import anyio
+
 from meup_agent.gateway.admission import find_room
 from meup_agent.gateway.auth import Identity, new_token
 from meup_agent.gateway.config import Config
@@ -38,6 +40,7 @@ class Hub:
         tokens: Whose each token is.
         url: Where members dial; empty until somebody listens.
         spaces: The spaces by id.
+        asked: Requests over HTTP that wait for their answer, to be given up.
 
     Raises:
         ConfigurationError: Two participants have the same token.
@@ -59,6 +62,7 @@ class Hub:
         self.counters = Counters()
         self.tokens = config.tokens()
         self.url = ""
+        self.asked = set[anyio.CancelScope]()
         limits = config.limits
         self._guesses = Guesses(self.tokens, limits.failed_tokens, limits.failed_token_seconds, now)
         allowance = Allowance(
@@ -111,6 +115,11 @@ class Hub:
         """Close every member of every space."""
         for space in self.spaces.values():
             space.close(code, reason)
+
+    def give_up(self) -> None:
+        """Let nobody wait over HTTP for what cannot come any more."""
+        for scope in tuple(self.asked):
+            scope.cancel()
 
 
 class _Doors:

@@ -112,6 +112,7 @@ class RunningGateway:
             self._file.abandon()
         if self.http is not None:
             self.http.abort()
+        self.hub.give_up()
         for connection in tuple(self._connections):
             connection.abort()
 
@@ -183,6 +184,7 @@ class RunningGateway:
         self._stopping = True
         self._server.close()
         self._close_all("the gateway cannot keep what is said; connect again later")
+        self.hub.give_up()
         self.failed.set()
 
     async def _until_empty(self, timeout: float) -> None:

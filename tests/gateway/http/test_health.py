@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
-import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 
@@ -89,3 +89,37 @@ async def test_disk_that_is_full(asked: Asked, monkeypatch: pytest.MonkeyPatch) 
     # Nor does anybody wait for what cannot come.
     monkeypatch.setattr(served, "JOURNAL_SECONDS", 300.0)
     assert await asked.say() == 503
+
+
+async def test_who_waits_when_the_disk_turns_out_full_is_answered_at_once(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "JOURNAL_SECONDS", 300.0)
+    assert asked.gateway._file is not None
+    asked.gateway._file._database.writer.execute("PRAGMA max_page_count = 20")
+    with anyio.fail_after(20):
+        while (status := await asked.say()) == 200:
+            pass
+        assert status == 503
+        await asked.gateway.failed.wait()
+
+
+async def test_who_waits_for_a_disk_that_hangs_while_the_gateway_is_cut_off_is_let_go(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(served, "JOURNAL_SECONDS", 300.0)
+    async with hanging_disk(asked.path):
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+
+                async def say() -> None:
+                    with pytest.raises(httpx.TransportError):
+                        await asked.say()
+
+                tasks.start_soon(say)
+                while not asked.gateway.hub.asked:
+                    await anyio.lowlevel.checkpoint()
+                asked.gateway.abort()
+            while asked.gateway.hub.asked:
+                await anyio.lowlevel.checkpoint()
+    assert "Exception in ASGI application" not in caplog.text

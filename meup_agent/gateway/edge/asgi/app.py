@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
+import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from meup_agent.gateway.edge.asgi.openapi import document
 from meup_agent.gateway.edge.asgi.operations import OPERATIONS, Endpoint
 from meup_agent.gateway.edge.asgi.problems import (
+    UNAVAILABLE,
     Json,
     Problem,
     log_refusal,
@@ -76,7 +78,18 @@ async def _answer(
 ) -> Response:
     method = "GET" if request.method == "HEAD" else request.method
     try:
-        return await endpoints[method](find(), request)
+        served = find()
+        with anyio.CancelScope() as scope:
+            served.hub.asked.add(scope)
+            try:
+                return await endpoints[method](served, request)
+            finally:
+                served.hub.asked.discard(scope)
+        raise Problem(
+            UNAVAILABLE,
+            "unavailable",
+            "the gateway ends, and whether this was kept is not known; ask again later",
+        )
     except Problem as problem:
         log_refusal(method, path, problem)
         raise

@@ -105,6 +105,7 @@ class MountedGateway:
         self._stopping = True
         self._room.set()
         self._close_all("the gateway cannot keep what is said; connect again later")
+        self.hub.give_up()
 
 
 class GatewayApp:
