@@ -21,7 +21,7 @@ from meup_agent.protocol.kinds import KINDS
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10
 )
 LITERALS = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="!/*?[$"))
 SEGMENTS = st.text(
@@ -189,17 +189,20 @@ def test_a_string_pattern_matches_only_strings(pattern: str, value: object) -> N
 # --- other values ---------------------------------------------------------------------------
 
 
-@given(st.dictionaries(st.text(), VALUES))
+@given(st.dictionaries(st.text(), VALUES, max_size=4))
 def test_the_empty_object_matches_every_object(value: dict[str, Any]) -> None:
     assert matches({}, value)
 
 
-@given(SCALARS | st.lists(VALUES))
+@given(SCALARS | st.lists(VALUES, max_size=4))
 def test_the_empty_object_matches_nothing_else(value: object) -> None:
     assert not matches({}, value)
 
 
-@given(st.dictionaries(LITERALS, st.integers(), min_size=1), st.dictionaries(st.text(), VALUES))
+@given(
+    st.dictionaries(LITERALS, st.integers(), min_size=1),
+    st.dictionaries(st.text(), VALUES, max_size=4),
+)
 def test_an_object_matches_what_has_at_least_its_keys(
     pattern: dict[str, int], more: dict[str, Any]
 ) -> None:

@@ -137,7 +137,7 @@ def test_a_chain_is_bounded() -> None:
     assert len(links[1].text) == MAX_REASON_CHARS
 
 
-@given(st.dictionaries(st.sampled_from(["reason", "_meta"]) | st.text(), JSON))
+@given(st.dictionaries(st.sampled_from(["reason", "_meta"]) | st.text(), JSON, max_size=4))
 def test_any_params_tell_a_cause(params: dict[str, Any]) -> None:
     cause = told(params)
     assert cause.code
