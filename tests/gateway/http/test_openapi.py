@@ -1,12 +1,14 @@
 """Every endpoint does what the OpenAPI document says, whatever it is sent."""
 
+import json
+import unicodedata
 from collections import defaultdict
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, assume, settings
 
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.edge.asgi.openapi import document
@@ -46,6 +48,9 @@ def test_every_endpoint(fuzzed: Api, case: schemathesis.Case[Any]) -> None:
     if case.meta is not None and case.meta.generation.mode.is_positive:
         # Otherwise nobody would get past the door.
         case.path_parameters = {name: REAL[name] for name in case.path_parameters or {}}
+        # Examples are made with a newer Unicode than this Python may have.
+        said = json.dumps([case.query, case.body], ensure_ascii=False, default=str)
+        assume("Cn" not in map(unicodedata.category, said))
     answer = case.call_and_validate(base_url=fuzzed.gateway.http_url, headers=fuzzed.header("bob"))
     answered[case.operation.label].add(answer.status_code)
 
