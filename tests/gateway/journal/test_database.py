@@ -2,8 +2,11 @@
 
 import os
 import sqlite3
-from contextlib import closing
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import pytest
@@ -13,6 +16,9 @@ from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.journal.database import APPLICATION, VERSION, Database
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from tests.gateway.journal.conftest import Clock
+
+NOBODY = 65534
+"""The user that owns nothing."""
 
 
 def refused(path: Path) -> str:
@@ -47,13 +53,31 @@ def test_file_below_a_file(tmp_path: Path) -> None:
     assert said.startswith("the journal FILE cannot be used: not a directory; give")
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is read-only for root"
-)
-def test_file_that_is_read_only(path: Path) -> None:
-    path.touch(0o400)
-    said = refused(path)
-    assert said.startswith("the journal FILE cannot be used: permission denied; give")
+@contextmanager
+def nobody_special() -> Iterator[Path]:
+    """A folder, and the rights of somebody for whom a file can be read-only: for root none is."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        if os.geteuid():
+            yield folder
+            return
+        os.chown(folder, NOBODY, -1)
+        os.seteuid(NOBODY)
+        try:
+            yield folder
+        finally:
+            os.seteuid(0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such rights")
+def test_file_that_is_read_only() -> None:
+    with nobody_special() as folder:
+        path = folder / "journal.db"
+        path.touch(0o400)
+        said = refused(path)
+        assert said.startswith("the journal FILE cannot be used: permission denied; give")
+        path.chmod(0o600)
+        Database(path, "normal").close()
 
 
 def test_file_that_is_no_database(path: Path) -> None:
