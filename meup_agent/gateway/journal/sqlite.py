@@ -304,7 +304,15 @@ class SqliteJournal:
     def _fail(self, error: Exception) -> None:
         if self._ended:
             return
-        self._end()
+        try:
+            while self._is_due():
+                # It is kept, and was to be done in a later turn.
+                self._then.popleft()[2]()
+        finally:
+            self._end()
+            self._tell_failure(error)
+
+    def _tell_failure(self, error: Exception) -> None:
         self.on_failed(
             f"the journal {self._database.path} cannot be written: {why(error)}; nothing more is"
             " accepted; make room or repair the disk, and start the gateway again"
