@@ -76,9 +76,10 @@ class Archive:
         connection = sqlite3.connect(f"{address}?mode=ro", uri=True, timeout=BUSY_SECONDS)
         try:
             connection.execute("SELECT count(*) FROM sqlite_schema")
-        except sqlite3.OperationalError:
+        except sqlite3.Error as error:
             connection.close()
-            if self._path.with_name(f"{self._path.name}-wal").exists():
+            is_database = isinstance(error, sqlite3.OperationalError)
+            if not is_database or self._path.with_name(f"{self._path.name}-wal").exists():
                 raise
             # In a directory that cannot be written: nobody writes, so the file is all there is.
             connection = sqlite3.connect(f"{address}?immutable=1", uri=True)

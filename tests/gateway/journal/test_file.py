@@ -249,6 +249,35 @@ async def test_bytes_that_wait_count_too(
     assert told == [True, False]
 
 
+async def test_what_was_kept_before_a_failure_is_told(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "A_TURN", 1)
+    count, told, failed = 2_000, list[str](), anyio.Event()
+    async with opened(path, clock) as journal:
+        await kept(journal, chat(0))
+        journal.on_failed = lambda _: failed.set()
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(
+                "CREATE TRIGGER broken BEFORE INSERT ON fact"
+                " BEGIN SELECT RAISE(ABORT, 'no room'); END"
+            )
+            connection.commit()
+
+        def then(entry: Entry) -> None:
+            if not told:  # all of them are kept, and most of them wait for a later turn
+                journal.append("demo", chat(count + 1), (Fact("grant/1", {}),), then)
+            told.append(entry.envelope.id)
+
+        for number in range(1, count + 1):
+            journal.append("demo", chat(number), (), then)
+        with anyio.fail_after(PATIENCE):
+            await failed.wait()
+    in_file = [row[0] for row in rows(path, "SELECT id FROM envelope ORDER BY seq")]
+    assert in_file == ["0", *told]
+    assert len(told) == count
+
+
 async def test_full_disk_is_told_once_and_nothing_follows(path: Path, clock: Clock) -> None:
     failures: list[str] = []
     follows: list[Entry] = []
