@@ -18,6 +18,9 @@ $(shell [ -x $(PY) ] || rm -f $(PY) $(VENV)/*.stamp)
 # would compile again what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
+# Many tests wait for other processes, so two of them share a core well.
+WORKERS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -30,7 +33,7 @@ demo: $(VENV)/demo.stamp ## four agents at work over a real gateway (under 15 se
 	@$(VENV)/bin/meup demo
 
 test: lint types docs-check ## lint, types, docs, tests
-	$(PY) -m pytest --numprocesses=auto --dist=worksteal
+	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=worksteal
 
 test-installed: $(VENV)/test.stamp ## the tests, on the built and installed package
 	$(PY) -m tests.install

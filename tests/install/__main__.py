@@ -37,6 +37,13 @@ CLEAN = {
     and not name.startswith("MEUP_")
 }
 
+WORKERS = 2 * (os.cpu_count() or 1)
+"""Many tests wait for other processes, so two of them share a core well."""
+
+THE_SAME_EVERYWHERE = ("bench", "docs", "fuzz", "properties")
+"""What measures, what reads pages, and what looks for mistakes of thought in the protocol's rules:
+it finds the same whatever is installed, and takes its time."""
+
 WHERE = """
 import sys, pathlib, meup_agent
 found, prefix = (pathlib.Path(each).resolve() for each in (meup_agent.__file__, sys.prefix))
@@ -120,12 +127,12 @@ def install_newest(environment: Environment, python: Python, wheel: Path, extra:
 
 
 def run_suite(environment: Environment, folder: Path) -> None:
-    """Run all the tests on what is installed."""
+    """Run the tests on what is installed."""
     environment.run("-c", WHERE, cwd=folder)
     environment.run(
-        *("-m", "pytest", "--numprocesses=auto", "--dist=worksteal", "--quiet"),
+        *("-m", "pytest", f"--numprocesses={WORKERS}", "--dist=worksteal", "--quiet"),
         *("-p", "no:cacheprovider", f"--basetemp={environment.folder / 'tmp'}"),
-        "--ignore=tests/bench",  # programs of the project's own, which measure
+        *(f"--ignore=tests/{folder}" for folder in THE_SAME_EVERYWHERE),
         cwd=folder,
     )
 
