@@ -285,7 +285,7 @@ def test_exchanges_hold_their_invariants_in_any_order() -> None:
     run_state_machine_as_test(
         Exchanges,
         settings=settings(
-            max_examples=int(EXAMPLES or 200),
+            max_examples=int(EXAMPLES or 120),
             stateful_step_count=50,
             deadline=None,
             derandomize=EXAMPLES is None,
