@@ -18,21 +18,25 @@ if TYPE_CHECKING:
 
 
 GATHERED_BYTES: Final = 32 * 1024
-"""What is gathered for one write; then senders wait for the socket, as with the library's limit."""
+"""Bytes gathered for one write; beyond them senders wait for the socket, as with the library."""
+
+GATHERED_FRAMES: Final = 8
+"""Messages gathered for one write. A whole turn in one write makes both ends wait for each other:
+the reader idles until the last of the turn is made."""
 
 
 class AsyncioWire(ClientConnection):
     """A connection whose writes go into the loop's buffer whole."""
 
-    _gathered = 0
+    _gathered = _frames = 0
     _timer: TimerHandle | None = None
     _check: Task[None] | None = None
 
     async def send_whole(self, frame: bytes) -> None:
         """Send a text message: it is in a buffer before the first wait that can be cancelled.
 
-        Where nobody has to wait, the messages of one turn of the loop leave in one write. It is
-        the library that says why a message cannot be sent, and that waits for room.
+        Where there is room, the messages of one turn of the loop leave in few writes. The library
+        says why a message cannot be sent, and waits for room.
         """
         is_open = self.protocol.state is State.OPEN and not self.transport.is_closing()
         has_room = not self.paused
@@ -41,7 +45,8 @@ class AsyncioWire(ClientConnection):
             return
         self.protocol.send_text(frame)
         self._gathered += len(frame)
-        if self._gathered > GATHERED_BYTES:
+        self._frames += 1
+        if self._gathered > GATHERED_BYTES or self._frames == GATHERED_FRAMES:
             self._write()
             if self.paused:
                 async with self.send_context():
@@ -51,7 +56,7 @@ class AsyncioWire(ClientConnection):
 
     def _write(self) -> None:
         """Write what has been gathered; whatever the library sends has taken it along."""
-        self._gathered = 0
+        self._gathered = self._frames = 0
         if self.protocol.state is State.OPEN and not self.transport.is_closing():
             gathered = self.protocol.data_to_send()
             if gathered:

@@ -3,8 +3,8 @@
 Run it from the repository: `python -m tests.bench.calls`
 
 Caller, gateway and tool run in processes of their own, on uvloop. In the same round, messages of
-the same sizes make the same way without any of our code, and the official SDK makes the same call
-between two processes.
+the same sizes make the same way without any of our code, two NATS clients make the same call
+through a server that checks and keeps nothing, and the official SDK makes it between two processes.
 """
 
 import sys
@@ -93,8 +93,16 @@ def bare_echo(wanted: Calls, asked_bytes: int, answer_bytes: int) -> Times:
                 return times
 
 
-def mcp_over_http(wanted: Calls) -> Times:
-    with process(peers.mcp_http_server) as server:
+def nats(wanted: Calls) -> Times:
+    with peers.nats_server() as url, process(peers.nats_tool, url) as tool:
+        tool.recv()
+        with process(peers.nats_caller, url, wanted) as calling:
+            times: Times = calling.recv()
+            return times
+
+
+def mcp_over_http(wanted: Calls, *, json_response: bool) -> Times:
+    with process(peers.mcp_http_server, json_response) as server:
         url = f"http://127.0.0.1:{server.recv()}/mcp"
         with process(peers.mcp_caller, url, wanted) as calling:
             times: Times = calling.recv()
@@ -115,20 +123,33 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
     seen = ours(wanted)
     our = seen.times
     bare = bare_echo(wanted._replace(together=1), seen.asked_bytes, seen.answer_bytes)
-    http, stdio = mcp_over_http(fewer), mcp_over_stdio(fewer)
-    yield Figure("a call", our.median * 1e6, "µs")
-    yield Figure("bare echo, same processes and sizes", bare.median * 1e6, "µs")
-    yield Figure("`mcp` over streamable HTTP", http.median * 1e6, "µs")
-    yield Figure("`mcp` over stdio", stdio.median * 1e6, "µs")
-    yield Figure("a call: times the bare echo", our.median / bare.median, "×", 2)
-    yield Figure(
-        "faster than `mcp` over streamable HTTP", http.median / our.median, "×", 8, at_least=True
+    fastest = nats(wanted)
+    http = mcp_over_http(fewer, json_response=False)
+    plain = mcp_over_http(fewer, json_response=True)
+    stdio = mcp_over_stdio(fewer)
+    compared = (
+        ("a call", our),
+        ("bare echo, same processes and sizes", bare),
+        ("NATS request and reply", fastest),
+        ("`mcp` over HTTP, event stream", http),
+        ("`mcp` over HTTP, JSON", plain),
+        ("`mcp` over stdio", stdio),
     )
-    yield Figure("faster than `mcp` over stdio", stdio.median / our.median, "×", 4, at_least=True)
-    yield Figure("calls with 32 under way", our.rate, "/s")
-    yield Figure("`mcp` over streamable HTTP with 32 under way", http.rate, "/s")
+    for name, times in compared:
+        yield Figure(name, times.median * 1e6, "µs")
+        yield Figure(f"{name}: p99", times.p99 * 1e6, "µs")
+    yield Figure("a call: times the bare echo", our.median / bare.median, "×", 2)
+    for name, peer, goal in (
+        ("`mcp` over HTTP, event stream", http, 8),
+        ("`mcp` over HTTP, JSON", plain, None),
+        ("`mcp` over stdio", stdio, 4),
+    ):
+        yield Figure(f"faster than {name}", peer.median / our.median, "×", goal, at_least=True)
+    for name, times in compared:
+        if times is not bare:
+            yield Figure(f"{name}, 32 under way", times.rate, "/s")
     yield Figure(
-        "more calls than `mcp` over streamable HTTP", our.rate / http.rate, "×", 10, at_least=True
+        "more calls than `mcp` over HTTP, event stream", our.rate / http.rate, "×", 10, True
     )
 
 

@@ -21,6 +21,7 @@ from websockets.frames import Frame, Opcode
 
 from meup_agent.gateway.config import JournalConfig
 from meup_agent.protocol.dialects import decode, encode
+from meup_agent.protocol.resume import numbered
 from tests.bench.figures import Figure, Program, main
 from tests.bench.processes import IN_MEMORY, ask, gateway, process
 
@@ -33,21 +34,26 @@ BURSTS = ((1, 4.5), (8, None), (200, 1.2))
 """Messages under way, and the goal in µs."""
 
 CROWDS = (50, 200, 1_000)
+ONE_SPACE = 2_000
 OUTSTANDING = 200
 TURNS = 4
 
 BYTES = 400
-DELIVERED_BYTES = BYTES + 4  # with the head of the WebSocket frame
+SEQ = 10**15
+"""A number of 16 digits, as every envelope has until the year 2286."""
+
+DELIVERED_BYTES = len(numbered(b"x" * BYTES, SEQ)) + 4  # with the head of the WebSocket frame
 DRAINED = 1 << 20
 
 
 def handshake(space: str, token: str, dialect: str = "meup/v0.1") -> bytes:
-    """A handshake made by hand."""
+    """A handshake as an agent makes it, which resumes."""
     return (
         f"GET /ws?space={space} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
         "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-        f"MEUP-Protocol: {dialect}\r\nAuthorization: Bearer {token}\r\n\r\n"
+        f"MEUP-Protocol: {dialect}\r\nMEUP-Resume: 1\r\n"
+        f"Authorization: Bearer {token}\r\n\r\n"
     ).encode()
 
 
@@ -117,7 +123,8 @@ def bare(receivers: int, messages: int) -> float:
 
 def as_delivered(frame: bytes, dialect: str) -> int:
     """Bytes of a message, with its WebSocket head, for those who speak a dialect."""
-    return len(Frame(Opcode.TEXT, encode(decode(frame), dialect)).serialize(mask=False))
+    written = numbered(encode(decode(frame), dialect), SEQ)
+    return len(Frame(Opcode.TEXT, written).serialize(mask=False))
 
 
 class Crowd:
@@ -129,21 +136,28 @@ class Crowd:
     def __init__(self, pipe: Connection, names: Sequence[str], dialects: Sequence[str]) -> None:
         self.members = len(names)
         self._pipe = pipe
+        self._said = 0
         address = pipe.recv()
+        begun = ask(pipe).cpu
         spoken = [dialects[number % len(dialects)] for number in range(len(names))]
         self._socks = [
             dial(address.port, "demo", address.tokens["demo", name], dialect)
             for name, dialect in zip(names, spoken, strict=True)
         ]
         # Each hears a welcome, and a presence for itself and everybody after it.
-        ask(pipe, self.members + self.members * (self.members + 1) // 2)
+        heard = self.members + self.members * (self.members + 1) // 2
+        self.joining = ask(pipe, heard).cpu - begun
+        """CPU seconds in which all have joined."""
         for sock in self._socks:
             empty(sock)
         self._sizes = [as_delivered(said(0), dialect) for dialect in spoken]
 
-    def burst(self, first: int, count: int) -> None:
+    def burst(self, count: int) -> None:
         """Say so much at once, and let everybody read it."""
-        self._socks[0].sendall(b"".join(message(first + number) for number in range(count)))
+        # Each under an id of its own: what comes again is not delivered.
+        numbers = range(self._said, self._said + count)
+        self._said += count
+        self._socks[0].sendall(b"".join(map(message, numbers)))
         # Bounded: a burst is read by all before the next one comes.
         for sock, size in zip(self._socks, self._sizes, strict=True):
             drain([sock], count * size)
@@ -152,8 +166,8 @@ class Crowd:
         """CPU seconds of one delivery."""
         bursts = max(1, messages // burst)
         before = ask(self._pipe).cpu
-        for turn in range(bursts):
-            self.burst(turn * burst, burst)
+        for _ in range(bursts):
+            self.burst(burst)
         return (ask(self._pipe).cpu - before) / (bursts * burst * self.members)
 
     def close(self) -> None:
@@ -206,6 +220,11 @@ def measure_crowds(scale: float = 1.0) -> Iterator[Figure]:
             yield Figure(f"a delivery, {full:,} receivers", plain / TURNS * 1e6, "µs", 1.2)
             yield Figure(f"…with two dialects, {full:,}", translated / plain, "×", 1.3)
             yield Figure(f"…with the SQLite journal, {full:,}", written / plain, "×", 1.3)
+    most = max(2, round(ONE_SPACE * min(1.0, scale * 10)))
+    with crowd(most) as one:
+        yield Figure(f"{most + 1:,} members join one space", one.joining, "s")
+        cost = one.cost(max(TURNS, messages * CROWDS[0] // most), OUTSTANDING)
+        yield Figure(f"a delivery, {most:,} receivers", cost * 1e6, "µs", 1.2)
 
 
 PROGRAM = Program(

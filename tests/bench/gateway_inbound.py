@@ -1,8 +1,9 @@
-"""What an envelope costs the gateway from the socket it comes in at to those it leaves by.
+"""The CPU time of an envelope at the gateway, from the socket it comes in at to those it leaves by.
 
 Run it from the repository: `python -m tests.bench.gateway_inbound`
 
-Of three members one chats, and calls a tool of another; 16 envelopes arrive together, as they do
+The members resume, as every agent does, so each envelope is numbered and looked up as a repeat. Of
+three members one chats, and calls a tool of another; 16 envelopes arrive together, as they do
 when as many are under way. CPU time of the gateway's process for each envelope, everything counted:
 reading and checking it, deciding, keeping it in the journal, and three deliveries.
 """
@@ -13,8 +14,9 @@ from collections.abc import Callable, Iterator
 
 from websockets.frames import Frame, Opcode
 
+from meup_agent.protocol.resume import numbered
 from tests.bench.figures import Figure, Program, main
-from tests.bench.gateway_fanout import dial, drain, empty
+from tests.bench.gateway_fanout import SEQ, dial, drain, empty
 from tests.bench.processes import ask, gateway, process
 
 MESSAGES = 16_000
@@ -84,7 +86,8 @@ def framed(say: Callable[[int], bytes], burst: int) -> bytes:
 
 def delivered(say: Callable[[int], bytes]) -> int:
     """Bytes of as many, as the gateway delivers them."""
-    return OUTSTANDING * len(Frame(Opcode.TEXT, say(0)).serialize(mask=False))
+    written = numbered(say(0), SEQ)
+    return OUTSTANDING * len(Frame(Opcode.TEXT, written).serialize(mask=False))
 
 
 def measure(scale: float = 1.0) -> Iterator[Figure]:

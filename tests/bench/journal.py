@@ -18,7 +18,7 @@ from time import perf_counter
 
 from meup_agent.gateway.config import JournalConfig
 from tests.bench.figures import Figure, Program, main
-from tests.bench.gateway_fanout import DRAINED, drain, empty, handshake, message
+from tests.bench.gateway_fanout import DELIVERED_BYTES, DRAINED, drain, empty, handshake, message
 from tests.bench.processes import IN_MEMORY, ask, gateway, process
 
 NAMES = ("speaker", "listener")
@@ -26,10 +26,6 @@ ALONE = 3_000
 TOGETHER = 60_000
 OUTSTANDING = 500
 MISSED = 10_000
-
-ECHO_BYTES = 400 + len(b',"seq":1750000000000000') + 4
-"""Of a message of 400 bytes with its number and the head of its WebSocket frame."""
-
 
 _numbers = count()
 
@@ -41,7 +37,7 @@ def fresh(many: int) -> bytes:
 
 def resume(port: int, token: str, seen: int | None = None) -> socket.socket:
     """Join a space, or come back to it."""
-    more = "MEUP-Resume: 1\r\n" + (f"Last-Event-ID: {seen}\r\n" if seen is not None else "")
+    more = f"Last-Event-ID: {seen}\r\n" if seen is not None else ""
     sock = socket.create_connection(("127.0.0.1", port))
     sock.sendall(handshake("demo", token).removesuffix(b"\r\n") + more.encode() + b"\r\n")
     return sock
@@ -69,7 +65,7 @@ def latencies(sock: socket.socket, many: int) -> list[float]:
         said = fresh(1)
         begun = perf_counter()
         sock.sendall(said)
-        drain([sock], ECHO_BYTES)
+        drain([sock], DELIVERED_BYTES)
         took.append(perf_counter() - begun)
     return took
 
@@ -82,8 +78,8 @@ def rate(socks: list[socket.socket], many: int) -> float:
     for burst in said[1:]:
         # One burst is read while the next one is under way.
         socks[0].sendall(burst)
-        drain(socks, OUTSTANDING * ECHO_BYTES)
-    drain(socks, OUTSTANDING * ECHO_BYTES)
+        drain(socks, OUTSTANDING * DELIVERED_BYTES)
+    drain(socks, OUTSTANDING * DELIVERED_BYTES)
     return len(said) * OUTSTANDING / (perf_counter() - begun)
 
 
@@ -97,7 +93,7 @@ def measured(name: str, journal: JournalConfig, scale: float) -> Iterator[Figure
         for sock in socks:
             empty(sock)
         took = sorted(latencies(socks[0], max(100, round(ALONE * scale))))
-        drain(socks[1:], ECHO_BYTES * len(took))
+        drain(socks[1:], DELIVERED_BYTES * len(took))
         yield Figure(f"accepted, {name}: median", statistics.median(took) * 1e3, "ms")
         yield Figure(f"accepted, {name}: p99", took[len(took) * 99 // 100] * 1e3, "ms", 20)
         many = rate(socks, round(TOGETHER * scale))
@@ -108,7 +104,7 @@ def measured(name: str, journal: JournalConfig, scale: float) -> Iterator[Figure
         left = number_of_leave(socks[0])
         for _ in range(0, missed, OUTSTANDING):
             socks[0].sendall(fresh(OUTSTANDING))
-            drain(socks, OUTSTANDING * ECHO_BYTES)
+            drain(socks, OUTSTANDING * DELIVERED_BYTES)
         begun = perf_counter()
         back = resume(address.port, tokens[1], left)
         read_until(back, b'"id": "%032x"' % (next(_numbers) - 1))

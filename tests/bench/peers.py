@@ -1,13 +1,20 @@
-"""What tool calls are compared with: a bare echo over the same processes, and the `mcp` SDK.
+"""Peers of a tool call: a bare echo over the same processes, NATS, and the official `mcp` SDK.
 
 The SDK is imported where it is used: processes of other programs that come by here load no SDK.
 """
 
 import json
 import os
+import shutil
 import socket
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -19,6 +26,7 @@ from tests.bench.timing import Calls, measured
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
+    from nats.aio.msg import Msg
 
 # --- a bare echo ----------------------------------------------------------------------------
 
@@ -80,6 +88,74 @@ def echo_caller(pipe: Connection, port: int, asked_bytes: int, wanted: Calls) ->
     on_uvloop(main())
 
 
+# --- NATS request and reply -----------------------------------------------------------------
+
+SUBJECT = "tools.add"
+
+
+@contextmanager
+def nats_server() -> Generator[str]:
+    """A NATS server as its package sets it up, on a free port; its address."""
+    command = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or "nats-server"
+    with tempfile.TemporaryDirectory() as folder:
+        running = subprocess.Popen(
+            [command, "--addr", "127.0.0.1", "--port", "-1", "--ports_file_dir", folder],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield _nats_address(running, Path(folder))
+        finally:
+            running.kill()
+            running.wait()
+
+
+def _nats_address(server: "subprocess.Popen[bytes]", folder: Path) -> str:
+    """Wait until a server has written down where it listens."""
+    while server.poll() is None:
+        for written in folder.glob("*.ports"):
+            with suppress(ValueError):  # not written to its end yet
+                return str(json.loads(written.read_text())["nats"][0])
+        time.sleep(0.01)
+    raise RuntimeError("the NATS server has ended before it listened")
+
+
+def nats_tool(pipe: Connection, url: str) -> None:
+    """Answers calls of a tool."""
+    import nats
+
+    async def main() -> None:
+        server = await nats.connect(url)
+
+        async def add(message: "Msg") -> None:
+            arguments = json.loads(message.data)
+            await message.respond(json.dumps({"result": sum(arguments.values())}).encode())
+
+        await server.subscribe(SUBJECT, cb=add)
+        await server.flush()
+        pipe.send("ready")
+        await answer(pipe, lambda _: None)
+
+    on_uvloop(main())
+
+
+def nats_caller(pipe: Connection, url: str, wanted: Calls) -> None:
+    """Calls the tool by request and reply."""
+    import nats
+
+    async def main() -> None:
+        server = await nats.connect(url)
+
+        async def call() -> None:
+            reply = await server.request(SUBJECT, b'{"a": 1, "b": 2}')
+            assert json.loads(reply.data) == {"result": 3}
+
+        pipe.send(await measured(call, wanted))
+        await server.close()
+
+    on_uvloop(main())
+
+
 # --- the official SDK -----------------------------------------------------------------------
 
 
@@ -95,13 +171,16 @@ def mcp_server() -> "MCPServer":
     return server
 
 
-def mcp_http_server(pipe: Connection) -> None:
-    """The SDK's server over streamable HTTP, as its `run` sets it up."""
+def mcp_http_server(pipe: Connection, json_response: bool) -> None:
+    """The SDK's server over streamable HTTP, as its `run` sets it up.
+
+    It answers by an event stream, its default, or with plain JSON.
+    """
     import uvicorn
 
     listening = socket.create_server(("127.0.0.1", 0))
     pipe.send(listening.getsockname()[1])
-    app = mcp_server().streamable_http_app()
+    app = mcp_server().streamable_http_app(json_response=json_response)
     uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
 
 

@@ -1,7 +1,8 @@
 """Calls, timed one by one and many at once."""
 
+import math
 import statistics
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
@@ -20,9 +21,10 @@ class Calls(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Seconds of the median call of those made alone, and calls in a second of the others."""
+    """Seconds of calls made alone (median, 99th of 100), and calls in a second of the others."""
 
     median: float
+    p99: float
     rate: float
 
 
@@ -46,4 +48,9 @@ async def measured(call: Callable[[], Awaitable[None]], wanted: Calls) -> Times:
             tasks.start_soon(some)
     elapsed = perf_counter() - begun
     made = max(1, wanted.together // wanted.in_flight) * wanted.in_flight
-    return Times(statistics.median(took), made / elapsed)
+    return Times(statistics.median(took), percentile(took, 0.99), made / elapsed)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that so large a share of the values does not exceed."""
+    return sorted(values)[math.ceil(share * len(values)) - 1]
