@@ -42,7 +42,7 @@ class Exchanges:
         apply: Carries out what the table decided.
         events: Told of each beginning and each end.
         now: Tells the time.
-        check_sayable: Raises if an envelope has no wire form that anybody takes.
+        written: Gives an envelope its frame; raises if it has no wire form that anybody takes.
         check_present: Raises if nothing of a kind, nor of any other, can be sent any more.
     """
 
@@ -54,7 +54,7 @@ class Exchanges:
         apply: Callable[[Iterable[Effect]], None],
         events: Events,
         now: Callable[[], float],
-        check_sayable: Callable[[Envelope], None],
+        written: Callable[[Envelope], Envelope],
         check_present: Callable[[str], None],
     ) -> None:
         self._table = table
@@ -62,7 +62,7 @@ class Exchanges:
         self._apply = apply
         self._events = events
         self._now = now
-        self._check_sayable = check_sayable
+        self._written = written
         self._check_present = check_present
         self._waits: dict[Key, _Wait] = {}
 
@@ -98,7 +98,7 @@ class Exchanges:
             UsageError: It is larger, or nests deeper, than anybody takes; or the timeout is none.
         """
         timeout = checked_timeout(timeout)
-        self._check_sayable(opening)
+        opening = self._written(self._table.dated(opening))
         now = self._now()
         if self._outbox.is_full:
             with anyio.move_on_after(timeout):

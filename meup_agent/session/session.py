@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+import msgspec
 from anyio import AsyncContextManagerMixin
 
 from meup_agent.errors import (
@@ -128,7 +129,7 @@ class Session(AsyncContextManagerMixin):
             apply=self.apply,
             events=self.events,
             now=self.now,
-            check_sayable=self._check_sayable,
+            written=self._written,
             check_present=self._check_present,
         )
         """Our own exchanges, and who waits for them."""
@@ -372,20 +373,25 @@ class Session(AsyncContextManagerMixin):
             UsageError: As :meth:`say`.
         """
         self._check_present(kind)
-        trial = draft(kind, payload, id=new_id(), sender=self.me, to=to, correlation=correlation)
-        self._check_sayable(trial)
-        return trial
+        return self._written(
+            draft(kind, payload, id=new_id(), sender=self.me, to=to, correlation=correlation)
+        )
 
     def _check_present(self, kind: str) -> None:
         if self._over:
             raise NotSent(f"the {kind} was not sent: {self._over}")
 
-    def _check_sayable(self, said: Envelope) -> None:
-        """Raise what its caller can still act on; later there is only the log."""
+    def _written(self, said: Envelope) -> Envelope:
+        """The envelope with its frame, which is written once and sent as it is.
+
+        Raises what the caller can still act on; later there is only the log.
+        """
         try:
-            check_frame(encode(said, self._dialect))
+            frame = encode(said, self._dialect)
+            check_frame(frame)
         except InvalidEnvelope as error:
             raise UsageError(f"the {said.kind} cannot be sent: {error}") from None
+        return msgspec.structs.replace(said, protocol=self._dialect, frame=frame)
 
     def returned(self, key: Key, result: Any) -> None:
         """A handler has ended well."""

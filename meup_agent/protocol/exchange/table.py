@@ -135,6 +135,10 @@ class ExchangeTable:
         """An id for an envelope of ours."""
         return self._voice.new_id()
 
+    def dated(self, draft: Envelope) -> Envelope:
+        """An envelope of ours with the time of day, which it keeps when it is sent again."""
+        return self._voice.dated(draft)
+
     def open(
         self,
         draft: Envelope,

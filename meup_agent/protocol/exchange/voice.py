@@ -107,7 +107,8 @@ class Voice:
     def _time_of_day(self) -> str | None:
         if self._wall_clock is None:
             return None
-        return self._wall_clock().isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        # UTC, whose offset is written as six characters: a slice costs less than a search.
+        return self._wall_clock().isoformat(timespec="milliseconds")[:-6] + "Z"
 
     def send(
         self, envelope: Envelope, priority: Priority, now: float, *, again: bool = False
