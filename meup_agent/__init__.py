@@ -25,6 +25,7 @@ if typing.TYPE_CHECKING:
     from meup_agent.errors import (
         AlreadyDecided,
         AlreadyInProgress,
+        AmbiguousProposal,
         CannotConnect,
         ConfigurationError,
         ConnectionFailed,
@@ -99,6 +100,7 @@ __all__ = [
     "Agent",
     "AlreadyDecided",
     "AlreadyInProgress",
+    "AmbiguousProposal",
     "Backoff",
     "CannotConnect",
     "Cause",
@@ -201,6 +203,7 @@ _NAMES = {
     "errors": (
         "AlreadyDecided",
         "AlreadyInProgress",
+        "AmbiguousProposal",
         "CannotConnect",
         "ConfigurationError",
         "ConnectionFailed",

@@ -10,7 +10,8 @@ Whose fault it was decides the branch::
     │   ├── NotExpressible            what a dialect or JSON has no words for
     │   ├── IllegalStep               a step that a lifecycle table does not have
     │   ├── AlreadyInProgress         somebody else's fulfillment is on its way
-    │   └── AlreadyDecided            the proposal is no longer pending
+    │   ├── AlreadyDecided            the proposal is no longer pending
+    │   └── AmbiguousProposal         several proposers used the id
     ├── PeerError                 somebody else's mistake, or their answer
     │   ├── InvalidEnvelope           a frame that is no valid envelope
     │   ├── InvalidArguments          arguments that a tool does not take
@@ -122,6 +123,24 @@ class AlreadyDecided(UsageError):
         super().__init__(f"proposal {proposal_id} is {state}; there is nothing left to decide")
         self.proposal_id = proposal_id
         self.state = state
+
+
+class AmbiguousProposal(UsageError, LookupError):
+    """An id names more than one proposal, and nothing tells which is meant; nothing was sent.
+
+    Attributes:
+        proposal_id: The id.
+        proposers: The proposers who used it, oldest first; one who used it again stands twice.
+    """
+
+    def __init__(self, proposal_id: str, proposers: Sequence[str]) -> None:
+        listed = ", ".join(repr(printable(name)) for name in proposers)
+        super().__init__(
+            f"{printable(proposal_id)!r} is the id of {len(proposers)} proposals, of {listed}; "
+            "name the proposer, or hand over the record of the one that was read"
+        )
+        self.proposal_id = proposal_id
+        self.proposers = tuple(proposers)
 
 
 # --- somebody else's mistake, or their answer -----------------------------------------------

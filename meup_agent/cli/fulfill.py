@@ -89,7 +89,9 @@ def fulfill(
                 f"proposal {envelope.id} does not say who should carry it out; give --executor",
                 exit_codes.USAGE,
             )
-        params, changes = fulfilling(call, _edited(call.arguments, given), to)
+        params, changes = fulfilling(
+            call, _edited(call.arguments, given), to, proposer=envelope.sender
+        )
         said = f"{visible(to, 64)}.{visible(call.name or call.method, 64)}"
         visit.notes.say(
             f"fulfilling {envelope.id} of {visible(envelope.sender, 64)}:"

@@ -101,7 +101,7 @@ class Proposal:
             )
         if arguments is not None and self.method == "tools/call":
             await self._tools.check(to, self.tool, arguments, timeout)
-        params, changes = fulfilling(self._call, arguments, to)
+        params, changes = fulfilling(self._call, arguments, to, proposer=self.proposer)
         if on_progress is None and payloads.PROGRESS_TOKEN in self._call.meta:
             # The proposer follows the progress of our request, so the executor must tell it.
             on_progress = _ignore

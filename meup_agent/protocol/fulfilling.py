@@ -15,13 +15,16 @@ class Fulfilling(NamedTuple):
     changes: tuple[Change, ...]
 
 
-def fulfilling(call: Call, arguments: JsonObject | None, executor: str) -> Fulfilling:
+def fulfilling(
+    call: Call, arguments: JsonObject | None, executor: str, *, proposer: str
+) -> Fulfilling:
     """The parameters of the request that carries a proposal out.
 
     Args:
         call: What is proposed.
         arguments: Other arguments than the proposed ones; ``None``: those.
         executor: Who carries it out.
+        proposer: Whose proposal it is: an id alone may be another's, too.
     """
     params = payloads.without_meta(call.params)
     if arguments is not None:
@@ -33,8 +36,8 @@ def fulfilling(call: Call, arguments: JsonObject | None, executor: str) -> Fulfi
         meta[payloads.DIGEST] = digest
     if changes:
         meta[payloads.EDITED] = True
-    if meta:
-        params[payloads.META] = meta
+    meta[payloads.PROPOSER] = proposer
+    params[payloads.META] = meta
     return Fulfilling(params, changes)
 
 

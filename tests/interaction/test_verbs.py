@@ -215,6 +215,8 @@ async def test_a_proposal_carries_what_the_protocol_adds(meeting: Meeting) -> No
             (request,) = tape.of(kinds.MCP_REQUEST)
             assert call_of(request).meta["dev.meup/digest"] == expected
             assert "dev.meup/edited" not in call_of(request).meta
+            assert call_of(request).meta["dev.meup/proposer"] == "proposer"
+            assert "dev.meup/proposer" not in meta
             assert isinstance(outcome, Fulfilled)
             assert (outcome.by, outcome.executor) == ("reviewer", "tools")
             assert not outcome.edited
