@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,12 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).parent.parent
+
+# Removed when this process ends.
+_STATE = tempfile.TemporaryDirectory(prefix="meup-state-")
+STATE = {"MEUP_STATE_DIR": _STATE.name}
+"""Where `meup gateway --dev` keeps its tokens in tests: not among the developer's own."""
+
 PATIENCE = 30.0
 """Seconds to wait for a process: far more than it takes, so that a hang fails and nothing else."""
 
@@ -101,6 +108,7 @@ def program(
         [sys.executable, *arguments],
         env={
             **own,
+            **STATE,
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "PYTHONWARNINGS": "error",

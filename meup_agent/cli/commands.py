@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "chat": "meup_agent.cli.chat",
     "demo": "meup_agent.cli.demo.command",
     "doctor": "meup_agent.cli.doctor",
+    "env": "meup_agent.cli.env",
     "fulfill": "meup_agent.cli.fulfill",
     "gateway": "meup_agent.cli.gateway",
     "grant": "meup_agent.cli.grant",

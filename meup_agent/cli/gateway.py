@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import anyio
 import typer
 
+from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.logs import log_to_stderr
 from meup_agent.errors import ConfigurationError
@@ -23,9 +24,11 @@ from meup_agent.protocol.dialects import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config, TlsConfig
+    from meup_agent.gateway.server import RunningGateway
 
 NEEDED: Final = (
     "picows",
+    "platformdirs",
     "prometheus_client",
     "pydantic_settings",
     "starlette",
@@ -41,7 +44,10 @@ ROLES: Final = {
     "fulfiller": "reviews proposals and carries them out",
     "tools": "has the tools",
     "observer": "sees everything and says nothing",
+    "admin": "may do everything: grant, revoke, invite, kick",
+    "guest1": "a free seat, as are guest2 and guest3: may do what the proposer may",
 }
+"""The participants of ``--dev`` that are shown, and what each is for."""
 
 
 def gateway(
@@ -53,9 +59,13 @@ def gateway(
         bool,
         typer.Option(
             "--dev",
-            help="Without a file: a space with the participants proposer, fulfiller, tools and"
-            " observer; their tokens are printed as lines to paste into a shell.",
+            help="Without a file: a space to try things out, for this machine only. It tells how to"
+            " set up a terminal as one of its participants, and keeps their tokens over a restart.",
         ),
+    ] = False,
+    new_tokens: Annotated[
+        bool,
+        typer.Option("--new-tokens", help="With `--dev`: make new tokens; the old ones are void."),
     ] = False,
     host: Annotated[
         str | None,
@@ -104,20 +114,17 @@ def gateway(
     require_extra()
     if (config is None) is not dev:
         raise ConfigurationError("a gateway needs either --config FILE or --dev")
+    if new_tokens and not dev:
+        raise ConfigurationError("--new-tokens is for --dev; a file has its own tokens")
     log_to_stderr("warning" if check else "info")
     # It says in lines of its own when it starts and stops, which the gateway has said.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     from meup_agent.gateway.config import HttpConfig
-    from meup_agent.gateway.dev import dev_config
+    from meup_agent.gateway.dev import PARTICIPANTS, dev_config
     from meup_agent.gateway.files import load_config
     from meup_agent.gateway.settings import environment_over
 
-    tokens: dict[str, str] = {}
-    if config is None:
-        settings, tokens = dev_config()
-        settings = environment_over(settings)
-    else:
-        settings = load_config(config)
+    settings = environment_over(dev_config()) if config is None else load_config(config)
     settings = replace(
         settings,
         host=settings.host if host is None else host,
@@ -125,17 +132,40 @@ def gateway(
         insecure=settings.insecure or insecure,
         tls=_tls(settings, tls_certificate, tls_key),
     )
-    if dev and settings.http is None:
-        settings = replace(settings, http=HttpConfig(settings.host, next_to(settings.port)))
+    if dev:
+        http = settings.http or HttpConfig(settings.host, next_to(settings.port))
+        settings = replace(settings, http=http)
+        _check_local(settings.host, http.host)
     if check:
         sys.stdout.write(_checked(settings))
         return
+    state = None
+    if dev:
+        state = DevState(state_folder())
+        tokens = state.tokens(PARTICIPANTS, renew=new_tokens)
+        settings = replace(settings, spaces=dev_config(tokens).spaces)
     anyio.run(
         _serve,
         settings,
-        tokens,
+        state,
         backend_options={"use_uvloop": find_spec("uvloop") is not None},
     )
+
+
+def _check_local(*hosts: str) -> None:
+    """Check that only this machine reaches a gateway whose tokens nobody looks after.
+
+    Raises:
+        ConfigurationError: Others reach it.
+    """
+    from meup_agent.gateway.encryption import is_loopback
+
+    for host in hosts:
+        if not is_loopback(host):
+            raise ConfigurationError(
+                f"--dev listens on this machine only, and other machines could reach"
+                f" {host or 'every address'}; leave the host out, or write a file for --config"
+            )
 
 
 def next_to(port: int) -> int:
@@ -227,7 +257,7 @@ def _host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _serve(settings: Config, tokens: dict[str, str]) -> None:
+async def _serve(settings: Config, state: DevState | None) -> None:
     from meup_agent.gateway.encryption import is_loopback
     from meup_agent.gateway.open_files import fitted
     from meup_agent.gateway.server import serve
@@ -240,14 +270,12 @@ async def _serve(settings: Config, tokens: dict[str, str]) -> None:
                     f"meup: warning: listening at {settings.host} without TLS, so tokens and"
                     " messages can be read on the way\n"
                 )
-            if tokens:
-                http = None if running.http is None else running.http.url
-                sys.stdout.write(_to_paste(running.url, http, settings.spaces[0].id, tokens))
-                sys.stdout.flush()
-            async with anyio.create_task_group() as waiting:
-                waiting.start_soon(_end_by_signal, signals, waiting.cancel_scope)
-                await running.failed.wait()
-                waiting.cancel_scope.cancel()
+            # Inside the block: nothing else listens at the port while `meup env` tells it.
+            with nullcontext() if state is None else _shown(state, settings, running):
+                async with anyio.create_task_group() as waiting:
+                    waiting.start_soon(_end_by_signal, signals, waiting.cancel_scope)
+                    await running.failed.wait()
+                    waiting.cancel_scope.cancel()
         if running.failure:
             raise Failure(running.failure)
 
@@ -257,12 +285,31 @@ async def _end_by_signal(signals: AsyncIterator[signal.Signals], scope: anyio.Ca
     scope.cancel()
 
 
-def _to_paste(url: str, http: str | None, space: str, tokens: dict[str, str]) -> str:
-    """One line of shell for each participant."""
-    lines = ["# To be one of these, paste its line into a shell; then try: meup tail"]
-    for name, token in tokens.items():
-        about = f": {ROLES[name]}" if name in ROLES else ""
-        values = {"MEUP_URL": url, "MEUP_HTTP": http, "MEUP_SPACE": space, "MEUP_TOKEN": token}
-        exports = " ".join(f"{key}={shlex.quote(value)}" for key, value in values.items() if value)
-        lines += [f"# {name}{about}", f"export {exports}"]
-    return "\n".join(lines) + "\n"
+@contextmanager
+def _shown(state: DevState, settings: Config, running: RunningGateway) -> Generator[None]:
+    """Let ``meup env`` find a ``--dev`` gateway, and tell the user how to be a participant."""
+    (space,) = settings.spaces
+    http = None if running.http is None else running.http.url
+    tokens = {name: entry.tokens[0] for name, entry in space.participants.items()}
+    gateway = DevGateway(running.url, http, space.id, tokens)
+    with state.announce(gateway):
+        sys.stdout.write(_banner(gateway, state.path))
+        sys.stdout.flush()
+        yield
+
+
+def _banner(gateway: DevGateway, folder: Path) -> str:
+    """The way to be one of the participants, for each of them a command and its role."""
+    port = "" if gateway.port == DEFAULT_PORT else f" --port {gateway.port}"
+    commands = {name: f'eval "$(meup env {name}{port})"' for name in ROLES}
+    width = max(map(len, commands.values()))
+    return "\n".join(
+        [
+            "To be one of these participants, run its command in another terminal:",
+            "",
+            *(f"  {command:{width}}  # {ROLES[name]}" for name, command in commands.items()),
+            "",
+            f"Their tokens are kept in {folder}.",
+            "",
+        ]
+    )

@@ -1,11 +1,15 @@
-"""A gateway for trying things out: four participants, one for each role."""
+"""A gateway to try things out: a participant for each role, an administrator and free seats."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-from meup_agent.gateway.config import Config
-from meup_agent.gateway.embedded_config import embedded_config, first_token
+from meup_agent.gateway.auth import new_token
+from meup_agent.gateway.config import Config, SpaceConfig, participant
+
+DEV_SPACE: Final = "demo"
+"""The id of the one space."""
 
 ROLES: Final[dict[str, tuple[dict[str, Any], ...]]] = {
     # May not call a tool, so it proposes; may ask what tools there are.
@@ -31,17 +35,30 @@ ROLES: Final[dict[str, tuple[dict[str, Any], ...]]] = {
     # Sees everything and says nothing.
     "observer": (),
 }
-"""The participants of a ``--dev`` gateway, with the capabilities that each role needs."""
+"""The four roles, with the capabilities that each needs."""
+
+FREE_SEATS: Final = ("guest1", "guest2", "guest3")
+"""Participants for the user's own agents: they may do what the proposer may."""
+
+PARTICIPANTS: Final[dict[str, tuple[dict[str, Any], ...]]] = {
+    **ROLES,
+    # Nobody can grant what they lack, so the administrator may do everything.
+    "admin": ({"kind": "*"},),
+    **dict.fromkeys(FREE_SEATS, ROLES["proposer"]),
+}
+"""The participants of a ``--dev`` gateway, with their capabilities."""
 
 
-def dev_config(space: str = "demo") -> tuple[Config, dict[str, str]]:
-    """A configuration with the participants of :data:`ROLES` and new tokens.
+def dev_config(tokens: Mapping[str, str] | None = None, space: str = DEV_SPACE) -> Config:
+    """A configuration with the participants of :data:`PARTICIPANTS`.
 
     Args:
+        tokens: The token of each participant; one that is not in it gets a new token.
         space: The id of its one space.
-
-    Returns:
-        The configuration, and each participant's token.
     """
-    config = embedded_config(space, ROLES)
-    return config, {name: first_token(config, name) for name in ROLES}
+    known = tokens or {}
+    entries = {
+        name: participant(name, capabilities, (known.get(name) or new_token(),))
+        for name, capabilities in PARTICIPANTS.items()
+    }
+    return Config((SpaceConfig(space, entries),))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.programs import ROOT, STATE
 
 COMMAND = (sys.executable, "-W", "error", "-m", "meup_agent.cli")
 
@@ -23,7 +23,13 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MEUP_")}
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
         kept.pop(name, None)
-    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **(variables or {})}
+    return {
+        **kept,
+        **STATE,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONIOENCODING": "utf-8",
+        **(variables or {}),
+    }
 
 
 def meup(

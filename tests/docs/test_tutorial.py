@@ -24,21 +24,21 @@ def shown(name: str) -> list[str]:
 @pytest.fixture(scope="module")
 def shells() -> Generator[Shells]:
     with program([*MEUP, "gateway", "--dev", "--port", "0"]) as gateway:
-        gateway.wait_for("export ", count=4)
-        names = [line[2:].partition(":")[0] for line in gateway.stdout[1:] if line[0] == "#"]
-        pasted = [line for line in gateway.stdout if line.startswith("export ")]
-        yield {
-            name: dict(pair.split("=", 1) for pair in shlex.split(line)[1:])
-            for name, line in zip(names, pasted, strict=True)
-        }
-        assert anonymous(gateway.stdout) == anonymous(shown("dev.txt"))
+        gateway.wait_for("Their tokens are kept in")
+        names = re.findall(r"meup env (\w+)", str(gateway))
+        yield {name: variables_of(name) for name in names}
+        port = r" --port \d+|(?<=kept in ).*(?=\.$)"
+        said = [re.sub(r" +", " ", re.sub(port, "", line)) for line in gateway.stdout]
+        assert said == [re.sub(r" +", " ", re.sub(port, "", line)) for line in shown("dev.txt")]
 
 
-def anonymous(lines: list[str]) -> list[str]:
-    """What a gateway prints, without what differs each time."""
-    return [
-        re.sub(r"MEUP_TOKEN=\S+", "MEUP_TOKEN=…", re.sub(r":\d+", ":…", line)) for line in lines
-    ]
+def variables_of(participant: str) -> dict[str, str]:
+    """What the command that the tutorial shows sets in a terminal."""
+    with program([*MEUP, "env", participant]) as env:
+        assert env.wait() == 0, str(env)
+    pairs = [shlex.split(line) for line in env.stdout]
+    assert {export for export, _ in pairs} == {"export"}
+    return dict(pair.split("=", 1) for _, pair in pairs)
 
 
 def in_terminal(shells: Shells, participant: str, file: str) -> AbstractContextManager[Program]:

@@ -20,7 +20,7 @@ from meup_agent import (
     Space,
     ToolError,
 )
-from meup_agent.gateway.dev import dev_config
+from meup_agent.gateway.dev import ROLES, dev_config
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.files import load_config
 from tests.programs import PATIENCE, ROOT, Program, program
@@ -288,12 +288,12 @@ def test_agents_are_tested_without_a_network() -> None:
     assert "11 passed" in tests.stdout[-1]
 
 
-def test_space_file_has_the_participants_of_the_dev_gateway() -> None:
+def test_space_file_has_the_roles_of_the_dev_gateway() -> None:
     (written,) = load_config(EXAMPLES / "space.yaml").spaces
-    (dev,) = dev_config()[0].spaces
+    (dev,) = dev_config().spaces
     assert written.id == dev.id
     assert {name: each.capabilities.patterns for name, each in written.participants.items()} == {
-        name: each.capabilities.patterns for name, each in dev.participants.items()
+        name: dev.participants[name].capabilities.patterns for name in ROLES
     }
     tokens = [each.tokens for each in written.participants.values()]
     assert all(len(each) == 1 for each in tokens)

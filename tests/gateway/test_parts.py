@@ -12,7 +12,7 @@ from meup_agent.errors import ConfigurationError, UsageError
 from meup_agent.gateway.admission import NotAdmitted, bearer
 from meup_agent.gateway.auth import Identity, Tokens, new_token
 from meup_agent.gateway.config import Limits
-from meup_agent.gateway.dev import ROLES, dev_config
+from meup_agent.gateway.dev import FREE_SEATS, PARTICIPANTS, dev_config
 from meup_agent.gateway.edge.framing import (
     BINARY,
     CONTINUATION,
@@ -59,13 +59,14 @@ def test_other_authorization_is_refused(header: str) -> None:
     assert "abc" not in str(refused.value)
 
 
-def test_dev_roles_may_what_each_needs() -> None:
-    config, tokens = dev_config("space")
+def test_dev_participants_may_what_each_needs() -> None:
+    config = dev_config({"tools": "kept"}, "space")
     (space,) = config.spaces
     assert space.id == "space"
-    assert list(tokens) == list(space.participants) == list(ROLES)
-    assert len(set(tokens.values())) == len(ROLES)
-    assert dev_config()[1] != dev_config()[1]
+    assert list(space.participants) == list(PARTICIPANTS)
+    tokens = {name: token for name, entry in space.participants.items() for token in entry.tokens}
+    assert len(set(tokens.values())) == len(PARTICIPANTS)
+    assert tokens["tools"] == "kept"
     for name, token in tokens.items():
         assert config.tokens().identify(token) == Identity("space", name)
     may = {name: entry.capabilities.allow for name, entry in space.participants.items()}
@@ -79,6 +80,12 @@ def test_dev_roles_may_what_each_needs() -> None:
     assert not may["tools"]("mcp/request", call)
     for kind in ("chat", "mcp/request", "mcp/response", "mcp/proposal", "mcp/reject"):
         assert not may["observer"](kind, call)
+    for kind in ("capability/grant", "capability/revoke", "space/invite", "space/kick"):
+        assert may["admin"](kind, {})
+        assert not any(may[name](kind, {}) for name in PARTICIPANTS if name != "admin")
+    for name in FREE_SEATS:
+        assert may[name]("mcp/proposal", call)
+        assert not may[name]("mcp/request", call)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,283 @@
+"""The folder in which ``meup gateway --dev`` keeps its tokens and says where it listens.
+
+One file holds the tokens, so that they outlive a restart. Each gateway that runs has a file of its
+own beside it, with its addresses and its tokens, and holds a lock on that file: after a crash the
+file stays and the lock does not, so ``meup env`` never hands out the address of a dead gateway,
+where a stranger may listen by now.
+
+Only the user's own folder (mode 700) and files (mode 600) are used, and no symbolic link is
+followed: another user of the machine could have put one there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.auth import new_token
+
+T = TypeVar("T")
+
+STATE_VARIABLE: Final = "MEUP_STATE_DIR"
+"""The folder in place of the system's for programs' state."""
+
+TOKENS_FILE: Final = "tokens.json"
+
+LOCK_FILE: Final = "lock"
+
+RUNNING_PREFIX: Final = "running-"
+
+FOLDER_MODE: Final = 0o700
+
+FILE_MODE: Final = 0o600
+
+MAX_FILE_BYTES: Final = 65_536
+"""Bytes of a file that is read: ours have less than 2,000."""
+
+MAX_RUNNING: Final = 100
+"""Gateways that are looked at; nobody runs as many to try something out."""
+
+
+class DevGateway(msgspec.Struct, frozen=True):
+    """A gateway that ``meup gateway --dev`` runs.
+
+    Attributes:
+        url: Its address for members.
+        http: Its address for HTTP.
+        space: The id of its space.
+        tokens: The token of each participant.
+    """
+
+    url: str
+    http: str | None
+    space: str
+    tokens: dict[str, str]
+
+    @property
+    def port(self) -> int:
+        """The port for members."""
+        return int(self.url.rpartition(":")[2])
+
+
+def state_folder() -> Path:
+    """The folder of the tokens: in MEUP_STATE_DIR, or where the system keeps programs' state."""
+    chosen = os.environ.get(STATE_VARIABLE)
+    if chosen:
+        return Path(chosen).absolute() / "dev"
+    from platformdirs import user_state_path
+
+    return user_state_path("meup", appauthor=False) / "dev"
+
+
+class DevState:
+    """The tokens and the running gateways that a folder knows.
+
+    Args:
+        path: The folder; it is made when something is kept.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def tokens(self, names: Iterable[str], *, renew: bool = False) -> dict[str, str]:
+        """The kept token of each participant; one that has none gets a new one, which is kept.
+
+        Args:
+            names: The participants.
+            renew: Make new ones for all.
+
+        Raises:
+            ConfigurationError: The folder or the file cannot be used or is not this user's alone,
+                or a gateway that runs has the tokens that would be replaced.
+        """
+        with self._open(create=True) as folder:
+            running = self._running(folder) if renew else []
+            if running:
+                raise ConfigurationError(
+                    f"the gateway at {running[0].url} uses the tokens; stop it, then make new ones"
+                )
+            kept = {} if renew else self._read_tokens(folder)
+            tokens = {name: kept.get(name) or new_token() for name in names}
+            if tokens != kept:
+                self._replace(folder, TOKENS_FILE, msgspec.json.encode(tokens))
+            return tokens
+
+    @contextmanager
+    def announce(self, gateway: DevGateway) -> Generator[None]:
+        """Let :meth:`running` find a gateway for the length of a block.
+
+        Raises:
+            ConfigurationError: The folder cannot be used or is not this user's alone.
+        """
+        name = f"{RUNNING_PREFIX}{_file_name(gateway.url)}.json"
+        with self._open(create=True) as folder:
+            self._running(folder)  # removes what a killed gateway left, perhaps under this name
+            file = self._create(folder, name, msgspec.json.encode(gateway))
+            _lock(file)
+        try:
+            yield
+        finally:
+            # The user may have removed the folder meanwhile; then nothing is left to remove.
+            with suppress(ConfigurationError, OSError), self._open() as folder:
+                os.unlink(name, dir_fd=folder)
+            os.close(file)
+
+    def running(self) -> list[DevGateway]:
+        """The gateways that run now.
+
+        Raises:
+            ConfigurationError: The folder is not this user's alone, or cannot be read.
+        """
+        try:
+            with self._open() as folder:
+                return self._running(folder)
+        except FileNotFoundError:
+            return []
+
+    @contextmanager
+    def _open(self, *, create: bool = False) -> Generator[int]:
+        """The folder as a descriptor, locked against other commands for the length of a block."""
+        try:
+            if create:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(FileExistsError):
+                    self.path.mkdir(mode=FOLDER_MODE)
+            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._unusable(self.path, error) from None
+        try:
+            _check_private(os.fstat(folder), self.path, "chmod 700")
+            # A file beside the others: a folder cannot be locked on every network's file system.
+            lock = os.open(
+                LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE, dir_fd=folder
+            )
+            try:
+                _lock(lock, wait=True)
+                yield folder
+            finally:
+                os.close(lock)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._unusable(self.path, error) from None
+        finally:
+            os.close(folder)
+
+    def _running(self, folder: int) -> list[DevGateway]:
+        """The gateways that hold their locks, by port; the files of others are removed."""
+        names = sorted(name for name in os.listdir(folder) if name.startswith(RUNNING_PREFIX))
+        found: list[DevGateway] = []
+        for name in names[:MAX_RUNNING]:
+            file = self._open_file(folder, name)
+            try:
+                if _lock(file):
+                    os.unlink(name, dir_fd=folder)
+                else:
+                    found.append(self._decode(file, name, DevGateway))
+            finally:
+                os.close(file)
+        return sorted(found, key=lambda each: each.port)
+
+    def _read_tokens(self, folder: int) -> Mapping[str, str]:
+        try:
+            file = self._open_file(folder, TOKENS_FILE)
+        except FileNotFoundError:
+            return {}
+        try:
+            return self._decode(file, TOKENS_FILE, dict[str, str])
+        finally:
+            os.close(file)
+
+    def _open_file(self, folder: int, name: str) -> int:
+        """A file of the folder to read, checked."""
+        # Non-blocking: a named pipe in place of the file would be waited for. For writing, too:
+        # network file systems lock no other files.
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            file = os.open(name, flags, dir_fd=folder)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._unusable(self.path / name, error) from None
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigurationError(f"{self.path / name} is no file; remove it")
+            _check_private(status, self.path / name, "chmod 600")
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def _decode(self, file: int, name: str, kind: type[T]) -> T:
+        content = os.read(file, MAX_FILE_BYTES)
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.MsgspecError:
+            # Without the decoder's words, which may quote a token.
+            raise ConfigurationError(
+                f"{self.path / name} is damaged; remove it, or make new tokens:"
+                " meup gateway --dev --new-tokens"
+            ) from None
+
+    def _replace(self, folder: int, name: str, content: bytes) -> None:
+        """Write a file so that a reader finds the old content or the new, never a part."""
+        temporary = f"{name}.new"
+        os.close(self._create(folder, temporary, content))
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def _create(self, folder: int, name: str, content: bytes) -> int:
+        """A new file with a content, open; what had its name is removed and never written to."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        file = os.open(name, flags, FILE_MODE, dir_fd=folder)
+        os.write(file, content)
+        return file
+
+    def _unusable(self, path: Path, error: OSError) -> ConfigurationError:
+        why = (error.strerror or "unknown reason").lower()
+        return ConfigurationError(
+            f"{path} cannot be used ({why}); set {STATE_VARIABLE} to a folder of your own"
+        )
+
+
+def _check_private(status: os.stat_result, path: Path, command: str) -> None:
+    """Check that a folder or file is this user's, and no other user may open it.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if status.st_uid != os.geteuid():
+        raise ConfigurationError(
+            f"{path} belongs to another user; set {STATE_VARIABLE} to a folder of your own"
+        )
+    if status.st_mode & 0o077:
+        raise ConfigurationError(
+            f"{path} can be opened by other users, and tokens are kept there; run: {command} {path}"
+        )
+
+
+def _lock(file: int, *, wait: bool = False) -> bool:
+    """Lock a file as long as it is open; ``False`` if another process has it locked."""
+    import fcntl  # not on every system, and this module is loaded for a help text, too
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _file_name(url: str) -> str:
+    """The host and port of an address, as a part of a file's name."""
+    return "".join(each if each.isalnum() or each in ".-" else "-" for each in url.split("//")[1])

@@ -1,0 +1,364 @@
+"""`meup gateway --dev` keeps its tokens where nobody else reads them, and `meup env` finds them."""
+
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
+from meup_agent.cli.env import HOW_TO_RUN, Shell
+from meup_agent.cli.program import run
+from meup_agent.errors import ConfigurationError
+from tests.cli.processes import COMMAND, TERMINATE, Running, environment, meup, running
+
+NAMES = ("proposer", "fulfiller")
+
+HARBOUR = DevGateway("ws://127.0.0.1:8420", "http://127.0.0.1:8421", "demo", {"proposer": "token"})
+QUAY = DevGateway("ws://[::1]:8430", None, "demo", {"proposer": "another"})
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DevState:
+    monkeypatch.setenv("MEUP_STATE_DIR", str(tmp_path))
+    assert state_folder() == tmp_path / "dev"
+    return DevState(state_folder())
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_without_a_variable_the_folder_is_the_systems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MEUP_STATE_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert state_folder().parts[-2:] == ("meup", "dev")
+    assert state_folder().is_relative_to(tmp_path)
+
+
+def test_tokens_are_kept_and_new_ones_are_made_when_wanted(state: DevState) -> None:
+    first = state.tokens(NAMES)
+    assert state.tokens(NAMES) == first
+    more = state.tokens([*NAMES, "tools"])
+    assert {name: more[name] for name in NAMES} == first
+    renewed = state.tokens(NAMES, renew=True)
+    assert not set(renewed.values()) & set(more.values())
+    assert state.tokens(NAMES) == renewed
+
+
+def test_only_the_user_can_open_what_is_kept(state: DevState) -> None:
+    before = os.umask(0)
+    try:
+        state.tokens(NAMES)
+        with state.announce(HARBOUR):
+            assert mode(state.path) == 0o700
+            files = list(state.path.iterdir())
+            assert len(files) == 3
+            assert {mode(each) for each in files} == {0o600}
+    finally:
+        os.umask(before)
+
+
+def test_tokens_of_a_running_gateway_are_not_replaced(state: DevState) -> None:
+    kept = state.tokens(NAMES)
+    with state.announce(HARBOUR), pytest.raises(ConfigurationError, match="8420 uses the tokens"):
+        state.tokens(NAMES, renew=True)
+    assert state.tokens(NAMES) == kept
+
+
+def test_a_gateway_is_found_while_it_runs(state: DevState) -> None:
+    assert state.running() == []
+    with state.announce(HARBOUR), state.announce(QUAY):
+        assert state.running() == [HARBOUR, QUAY]
+        assert [each.port for each in state.running()] == [8420, 8430]
+    assert state.running() == []
+
+
+def test_a_gateway_that_was_killed_is_not_found(state: DevState) -> None:
+    with state.announce(HARBOUR):
+        (left,) = state.path.glob("running-*")
+        shutil.copy(left, state.path.parent / "kept")
+    shutil.move(state.path.parent / "kept", left)
+    assert state.running() == []
+    assert not left.exists()
+    shutil.copy(state.path / "lock", left)
+    with state.announce(HARBOUR):
+        assert state.running() == [HARBOUR]
+
+
+def test_a_folder_that_vanished_is_no_failure_at_the_end(state: DevState) -> None:
+    with state.announce(HARBOUR):
+        shutil.rmtree(state.path)
+    assert state.running() == []
+
+
+def readable_folder(path: Path) -> None:
+    path.chmod(0o755)
+
+
+def readable_file(path: Path) -> None:
+    (path / "tokens.json").chmod(0o640)
+
+
+def linked_folder(path: Path) -> None:
+    path.rename(path.parent / "elsewhere")
+    path.symlink_to(path.parent / "elsewhere")
+
+
+def linked_file(path: Path) -> None:
+    (path / "tokens.json").rename(path.parent / "tokens")
+    (path / "tokens.json").symlink_to(path.parent / "tokens")
+
+
+def pipe(path: Path) -> None:
+    (path / "tokens.json").unlink()
+    os.mkfifo(path / "tokens.json", 0o600)
+
+
+def damaged(path: Path) -> None:
+    (path / "tokens.json").write_text('{"proposer": "secret')
+
+
+def no_folder(path: Path) -> None:
+    shutil.rmtree(path)
+    path.touch()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (readable_folder, r"dev can be opened by other users, .*; run: chmod 700 \S*dev"),
+        (readable_file, r"json can be opened by other users, .*; run: chmod 600 \S*tokens\.json"),
+        (linked_folder, r"dev cannot be used \(.*\); set MEUP_STATE_DIR to a folder of your own"),
+        (linked_file, r"tokens\.json cannot be used \(.*\); set MEUP_STATE_DIR"),
+        (pipe, r"tokens\.json is no file; remove it"),
+        (damaged, r"tokens\.json is damaged; remove it, or make new tokens"),
+        (no_folder, r"dev cannot be used \(not a directory\)"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_others_could_have_put_there_is_not_used(
+    state: DevState, spoil: Callable[[Path], None], said: str
+) -> None:
+    kept = state.tokens(NAMES)
+    spoil(state.path)
+    with pytest.raises(ConfigurationError, match=said) as refused:
+        state.tokens(NAMES)
+    assert not any(token in str(refused.value) for token in [*kept.values(), "secret"])
+
+
+def test_a_folder_of_another_user_is_not_used(
+    state: DevState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.tokens(NAMES)
+    monkeypatch.setattr(os, "geteuid", lambda: state.path.stat().st_uid + 1)
+    with pytest.raises(ConfigurationError, match="belongs to another user; set MEUP_STATE_DIR"):
+        state.tokens(NAMES)
+
+
+def test_nothing_is_written_through_a_link(state: DevState, tmp_path: Path) -> None:
+    """A new file takes the place of what has its name, whatever that is."""
+    state.tokens(NAMES)
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (state.path / "tokens.json.new").symlink_to(precious)
+    (state.path / "running-127.0.0.1-8420.json").symlink_to(precious)
+    with pytest.raises(ConfigurationError, match=r"8420\.json cannot be used"):
+        state.tokens(NAMES, renew=True)
+    (state.path / "running-127.0.0.1-8420.json").unlink()
+    state.tokens(NAMES, renew=True)
+    assert precious.read_text() == "mine"
+
+
+@pytest.fixture
+def announced(state: DevState) -> Generator[DevState]:
+    with state.announce(HARBOUR):
+        yield state
+
+
+@pytest.mark.usefixtures("announced")
+@pytest.mark.parametrize(
+    ("shell", "line"),
+    [
+        ("posix", "export MEUP_URL=ws://127.0.0.1:8420\n"),
+        ("fish", "set -gx MEUP_URL 'ws://127.0.0.1:8420'\n"),
+        ("powershell", "$env:MEUP_URL = 'ws://127.0.0.1:8420'\n"),
+    ],
+)
+def test_env_speaks_the_words_of_a_shell(
+    shell: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["env", "proposer", "--shell", shell]) == exit_codes.OK
+    said = capsys.readouterr()
+    assert said.out.startswith(line)
+    assert said.out.count("\n") == 5
+    assert said.err == ""
+
+
+STRANGE = 'it\'s \\ a $HOME `id` "name"; ls'
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_shell_takes_what_env_prints_as_it_is(
+    state: DevState, shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strange = DevGateway(HARBOUR.url, HARBOUR.http, STRANGE, {STRANGE: "token"})
+    with state.announce(strange):
+        assert run(["env", STRANGE]) == exit_codes.OK
+        printed = capsys.readouterr().out
+        for other in ("fish", "powershell"):
+            assert run(["env", STRANGE, "--shell", other]) == exit_codes.OK
+    said = capsys.readouterr().out
+    assert "set -gx MEUP_SPACE 'it\\'s \\\\ a $HOME `id` \"name\"; ls'\n" in said
+    assert "$env:MEUP_SPACE = 'it''s \\ a $HOME `id` \"name\"; ls'\n" in said
+    script = 'eval "$printed"; printf "%s|%s" "$MEUP_SPACE" "$MEUP_PARTICIPANT"'
+    done = subprocess.run(
+        [shell, "-c", script], env={"printed": printed}, capture_output=True, check=True, text=True
+    )
+    assert done.stdout == f"{STRANGE}|{STRANGE}"
+
+
+@pytest.mark.usefixtures("announced")
+def test_at_a_terminal_env_says_how_it_is_used(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for shell in Shell:
+        assert run(["env", "proposer", "--port", "8420", "--shell", shell]) == exit_codes.OK
+        said = capsys.readouterr()
+        how = HOW_TO_RUN[shell].format("meup env proposer --port 8420")
+        assert said.err == f"meup: nothing is set yet; run this: {how}\n"
+
+
+def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = run(["env", *arguments])
+    said = capsys.readouterr()
+    assert said.out == ""
+    return code, said.err
+
+
+def test_env_says_what_is_missing(state: DevState, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = failed(capsys, "proposer")
+    assert code == exit_codes.NO_CONNECTION
+    assert said == (
+        "meup: no gateway of meup gateway --dev runs here; start one in another terminal:"
+        " meup gateway --dev\n"
+    )
+    with state.announce(HARBOUR):
+        code, said = failed(capsys, "proposr")
+        assert (code, said) == (
+            exit_codes.USAGE,
+            "meup: the gateway at ws://127.0.0.1:8420 has no participant 'proposr'; give one of:"
+            " proposer\n",
+        )
+        code, said = failed(capsys)
+        assert (code, said) == (
+            exit_codes.USAGE,
+            "meup: which participant? give one of: proposer\n",
+        )
+        code, said = failed(capsys, "proposer", "--port", "1")
+        assert (code, said) == (
+            exit_codes.NO_CONNECTION,
+            "meup: no gateway of meup gateway --dev runs at port 1; give one of: 8420\n",
+        )
+        with state.announce(QUAY):
+            code, said = failed(capsys, "proposer")
+            assert (code, said) == (
+                exit_codes.USAGE,
+                "meup: several gateways run; give --port with one of: 8420, 8430\n",
+            )
+            assert run(["env", "proposer", "--port", "8430"]) == exit_codes.OK
+            assert "export MEUP_TOKEN=another\n" in capsys.readouterr().out
+
+
+def is_told(gateway: Running) -> None:
+    gateway.until("Their tokens are kept in ")
+
+
+def test_tokens_outlive_a_restart_even_of_a_gateway_that_is_killed(tmp_path: Path) -> None:
+    own = {"MEUP_STATE_DIR": str(tmp_path)}
+    start = ("gateway", "--dev", "--port", "0")
+    with running(*start, variables=own) as first:
+        is_told(first)
+        before = meup("env", "guest1", variables=own).stdout
+        first.process.kill()
+        first.process.wait()
+    gone = meup("env", "guest1", variables=own)
+    assert (gone.returncode, gone.stdout) == (exit_codes.NO_CONNECTION, "")
+    with running(*start, variables=own) as second:
+        is_told(second)
+        after = meup("env", "guest1", variables=own).stdout
+        token = before.rpartition("=")[2].strip()
+        assert len(token) == 43
+        assert after.rpartition("=")[2].strip() == token
+        assert second.end(TERMINATE) == exit_codes.OK
+    with running(*start, "--new-tokens", variables=own) as third:
+        is_told(third)
+        assert token not in meup("env", "guest1", variables=own).stdout
+        assert third.end(TERMINATE) == exit_codes.OK
+    said = first.out + first.err + second.out + second.err
+    assert token not in said
+    assert str(tmp_path) in said
+
+
+def test_a_terminal_that_was_set_up_takes_part(tmp_path: Path) -> None:
+    own = {"MEUP_STATE_DIR": str(tmp_path)}
+    (tmp_path / "meup").write_text('#!/bin/sh\nexec "$PYTHON" -W error -m meup_agent.cli "$@"\n')
+    (tmp_path / "meup").chmod(0o700)
+    with running("gateway", "--dev", "--port", "0", variables=own) as gateway:
+        is_told(gateway)
+        (port,) = {line.split("--port ")[1].split(")")[0] for line in gateway.out.splitlines()[2:3]}
+        variables = environment(own)
+        variables |= {"PATH": f"{tmp_path}:{variables['PATH']}", "PYTHON": COMMAND[0]}
+        script = (
+            f'eval "$(meup env guest2 --port {port})" && meup who &&'
+            f' eval "$(meup env admin)" && meup grant guest2 mcp/request'
+        )
+        done = subprocess.run(
+            ["sh", "-c", script], env=variables, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "guest2  you" in done.stdout
+        assert gateway.end(TERMINATE) == exit_codes.OK
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [
+        (("--host", "0.0.0.0", "--insecure"), {}),
+        (("--host", ""), {}),
+        ((), {"MEUP_GATEWAY_HOST": "192.0.2.1", "MEUP_GATEWAY_INSECURE": "true"}),
+        ((), {"MEUP_GATEWAY_HTTP_HOST": "::", "MEUP_GATEWAY_INSECURE": "true"}),
+    ],
+)
+def test_only_this_machine_reaches_a_dev_gateway(
+    tmp_path: Path, arguments: tuple[str, ...], variables: dict[str, str]
+) -> None:
+    own = {**variables, "MEUP_STATE_DIR": str(tmp_path)}
+    done = meup("gateway", "--dev", *arguments, variables=own)
+    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
+    assert done.stderr.startswith("meup: --dev listens on this machine only, and other machines")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_keeps_nothing(tmp_path: Path) -> None:
+    own = {"MEUP_STATE_DIR": str(tmp_path)}
+    done = meup("gateway", "--dev", "--check", variables=own)
+    assert done.returncode == exit_codes.OK
+    assert "proposer, fulfiller, tools, observer, admin, guest1, guest2, guest3" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_new_tokens_are_for_dev() -> None:
+    done = meup("gateway", "--config", "x.yaml", "--new-tokens")
+    assert (done.returncode, done.stderr) == (
+        exit_codes.USAGE,
+        "meup: --new-tokens is for --dev; a file has its own tokens\n",
+    )
