@@ -267,7 +267,9 @@ GATEWAY: Final = {
     "3.takeover.gateway": "a newer connection takes over; the older's end changes nothing for it",
     "3.always_allowed": "cancels, progress, answers and withdrawals need no capability",
     "3.withdraw.proposer": "from anybody but the proposer a withdrawal is refused, with an error",
-    "3.withdraw.rate": "withdrawals have a rate of their own",
+    "3.withdraw.rate": "withdrawals have a rate of their own: what comes faster is read later",
+    "3.pace.ends": "no withdraw, cancel or reject is lost for its pace; over HTTP it is said again",
+    "3.pace.bytes": "bytes have a pace as messages have",
     "3.limits": "whoever is over a limit is told once which, and how much it allows",
     "3.guesses": "an address that sent too many wrong tokens is refused for a while",
 }

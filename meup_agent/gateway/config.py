@@ -18,6 +18,7 @@ from meup_agent.protocol.kinds import GATEWAY_NAMES
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES
 from meup_agent.protocol.space.arrival import MAX_ID_CHARS, is_name
 from meup_agent.protocol.space.journal import MAX_BYTES, MAX_ENTRIES
+from meup_agent.protocol.space.rates import BYTES_BURST, BYTES_PER_SECOND
 from meup_agent.protocol.space.standing import member_capabilities
 
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -46,7 +47,9 @@ class Limits:
         messages_per_second: Messages of a participant in the long run; what comes faster is read
             later.
         messages_burst: Messages that may come at once after a pause.
-        withdrawals_per_second: Withdrawals of a participant in the long run.
+        bytes_per_second: Bytes of a participant's messages in the long run; likewise.
+        bytes_burst: Bytes of messages that may come at once after a pause.
+        withdrawals_per_second: Withdrawals of a participant in the long run; likewise.
         withdrawals_burst: Withdrawals at once: whoever stops takes back everything.
         max_open_proposals: Proposals of a participant that are neither fulfilled nor withdrawn.
         failed_tokens: Wrong tokens from one address, before it is refused with 429.
@@ -68,6 +71,8 @@ class Limits:
     max_queued_bytes: int = 16 * 1024 * 1024
     messages_per_second: float = 1_000.0
     messages_burst: int = 2_000
+    bytes_per_second: float = BYTES_PER_SECOND
+    bytes_burst: int = BYTES_BURST
     withdrawals_per_second: float = 100.0
     withdrawals_burst: int = 1_000
     max_open_proposals: int = 1_000

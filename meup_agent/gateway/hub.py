@@ -69,6 +69,8 @@ class Hub:
             max_depth=limits.max_depth,
             messages_per_second=limits.messages_per_second,
             messages_burst=limits.messages_burst,
+            bytes_per_second=limits.bytes_per_second,
+            bytes_burst=limits.bytes_burst,
             withdrawals_per_second=limits.withdrawals_per_second,
             withdrawals_burst=limits.withdrawals_burst,
             max_open_proposals=limits.max_open_proposals,

@@ -55,6 +55,8 @@ class Settings(BaseSettings):
     max_queued_bytes: int = _LIMITS.max_queued_bytes
     messages_per_second: float = _LIMITS.messages_per_second
     messages_burst: int = _LIMITS.messages_burst
+    bytes_per_second: float = _LIMITS.bytes_per_second
+    bytes_burst: int = _LIMITS.bytes_burst
     withdrawals_per_second: float = _LIMITS.withdrawals_per_second
     withdrawals_burst: int = _LIMITS.withdrawals_burst
     max_open_proposals: int = _LIMITS.max_open_proposals

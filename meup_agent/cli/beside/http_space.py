@@ -17,6 +17,7 @@ from meup_agent.cli.beside.address import HttpAddress
 from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
 from meup_agent.errors import InvalidEnvelope, Refused
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
@@ -26,9 +27,20 @@ from meup_agent.transport.base import LAST_SEEN_HEADER
 if TYPE_CHECKING:
     import httpx
 
+TOO_MANY: Final = 429
+
 ANSWER_SECONDS: Final = 30.0
 """How long the gateway may take for an answer, and be silent while it streams: it sends a sign of
 life every 15 s."""
+
+ENDS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
+"""What is said until the gateway takes it, as a cancel is: it stops work (PROTOCOL 3)."""
+
+SAY_AGAIN_SECONDS: Final = 60.0
+"""For how long that is said again to a gateway that says to come later."""
+
+LONGEST_PAUSE: Final = 10.0
+"""Seconds between two attempts at most, whatever the gateway asks for."""
 
 AGAIN_SECONDS: Final = 1.0
 """After which a stream that has ended is asked for again."""
@@ -80,6 +92,9 @@ class HttpSpace:
     ) -> Said:
         """Say something; returns when it is kept.
 
+        A withdraw, reject or cancel is said again to a gateway that takes it later, for
+        :data:`SAY_AGAIN_SECONDS` at most; it is taken once, since its id stays.
+
         Raises:
             Refused: The gateway does not let it through.
             Failure: There is no answer, so it may have been said.
@@ -89,6 +104,7 @@ class HttpSpace:
         answer = await self._ask(
             "POST",
             f"/participants/{quote(self.me, safe='')}/messages",
+            patience=SAY_AGAIN_SECONDS if _ends(envelope) else 0.0,
             content=msgspec.json.encode(fields),
             headers={"Content-Type": "application/json"},
         )
@@ -204,11 +220,18 @@ async def open_http(where: HttpAddress) -> AsyncGenerator[HttpSpace]:
         yield space
 
 
-async def _ask(client: httpx.AsyncClient, method: str, path: str, **more: Any) -> dict[str, Any]:
+async def _ask(
+    client: httpx.AsyncClient, method: str, path: str, *, patience: float = 0.0, **more: Any
+) -> dict[str, Any]:
     import httpx
 
+    until = anyio.current_time() + patience
     try:
         response = await client.request(method, path, **more)
+        while response.status_code == TOO_MANY and anyio.current_time() < until:
+            left = until - anyio.current_time()
+            await anyio.sleep(min(left, _retry_after(response)))
+            response = await client.request(method, path, **more)
     except httpx.ConnectError as error:
         raise Failure(
             f"no gateway answers at {client.base_url}: {error}; check --http or MEUP_HTTP",
@@ -227,6 +250,19 @@ async def _ask(client: httpx.AsyncClient, method: str, path: str, **more: Any) -
         return as_object(response.json())
     except ValueError:
         raise _no_api(response) from None
+
+
+def _ends(envelope: Envelope) -> bool:
+    """Whether an envelope stops work: a withdraw, a reject or a cancel."""
+    if envelope.kind == kinds.MCP_REQUEST:
+        return payloads.read_call(envelope.payload).method == kinds.CANCELLED
+    return envelope.kind in ENDS
+
+
+def _retry_after(response: httpx.Response) -> float:
+    """Seconds after which to say the same again; a second if the gateway does not tell."""
+    said = response.headers.get("Retry-After", "")
+    return min(float(said), LONGEST_PAUSE) if said.isascii() and said.isdigit() else AGAIN_SECONDS
 
 
 def _refuse(response: httpx.Response) -> NoReturn:

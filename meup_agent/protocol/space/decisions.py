@@ -74,13 +74,12 @@ class Refused(msgspec.Struct, frozen=True):
     Attributes:
         code: Why, for example ``capability_violation`` or ``invalid_json``.
         error: The draft of the ``system/error`` for its sender.
-        flood: The limit that a flood of such envelopes is over: its sender is told once, and not
-            for each; empty where every envelope gets its answer.
+        retry_after: Seconds after which the same is taken; 0 where it is not refused for its pace.
     """
 
     code: str
     error: Envelope
-    flood: str = ""
+    retry_after: float = 0.0
 
 
 class Dropped(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.moments import rfc3339
@@ -37,7 +38,7 @@ from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.listeners import Listener, Member
 from meup_agent.protocol.space.managing import KICKED_CODE, REMOVED
 from meup_agent.protocol.space.open import OPEN_SECONDS
-from meup_agent.protocol.space.rates import Allowance, Pace, Told
+from meup_agent.protocol.space.rates import Allowance, OverPace, Pace, Told
 from meup_agent.protocol.space.recent import Recent
 from meup_agent.protocol.space.space import Space
 
@@ -216,17 +217,20 @@ class SpaceHost:
             return 0.0
         form = member.form
         self.receive_as(participant, frame, form.dialect, repeats=form.numbered)
-        wait = self._pace.take(participant, self._now())
-        if wait:
-            self._slow_down(participant)
-        return wait
+        over = self._pace.take(participant, self._now(), len(frame))
+        if over is None:
+            return 0.0
+        self._slow_down(participant, over)
+        return over.seconds
 
-    def too_fast(self, participant: str) -> float:
-        """Seconds for which a participant who speaks without a connection should be refused.
+    def too_fast(self, participant: str, size: int) -> OverPace | None:
+        """The limit for which to refuse a message of a participant who has no connection.
 
-        Every call that returns 0 counts as a message.
+        Args:
+            participant: Its sender.
+            size: Its bytes; it is counted if nothing is returned.
         """
-        return self._pace.too_fast(participant, self._now())
+        return self._pace.take_if_there(participant, self._now(), size)
 
     def receive_as(
         self,
@@ -257,12 +261,14 @@ class SpaceHost:
                 if seq is not None:
                     self._repeated(Entry(seq, self.name, at, checked.envelope), answer)
                     return
-                refused = self._space.check_new(checked)
+                refused = self._space.check_new(checked) or self._paced(checked, answer)
                 if refused is not None:
                     self._refuse_to(participant, refused, answer)
                     return
                 accepted = self._space.accept(checked)
                 self.counters.accepted += 1
+                if checked.envelope.kind == kinds.MCP_WITHDRAW:
+                    self._pace.withdrew(participant, at)
                 seq = self._carry_out(accepted, answer)
                 if repeats:
                     self._recent.remember(checked.envelope, seq, at)
@@ -271,6 +277,21 @@ class SpaceHost:
             case Dropped():
                 self.counters.dropped += 1
                 answer(checked)
+
+    def _paced(self, arrival: Arrival, answer: Answer) -> Refused | None:
+        """Have a withdrawal said again that comes too fast, where its sender waits for the answer.
+
+        On a connection none is refused: what follows it is read later (PROTOCOL 3).
+        """
+        envelope = arrival.envelope
+        if answer is _ignore or envelope.kind != kinds.MCP_WITHDRAW:
+            return None
+        over = self._pace.withdraws_too_fast(envelope.sender, self._now())
+        if over is None:
+            return None
+        said = f"more than {over.most:g} withdrawals a second are taken later; say it again"
+        refused = over_limit(envelope.sender, over.limit, over.most, said, about=envelope.id)
+        return msgspec.structs.replace(refused, retry_after=over.seconds)
 
     def _refuse_to(self, participant: str, refused: Refused, answer: Answer) -> None:
         if answer is _ignore:
@@ -281,10 +302,9 @@ class SpaceHost:
             answer(refused)
 
     def refuse(self, participant: str, refused: Refused) -> None:
-        """Tell a member that a frame of its was refused; of a flood, once."""
+        """Tell a member that a frame of its was refused."""
         self.counters.refused[refused.code] += 1
-        if not refused.flood or self._told.due(participant, refused.flood, self._now()):
-            self._tell(participant, refused.error)
+        self._tell(participant, refused.error)
 
     def refuse_frame(self, member: Member, code: str, message: str, **details: Any) -> None:
         """Tell a member that a message was refused before it was a frame, for its size say."""
@@ -305,14 +325,14 @@ class SpaceHost:
             self._follow(consequence)
         return seq
 
-    def _slow_down(self, participant: str) -> None:
-        limit, most = "messages_per_second", self._allowance.messages_per_second
-        message = f"more than {most:g} messages a second are read later; none of them is lost"
-        if self._told.due(participant, limit, self._now()):
+    def _slow_down(self, participant: str, over: OverPace) -> None:
+        what = over.limit.removesuffix("_per_second")
+        message = f"more than {over.most:g} {what} a second are read later; none of them is lost"
+        if self._told.due(participant, over.limit, self._now()):
             self.counters.slowed += 1
-            said = "%s in %s sends more than %g messages a second; the rest is read later"
-            log.warning(said, ascii(participant), ascii(self.name), most)
-            self._tell(participant, over_limit(participant, limit, most, message).error)
+            said = "%s in %s sends more than %g %s a second; the rest is read later"
+            log.warning(said, ascii(participant), ascii(self.name), over.most, what)
+            self._tell(participant, over_limit(participant, over.limit, over.most, message).error)
 
     def _follow(self, consequence: Consequence) -> None:
         match consequence:

@@ -1,17 +1,24 @@
-"""How much a participant may say: token buckets, in the time that they are told."""
+"""Limits how fast each participant speaks: token buckets, in the time that they are told."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from meup_agent.protocol.limits import MAX_DEPTH
+from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES
 
 TOLD_AGAIN_SECONDS: Final = 10.0
 """A participant that stays over a limit is told so once in this time, not once for each frame."""
 
 MAX_TOLD: Final = 10_000
 """Who was told what, at most; whoever is forgotten may be told once more."""
+
+BYTES_PER_SECOND: Final = 4 * MAX_FRAME_BYTES
+"""Bytes of a participant's messages in the long run: four of the largest, or 16 KiB in each of a
+thousand."""
+
+BYTES_BURST: Final = 16 * MAX_FRAME_BYTES
+"""Bytes of a participant's messages at once: sixteen of the largest."""
 
 _MICROSECONDS: Final = 1_000_000
 
@@ -27,7 +34,9 @@ class Allowance:
         max_depth: Levels of arrays and objects in a message.
         messages_per_second: Messages in the long run; what comes faster is read later.
         messages_burst: Messages that may come at once after a pause.
-        withdrawals_per_second: Withdrawals in the long run; those beyond are refused.
+        bytes_per_second: Bytes of its messages in the long run; likewise.
+        bytes_burst: Bytes of messages that may come at once after a pause.
+        withdrawals_per_second: Withdrawals in the long run; likewise, and none is refused.
         withdrawals_burst: Withdrawals at once.
         max_open_proposals: Proposals that are neither fulfilled nor withdrawn.
     """
@@ -35,6 +44,8 @@ class Allowance:
     max_depth: int = MAX_DEPTH
     messages_per_second: float = 1_000.0
     messages_burst: float = 2_000
+    bytes_per_second: float = BYTES_PER_SECOND
+    bytes_burst: float = BYTES_BURST
     withdrawals_per_second: float = 100.0
     withdrawals_burst: float = 1_000
     max_open_proposals: int = 1_000
@@ -57,16 +68,17 @@ class Bucket:
         self._burst = self._left = float(burst)
         self._at: int | None = None
 
-    def take(self, at: int) -> float:
-        """Take one, whether there is one or not.
+    def take(self, at: int, amount: float = 1.0) -> float:
+        """Take some, whether they are there or not.
 
         Args:
             at: The time in microseconds.
+            amount: How many.
 
         Returns:
             Seconds to wait until what was taken too much has come back; 0 if nothing was.
         """
-        left = self._left = self._now(at) - 1.0
+        left = self._left = self._now(at) - amount
         return 0.0 if left >= -_ROUNDING else -left / self._per_microsecond / _MICROSECONDS
 
     def has(self, at: int) -> bool:
@@ -81,9 +93,9 @@ class Bucket:
         self._left = left - 1.0
         return True
 
-    def wait(self, at: int) -> float:
-        """Seconds until there is one; 0 if there is."""
-        missing = 1.0 - self._now(at)
+    def wait(self, at: int, amount: float = 1.0) -> float:
+        """Seconds until some are there, or until all are where there are never so many; 0 if so."""
+        missing = min(amount, self._burst) - self._now(at)
         return 0.0 if missing <= _ROUNDING else missing / self._per_microsecond / _MICROSECONDS
 
     def full(self, at: int) -> bool:
@@ -98,30 +110,99 @@ class Bucket:
         return self._left
 
 
+class OverPace(NamedTuple):
+    """A limit that a participant is over, and for how long.
+
+    Attributes:
+        limit: The limit's name.
+        most: How much it allows in a second.
+        seconds: Seconds until the participant is within it again.
+    """
+
+    limit: str
+    most: float
+    seconds: float
+
+
 class Pace:
-    """How fast each participant speaks, over whatever connections it has.
+    """Limits how fast each participant speaks, over whatever connections it has.
 
     Args:
         allowance: How fast they may.
     """
 
     def __init__(self, allowance: Allowance) -> None:
-        self._per_second = allowance.messages_per_second
-        self._burst = allowance.messages_burst
-        self._buckets: dict[str, Bucket] = {}
+        self._allowance = allowance
+        self._messages: dict[str, Bucket] = {}
+        self._bytes: dict[str, Bucket] = {}
+        self._withdrawals: dict[str, Bucket] = {}
 
-    def take(self, participant: str, at: int) -> float:
-        """Count a message; seconds for which to read no more of its sender."""
-        bucket = self._buckets.get(participant) or self._begin(participant)
-        return bucket.take(at)
+    def take(self, participant: str, at: int, size: int) -> OverPace | None:
+        """Count a message that was taken; for how long to read no more of its sender, if at all.
 
-    def too_fast(self, participant: str, at: int) -> float:
-        """Seconds for which to refuse the next message; 0: it is counted."""
-        bucket = self._buckets.get(participant) or self._begin(participant)
-        return 0.0 if bucket.take_if_there(at) else bucket.wait(at)
+        Args:
+            participant: Its sender.
+            at: The time in microseconds.
+            size: Its bytes.
+        """
+        messages, volume = self._buckets(participant)
+        waits = messages.take(at), volume.take(at, size)
+        # Few participants withdraw; for the others this is one look into a dictionary.
+        withdrawing = self._withdrawals.get(participant)
+        withdrawals = 0.0 if withdrawing is None else withdrawing.take(at, 0)
+        return self._over(*waits, withdrawals) if any(waits) or withdrawals else None
 
-    def _begin(self, participant: str) -> Bucket:
-        bucket = self._buckets[participant] = Bucket(self._per_second, self._burst)
+    def take_if_there(self, participant: str, at: int, size: int) -> OverPace | None:
+        """Count a message if it is within the pace; else for how long to refuse it.
+
+        Args:
+            participant: Its sender.
+            at: The time in microseconds.
+            size: Its bytes.
+        """
+        messages, volume = self._buckets(participant)
+        waits = messages.wait(at), volume.wait(at, size)
+        if any(waits):
+            return self._over(*waits, 0.0)
+        messages.take(at)
+        volume.take(at, size)
+        return None
+
+    def withdrew(self, participant: str, at: int) -> None:
+        """Count a withdrawal that was accepted."""
+        self._withdrawing(participant).take(at)
+
+    def withdraws_too_fast(self, participant: str, at: int) -> OverPace | None:
+        """For how long to refuse a withdrawal of a participant, if at all; counts nothing."""
+        wait = self._withdrawing(participant).wait(at)
+        return self._over(0.0, 0.0, wait) if wait else None
+
+    def _over(self, messages: float, volume: float, withdrawals: float) -> OverPace:
+        """The limit for which there is the longest to wait."""
+        allowed = self._allowance
+        return max(
+            OverPace("messages_per_second", allowed.messages_per_second, messages),
+            OverPace("bytes_per_second", allowed.bytes_per_second, volume),
+            OverPace("withdrawals_per_second", allowed.withdrawals_per_second, withdrawals),
+            key=lambda over: over.seconds,
+        )
+
+    def _buckets(self, participant: str) -> tuple[Bucket, Bucket]:
+        messages = self._messages.get(participant)
+        if messages is not None:
+            return messages, self._bytes[participant]
+        allowed = self._allowance
+        messages = Bucket(allowed.messages_per_second, allowed.messages_burst)
+        volume = Bucket(allowed.bytes_per_second, allowed.bytes_burst)
+        self._messages[participant], self._bytes[participant] = messages, volume
+        return messages, volume
+
+    def _withdrawing(self, participant: str) -> Bucket:
+        bucket = self._withdrawals.get(participant)
+        if bucket is None:
+            allowed = self._allowance
+            bucket = Bucket(allowed.withdrawals_per_second, allowed.withdrawals_burst)
+            self._withdrawals[participant] = bucket
         return bucket
 
 

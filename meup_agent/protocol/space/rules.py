@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.managing import GRANT_ACK
@@ -14,7 +12,7 @@ from meup_agent.protocol.space.arrival import Arrival
 from meup_agent.protocol.space.decisions import Refused, over_limit, refusal
 from meup_agent.protocol.space.managing import KICKED, REMOVED, Management
 from meup_agent.protocol.space.open import OpenExchanges
-from meup_agent.protocol.space.rates import Allowance, Bucket
+from meup_agent.protocol.space.rates import Allowance
 from meup_agent.protocol.space.standing import Standing
 
 IDENTITY_MISMATCH: Final = "identity_mismatch"
@@ -53,7 +51,6 @@ class Rules:
         self._open = exchanges
         self._allowance = allowance
         self._now = now
-        self._withdrawals: dict[str, Bucket] = {}
 
     def not_from(self, participant: str, arrival: Arrival) -> Refused | None:
         """Why somebody cannot have said an envelope, whatever they may say."""
@@ -134,17 +131,6 @@ class Rules:
                     f"proposal {proposal} is not yours; only its proposer withdraws it",
                     about=withdraw.id,
                 )
-        if not self._withdrawing(participant).has(self._now()):
-            limit, most = "withdrawals_per_second", self._allowance.withdrawals_per_second
-            refused = over_limit(
-                participant,
-                limit,
-                most,
-                f"at most {most:g} withdrawals a second are taken; this one is not, nor any more"
-                " until you are slower",
-                about=withdraw.id,
-            )
-            return msgspec.structs.replace(refused, flood=limit)
         return None
 
     def _refused_proposal(self, participant: str, proposal: Envelope) -> Refused | None:
@@ -161,18 +147,6 @@ class Rules:
             f"you have {most} open proposals, as many as are taken; withdraw some",
             about=proposal.id,
         )
-
-    def withdrew(self, participant: str, at: int) -> None:
-        """A withdrawal was accepted, and counts."""
-        self._withdrawing(participant).take(at)
-
-    def _withdrawing(self, participant: str) -> Bucket:
-        bucket = self._withdrawals.get(participant)
-        if bucket is None:
-            allowed = self._allowance
-            bucket = Bucket(allowed.withdrawals_per_second, allowed.withdrawals_burst)
-            self._withdrawals[participant] = bucket
-        return bucket
 
 
 def _method(payload: dict[str, Any]) -> str:

@@ -230,10 +230,8 @@ class Space:
             return Accepted(envelope)
         at = self._now()
         then: tuple[Consequence, ...] = ()
-        if envelope.kind == kinds.MCP_WITHDRAW:
-            self._rules.withdrew(envelope.sender, at)
-            if self._announce_withdrawals:
-                then = self._withdrawn(envelope, arrival.payload)
+        if envelope.kind == kinds.MCP_WITHDRAW and self._announce_withdrawals:
+            then = self._withdrawn(envelope, arrival.payload)
         self.remember(envelope, arrival.payload, at)
         return Accepted(envelope, then=then)
 

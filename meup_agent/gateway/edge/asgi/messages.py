@@ -74,15 +74,15 @@ async def post_message(served: Served, request: Request) -> Response:
         "from": identity.participant,
     }
     frame = _completed(body, given, defaults)
-    wait = host.too_fast(identity.participant)
-    if wait:
+    pace = host.too_fast(identity.participant, len(frame))
+    if pace is not None:
         raise Problem(
             TOO_MANY,
             "limit_exceeded",
             "you say more in a second than is taken here; send it again later",
-            headers={"Retry-After": str(math.ceil(wait))},
-            limit="messages_per_second",
-            max=shown_limit(served.limits.messages_per_second),
+            headers={"Retry-After": str(math.ceil(pace.seconds))},
+            limit=pace.limit,
+            max=shown_limit(pace.most),
         )
 
     def ask(tell: Callable[[Entry | Refused | Dropped], None]) -> None:

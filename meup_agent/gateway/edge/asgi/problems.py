@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -103,7 +104,8 @@ def refused(decision: Refused) -> Problem:
     code = str(payload.pop("error", decision.code))
     message = str(payload.pop("message", ""))
     status = _OF_A_REFUSAL.get(decision.code, FORBIDDEN)
-    headers = {"Retry-After": str(RETRY_SECONDS)} if status == TOO_MANY else {}
+    seconds = math.ceil(decision.retry_after) or RETRY_SECONDS
+    headers = {"Retry-After": str(seconds)} if status == TOO_MANY else {}
     return Problem(status, code, message, headers=headers, **payload)
 
 

@@ -1,0 +1,148 @@
+"""Withdrawals, large messages and their pace, at each edge, over real sockets."""
+
+import json
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import anyio
+import httpx
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+from meup_agent.cli.beside.address import HttpAddress
+from meup_agent.cli.beside.http_space import open_http
+from meup_agent.gateway.config import HttpConfig, Limits
+from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.protocol import kinds
+from tests.gateway.conftest import PARTICIPANTS, envelope
+from tests.gateway.mounted import MountedPlace, mounted
+
+CALL = {"method": "tools/call", "params": {"name": "write"}}
+
+SECONDS = 30
+
+
+class Edge(NamedTuple):
+    """A gateway, its HTTP address, and how to join it."""
+
+    place: ThreadedGateway | MountedPlace
+    http: str
+
+    @contextmanager
+    def join(self, who: str, **options: Any) -> Generator[ClientConnection]:
+        header = {"Authorization": f"Bearer {self.place.token(who)}"}
+        address = f"{self.place.url.removesuffix('/ws')}/ws?space=demo"
+        options = {"proxy": None, "compression": None, "max_size": None, **options}
+        with connect(address, additional_headers=header, **options) as socket:
+            assert json.loads(socket.recv(SECONDS))["kind"] == "system.welcome"
+            assert json.loads(socket.recv(SECONDS))["kind"] == "system.presence"
+            yield socket
+
+    def post(self, who: str, body: bytes) -> httpx.Response:
+        return httpx.post(
+            f"{self.http}/participants/{who}/messages",
+            content=body,
+            headers={
+                "Authorization": f"Bearer {self.place.token(who)}",
+                "Content-Type": "application/json",
+            },
+            trust_env=False,
+            timeout=SECONDS,
+        )
+
+
+@contextmanager
+def edge(kind: str, **limits: Any) -> Generator[Edge]:
+    config = replace(
+        embedded_config("demo", PARTICIPANTS, Limits(**limits)), http=HttpConfig(port=0)
+    )
+    with ExitStack() as stack:
+        if kind == "mounted":
+            place = stack.enter_context(mounted(config))
+            yield Edge(place, place.http_url)
+        else:
+            gateway = stack.enter_context(Gateway(config=config).in_thread())
+            yield Edge(gateway, gateway.http_url)
+
+
+@pytest.fixture(params=["port", "mounted"])
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+def heard(socket: ClientConnection, number: int, said: str) -> list[str]:
+    """The ids of so many envelopes of a kind; nothing else counts."""
+    found: list[str] = []
+    while len(found) < number:
+        each = json.loads(socket.recv(SECONDS))
+        if each["kind"] == said:
+            found.append(each["id"])
+    return found
+
+
+@pytest.mark.rule("3.withdraw.rate", "3.pace.ends")
+def test_1800_withdrawals_at_once_all_arrive_in_order(kind: str) -> None:
+    most = 1_800
+    limits = {"messages_burst": 10_000, "max_open_proposals": most, "max_queued_frames": 20_000}
+    with edge(kind, withdrawals_per_second=1_000, **limits) as it:
+        with it.join("alice") as alice, it.join("bob") as bob:
+            for number in range(most):
+                alice.send(envelope("alice", "mcp.proposal", CALL, id=f"p{number}"))
+            for number in range(most):
+                withdraw = {"correlationId": f"p{number}", "id": f"w{number}"}
+                alice.send(envelope("alice", "mcp.withdraw", {"reason": "other"}, **withdraw))
+            # Each of them ended a proposal: there is room for as many again.
+            for number in range(most):
+                alice.send(envelope("alice", "mcp.proposal", CALL, id=f"q{number}"))
+            assert heard(bob, most, "mcp.withdraw") == [f"w{number}" for number in range(most)]
+            assert heard(bob, most, "mcp.proposal") == [f"q{number}" for number in range(most)]
+        assert it.place.counters.refused == {}
+
+
+@pytest.mark.rule("3.pace.ends")
+def test_withdrawal_over_http_that_comes_too_fast_is_to_come_later(kind: str) -> None:
+    with edge(kind, withdrawals_per_second=0.25, withdrawals_burst=1) as it:
+        withdraw = {"kind": "mcp.withdraw", "correlationId": "p", "payload": {"reason": "other"}}
+        assert it.post("alice", json.dumps(withdraw).encode()).status_code == 200
+        answer = it.post("alice", json.dumps(withdraw).encode())
+        assert (answer.status_code, answer.json()["limit"]) == (429, "withdrawals_per_second")
+        assert answer.headers["Retry-After"] in ("3", "4")
+        # What is no withdrawal goes through meanwhile.
+        assert it.post("alice", b'{"kind": "chat", "payload": {}}').status_code == 200
+
+
+@pytest.mark.rule("3.pace.bytes")
+def test_bytes_over_http_that_come_too_fast_are_to_come_later(kind: str) -> None:
+    with edge(kind, bytes_per_second=1_000, bytes_burst=10_000) as it:
+        large = json.dumps({"kind": "chat", "payload": {"x": "x" * 8_000}}).encode()
+        assert it.post("alice", large).status_code == 200
+        answer = it.post("alice", large)
+        assert (answer.status_code, answer.json()["limit"]) == (429, "bytes_per_second")
+        assert 1 <= int(answer.headers["Retry-After"]) <= 7
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("said", ["withdraw", "reject", "cancel"])
+@pytest.mark.rule("3.pace.ends")
+async def test_our_http_client_says_again_what_ends_something(kind: str, said: str) -> None:
+    withdraw: tuple[str, dict[str, Any]] = (kinds.MCP_WITHDRAW, {"reason": "other"})
+    cancel = {"method": kinds.CANCELLED, "params": {"requestId": "p"}}
+    ends = {
+        "withdraw": withdraw,
+        "reject": (kinds.MCP_REJECT, {"reason": "other"}),
+        "cancel": (kinds.MCP_REQUEST, cancel),
+    }
+    limits = {"messages_per_second": 2, "messages_burst": 1, "withdrawals_burst": 1}
+    with edge(kind, withdrawals_per_second=2, **limits) as it:
+        async with open_http(HttpAddress(it.http, it.place.token("bob"))) as space:
+            with anyio.fail_after(SECONDS):
+                for number in range(3):
+                    name, payload = ends[said]
+                    kept = await space.say(name, payload, id=f"w{number}", correlation=("p",))
+                    assert kept.seq
+        assert it.place.counters.accepted == 3
