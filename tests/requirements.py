@@ -217,6 +217,7 @@ DIALECTS: Final = {
     "1.forward.between": "between dialects nothing but its forms is translated",
     "1.forward.several": "a list of correlation ids stands beside the one that there is room for",
     "1.not_expressible": "what a dialect has no words for is refused by name, never garbled",
+    "1.numbers": "NaN, the infinities and integers that no double holds are refused, never changed",
     "1.captures": "what existing gateways and participants said is read, and survives",
     "1.designs": "what the designs show is an envelope, and means what they say, in every dialect",
     "1.one_space": "members of four dialects meet, each sees its own, and correlations hold",
@@ -225,6 +226,7 @@ DIALECTS: Final = {
 }
 
 PATTERNS: Final = {
+    "7.negation": "a negated text matches texts only, and no number, list or object",
     "7.bounded": "a check ends in bounded time, and what was not found to be allowed is not",
     "7.system": "system/* is never granted, and refused where it is configured by name",
     "7.refused_with_place": "a pattern that does not compile is refused, with its place",

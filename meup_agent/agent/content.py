@@ -6,14 +6,24 @@ cannot be an instance of a class that was never loaded, and loading them costs e
 
 from __future__ import annotations
 
+import math
 import sys
-from typing import Any, cast
+from itertools import starmap
+from typing import Any, Final, cast
 
 import pydantic_core
+from pydantic import TypeAdapter
+
+from meup_agent.protocol.numbers import is_finite
 
 from .schema import JsonObject
 
 _LISTS = (list, tuple)
+
+_ANY: Final = TypeAdapter[Any](Any)
+
+_NOT_FINITE: Final = (b"null", b"NaN", b"Infinity")
+"""What pydantic writes for a number that is not finite, and for other things."""
 
 
 def is_content(value: object) -> bool:
@@ -58,7 +68,41 @@ def content_of(value: object) -> list[JsonObject]:
         return [_dumped(value)]
     if isinstance(value, _LISTS) and any(is_content(item) for item in cast("list[object]", value)):
         return [block for item in cast("list[object]", value) for block in content_of(item)]
-    return [text_content(text_of(pydantic_core.to_json(value)))]
+    json = pydantic_core.to_json(value)
+    if any(word in json for word in _NOT_FINITE):
+        check_kept(_ANY.serializer.to_python(value), json)
+    return [text_content(text_of(json))]
+
+
+def check_kept(value: object, json: bytes) -> None:
+    """Check that no number of a result became ``null`` when it was written (PROTOCOL 1, Numbers).
+
+    Args:
+        value: The result as Python values.
+        json: What pydantic wrote for it; a type may have said that it writes texts instead.
+
+    Raises:
+        ValueError: A number in it is NaN or an infinity.
+    """
+    # The exact look takes long, and only what is not finite needs it.
+    if not is_finite(value) and _lost(value, pydantic_core.from_json(json)):
+        raise ValueError(
+            "it holds a number that is not finite (NaN or an infinity); return None or a text in "
+            "its place"
+        )
+
+
+def _lost(value: object, written: object) -> bool:
+    if written is None or isinstance(written, float):
+        return isinstance(value, float) and not math.isfinite(value)
+    if isinstance(written, dict) and isinstance(value, dict):
+        members, others = cast("JsonObject", value), cast("JsonObject", written)
+        return len(members) == len(others) and any(
+            starmap(_lost, zip(members.values(), others.values(), strict=True))
+        )
+    if isinstance(written, list) and isinstance(value, list | tuple | set | frozenset):
+        return any(starmap(_lost, zip(cast("list[object]", value), written, strict=False)))
+    return False
 
 
 def complete(value: Any) -> JsonObject:
@@ -81,4 +125,9 @@ def text_of(json: bytes) -> str:
 
 def _dumped(value: Any) -> JsonObject:
     dumped: JsonObject = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if not is_finite(value.model_dump(by_alias=True)):
+        raise ValueError(
+            "it holds a number that is not finite (NaN or an infinity); put null or a text in "
+            "its place"
+        )
     return dumped

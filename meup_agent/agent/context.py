@@ -165,7 +165,9 @@ class Context:
     def _tell_progress(self, done: float, total: float | None, message: str | None) -> None:
         call = payloads.read_call(self.envelope.payload)
         token = call.meta.get(payloads.PROGRESS_TOKEN)
-        if not isinstance(token, int | str) or self.cancelled or self._scope.ended:
+        if not isinstance(token, int | str) or payloads.rpc_name(token) is None:
+            return
+        if self.cancelled or self._scope.ended:
             return
         now = anyio.current_time()
         is_last = total is not None and done >= total

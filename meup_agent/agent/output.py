@@ -10,7 +10,7 @@ import msgspec
 import pydantic_core
 from pydantic import TypeAdapter
 
-from .content import is_content_class
+from .content import check_kept, is_content_class
 from .schema import JsonObject, json_schema, wrapped
 from .source import Source
 from .text import first_line, type_name
@@ -42,7 +42,11 @@ class OutputType(msgspec.Struct, frozen=True):
         """
         # The adapter's own methods do the same, and look at a dozen other arguments before.
         validated = self.adapter.validator.validate_python(value, by_alias=True, by_name=True)
-        return self.adapter.serializer.to_json(validated, by_alias=True, warnings="error")
+        serializer = self.adapter.serializer
+        json = serializer.to_json(validated, by_alias=True, warnings="error")
+        if b"null" in json:
+            check_kept(serializer.to_python(validated, by_alias=True), json)
+        return json
 
     def structured(self, json: bytes) -> JsonObject:
         """The structured content for the JSON of a value."""

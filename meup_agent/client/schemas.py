@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from meup_agent.client.problems import MAX_PROBLEM_CHARS, MAX_PROBLEMS, Problem, problem_of
 from meup_agent.client.validators import TooManySteps, steps_counted, validator_for
 from meup_agent.errors import printable
-from meup_agent.protocol.envelope import encode_json
+from meup_agent.protocol.envelope import encode_leniently
 
 log = logging.getLogger("meup_agent.client")
 
@@ -69,7 +69,7 @@ def checker_for(schema: object, whose: str) -> Checker | None:
         if not isinstance(schema, dict):
             raise TypeError("it is no object")
         body = cast("dict[str, Any]", schema)
-        if len(encode_json(body)) > MAX_SCHEMA_BYTES:
+        if len(encode_leniently(body)) > MAX_SCHEMA_BYTES:
             raise ValueError(f"it is larger than {MAX_SCHEMA_BYTES} bytes")
         return Checker(validator_for(body), whose)
     except Exception as error:  # as above

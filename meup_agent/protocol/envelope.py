@@ -12,6 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from meup_agent.errors import NotExpressible
+from meup_agent.protocol.numbers import fits_double, is_finite
 
 _decode_json = msgspec.json.Decoder().decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -38,6 +39,30 @@ HEADER_FIELDS = frozenset(
 
 def encode_json(value: object) -> bytes:
     """JSON bytes of plain values (dict, list, str, numbers, bool, None) and msgspec structs.
+
+    Raises:
+        NotExpressible: Something in it has no JSON form that every reader takes: a lone surrogate,
+            NaN, an infinity, an integer beyond the range of a double.
+    """
+    raw = encode_leniently(value)
+    # NaN and the infinities come out as null, so where there is none, there were none of them.
+    if b"null" in raw and not is_finite(value):
+        raise NotExpressible(
+            "a value cannot be written as JSON: it holds a number that is not finite (NaN or an "
+            "infinity); put null or a text in its place"
+        )
+    if not fits_double(raw, value):
+        raise NotExpressible(
+            "a value cannot be written as JSON: it holds an integer beyond the range of a double "
+            "(±1.797e308); send its digits as a text"
+        )
+    return raw
+
+
+def encode_leniently(value: object) -> bytes:
+    """As :func:`encode_json`, but NaN and the infinities become ``null``.
+
+    For headers around JSON that is encoded already, and for what others said.
 
     Raises:
         NotExpressible: Something in it has no JSON form, a lone surrogate for example.

@@ -141,7 +141,19 @@ def test_a_payload_is_nobodys_business_but_its_readers(site: Site, kind: str, pa
 
 
 @pytest.mark.rule("A.G15")
-@pytest.mark.parametrize("raw", ["1e999", "[" * 200 + "]" * 200, '"\\ud800"', "nul"])
+@pytest.mark.rule("1.numbers")
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "1e999",
+        "-1e999",
+        "1" + "0" * 309,
+        "-" + "9" * 309,
+        "[" * 200 + "]" * 200,
+        '"\\ud800"',
+        "nul",
+    ],
+)
 def test_what_some_reader_could_not_decode_is_refused(site: Site, raw: str) -> None:
     with site.join("alice", "bob") as (alice, bob):
         frame = {"protocol": site.dialect, "id": "a", "from": "alice", "kind": "chat"}
@@ -150,6 +162,17 @@ def test_what_some_reader_could_not_decode_is_refused(site: Site, raw: str) -> N
         assert alice.refused()["error"] in ("invalid_json", "too_deep", "invalid_utf8")
         bob.send("chat", {"text": "hi"})
         assert bob.hear("chat")["from"] == "bob"
+
+
+@pytest.mark.rule("1.numbers")
+@pytest.mark.parametrize(
+    "raw", ["9007199254740993", str(2**70), "1" + "0" * 308, "0." + "1" * 400, f'"{"9" * 400}"']
+)
+def test_numbers_that_a_double_can_be_near_arrive_as_written(site: Site, raw: str) -> None:
+    with site.join("alice", "bob") as (alice, bob):
+        frame = {"protocol": site.dialect, "id": "a", "from": "alice", "kind": "chat"}
+        alice.write(json.dumps({**frame, "payload": {"n": "RAW"}}).replace('"RAW"', raw))
+        assert f'"n": {raw}' in bob.read()
 
 
 @pytest.mark.rule("A.G16")

@@ -167,9 +167,19 @@ def test_string_pattern(pattern: str, value: str, expected: bool) -> None:
     assert matches(pattern, value) is expected
 
 
+@pytest.mark.rule("7.negation")
 @given(st.sampled_from(["a", "*", "**/x", "/a+/", "{a,b}?", "!a*"]), VALUES)
-def test_negation_is_the_complement(pattern: str, value: object) -> None:
-    assert matches("!" + pattern, value) is not matches(pattern, value)
+def test_negation_is_the_complement_among_texts(pattern: str, value: object) -> None:
+    complement = isinstance(value, str) and not matches(pattern, value)
+    assert matches("!" + pattern, value) is complement
+
+
+@pytest.mark.rule("7.negation")
+@pytest.mark.parametrize("pattern", ["!6", "!*6*", "!/6/", "!{6,7}*", ["!6", "!7"], "!!!6"])
+@pytest.mark.parametrize("value", [6, 6.0, 5, True, None, ["6"], {"6": "6"}])
+def test_negated_text_lets_no_other_type_through(pattern: object, value: object) -> None:
+    assert not matches(pattern, value)
+    assert not matches({"a": pattern}, {"a": value})
 
 
 @given(st.text(alphabet="ab/.*?{},[]!-\\", max_size=12), st.text(alphabet="ab/.", max_size=8))
@@ -234,7 +244,8 @@ def test_an_object_matches_what_has_at_least_its_keys(
         ({"a": "x"}, {"a": "x", "b": 1}, True),
         ({"a": "x"}, {"b": "x"}, False),
         ({"a": "!x"}, {"b": "x"}, False),
-        ({"a": "!x"}, {"a": 5}, True),
+        ({"a": "!x"}, {"a": 5}, False),
+        ({"a": "!x"}, {"a": "5"}, True),
         ({"a": {"b": [1, "y"]}}, {"a": {"b": "y"}}, True),
         ({"a": {"b": 1}}, {"a": [{"b": 1}]}, False),
         # keys

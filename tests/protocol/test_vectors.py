@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from meup_agent.protocol.capability import compile_capabilities, compile_pattern
 
 VECTORS = Path(__file__).parent.parent / "vectors"
@@ -35,6 +37,16 @@ def test_every_capability_decision_is_ours() -> None:
         if compile_capabilities([capability]).allow(message["kind"], message["payload"])
         is not allowed
     ] == []
+
+
+DIFFERENT = [("!6", 6), ("!a*", 5), ("!/b/", None), (["!a", "!b"], True)]
+"""Values that the reference library lets through a negation: section 7 says why ours does not."""
+
+
+@pytest.mark.rule("7.negation")
+@pytest.mark.parametrize(("pattern", "value"), DIFFERENT)
+def test_where_we_differ_on_purpose_we_allow_less(pattern: object, value: object) -> None:
+    assert not compile_pattern(pattern).matches(value)
 
 
 def test_where_the_specification_decides_we_decide_alike() -> None:

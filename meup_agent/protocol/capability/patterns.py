@@ -126,14 +126,15 @@ class Compiler:
             self._parts = parts
 
     def _string(self, pattern: str, place: str) -> Match:
+        # A negation matches texts only, too: "!6" must not let the number 6 through.
         body, negated = split_negation(pattern, place)
         if is_exact(body):
             if negated:
-                return lambda value, work: value != body
+                return lambda value, work: isinstance(value, str) and value != body
             return lambda value, work: value == body
         matches = self.strings.compile(body, place)
         if negated:
-            return lambda value, work: not (isinstance(value, str) and matches(value, work))
+            return lambda value, work: isinstance(value, str) and not matches(value, work)
         return lambda value, work: isinstance(value, str) and matches(value, work)
 
     def _list(self, pattern: list[object], place: str, depth: int, below: bool) -> Match:

@@ -8,7 +8,7 @@ import msgspec
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds
-from meup_agent.protocol.envelope import EMPTY_PAYLOAD, Envelope, encode_json
+from meup_agent.protocol.envelope import EMPTY_PAYLOAD, Envelope, encode_leniently
 from meup_agent.protocol.kinds import IN_MEMORY
 
 
@@ -139,11 +139,11 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def write_fields(fields: Fields, envelope: Envelope) -> bytes:
     """A frame of the known fields that have a value, then the envelope's unknown ones."""
-    frame = encode_json(fields)
+    frame = encode_leniently(fields)
     unknown = envelope.extra
     if not unknown:
         return frame
-    more = encode_json({name: msgspec.Raw(raw) for name, raw in unknown})
+    more = encode_leniently({name: msgspec.Raw(raw) for name, raw in unknown})
     return b"%b,%b" % (frame[:-1], more[1:])
 
 

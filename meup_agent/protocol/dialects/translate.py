@@ -12,7 +12,7 @@ import msgspec
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope, encode_json
+from meup_agent.protocol.envelope import Envelope, encode_leniently
 
 DECISIONS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 """Kinds that name their proposal in the payload where a dialect has no correlation field."""
@@ -20,7 +20,7 @@ DECISIONS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 Members = dict[str, Any]
 
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_PLAIN: Final = encode_json("plain")
+_PLAIN: Final = encode_leniently("plain")
 
 
 def with_message(envelope: Envelope, dialect: str) -> bytes:
@@ -45,7 +45,7 @@ def with_proposal_id(envelope: Envelope, dialect: str, proposal_id: str) -> byte
             f"{dialect} names the proposal in the payload, and that of {envelope.kind!r} "
             f"{envelope.id} is no object"
         )
-    return encode_json({"proposalId": proposal_id} | _without_proposal_id(members))
+    return encode_leniently({"proposalId": proposal_id} | _without_proposal_id(members))
 
 
 def _translated(envelope: Envelope, dialect: str, chat: Callable[[Members], Members]) -> bytes:
@@ -56,7 +56,7 @@ def _translated(envelope: Envelope, dialect: str, chat: Callable[[Members], Memb
     if change is None or members is None:
         return envelope.raw_payload
     changed = change(members)
-    return envelope.raw_payload if changed is members else encode_json(changed)
+    return envelope.raw_payload if changed is members else encode_leniently(changed)
 
 
 def _members(envelope: Envelope) -> Members | None:

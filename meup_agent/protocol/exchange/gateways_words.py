@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meup_agent.protocol import kinds
-from meup_agent.protocol.envelope import Envelope, encode_json
+from meup_agent.protocol.envelope import Envelope, encode_leniently
 from meup_agent.protocol.exchange.effects import CaughtUp, Role
 from meup_agent.protocol.exchange.incoming import Incoming
 from meup_agent.protocol.exchange.outgoing import Outgoing
@@ -141,7 +141,7 @@ class GatewaysWords:
                 participant = {"id": name, "capabilities": self._situation.roster.announced(name)}
                 payload = {"event": event, "participant": participant}
                 presence = welcome.replace(
-                    kind=kinds.SYSTEM_PRESENCE, to=(), raw_payload=encode_json(payload)
+                    kind=kinds.SYSTEM_PRESENCE, to=(), raw_payload=encode_leniently(payload)
                 )
                 self._incoming.notice(role, presence, now)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import cast
 
+from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.effects import Priority
 from meup_agent.protocol.exchange.ledger import ProposalRecord
 from meup_agent.protocol.exchange.own import Exchange, read_response
@@ -41,9 +42,15 @@ class Relays:
             body["error"] = error
         else:
             body["result"] = _with_edits(result, exchange.call.meta)
+        try:
+            payload = encode_json(body)
+        except NotExpressible as unsayable:  # a number that gateways which hide requests let pass
+            payload = encode_json(
+                payloads.error(proposal.id, payloads.INTERNAL_ERROR, str(unsayable))
+            )
         self._situation.voice.say(
             kinds.MCP_RESPONSE,
-            body,
+            payload,
             now=now,
             priority=Priority.ANSWER,
             to=(proposal.proposer,),
@@ -59,7 +66,7 @@ class Relays:
             return
         proposal, record = exchange.fulfills, exchange.record
         token = None if record is None else record.call.meta.get(payloads.PROGRESS_TOKEN)
-        if isinstance(token, bool) or not isinstance(token, int | str):
+        if not isinstance(token, int | str) or payloads.rpc_name(token) is None:
             return
         said = payloads.progress(token, done, total, message or None)
         if not self._situation.roster.may(self._situation.me, kinds.MCP_REQUEST, said):

@@ -10,6 +10,7 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.numbers import fits_double
 
 MAX_ID_CHARS: Final = 256
 """Characters of an id, a name or a kind: these are remembered, logged and sent back in errors,
@@ -52,6 +53,8 @@ def open_frame(frame: bytes, dialect: str) -> Arrival:
     envelope = decode(frame, dialect)
     try:
         fields: dict[str, Any] = _decode_all(frame)
+        if not fits_double(frame, fields):
+            raise ValueError("an integer is beyond the range of a double")
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidEnvelope(
             "invalid_json",

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, TypeVar
 
+import msgspec
+
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
@@ -147,7 +149,8 @@ class Peer:
         ts: str | None = None,
     ) -> list[Effect]:
         """An envelope arrives."""
-        envelope = draft(kind, payload, id=id, sender=sender, to=to, correlation=correlation, ts=ts)
+        raw = msgspec.json.encode(payload)  # others may say what our own verbs refuse
+        envelope = draft(kind, raw, id=id, sender=sender, to=to, correlation=correlation, ts=ts)
         return self.receives(envelope)
 
     def receives(self, envelope: Envelope) -> list[Effect]:
