@@ -14,6 +14,9 @@ from meup_agent.protocol.payloads import as_object, unwrapped
 MAX_LIMIT: Final = 80
 """Characters of one pattern that are shown."""
 
+MAX_CAPABILITY: Final = 200
+"""Characters of one capability."""
+
 
 class Ability(NamedTuple):
     """Whether somebody may send one kind of envelope.
@@ -106,3 +109,26 @@ def _names(value: object) -> str:
     values = cast("list[object]", value) if isinstance(value, list) else [value]
     names = [visible(each, MAX_LIMIT) for each in values if isinstance(each, str)]
     return ", ".join(names) if len(names) == len(values) else ""
+
+
+def in_short(capability: Any) -> str:
+    """A capability in a few words: ``mcp/request tools/call write_*``."""
+    body = as_object(capability)
+    kind, payload = body.get("kind"), as_object(body.get("payload"))
+    if kind in ("*", "**") and not payload:
+        return "anything"
+    patterns = cast("list[object]", kind) if isinstance(kind, list) else [kind]
+    words = [" | ".join(kinds.canonical(str(each)) for each in patterns)]
+    params = payload.get("params")
+    is_plain = payload.keys() <= {"method", "params"} and as_object(params).keys() <= {"name"}
+    if payload and is_plain:
+        words += [_pattern(payload.get("method", "*"))] if "method" in payload else []
+        words += [_pattern(as_object(params)["name"])] if as_object(params) else []
+        return visible(" ".join(words), MAX_CAPABILITY)
+    if payload:
+        words.append(compact(payload, MAX_CAPABILITY))
+    return visible(" ".join(words), MAX_CAPABILITY)
+
+
+def _pattern(pattern: object) -> str:
+    return pattern if isinstance(pattern, str) else compact(pattern, MAX_CAPABILITY)

@@ -28,7 +28,10 @@ def visible(text: str, limit: int | None = None) -> str:
         text: A stranger's text.
         limit: Characters at the most; what is longer ends with an ellipsis.
     """
-    shown = "".join(_visible(text if limit is None else text[: limit + 1]))
+    shown = text if limit is None else text[: limit + 1]
+    # Nearly everything is printable ASCII, of which each character prints as itself.
+    if not (shown.isascii() and shown.isprintable()):
+        shown = "".join(_visible(shown))
     return shown if limit is None or len(shown) <= limit else shown[: limit - 1] + ELLIPSIS
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from rich.console import Console
 from rich.text import Text
 
+from meup_agent.cli.consoles import console
 from meup_agent.cli.escape import visible
 
 MAX_NOTE: Final = 2_000
@@ -25,13 +25,7 @@ class Notes:
     """
 
     def __init__(self, *, colour: bool = True) -> None:
-        self.console = Console(
-            file=sys.stderr,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            no_color=None if colour else True,
-        )
+        self.console = console(sys.stderr, colour=colour)
 
     def say(self, note: str) -> None:
         """Write a line; everything in it that does not print as itself is escaped."""

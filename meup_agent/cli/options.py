@@ -14,7 +14,10 @@ Json = Annotated[
     bool, typer.Option("--json", help="The result as one JSON document on one line, in ASCII.")
 ]
 NoColour = Annotated[
-    bool, typer.Option("--no-color", help="No colour, as with NO_COLOR in the environment.")
+    bool,
+    typer.Option(
+        "--no-color", help="No colour, bold or dim text, as with NO_COLOR in the environment."
+    ),
 ]
 Timeout = Annotated[
     float,

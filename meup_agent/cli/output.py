@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -12,6 +13,7 @@ import anyio
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from meup_agent.cli.consoles import console
 from meup_agent.cli.timeline import Glyphs, Timeline
 
 CHUNK: Final = 4096
@@ -30,13 +32,7 @@ class Output:
     """
 
     def __init__(self, *, colour: bool = True) -> None:
-        self.console = Console(
-            file=sys.stdout,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            no_color=None if colour else True,
-        )
+        self.console = console(sys.stdout, colour=colour)
         self.glyphs = Glyphs(self.console.encoding)
         self._fd = sys.stdout.fileno()
 
@@ -55,10 +51,24 @@ class Output:
         Raises:
             OutputClosed: Nobody reads it any more.
         """
+        await self.write("".join(map(self._rendered, lines)))
+
+    async def show_all(self, lines: Iterable[str | Text]) -> None:
+        """Print many lines, a text that is not rich's as it is.
+
+        Raises:
+            OutputClosed: Nobody reads it any more.
+        """
+        rendered = (line if isinstance(line, str) else self._rendered(line) for line in lines)
+        await self.write("".join(rendered))
+
+    def _rendered(self, line: RenderableType) -> str:
+        if isinstance(line, Text) and line.no_wrap:
+            # What rich's printing would do to it as well, in a tenth of the time.
+            return _styled(line, self.console) + "\n"
         with self.console.capture() as capture:
-            for line in lines:
-                self.console.print(line, soft_wrap=isinstance(line, Text) and bool(line.no_wrap))
-        await self.write(capture.get())
+            self.console.print(line)
+        return capture.get()
 
     async def write(self, text: str) -> None:
         """Write a text as it is, without stopping others where the reader is slow.
@@ -99,3 +109,15 @@ class Output:
         # A plain file is always writable, and the selector says so by refusing to watch it.
         with suppress(PermissionError):
             await anyio.wait_writable(self._fd)
+
+
+def _styled(line: Text, on: Console) -> str:
+    if on.color_system is None:
+        return line.plain
+    # A style ends with its line, and a text's own style is one more span over all of it.
+    parts = Text().append_text(line).split("\n", allow_blank=True)
+    # The styles have ANSI's 16 colours only, which are the same in every colour system.
+    return "\n".join(
+        "".join(text if style is None else style.render(text) for text, style, _ in part.render(on))
+        for part in parts
+    )

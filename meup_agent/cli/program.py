@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import Commands
+from meup_agent.cli.consoles import wants_colour
 from meup_agent.cli.failures import (
     DEBUG_VARIABLE,
     Failure,
@@ -105,6 +106,11 @@ def _write_what_can_be_written() -> None:
 def _run(arguments: Sequence[str]) -> int:
     is_wide = shutil.get_terminal_size().columns >= WIDE_ENOUGH
     app.rich_markup_mode = "markdown" if is_wide else None
+    if not wants_colour(colour="--no-color" not in arguments):
+        # Loaded here alone, since only helps need it.
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None
     try:
         result = cast("Any", get_command(app)).main(
             args=list(arguments), prog_name="meup", standalone_mode=False

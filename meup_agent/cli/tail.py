@@ -27,6 +27,7 @@ from meup_agent.cli.failures import Failure
 from meup_agent.cli.filters import Chain, Filter, misspelt
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.notes import Notes
+from meup_agent.cli.options import NoColour
 from meup_agent.cli.output import Output, OutputClosed
 from meup_agent.cli.signals import STOPPING, exit_code, tell_signals
 from meup_agent.cli.wording import MAX_NAME
@@ -91,9 +92,7 @@ def tail(
     as_json: Annotated[
         bool, typer.Option("--json", help="Each envelope as one line of JSON, as it came.")
     ] = False,
-    no_colour: Annotated[
-        bool, typer.Option("--no-color", help="No colour, as with NO_COLOR in the environment.")
-    ] = False,
+    no_colour: NoColour = False,
 ) -> None:
     """Show a space as a live timeline, until Ctrl-C.
 

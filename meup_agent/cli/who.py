@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any, Final, cast
+from typing import Final
 
 from rich.cells import cell_len
 from rich.text import Text
 
+from meup_agent.cli.abilities import in_short
 from meup_agent.cli.connection import Participant, Space, Token, TokenFile, Url, address
-from meup_agent.cli.escape import compact, visible
+from meup_agent.cli.escape import visible
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.results import as_json_line
 from meup_agent.cli.visit import Visit
-from meup_agent.protocol import kinds
-from meup_agent.protocol.payloads import as_object
 
 MAX_NAME: Final = 64
-MAX_CAPABILITY: Final = 200
 NARROWEST: Final = 24
 """Columns that the capabilities get, however narrow the terminal is."""
 
@@ -76,26 +74,3 @@ def _wrapped(capabilities: str, width: int) -> list[str]:
     """Lines that end between capabilities, as long as one fits into a line."""
     kept = capabilities.replace(" ", "\xa0").replace(",\xa0", ", ")
     return [line.replace("\xa0", " ") for line in textwrap.wrap(kept, width)]
-
-
-def in_short(capability: Any) -> str:
-    """A capability in a few words: ``mcp/request tools/call write_*``."""
-    body = as_object(capability)
-    kind, payload = body.get("kind"), as_object(body.get("payload"))
-    if kind in ("*", "**") and not payload:
-        return "anything"
-    patterns = cast("list[object]", kind) if isinstance(kind, list) else [kind]
-    words = [" | ".join(kinds.canonical(str(each)) for each in patterns)]
-    params = payload.get("params")
-    is_plain = payload.keys() <= {"method", "params"} and as_object(params).keys() <= {"name"}
-    if payload and is_plain:
-        words += [_pattern(payload.get("method", "*"))] if "method" in payload else []
-        words += [_pattern(as_object(params)["name"])] if as_object(params) else []
-        return visible(" ".join(words), MAX_CAPABILITY)
-    if payload:
-        words.append(compact(payload, MAX_CAPABILITY))
-    return visible(" ".join(words), MAX_CAPABILITY)
-
-
-def _pattern(pattern: object) -> str:
-    return pattern if isinstance(pattern, str) else compact(pattern, MAX_CAPABILITY)

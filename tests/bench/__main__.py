@@ -3,6 +3,7 @@
 import sys
 
 from tests.bench import (
+    audit,
     calls,
     decoding,
     gateway_crowd,
@@ -30,6 +31,7 @@ PROGRAMS = (
     gateway_inbound.PROGRAM,
     gateway_stalled.PROGRAM,
     journal.PROGRAM,
+    audit.PROGRAM,
     memory.PROGRAM,
     imports.PROGRAM,
 )

@@ -1,20 +1,30 @@
 """`meup audit`: what became of each proposal, from a file and from a gateway that runs."""
 
+import asyncio
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from meup_agent.cli import exit_codes
+from meup_agent.cli.audit import listing
 from meup_agent.cli.audit.times import moment
 from meup_agent.cli.audit.words import lasted
+from meup_agent.cli.output import Output
 from meup_agent.cli.program import run
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.embedded_config import first_token
+from meup_agent.gateway.journal.archive import Archive
+from meup_agent.protocol import kinds
+from meup_agent.protocol.audit.settled import LOOK_AHEAD
+from meup_agent.protocol.envelope import Envelope
+from tests.bench.audit import envelopes, write
 from tests.cli.audited import PARTICIPANTS, Past, past
 from tests.cli.conftest import Done
 from tests.cli.processes import meup
@@ -167,6 +177,66 @@ def test_terminals_are_kept(audit: Audit, width: int, arguments: tuple[str, ...]
 def test_no_colours_in_a_pipe(the_past: Past) -> None:
     done = meup("audit", "--journal", str(the_past.journal))
     assert "\x1b" not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("long") / "journal.db"
+    asyncio.run(write(path, 2 * LOOK_AHEAD))
+    return path
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_long_journal_is_shown_while_it_is_read(
+    audit: Audit, long: Path, monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
+) -> None:
+    pages, first = 0, 0
+    read, written = Archive.read, Output.write
+
+    def reading(*arguments: Any, **more: Any) -> Any:
+        nonlocal pages
+        pages += 1
+        return read(*arguments, **more)
+
+    async def writing(output: Output, text: str) -> None:
+        nonlocal first
+        first = first or (pages if text else 0)
+        await written(output, text)
+
+    monkeypatch.setattr(Archive, "read", reading)
+    monkeypatch.setattr(Output, "write", writing)
+    done = audit(*form, journal=long)
+    assert (done.code, done.err) == (0, "")
+    assert len(done.out.splitlines()) == sum(each.kind == kinds.MCP_PROPOSAL for each in told())
+    assert 0 < first < pages * 3 // 4
+
+
+def told() -> Iterator[Envelope]:
+    return envelopes(2 * LOOK_AHEAD)
+
+
+def test_widths_are_not_computed_anew_for_each_line(
+    audit: Audit, long: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = 0
+
+    def counted(text: str) -> int:
+        nonlocal measured
+        measured += 1
+        return cell_len(text)
+
+    monkeypatch.setattr(listing, "cell_len", counted)
+    done = audit(journal=long)
+    assert measured < 10 * len(done.out.splitlines())
+
+
+def test_ids_that_begin_alike_are_longer_on_later_lines_too() -> None:
+    ids = listing.ShortIds()
+    assert ids.of(["12345678" * 4, "1234567890" * 3]) == {
+        "12345678" * 4: "123456781",
+        "1234567890" * 3: "123456789",
+    }
+    assert ids.of(["123456781" * 4]) == {"123456781" * 4: "1234567811"}
 
 
 @pytest.mark.rule("3.audit.no_token")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.who import in_short
+from meup_agent.cli.abilities import in_short
 from tests.cli.conftest import Here
 from tests.cli.processes import meup
 from tests.cli.stage import ESCAPED, HOSTILE, Stage

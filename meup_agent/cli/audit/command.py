@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -33,7 +33,9 @@ from meup_agent.cli.wording import MAX_NAME
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.audit import (
     Audit,
+    Operation,
     ProposalAudit,
+    Settled,
     operation_as_json,
     proposal_as_json,
 )
@@ -183,20 +185,15 @@ class _Reading:
         self._where = where
         self._wanted = wanted
         self._shown = shown
-        self._now = now
         self._begin: int | None = None
+        self._found = 0
         self._output, self._notes = Output(colour=colour), Notes(colour=colour)
+        self._listing = Listing(self._width, self._output.glyphs, now)
 
     async def run(self) -> None:
-        async with self._source() as source:
-            audit = await self._fold(source)
         try:
-            if self._shown.grants:
-                await self._show_operations(audit)
-            elif self._shown.proposal is not None:
-                await self._show_chain(audit, self._shown.proposal)
-            else:
-                await self._show_proposals(audit)
+            async with self._source() as source, AsyncExitStack() as meanwhile:
+                await self._read(source, meanwhile)
         except OutputClosed:
             self._output.abandon()
 
@@ -205,66 +202,77 @@ class _Reading:
             return from_file(self._where, self._wanted)
         return over_http(self._where, self._wanted)
 
-    async def _fold(self, source: Source) -> Audit:
-        audit, count = Audit(), 0
-        async with waiting_for(self._notes.console, "reading the journal") as waiting:
-            async for page in source.pages():
-                for entry in page:
-                    audit.take(entry)
-                if page and not count:
-                    self._begin = page[0].at
-                count += len(page)
-                waiting.call_it(f"reading the journal: {count:,} envelopes")
-        return audit
+    async def _read(self, source: Source, meanwhile: AsyncExitStack) -> None:
+        """Take the journal in, and show what is settled as soon as it is."""
+        audit, count, wanted = Audit(), 0, self._shown.proposal
+        settled = Settled(
+            audit, keep=lambda item: wanted is not None and item.id.startswith(wanted)
+        )
+        waiting = await meanwhile.enter_async_context(
+            waiting_for(self._notes.console, "reading the journal")
+        )
+        async for page in source.pages():
+            for entry in page:
+                audit.take(entry)
+            if page and not count:
+                self._begin = page[0].at
+            count += len(page)
+            waiting.call_it(f"reading the journal: {count:,} envelopes")
+            lines = self._lines(list(settled.take(count)), audit.take_operations())
+            if lines and self._output.is_terminal:
+                # The lines themselves show how far it is; on one terminal the two would mix.
+                await meanwhile.aclose()
+            await self._output.show_all(lines)
+        await meanwhile.aclose()
+        if wanted is not None:
+            await self._show_chain(audit, wanted)
+            return
+        await self._output.show_all(self._lines(list(settled.rest()), []))
+        self._remark(0 if self._shown.grants else audit.unknown)
 
-    def _remark(self, found: int, what: str, unknown: int) -> None:
+    def _lines(
+        self, proposals: Sequence[ProposalAudit], operations: Sequence[Operation]
+    ) -> list[str | Text]:
+        """What is shown of these."""
+        shown = self._shown
+        if shown.proposal is not None:
+            return []
+        if shown.grants:
+            done = [item for item in operations if shown.proposer in (None, item.by)]
+            self._found += len(done)
+            if shown.as_json:
+                return [as_json_line(operation_as_json(item)) for item in done]
+            return list(self._listing.operations(done))
+        found = [
+            item
+            for item in proposals
+            if (not shown.states or item.state in shown.states)
+            and shown.proposer in (None, item.proposer)
+        ]
+        self._found += len(found)
+        if shown.as_json:
+            return [as_json_line(proposal_as_json(item)) for item in found]
+        return list(self._listing.proposals(found))
+
+    def _remark(self, unknown: int) -> None:
         """Say how many there are, and where the journal begins: before that, nothing is known."""
-        said = f"{found:,} {what}{'' if found == 1 else 's'}"
+        if self._shown.as_json or (self._found and not self._output.is_terminal):
+            return
+        what = "operation" if self._shown.grants else "proposal"
+        said = f"{self._found:,} {what}{'' if self._found == 1 else 's'}"
         if self._begin is not None and self._wanted.since is None:
             begin = f"{time_of(self._begin)}"
             said += f"; what is kept begins {begin}"
             if unknown:
                 said += f", and {unknown:,} decisions in it are about older proposals"
-        if self._output.is_terminal or not found:
-            self._notes.say(said)
-
-    async def _show_proposals(self, audit: Audit) -> None:
-        shown = self._shown
-        found = [
-            item
-            for item in audit.proposals
-            if (not shown.states or item.state in shown.states)
-            and shown.proposer in (None, item.proposer)
-        ]
-        if shown.as_json:
-            for item in found:
-                await self._output.write(as_json_line(proposal_as_json(item)))
-        else:
-            await self._show(*self._listing().proposals(found))
-            self._remark(len(found), "proposal", audit.unknown)
-
-    async def _show_operations(self, audit: Audit) -> None:
-        found = [item for item in audit.operations if self._shown.proposer in (None, item.by)]
-        if self._shown.as_json:
-            for item in found:
-                await self._output.write(as_json_line(operation_as_json(item)))
-        else:
-            await self._show(*self._listing().operations(found))
-            self._remark(len(found), "operation", 0)
+        self._notes.say(said)
 
     async def _show_chain(self, audit: Audit, wanted: str) -> None:
         found = _one(audit.named(wanted, proposer=self._shown.proposer), wanted)
         if self._shown.as_json:
             await self._output.write(as_json_line(proposal_as_json(found, timeline=True)))
         else:
-            await self._show(*Chain(self._width, self._output.glyphs).lines(found))
-
-    def _listing(self) -> Listing:
-        return Listing(self._width, self._output.glyphs, self._now)
-
-    async def _show(self, *lines: Text) -> None:
-        for line in lines:
-            await self._output.show(line)
+            await self._output.show_all(Chain(self._width, self._output.glyphs).lines(found))
 
     @property
     def _width(self) -> int | None:

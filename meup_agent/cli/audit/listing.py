@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from rich.cells import cell_len
 from rich.text import Text
 
+from meup_agent.cli.abilities import in_short
 from meup_agent.cli.audit.words import (
     STYLES,
     call_of,
@@ -31,8 +33,7 @@ from meup_agent.cli.audit.words import (
     why,
 )
 from meup_agent.cli.escape import compact, visible
-from meup_agent.cli.timeline import NARROW, NARROWEST, Glyphs
-from meup_agent.cli.who import in_short
+from meup_agent.cli.timeline import MAX_IDS, NARROW, NARROWEST, Glyphs
 from meup_agent.cli.wording import MAX_NAME, answer_in_words
 from meup_agent.protocol.audit import Operation, ProposalAudit, What
 from meup_agent.protocol.lifecycle import ProposalState
@@ -72,61 +73,57 @@ class Listing:
         self._width = width
         self._glyphs = glyphs
         self._now = now
+        self._ids = ShortIds()
+        # Columns grow with what comes, and do not shrink again.
+        self._id_width = self._who_width = 0
 
     def proposals(self, proposals: Sequence[ProposalAudit]) -> Iterator[Text]:
-        """The lines of these proposals."""
-        ids = _short_ids([item.id for item in proposals])
-        senders = {item.proposer: name(item.proposer) for item in proposals}
+        """The lines of the next proposals."""
+        ids = self._ids.of([item.id for item in proposals])
+        self._widen(ids.values(), {item.proposer for item in proposals})
         for item in proposals:
             yield self._entry(
                 item.first.at,
                 ids[item.id],
-                max(map(cell_len, ids.values())),
-                senders[item.proposer],
-                min(max(map(cell_len, senders.values())), WIDEST_NAME),
+                name(item.proposer),
                 call_of(item),
                 state_of(item),
                 list(self._details(item)),
             )
 
     def operations(self, operations: Sequence[Operation]) -> Iterator[Text]:
-        """The lines of what was done to the space."""
-        ids = _short_ids([item.id for item in operations])
-        senders = {item.by: name(item.by) for item in operations}
+        """The lines of what was done next to the space."""
+        ids = self._ids.of([item.id for item in operations])
+        self._widen(ids.values(), {item.by for item in operations})
         for item in operations:
             yield self._entry(
                 item.at,
                 ids[item.id],
-                max(map(cell_len, ids.values())),
-                senders[item.by],
-                min(max(map(cell_len, senders.values())), WIDEST_NAME),
+                name(item.by),
                 _operation(item),
                 "",
                 list(_about_operation(item)),
             )
 
+    def _widen(self, ids: Iterable[str], senders: Iterable[str]) -> None:
+        self._id_width = max(self._id_width, *map(cell_len, ids), 0)
+        widest = max((cell_len(name(each)) for each in senders), default=0)
+        self._who_width = max(self._who_width, min(widest, WIDEST_NAME))
+
     def _entry(
-        self,
-        at: int,
-        short: str,
-        id_width: int,
-        who: str,
-        who_width: int,
-        what: str,
-        state: str,
-        details: list[str],
+        self, at: int, short: str, who: str, what: str, state: str, details: list[str]
     ) -> Text:
         line = Text(no_wrap=True)
         line.append(f"{time_of(at)}  ", style="dim")
         shown = Text(short, style="cyan")
-        shown.align("left", id_width)
+        shown.align("left", max(self._id_width, shown.cell_len))
         line.append_text(shown).append("  ")
         sender = Text(who, style="bold")
         if self._width is None:
             line.append_text(sender).append(f"  {what}")
             line.append(f"  {state}" if state else "")
             return line.append(f"  {'; '.join(details)}" if details else "")
-        self._glyphs.fit(sender, who_width)
+        self._glyphs.fit(sender, self._who_width)
         line.append_text(sender).append("  ")
         if self._width < NARROW:
             return self._narrow(line, what, state, details)
@@ -227,16 +224,38 @@ def _operation(item: Operation) -> str:
     return " ".join(words)
 
 
-def _short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """As much of each id as tells it from the others."""
-    shown = {each: visible(each, MAX_NAME) for each in ids}
-    ordered = sorted(set(shown.values()))
-    lengths: dict[str, int] = {}
-    for position, each in enumerate(ordered):
-        beside = [*ordered[max(position - 1, 0) : position], *ordered[position + 1 : position + 2]]
-        alike = max((_alike(each, other) for other in beside), default=0)
-        lengths[each] = len(each) if len(each) <= WHOLE_ID else max(alike + 1, SHORT_ID)
-    return {each: text[: lengths[text]] for each, text in shown.items()}
+class ShortIds:
+    """As much of each id as tells it from the others beside it, and from the latest before."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, str] = {}
+
+    def of(self, ids: Iterable[str]) -> dict[str, str]:
+        """The short forms of the next ids."""
+        texts = {each: visible(each, MAX_NAME) for each in ids}
+        ordered = sorted(set(texts.values()))
+        shorts: dict[str, str] = {}
+        for position, each in enumerate(ordered):
+            beside = (
+                *ordered[max(position - 1, 0) : position],
+                *ordered[position + 1 : position + 2],
+            )
+            alike = max((_alike(each, other) for other in beside), default=0)
+            shorts[each] = self._short(each, max(alike + 1, SHORT_ID))
+        for text, short in shorts.items():
+            # All of its beginnings: each of them would mean this one, too.
+            for length in range(min(SHORT_ID, len(short)), len(short) + 1):
+                self._taken.setdefault(short[:length], text)
+        for oldest in list(islice(self._taken, max(len(self._taken) - MAX_IDS, 0))):
+            del self._taken[oldest]
+        return {each: shorts[text] for each, text in texts.items()}
+
+    def _short(self, text: str, length: int) -> str:
+        if len(text) <= WHOLE_ID:
+            return text
+        while length < len(text) and self._taken.get(text[:length], text) != text:
+            length += 1
+        return text[:length]
 
 
 def _alike(text: str, other: str) -> int:

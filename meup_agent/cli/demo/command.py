@@ -12,6 +12,7 @@ import typer
 from meup_agent.cli import exit_codes
 from meup_agent.cli.gateway import require_extra
 from meup_agent.cli.logs import log_nothing
+from meup_agent.cli.options import NoColour
 from meup_agent.cli.output import Output, OutputClosed
 from meup_agent.cli.signals import ENDING, exit_code, tell_signals
 from meup_agent.session.groups import background_tasks
@@ -27,9 +28,7 @@ def demo(
             " demo writes there is called meup-demo-… and removed at the end.",
         ),
     ] = None,
-    no_colour: Annotated[
-        bool, typer.Option("--no-color", help="No colour, as with NO_COLOR in the environment.")
-    ] = False,
+    no_colour: NoColour = False,
 ) -> None:
     """Watch four agents work on real files over a real gateway, in under 15 seconds.
 

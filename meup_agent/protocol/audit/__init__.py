@@ -2,7 +2,8 @@
 
 :class:`Audit` takes the entries of a journal one by one, in their order, and keeps a
 :class:`ProposalAudit` of each proposal and an :class:`Operation` for each thing that was done to
-the space itself. Both are there as JSON values, too.
+the space itself. Both are there as JSON values, too. :class:`Settled` hands over what a long
+journal is done with, and lets go of it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from meup_agent.protocol.audit.records import (
     What,
     Why,
 )
+from meup_agent.protocol.audit.settled import Settled
 from meup_agent.protocol.audit.wire import operation_as_json, proposal_as_json
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "FulfillmentAudit",
     "Operation",
     "ProposalAudit",
+    "Settled",
     "Step",
     "What",
     "Why",

@@ -61,6 +61,18 @@ class Audit:
         """Everything that was done to the space, oldest first."""
         return list(self._operations)
 
+    def release(self, proposal: ProposalAudit) -> None:
+        """Forget a proposal whose reader is done with it, so that a long journal needs no memory.
+
+        What is said about it later counts for nothing.
+        """
+        self._kept.release(proposal)
+
+    def take_operations(self) -> list[Operation]:
+        """The operations since the last call, which are forgotten by it."""
+        taken, self._operations = self._operations, []
+        return taken
+
     @property
     def latest(self) -> int:
         """The number of the last entry that was taken; 0 before the first."""
@@ -115,6 +127,8 @@ class Audit:
         envelope, now = entry.envelope, seconds(entry)
         key = ProposalKey(envelope.sender, envelope.id)
         known = self._kept.current(key)
+        if known is None and self._kept.is_released(envelope):
+            return
         why = self._onlooker.take(entry)
         record = self._ledger.get(key, now)
         if record is None or (known is not None and record is known.record):
@@ -147,7 +161,7 @@ class Audit:
             else:
                 step = self._kept.add(proposal, entry, What.WITHDREW, reason=reason)
                 decide(proposal, rejection or step)
-        if not found:
+        if not found and not self._kept.was_released(*envelope.correlation):
             self._unknown += 1
 
     def _withdrawn(self, withdraw: Envelope, name: str, now: float) -> ProposalAudit | None:
@@ -162,7 +176,8 @@ class Audit:
         proposal = self._kept.of(record)
         why = self._onlooker.take(entry)
         if proposal is None:
-            self._unknown += 1
+            if not self._kept.was_released(*envelope.correlation):
+                self._unknown += 1
             return
         if why is None and not proposal.state.is_pending:
             why = Why.LATE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeVar
 
@@ -16,12 +17,15 @@ from meup_agent.protocol.audit.records import (
     Why,
 )
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.ledger import Ledger, ProposalKey, ProposalRecord
+from meup_agent.protocol.exchange.ledger import Ledger, ProposalKey, ProposalRecord, content_of
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import Entry
 
 _STEP_BYTES: Final = 500
 # What a step takes besides its words, as a round figure.
+
+MAX_RELEASED: Final = 50_000
+"""Released proposals whose id is still known: more than are said again after a reconnect."""
 
 T = TypeVar("T")
 
@@ -53,6 +57,8 @@ class Kept:
         self._current: dict[ProposalKey, ProposalAudit] = {}
         self._names: dict[str, list[Named]] = {}
         self._requests: dict[str, list[tuple[ProposalAudit, FulfillmentAudit]]] = {}
+        # Ids, and hashes of whole proposals, each to themselves: an id may be used again.
+        self._released: OrderedDict[str | int, None] = OrderedDict()
 
     @property
     def proposals(self) -> list[ProposalAudit]:
@@ -132,6 +138,28 @@ class Kept:
 
     # --- forgetting them ---
 
+    def release(self, proposal: ProposalAudit) -> None:
+        """Forget a proposal of which nothing more is wanted, all but its id.
+
+        Proposals and their ends are said again after a reconnect (PROTOCOL 4.14); without the id
+        they would count as new ones, and as decisions about something unknown.
+        """
+        self._forget(proposal)
+        released = self._released
+        for mark in (proposal.id, _mark(proposal.record.envelope)):
+            released.pop(mark, None)
+            released[mark] = None
+        while len(released) > 2 * MAX_RELEASED:
+            released.popitem(last=False)
+
+    def was_released(self, *names: str) -> bool:
+        """Whether one of these is the id of a released proposal."""
+        return any(name in self._released for name in names)
+
+    def is_released(self, proposal: Envelope) -> bool:
+        """Whether a proposal is one that was released, said again."""
+        return _mark(proposal) in self._released
+
     def make_room(self, coming: int) -> None:
         """Forget proposals until so many more have room, and no more bytes than are kept."""
         if self._limit is None:
@@ -160,6 +188,10 @@ def decide(proposal: ProposalAudit, step: Step) -> None:
     """Write down that a step decided a proposal."""
     reason = proposal.record.reason or ""
     proposal.decision = Decision(step.by, step.at, step, reason)
+
+
+def _mark(proposal: Envelope) -> int:
+    return hash((proposal.sender, proposal.id, content_of(proposal)))
 
 
 def _step(entry: Entry, what: What, state: ProposalState) -> Step:

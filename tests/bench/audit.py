@@ -1,0 +1,182 @@
+"""What `meup audit` takes to read a journal in a file: until it ends, until its first line, memory.
+
+Run it from the repository: `python -m tests.bench.audit`
+
+The journal is written by the gateway's own writer, which is not measured. A proposal in it has five
+envelopes on average: most are fulfilled, some after an edit or with an error; others are rejected
+with an explanation, or withdrawn; one in fifty is never decided.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway.journal.sqlite import SqliteJournal
+from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.envelope import Envelope, encode_json
+from meup_agent.protocol.space.journal import Entry
+from tests.bench.figures import Figure, Program, main
+
+ENVELOPES = 100_000
+FEWER = 10
+
+BEGIN = 1_750_000_000_000_000
+"""Microseconds since 1970 of the first envelope; one comes each millisecond."""
+
+SPACE = "demo"
+OUTSTANDING = 2_000
+
+COMMAND = (sys.executable, "-m", "meup_agent.cli", "audit", "--journal")
+
+
+def said(kind: str, payload: Any, id: str, sender: str, to: str, about: str = "") -> Envelope:
+    """An envelope as a gateway keeps it, with its frame."""
+    frame = {
+        "protocol": "meup/v0.1",
+        "id": id,
+        "ts": "2025-06-15T15:06:40.000Z",
+        "from": sender,
+        "to": [to],
+        "kind": kind,
+        **({"correlation_id": [about]} if about else {}),
+        "payload": payload,
+    }
+    return decode(encode_json(frame))
+
+
+def call(number: int, **more: Any) -> dict[str, Any]:
+    arguments = {"path": f"notes/{number}.md", "text": "what is to be written there " * 3, **more}
+    meta = {"dev.meup/target": "files"}
+    return {
+        "method": "tools/call",
+        "params": {"name": "write_file", "arguments": arguments, "_meta": meta},
+    }
+
+
+def story(number: int) -> Iterator[Envelope]:
+    """What is said about one proposal."""
+    proposer = f"proposer-{number % 7}"
+    p, r = (f"{each}{number:031x}" for each in "ab")
+    yield said("mcp/proposal", call(number), p, proposer, "reviewer")
+    match number % 50:
+        case 0:
+            return
+        case rest if rest < 6:
+            yield said("mcp/reject", {"reason": "unsafe"}, r, "reviewer", proposer, p)
+            words = {"message": "it leaves the folder"}
+            yield said("chat", words, f"c{p[1:]}", "reviewer", proposer, r)
+            reason = {"reason": "no_longer_needed"}
+            yield said("mcp/withdraw", reason, f"d{p[1:]}", proposer, "reviewer", p)
+        case rest if rest < 10:
+            yield said("mcp/withdraw", {"reason": "timeout"}, r, proposer, "reviewer", p)
+        case rest:
+            edit = {"text": "[masked]"} if rest < 15 else {}
+            request = {"jsonrpc": "2.0", "id": r, **call(number, **edit)}
+            yield said("mcp/request", request, r, "reviewer", "files", p)
+            for done in range(3):
+                progress = {"progressToken": r, "progress": done, "total": 3}
+                note = {
+                    "jsonrpc": "2.0",
+                    "method": "notifications/progress",
+                    "params": progress,
+                }
+                yield said("mcp/request", note, f"{done}{p[1:]}", "files", "reviewer", r)
+            failed = {"isError": True} if rest < 20 else {}
+            result = {"content": [{"type": "text", "text": "87 bytes written"}], **failed}
+            answer = {"jsonrpc": "2.0", "id": r, "result": result}
+            yield said("mcp/response", answer, f"e{p[1:]}", "files", "reviewer", r)
+
+
+def envelopes(count: int) -> Iterator[Envelope]:
+    """So many envelopes, of stories of which four are told at the same time."""
+    return islice(_woven(), count)
+
+
+def _woven() -> Iterator[Envelope]:
+    number = 0
+    while True:
+        stories = [story(number + each) for each in range(4)]
+        number += len(stories)
+        while stories:
+            for each in list(stories):
+                envelope = next(each, None)
+                if envelope is None:
+                    stories.remove(each)
+                else:
+                    yield envelope
+
+
+async def write(path: Path, count: int) -> None:
+    """Make a journal."""
+    seen = 0
+
+    def now() -> int:
+        return BEGIN + 1_000 * seen
+
+    def kept(_: Entry) -> None:
+        nonlocal seen
+        seen += 1
+
+    journal = SqliteJournal(path, JournalConfig(path), now)
+    try:
+        for number, envelope in enumerate(envelopes(count), start=1):
+            journal.append(SPACE, envelope, (), kept)
+            if number % OUTSTANDING == 0:
+                await journal.flush(60)
+        await journal.flush(60)
+    finally:
+        await journal.aclose()
+
+
+class Run(NamedTuple):
+    """What one run of the command took: seconds until its end and its first line, peak bytes."""
+
+    seconds: float
+    first: float
+    memory: int
+    lines: int
+
+
+def run(path: Path, *options: str) -> Run:
+    begun = perf_counter()
+    with subprocess.Popen(
+        (*COMMAND, str(path), *options), stdout=subprocess.PIPE, env={**os.environ, "TZ": "UTC"}
+    ) as child:
+        assert child.stdout is not None
+        lines = 1 if child.stdout.readline() else 0
+        first = perf_counter() - begun
+        lines += sum(1 for _ in child.stdout)
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0, child.returncode
+    return Run(perf_counter() - begun, first, used.ru_maxrss * 1024, lines)
+
+
+def measure(scale: float = 1.0) -> Iterator[Figure]:
+    many = max(200, round(ENVELOPES * scale))
+    with tempfile.TemporaryDirectory() as folder:
+        path, less = Path(folder) / "journal.db", Path(folder) / "less.db"
+        asyncio.run(write(path, many))
+        asyncio.run(write(less, many // FEWER))
+        text, as_json, small = run(path), run(path, "--json"), run(less)
+    assert text.lines == as_json.lines
+    yield Figure(f"{many:,} envelopes as text", text.seconds, "s", 10)
+    yield Figure("the first line", text.first, "s", 1)
+    yield Figure(f"{many:,} envelopes as JSON", as_json.seconds, "s", 10)
+    yield Figure("the first line of JSON", as_json.first, "s", 1)
+    yield Figure("its memory at the most", text.memory / 2**20, "MiB")
+    yield Figure(f"…times that of a {FEWER}th", text.memory / small.memory, "×", 1.5)
+
+
+PROGRAM = Program("audit", "`meup audit` of a journal in a file", measure)
+
+if __name__ == "__main__":
+    main([PROGRAM], sys.argv[1:])

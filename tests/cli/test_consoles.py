@@ -1,0 +1,61 @@
+"""NO_COLOR and --no-color take away every style, bold and dim as well."""
+
+import pytest
+from rich.text import Text
+
+from meup_agent.cli.consoles import wants_colour
+from meup_agent.cli.notes import Notes
+from meup_agent.cli.output import Output
+from tests.cli.processes import meup
+
+STYLED = Text("[b]pending[/b]", style="bold dim red", no_wrap=True)
+
+
+@pytest.fixture(autouse=True)
+def forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("how", ["option", "variable", "neither"])
+async def test_no_style_is_left(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, how: str, wrapped: bool
+) -> None:
+    if how == "variable":
+        monkeypatch.setenv("NO_COLOR", "1")
+    line = STYLED.copy()
+    line.no_wrap = not wrapped
+    await Output(colour=how != "option").show(line)
+    Notes(colour=how != "option").say("done")
+    out, err = capfd.readouterr()
+    assert ("\x1b" in out, "\x1b" in err) == ((True, True) if how == "neither" else (False, False))
+    if how != "neither":
+        assert (out, err) == ("[b]pending[/b]\n", "meup: done\n")
+
+
+@pytest.mark.anyio
+async def test_a_line_is_styled_as_rich_would(capfd: pytest.CaptureFixture[str]) -> None:
+    output = Output()
+    line = Text.assemble(("a", "bold green"), " ", ("b", "dim"), ("c\nd", "bright_blue"))
+    line.no_wrap = True
+    await output.show(line)
+    with output.console.capture() as capture:
+        output.console.print(line, soft_wrap=True)
+    assert capfd.readouterr().out.replace("\x1b[0m", "") == capture.get().replace("\x1b[0m", "")
+
+
+def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "")
+    assert wants_colour()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [(("tail", "--help"), {"NO_COLOR": "1"}), (("who", "--no-color", "--help"), {})],
+)
+def test_a_help_has_no_style_either(arguments: tuple[str, ...], variables: dict[str, str]) -> None:
+    done = meup(*arguments, variables={"FORCE_COLOR": "1", **variables})
+    assert "--space" in done.stdout
+    assert "\x1b" not in done.stdout
