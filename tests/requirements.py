@@ -64,6 +64,14 @@ LIFECYCLE: Final = {
     "4.14.no_harm_twice": "endings do no harm twice",
 }
 
+IDS: Final = {
+    "3.ids.claimed": "on our gateway a proposal or request claims its id for its sender",
+    "3.ids.by_name": "ids of the form <participant>-<number> are that participant's alone",
+    "3.ids.not_pending": "a request that names a proposal known as decided is refused",
+    "3.ids.one_proposal": "a request that names two proposals, or more than 64 ids, is refused",
+    "3.ids.proposer_key": "a proposal must not say whose it is; a fulfilling request may",
+}
+
 WHO_MAY: Final = {
     "5.who.withdraw": "the proposer, while the proposal is pending",
     "5.who.fulfill": "whoever requests what was proposed: its method, and its tool",
@@ -306,6 +314,7 @@ AUDIT: Final = {
 
 REQUIREMENTS: Final = (
     LIFECYCLE
+    | IDS
     | GATEWAY
     | MANAGING
     | WHO_MAY

@@ -1,11 +1,23 @@
-"""A moment, as it is written down."""
+"""A moment, as it is written down and compared."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+CLOCK_DIFFERENCE: Final = timedelta(seconds=60)
+"""How far two clocks may be apart before one says something about the other (PROTOCOL 6)."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def rfc3339(microseconds: int) -> str:
     """A time in microseconds since 1970 as it stands in ``ts``: UTC, in milliseconds."""
     moment = datetime.fromtimestamp(microseconds / 1_000_000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def microseconds(moment: datetime) -> int:
+    """A moment with a time zone in microseconds since 1970 (UTC)."""
+    return (moment - _EPOCH) // _MICROSECOND

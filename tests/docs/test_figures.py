@@ -35,6 +35,7 @@ NO_LIMITS = {
     *("payloads.INVALID_REQUEST", "payloads.METHOD_NOT_FOUND"),
     *("events.KICKED", "events.NORMAL", "mount.RESTARTING", "sockets.LOST"),
     *("problems.BAD_REQUEST", "problems.UNAUTHORIZED", "problems.FORBIDDEN", "problems.TIMEOUT"),
+    "problems.CONFLICT",
     *("problems.TOO_LARGE", "problems.WRONG_TYPE", "problems.TOO_MANY", "problems.UNAVAILABLE"),
     # What is read of the journal at a time, and what is only advice for when to come back.
     *("events.CATCH_UP_PAGE", "proposals.FOLD_PAGE"),

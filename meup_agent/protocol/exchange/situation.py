@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
 
@@ -16,13 +16,11 @@ from meup_agent.protocol.exchange.memory import Tombstones
 from meup_agent.protocol.exchange.reading import Reading
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.exchange.voice import Voice
+from meup_agent.protocol.moments import CLOCK_DIFFERENCE
 from meup_agent.protocol.payloads import Call
 
 ABSENCE_SECONDS = 30.0
 """How long somebody may be away before what they began or were to answer ends (PROTOCOL 4.6)."""
-
-CLOCK_DIFFERENCE = timedelta(seconds=60)
-"""How far two clocks may be apart before one says something about the other (PROTOCOL 6)."""
 
 Wants = Callable[[Role, Envelope, Call | None], bool]
 """Tells whether a handler takes an envelope in a role; the call is a request's or proposal's."""

@@ -11,6 +11,7 @@ from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.space.journal import Fact
 
 LIMIT_EXCEEDED: Final = "limit_exceeded"
+ID_IN_USE: Final = "id_in_use"
 
 MAX_ERROR_CHARS: Final = 500
 """Characters of an error's message: it may quote the stranger's frame, which may be large."""

@@ -14,6 +14,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.managing import Grant
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.space.decisions import (
+    ID_IN_USE,
     Admit,
     Consequence,
     Refused,
@@ -39,7 +40,6 @@ INVALID_CAPABILITY: Final = "invalid_capability"
 CAPABILITY_LACKING: Final = "capability_lacking"
 UNKNOWN_GRANT: Final = "unknown_grant"
 NOTHING_TO_REVOKE: Final = "nothing_to_revoke"
-ID_IN_USE: Final = "id_in_use"
 PARTICIPANT_EXISTS: Final = "participant_exists"
 NO_INVITATIONS: Final = "no_invitations"
 KICKED: Final = "kicked"
@@ -99,7 +99,8 @@ class Management:
         self._present = present
         self._new_token = new_token
         self._address = address
-        self._granted = Issued()
+        # To whom each grant was made.
+        self._granted: Issued[str] = Issued()
         self._invited: dict[str, JsonObject] = {}
         self._kicked: dict[str, JsonObject] = {}
 
@@ -114,7 +115,7 @@ class Management:
 
     def may_acknowledge(self, participant: str, grants: tuple[str, ...]) -> bool:
         """Whether one of some grants was for this participant, which then may say that it knows."""
-        return any(self._granted.addressed(grant, participant) for grant in grants)
+        return any(participant in self._granted.of(grant).values() for grant in grants)
 
     def restore(self, facts: Mapping[str, JsonObject]) -> list[str]:
         """Know again what held before a restart; the ids of grants that hold no more."""
@@ -130,7 +131,7 @@ class Management:
         for key, value in facts.items():
             if key.startswith(GRANT_FACT):
                 by, to = str(value.get("by")), str(value.get("participant"))
-                self._granted.remember(key.removeprefix(GRANT_FACT), by, (to,))
+                self._granted.remember(key.removeprefix(GRANT_FACT), by, to)
         return lost
 
     def check(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
@@ -215,7 +216,7 @@ class Management:
         return None
 
     def _grant(self, grant: Grant) -> Done:
-        self._granted.remember(grant.id, grant.by, (grant.participant,))
+        self._granted.remember(grant.id, grant.by, grant.participant)
         facts, changed = self._standing.give(grant)
         return Done(facts, changed)
 

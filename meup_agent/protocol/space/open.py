@@ -7,16 +7,17 @@ has ended, too, as long as that is remembered: a request to several has several 
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, proposal_step
-from meup_agent.protocol.space.issued import Issued
+from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState
+from meup_agent.protocol.moments import microseconds
+from meup_agent.protocol.space.issued import MAX_ISSUED
+from meup_agent.protocol.space.recent import content_of
+from meup_agent.protocol.space.shelf import MAX_DECIDED, Open, Shelf
 
 MAX_OPEN_REQUESTS: Final = 1_000
 """Requests of a participant that are remembered as open; the oldest is forgotten first."""
@@ -35,123 +36,12 @@ FOLLOWED: Final = frozenset(
 _OPEN_MICROSECONDS: Final = round(OPEN_SECONDS * 1_000_000)
 
 
-class Open(msgspec.Struct):
-    """A request or a proposal that has not ended.
+class Named(NamedTuple):
+    """A proposal that a request names, and its state; pending: it may be, as far as is known."""
 
-    Attributes:
-        envelope: As it was accepted. Where it was too large to keep, :attr:`whole` is false and
-            the payload is empty.
-        at: When it was accepted, in microseconds since 1970 (UTC).
-        rpc_name: A request's JSON-RPC id, as a cancel names it.
-        fulfills: The proposals that a request fulfills.
-        state: Of a proposal.
-        fulfilling: Requests that are out to fulfill a proposal.
-        whole: Whether the payload was kept.
-    """
-
-    envelope: Envelope
-    at: int
-    rpc_name: str | None = None
-    fulfills: tuple[Open, ...] = ()
-    state: ProposalState = ProposalState.PENDING
-    fulfilling: int = 0
-    whole: bool = True
-
-    @property
-    def is_proposal(self) -> bool:
-        """Whether it is a proposal, and not a request."""
-        return self.envelope.kind == kinds.MCP_PROPOSAL
-
-    @property
-    def size(self) -> int:
-        """Bytes that are kept of it."""
-        return len(self.envelope.frame) + len(self.envelope.raw_payload)
-
-    def step(self, event: ProposalEvent) -> None:
-        """Take a step of a proposal's lifecycle.
-
-        Raises:
-            IllegalStep: The lifecycle has no such step.
-        """
-        self.state = proposal_step(self.state, event)
-
-
-class _Shelf:
-    """Open envelopes of one kind by id and sender; two senders may use the same id.
-
-    Attributes:
-        ended: Those that were taken out lately.
-    """
-
-    def __init__(self) -> None:
-        self.ended = Issued()
-        self._by_sender: dict[str, OrderedDict[str, Open]] = {}
-        self._senders: dict[str, tuple[str, ...]] = {}
-
-    def put(self, item: Open) -> None:
-        """Put something in; its sender has nothing else under its id."""
-        sender, envelope_id = item.envelope.sender, item.envelope.id
-        share = self._by_sender.get(sender)
-        if share is None:
-            share = self._by_sender[sender] = OrderedDict()
-        share[envelope_id] = item
-        self._senders[envelope_id] = (*self._senders.get(envelope_id, ()), sender)
-
-    def get(self, sender: str, envelope_id: str) -> Open | None:
-        share = self._by_sender.get(sender)
-        return None if share is None else share.get(envelope_id)
-
-    def take(self, sender: str, envelope_id: str) -> Open | None:
-        """Take something out, if it is there."""
-        share = self._by_sender.get(sender)
-        item = None if share is None else share.pop(envelope_id, None)
-        if share is None or item is None:
-            return None
-        if not share:
-            del self._by_sender[sender]
-        senders = self._senders[envelope_id]
-        if len(senders) == 1:
-            del self._senders[envelope_id]
-        else:
-            self._senders[envelope_id] = tuple(each for each in senders if each != sender)
-        self.ended.remember(envelope_id, sender, item.envelope.to)
-        return item
-
-    def __contains__(self, envelope_id: str) -> bool:
-        """Whether something has, or had, an id."""
-        return envelope_id in self._senders or envelope_id in self.ended
-
-    def senders(self, envelope_id: str) -> frozenset[str]:
-        """Whose an id is, or was."""
-        return self.ended.issuers(envelope_id).union(self._senders.get(envelope_id, ()))
-
-    def addressed(self, envelope_id: str, participant: str) -> bool:
-        """Whether something with that id is, or was, for a participant, by name or for all."""
-        for item in self.under(envelope_id):
-            if item.envelope.concerns(participant):
-                return True
-        return self.ended.addressed(envelope_id, participant)
-
-    def under(self, envelope_id: str) -> tuple[Open, ...]:
-        """Everything that has an id, whoever sent it."""
-        senders = self._senders.get(envelope_id, ())
-        return tuple([self._by_sender[sender][envelope_id] for sender in senders])
-
-    @property
-    def owners(self) -> Iterable[str]:
-        return self._by_sender
-
-    def of(self, sender: str) -> Iterator[Open]:
-        """What somebody has open, the oldest first."""
-        share = self._by_sender.get(sender)
-        return iter(() if share is None else tuple(share.values()))
-
-    def oldest(self, sender: str) -> Open | None:
-        share = self._by_sender.get(sender)
-        return next(iter(share.values()), None) if share else None
-
-    def count(self, sender: str) -> int:
-        return len(self._by_sender.get(sender, ()))
+    proposer: str
+    id: str
+    state: ProposalState
 
 
 class OpenExchanges:
@@ -162,14 +52,20 @@ class OpenExchanges:
     """
 
     def __init__(self) -> None:
-        self._requests = _Shelf()
-        self._proposals = _Shelf()
+        self._requests = Shelf(MAX_ISSUED)
+        self._proposals = Shelf(MAX_DECIDED)
+        self._begun = 0
         self._kept_bytes: dict[str, int] = {}
 
     @property
     def participants(self) -> frozenset[str]:
         """Who has something open."""
         return frozenset((*self._requests.owners, *self._proposals.owners))
+
+    @property
+    def remembered(self) -> int:
+        """How many are remembered after their end, over all participants."""
+        return len(self._requests.ended) + len(self._proposals.ended)
 
     def of(self, participant: str) -> tuple[Open, ...]:
         """What a participant has open: its requests, then its proposals, the oldest first."""
@@ -178,6 +74,63 @@ class OpenExchanges:
     def proposers(self, proposal: str) -> frozenset[str]:
         """Who has, or had, a proposal of this id."""
         return self._proposals.senders(proposal)
+
+    def claimed_by(self, envelope_id: str, sender: str) -> str | None:
+        """Which other participant began something under an id; ``None``: nobody, or the sender.
+
+        A claim lasts while what began under the id is open, and is remembered after its end.
+        """
+        other = None
+        for shelf in (self._proposals, self._requests):
+            for owners in (shelf.opened_by(envelope_id), shelf.ended.of(envelope_id)):
+                for owner in owners:
+                    if owner == sender:
+                        return None
+                    other = owner
+        return other
+
+    def opened_by(self, envelope_id: str) -> tuple[str, ...]:
+        """Who has something open under an id."""
+        return (*self._proposals.opened_by(envelope_id), *self._requests.opened_by(envelope_id))
+
+    def named(self, correlation: tuple[str, ...], at: int) -> dict[str, list[Named]]:
+        """The proposals that correlation ids name, open or decided, by id.
+
+        Args:
+            correlation: Of a request.
+            at: The time in microseconds since 1970 (UTC).
+        """
+        found: dict[str, list[Named]] = {}
+        for each in correlation:
+            if each in self._proposals and each not in found:
+                here = [
+                    Named(item.envelope.sender, each, item.state_at(at))
+                    for item in self._proposals.under(each)
+                ]
+                # A proposer's latest under an id is the one that is meant.
+                latest = {named.proposer for named in here}
+                for proposer, ended in self._proposals.ended.of(each).items():
+                    if proposer not in latest:
+                        here.append(Named(proposer, each, ended.state))
+                found[each] = here
+        return found
+
+    def has_fulfilled(self, request: Envelope, proposer: str, proposal: str) -> bool:
+        """Whether the same request was accepted before, for the same proposal: it is said again."""
+        known = self._requests.get(request.sender, request.id)
+        ended = self._requests.ended.of(request.id).get(request.sender)
+        if known is not None:
+            key = None if known.fulfills is None else known.fulfills.key
+            content = known.content
+        elif ended is not None:
+            key, content = ended.fulfills, ended.content
+        else:
+            return False
+        return (
+            key is not None
+            and (key.proposer, key.id) == (proposer, proposal)
+            and content == content_of(request)
+        )
 
     def was_asked(self, participant: str, requests: tuple[str, ...]) -> bool:
         """Whether a participant was asked by one of some ids, and nobody but others by another."""
@@ -213,11 +166,11 @@ class OpenExchanges:
         """
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
-                self._begin(self._proposals, Open(envelope, at))
+                self._proposed(envelope, payload, at)
             case kinds.MCP_REQUEST:
                 self._requested(envelope, payload, at)
             case kinds.MCP_RESPONSE:
-                self._responded(envelope)
+                self._responded(envelope, payload)
             case kinds.MCP_WITHDRAW:
                 # The gateway's own words come here only when they are read from the journal again.
                 by = payloads.on_behalf_of(envelope.sender, payload)
@@ -226,12 +179,27 @@ class OpenExchanges:
             case _:
                 pass
 
-    def end(self, item: Open) -> None:
-        """Forget something that has ended; another one under its id stays."""
+    def end(self, item: Open, *, withdrawn: bool = False) -> None:
+        """Forget something that has ended; another one under its id stays.
+
+        Args:
+            item: What has ended.
+            withdrawn: It is a proposal, and was taken back.
+        """
+        if withdrawn:
+            item.step(ProposalEvent.WITHDRAWAL)
         shelf = self._proposals if item.is_proposal else self._requests
         sender, envelope_id = item.envelope.sender, item.envelope.id
         if shelf.get(sender, envelope_id) is item:
             self._take(shelf, sender, envelope_id)
+
+    def _proposed(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
+        call = payloads.read_proposal(payload)
+        expires_at = call.expires_at
+        proposal = Open(envelope, at, called=(call.method, call.name))
+        if expires_at is not None:
+            proposal.expires_at = microseconds(expires_at)
+        self._begin(self._proposals, proposal)
 
     def _requested(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
         method = payload.get("method")
@@ -239,19 +207,41 @@ class OpenExchanges:
             params = payloads.read_call(payload).params
             by = payloads.on_behalf_of(envelope.sender, params)
             self._cancelled(by, params.get("requestId"))
-        elif not (isinstance(method, str) and method.startswith(payloads.NOTIFICATION)):
-            fulfills: tuple[Open, ...] = ()
-            if envelope.correlation:
-                fulfills = tuple(
-                    proposal
-                    for each in envelope.correlation
-                    for proposal in self._proposals.under(each)
-                )
-                for proposal in fulfills:
-                    proposal.step(ProposalEvent.REQUEST)
-                    proposal.fulfilling += 1
+        elif not is_notification(payload):
+            fulfills = self._fulfilled_by(envelope, payload) if envelope.correlation else None
+            content = 0
+            if fulfills is not None:
+                fulfills.step(ProposalEvent.REQUEST)
+                fulfills.fulfilling += 1
+                content = content_of(envelope)
             rpc_name = payloads.rpc_name(payload.get("id"))
-            self._begin(self._requests, Open(envelope, at, rpc_name, fulfills))
+            self._begin(
+                self._requests,
+                Open(envelope, at, rpc_name=rpc_name, fulfills=fulfills, content=content),
+            )
+
+    def _fulfilled_by(self, request: Envelope, payload: dict[str, Any]) -> Open | None:
+        """The open proposal that a request carries out (PROTOCOL 4.4).
+
+        It names one alone, and calls what that proposes; of one in words of its own, without a
+        method, any request does. Where two proposers used the id, it says whose it means, or
+        fulfills none. Nobody fulfills their own.
+        """
+        named = [each for each in dict.fromkeys(request.correlation) if each in self._proposals]
+        if len(named) != 1:
+            return None
+        call = payloads.read_call(payload)
+        called = (call.method, call.name)
+        fitting = [
+            item
+            for item in self._proposals.under(named[0])
+            if item.envelope.sender != request.sender
+            and (not item.called[0] or item.called == called)
+        ]
+        meant = call.meta.get(payloads.PROPOSER)
+        of_proposer = [item for item in fitting if item.envelope.sender == meant]
+        found = of_proposer or fitting
+        return found[0] if len(found) == 1 else None
 
     def _cancelled(self, sender: str, request: object) -> None:
         """End the request that a cancel names: by its JSON-RPC id, or by its own (PROTOCOL 4.8)."""
@@ -268,24 +258,47 @@ class OpenExchanges:
     def _withdrawn(self, sender: str, envelope_id: str) -> None:
         proposal = self._proposals.get(sender, envelope_id)
         if proposal is not None:
-            proposal.step(ProposalEvent.WITHDRAWAL)
-            self.end(proposal)
+            self.end(proposal, withdrawn=True)
 
-    def _responded(self, response: Envelope) -> None:
-        """End the requests that a response answers, and the proposals that these fulfilled."""
+    def _responded(self, response: Envelope, payload: dict[str, Any]) -> None:
+        """End the requests that a response answers, and the proposals that these fulfilled.
+
+        What an executor refuses was not carried out: the proposal waits again (PROTOCOL 4.2).
+        """
+        refused = payloads.is_refusal(payload)
         for correlated in response.correlation:
             for request in self._requests.under(correlated):
                 if not request.envelope.concerns(response.sender):
                     continue
-                for proposal in request.fulfills:
-                    if proposal.state.is_pending:
-                        proposal.step(ProposalEvent.RESPONSE)
-                        self.end(proposal)
+                if refused:
+                    if not _is_refused_by_all(request, response.sender):
+                        continue
+                elif request.fulfills is not None:
+                    self._fulfilled(request.fulfills)
                 self.end(request)
+            if "result" in payload:
+                self._responded_late(correlated, response.sender)
 
-    def _begin(self, shelf: _Shelf, item: Open) -> None:
+    def _responded_late(self, request_id: str, sender: str) -> None:
+        """A result for a request that has ended, cancelled say: it was carried out all the same."""
+        for ended in self._requests.ended.of(request_id).values():
+            if ended.fulfills is None or not ended.concerns(sender):
+                continue
+            proposer, proposal_id, number = ended.fulfills
+            proposal = self._proposals.get(proposer, proposal_id)
+            if proposal is not None and proposal.number == number:
+                self._fulfilled(proposal)
+
+    def _fulfilled(self, proposal: Open) -> None:
+        if proposal.state.is_pending:
+            proposal.step(ProposalEvent.RESPONSE)
+            self.end(proposal)
+
+    def _begin(self, shelf: Shelf, item: Open) -> None:
         envelope = item.envelope
         sender = envelope.sender
+        self._begun += 1
+        item.number = self._begun
         self._take(shelf, sender, envelope.id)
         if shelf is self._requests and shelf.count(sender) >= MAX_OPEN_REQUESTS:
             oldest = shelf.oldest(sender)
@@ -303,7 +316,7 @@ class OpenExchanges:
         self._kept_bytes[sender] = kept
         shelf.put(item)
 
-    def _take(self, shelf: _Shelf, sender: str, envelope_id: str) -> None:
+    def _take(self, shelf: Shelf, sender: str, envelope_id: str) -> None:
         item = shelf.take(sender, envelope_id)
         if item is None:
             return
@@ -312,14 +325,32 @@ class OpenExchanges:
             self._kept_bytes[sender] = left
         else:
             del self._kept_bytes[sender]
-        for proposal in item.fulfills:
+        proposal = item.fulfills
+        if proposal is not None:
             proposal.fulfilling -= 1
             if not proposal.fulfilling and proposal.state is ProposalState.IN_PROGRESS:
                 proposal.step(ProposalEvent.REQUEST_CANCELLED)
 
-    def _forget_old(self, shelf: _Shelf, sender: str, at: int) -> None:
+    def _forget_old(self, shelf: Shelf, sender: str, at: int) -> None:
         oldest = shelf.oldest(sender)
         too_old = at - _OPEN_MICROSECONDS
         while oldest is not None and oldest.at < too_old:
+            oldest.state = oldest.state_at(at)  # expired, where that is known
             self.end(oldest)
             oldest = shelf.oldest(sender)
+
+
+def is_notification(payload: dict[str, Any]) -> bool:
+    """Whether a request's payload is a notification, which begins nothing."""
+    method = payload.get("method")
+    return isinstance(method, str) and method.startswith(payloads.NOTIFICATION)
+
+
+def _is_refused_by_all(request: Open, sender: str) -> bool:
+    """Note who refuses a request; whether nobody is left who could carry it out."""
+    to = request.envelope.to
+    if not to:
+        return False
+    if sender not in request.refused_by:
+        request.refused_by = (*request.refused_by, sender)
+    return all(name in request.refused_by for name in to)

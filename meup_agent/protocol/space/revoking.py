@@ -9,7 +9,8 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.reasons import Reason
 from meup_agent.protocol.space.decisions import Consequence, Say, Tell, refusal, said
-from meup_agent.protocol.space.open import Open, OpenExchanges
+from meup_agent.protocol.space.open import OpenExchanges
+from meup_agent.protocol.space.shelf import Open
 
 REVOKED = str(Reason.REVOKED)
 
@@ -36,7 +37,7 @@ def end_in_flight(
             payload = payloads.unwrapped(payload)
         if item.whole and may(envelope.kind, payload):
             continue
-        exchanges.end(item)
+        exchanges.end(item, withdrawn=item.is_proposal)
         what = "proposal" if item.is_proposal else "request"
         told = refusal(
             participant,

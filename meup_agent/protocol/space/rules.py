@@ -9,6 +9,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.managing import GRANT_ACK
 from meup_agent.protocol.space.arrival import Arrival
+from meup_agent.protocol.space.claims import check_beginning
 from meup_agent.protocol.space.decisions import Refused, over_limit, refusal
 from meup_agent.protocol.space.managing import KICKED, REMOVED, Management
 from meup_agent.protocol.space.open import OpenExchanges
@@ -25,6 +26,7 @@ ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
 
 _OF_MEMBERS = frozenset(kind.name for kind in kinds.KINDS.values() if kind.sender == "member")
 _ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
+_BEGINNINGS = frozenset({kinds.MCP_PROPOSAL, kinds.MCP_REQUEST})
 
 
 class Rules:
@@ -102,8 +104,17 @@ class Rules:
             )
         if envelope.kind == kinds.MCP_WITHDRAW:
             return self._refused_withdraw(participant, envelope)
-        if envelope.kind == kinds.MCP_PROPOSAL:
-            return self._refused_proposal(participant, envelope)
+        if envelope.kind in _BEGINNINGS:
+            refused = check_beginning(
+                envelope,
+                arrival.payload,
+                participants=self._held,
+                exchanges=self._open,
+                at=self._now(),
+            )
+            if refused is None and envelope.kind == kinds.MCP_PROPOSAL:
+                return self._refused_proposal(participant, envelope)
+            return refused
         return None
 
     def _may(self, participant: str, arrival: Arrival) -> bool:

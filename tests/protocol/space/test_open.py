@@ -33,12 +33,26 @@ class Following:
     def propose(self, sender: str, id: str) -> None:
         self.say("mcp/proposal", sender, id, CALL)
 
-    def request(self, sender: str, id: str, to: str, *fulfills: str, rpc: object = None) -> None:
-        payload = {**CALL, "id": id if rpc is None else rpc}
-        self.say("mcp/request", sender, id, payload, to=(to,), correlation=fulfills)
+    def request(
+        self,
+        sender: str,
+        id: str,
+        to: str | tuple[str, ...],
+        *fulfills: str,
+        rpc: object = None,
+        tool: str = "write",
+        proposer: str | None = None,
+    ) -> None:
+        params: dict[str, Any] = {"name": tool}
+        if proposer is not None:
+            params["_meta"] = {"dev.meup/proposer": proposer}
+        payload = {"method": "tools/call", "params": params, "id": id if rpc is None else rpc}
+        to = (to,) if isinstance(to, str) else to
+        self.say("mcp/request", sender, id, payload, to=to, correlation=fulfills)
 
-    def respond(self, sender: str, request: str) -> None:
-        self.say("mcp/response", sender, f"re-{request}", {"result": {}}, correlation=(request,))
+    def respond(self, sender: str, request: str, error: dict[str, Any] | None = None) -> None:
+        payload = {"result": {}} if error is None else {"error": error}
+        self.say("mcp/response", sender, f"re-{request}", payload, correlation=(request,))
 
     def cancel(self, sender: str, request: object) -> None:
         payload = {"method": "notifications/cancelled", "params": {"requestId": request}}
@@ -81,13 +95,15 @@ def test_a_proposal_is_open_until_its_proposer_takes_it_back(following: Followin
     assert following.open.open_proposals("ann", 0) == 0
 
 
-def test_two_may_use_one_id(following: Following) -> None:
+def test_of_two_with_one_id_the_request_tells_which_it_fulfills(following: Following) -> None:
     following.propose("ann", "1")
     following.propose("bob", "1")
     following.request("carol", "r", "tools", "1")
     following.respond("tools", "r")
-    assert following.ids("ann") == following.ids("bob") == []
-    following.propose("ann", "1")
+    assert (following.ids("ann"), following.ids("bob")) == (["1"], ["1"])
+    following.request("carol", "s", "tools", "1", proposer="bob")
+    following.respond("tools", "s")
+    assert (following.ids("ann"), following.ids("bob")) == (["1"], [])
     following.propose("bob", "1")
     following.say("mcp/withdraw", "bob", "w", {}, correlation=("1",))
     assert (following.ids("ann"), following.ids("bob")) == (["1"], [])
@@ -166,3 +182,73 @@ def test_payloads_are_kept_as_long_as_there_is_room(following: Following) -> Non
     following.say("mcp/proposal", "ann", "p3", half)
     (third,) = following.open.of("ann")
     assert third.whole
+
+
+REFUSED = {"code": -32000, "message": "no", "data": {"reason": "refused"}}
+
+
+def test_what_is_refused_leaves_the_proposal_pending(following: Following) -> None:
+    following.propose("ann", "p")
+    following.request("bob", "r", "tools", "p")
+    following.respond("tools", "r", REFUSED)
+    assert following.state("ann") is ProposalState.PENDING
+    assert following.ids("bob") == []
+
+
+def test_of_several_executors_one_may_refuse_and_another_carry_out(following: Following) -> None:
+    following.propose("ann", "p")
+    following.request("bob", "r", ("tools", "spare"), "p")
+    following.respond("tools", "r", REFUSED)
+    following.respond("tools", "r", REFUSED)
+    assert following.state("ann") is ProposalState.IN_PROGRESS
+    following.respond("spare", "r")
+    assert following.ids("ann") == []
+
+
+def test_when_every_executor_refused_the_proposal_waits_again(following: Following) -> None:
+    following.propose("ann", "p")
+    following.request("bob", "r", ("tools", "spare"), "p")
+    following.respond("tools", "r", REFUSED)
+    following.respond("spare", "r", REFUSED)
+    assert following.state("ann") is ProposalState.PENDING
+
+
+def test_a_result_that_crossed_the_cancel_of_its_request_fulfills(following: Following) -> None:
+    following.propose("ann", "p")
+    following.request("bob", "r", "tools", "p")
+    following.cancel("bob", "r")
+    following.respond("tools", "r", {"code": -32000, "message": "cancelled"})
+    assert following.state("ann") is ProposalState.PENDING
+    following.respond("eve", "r")  # whom nobody asked
+    assert following.state("ann") is ProposalState.PENDING
+    following.respond("tools", "r")
+    assert following.ids("ann") == []
+
+
+def test_a_result_for_the_proposal_before_does_not_fulfill_another_under_its_id(
+    following: Following,
+) -> None:
+    following.propose("ann", "p")
+    following.request("bob", "r", "tools", "p")
+    following.cancel("bob", "r")
+    following.propose("ann", "p")
+    following.respond("tools", "r")
+    assert following.state("ann") is ProposalState.PENDING
+
+
+@pytest.mark.rule("5.who.fulfill")
+def test_a_request_for_something_else_only_refers_to_a_proposal(following: Following) -> None:
+    following.propose("ann", "p")
+    following.request("eve", "r", "tools", "p", tool="read")
+    following.respond("tools", "r")
+    following.request("ann", "s", "tools", "p")  # nobody fulfills their own
+    following.respond("tools", "s")
+    assert following.state("ann") is ProposalState.PENDING
+
+
+def test_a_request_that_names_two_proposals_fulfills_none(following: Following) -> None:
+    following.propose("ann", "p")
+    following.propose("ann", "q")
+    following.request("bob", "r", "tools", "p", "q")
+    following.respond("tools", "r")
+    assert following.ids("ann") == ["p", "q"]

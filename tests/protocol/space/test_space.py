@@ -214,7 +214,7 @@ class TestResponses:
     def test_same_id_of_somebody_else_takes_nothing_away(self) -> None:
         space = self.space(["carol"])
         other = frame("alice", "mcp.request", {"method": "tools/list"}, id="r1", to=["bob"])
-        accept(space.receive("alice", other, DIALECT))
+        refuse(space.receive("alice", other, DIALECT), "id_in_use")
         accept(space.receive("carol", self.response("carol", "r1"), DIALECT))
 
     def test_refused_request_is_not_remembered(self) -> None:

@@ -100,7 +100,7 @@ OPERATIONS: Final = (
         " when it is kept. What is left out of the header is filled in.",
         post_message,
         bodies.Accepted,
-        (400, 403, 408, 413, 415, 503),
+        (400, 403, 408, 409, 413, 415, 503),
         (_PARTICIPANT,),
         bodies.NewEnvelope,
     ),

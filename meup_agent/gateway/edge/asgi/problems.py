@@ -20,6 +20,7 @@ BAD_REQUEST: Final = 400
 UNAUTHORIZED: Final = 401
 FORBIDDEN: Final = 403
 TIMEOUT: Final = 408
+CONFLICT: Final = 409
 TOO_LARGE: Final = 413
 WRONG_TYPE: Final = 415
 TOO_MANY: Final = 429
@@ -32,6 +33,10 @@ _OF_A_REFUSAL: Final = {
     "invalid_utf8": BAD_REQUEST,
     "invalid_envelope": BAD_REQUEST,
     "too_deep": BAD_REQUEST,
+    "several_proposals": BAD_REQUEST,
+    "reserved_key": BAD_REQUEST,
+    "id_in_use": CONFLICT,
+    "not_pending": CONFLICT,
 }
 """The status by a refusal's code; whatever else is refused is not allowed to this sender."""
 

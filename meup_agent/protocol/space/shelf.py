@@ -1,0 +1,213 @@
+"""Requests, or proposals, of a space: those that are open, and what is remembered of ended ones."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from meup_agent.protocol import kinds
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, proposal_step
+from meup_agent.protocol.moments import CLOCK_DIFFERENCE
+from meup_agent.protocol.space.issued import Issued
+
+MAX_DECIDED: Final = 4_096
+"""Proposals of a participant that are remembered after their end, as many as an agent remembers:
+each proposer has a share of its own, so that nobody pushes out another's."""
+
+_CLOCK_DIFFERENCE: Final = round(CLOCK_DIFFERENCE.total_seconds() * 1_000_000)
+
+
+class OpenKey(NamedTuple):
+    """Names a proposal in the memory of a request that fulfills it.
+
+    Attributes:
+        proposer: Whose it is.
+        id: Its id.
+        number: Tells it from a later one of the same proposer and id.
+    """
+
+    proposer: str
+    id: str
+    number: int
+
+
+class Open(msgspec.Struct):
+    """A request or a proposal that has not ended.
+
+    Attributes:
+        envelope: As it was accepted. Where it was too large to keep, :attr:`whole` is false and
+            the payload is empty.
+        at: When it was accepted, in microseconds since 1970 (UTC).
+        number: Counts what was begun in the space, so that the order is known.
+        rpc_name: A request's JSON-RPC id, as a cancel names it.
+        fulfills: The proposal that a request fulfills.
+        content: Tells a request that fulfills one from another under its id.
+        refused_by: Those of its addressees who refused to carry a request out.
+        state: Of a proposal.
+        called: A proposal's method, and its tool (or prompt); no method: words of its own.
+        expires_at: When its proposer gives a proposal up, in microseconds since 1970 (UTC).
+        fulfilling: Requests that are out to fulfill a proposal.
+        whole: Whether the payload was kept.
+    """
+
+    envelope: Envelope
+    at: int
+    number: int = 0
+    rpc_name: str | None = None
+    fulfills: Open | None = None
+    content: int = 0
+    refused_by: tuple[str, ...] = ()
+    state: ProposalState = ProposalState.PENDING
+    called: tuple[str, str] = ("", "")
+    expires_at: int | None = None
+    fulfilling: int = 0
+    whole: bool = True
+
+    @property
+    def is_proposal(self) -> bool:
+        """Whether it is a proposal, and not a request."""
+        return self.envelope.kind == kinds.MCP_PROPOSAL
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept of it."""
+        return len(self.envelope.frame) + len(self.envelope.raw_payload)
+
+    @property
+    def key(self) -> OpenKey:
+        """What names it after its end."""
+        return OpenKey(self.envelope.sender, self.envelope.id, self.number)
+
+    def step(self, event: ProposalEvent) -> None:
+        """Take a step of a proposal's lifecycle.
+
+        Raises:
+            IllegalStep: The lifecycle has no such step.
+        """
+        self.state = proposal_step(self.state, event)
+
+    def state_at(self, at: int) -> ProposalState:
+        """A proposal's state at a time: without a request out it expires (PROTOCOL 4.2)."""
+        if self.state is not ProposalState.PENDING or self.expires_at is None:
+            return self.state
+        past = at > self.expires_at + _CLOCK_DIFFERENCE
+        return ProposalState.EXPIRED if past else self.state
+
+
+class Ended(NamedTuple):
+    """A request or a proposal after its end.
+
+    Attributes:
+        to: Whom it was for.
+        state: Of a proposal, its last; pending: it was forgotten, or its id was used again.
+        fulfills: The proposal that a request fulfilled.
+        content: See :attr:`Open.content`.
+    """
+
+    to: tuple[str, ...]
+    state: ProposalState
+    fulfills: OpenKey | None
+    content: int
+
+    def concerns(self, participant: str) -> bool:
+        """Whether it was for a participant, by name or for everybody."""
+        return not self.to or participant in self.to
+
+
+class Shelf:
+    """Envelopes of one kind by id and sender; two senders may use the same id.
+
+    Args:
+        remembered: Ended ones that are remembered of each participant.
+
+    Attributes:
+        ended: Those that were taken out lately.
+    """
+
+    def __init__(self, remembered: int) -> None:
+        self.ended: Issued[Ended] = Issued(remembered)
+        self._by_sender: dict[str, OrderedDict[str, Open]] = {}
+        self._senders: dict[str, tuple[str, ...]] = {}
+
+    def put(self, item: Open) -> None:
+        """Put something in; its sender has nothing else under its id."""
+        sender, envelope_id = item.envelope.sender, item.envelope.id
+        share = self._by_sender.get(sender)
+        if share is None:
+            share = self._by_sender[sender] = OrderedDict()
+        share[envelope_id] = item
+        self._senders[envelope_id] = (*self._senders.get(envelope_id, ()), sender)
+
+    def get(self, sender: str, envelope_id: str) -> Open | None:
+        """What a sender has open under an id."""
+        share = self._by_sender.get(sender)
+        return None if share is None else share.get(envelope_id)
+
+    def take(self, sender: str, envelope_id: str) -> Open | None:
+        """Take something out, if it is there."""
+        share = self._by_sender.get(sender)
+        item = None if share is None else share.pop(envelope_id, None)
+        if share is None or item is None:
+            return None
+        if not share:
+            del self._by_sender[sender]
+        senders = self._senders[envelope_id]
+        if len(senders) == 1:
+            del self._senders[envelope_id]
+        else:
+            self._senders[envelope_id] = tuple(each for each in senders if each != sender)
+        fulfilled = None if item.fulfills is None else item.fulfills.key
+        ended = Ended(item.envelope.to, item.state, fulfilled, item.content)
+        self.ended.remember(envelope_id, sender, ended)
+        return item
+
+    def __contains__(self, envelope_id: str) -> bool:
+        """Whether something has, or had, an id."""
+        return envelope_id in self._senders or envelope_id in self.ended
+
+    def senders(self, envelope_id: str) -> frozenset[str]:
+        """Whose an id is, or was."""
+        return frozenset((*self.ended.of(envelope_id), *self._senders.get(envelope_id, ())))
+
+    def opened_by(self, envelope_id: str) -> tuple[str, ...]:
+        """Who has something open under an id."""
+        return self._senders.get(envelope_id, ())
+
+    def addressed(self, envelope_id: str, participant: str) -> bool:
+        """Whether something with that id is, or was, for a participant, by name or for all."""
+        for item in self.under(envelope_id):
+            if item.envelope.concerns(participant):
+                return True
+        return any(item.concerns(participant) for item in self.ended.of(envelope_id).values())
+
+    def under(self, envelope_id: str) -> tuple[Open, ...]:
+        """Everything open that has an id, whoever sent it."""
+        senders = self._senders.get(envelope_id, ())
+        return tuple([self._by_sender[sender][envelope_id] for sender in senders])
+
+    @property
+    def owners(self) -> Iterable[str]:
+        """Who has something open."""
+        return self._by_sender
+
+    def of(self, sender: str) -> Iterator[Open]:
+        """What a sender has open, the oldest first."""
+        share = self._by_sender.get(sender)
+        return iter(() if share is None else tuple(share.values()))
+
+    def newest(self, sender: str) -> Iterator[Open]:
+        """The same, the newest first, without a copy: nothing may be put in or taken meanwhile."""
+        return reversed(self._by_sender[sender].values())
+
+    def oldest(self, sender: str) -> Open | None:
+        """The oldest that a sender has open."""
+        share = self._by_sender.get(sender)
+        return next(iter(share.values()), None) if share else None
+
+    def count(self, sender: str) -> int:
+        """How many a sender has open."""
+        return len(self._by_sender.get(sender, ()))

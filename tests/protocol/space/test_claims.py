@@ -1,0 +1,428 @@
+"""Whose an id is, and what is decided: what the gateway refuses to begin (PROTOCOL 3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from meup_agent.protocol.space.claims import owner_by_name
+from meup_agent.protocol.space.decisions import Accepted, Decision
+from meup_agent.protocol.space.issued import MAX_ISSUED
+from meup_agent.protocol.space.shelf import MAX_DECIDED
+from meup_agent.protocol.space.space import Space
+from meup_agent.protocol.space.standing import member_capabilities
+from tests.protocol.space.test_space import accept, frame, refuse
+
+DIALECT = "meup/v0.1"
+NAMES = ("alice", "bob", "carol", "tools", "a", "a-b")
+WRITE = {"name": "write", "arguments": {"path": "x"}}
+REFUSED = {"error": {"code": -32000, "message": "no", "data": {"reason": "refused"}}}
+SECOND = 1_000_000
+
+
+class Here:
+    """A space in which everybody may say every kind of MCP's, and short words for it."""
+
+    def __init__(self) -> None:
+        self.now = 1_735_689_600 * SECOND
+        self.journal: list[tuple[Any, int]] = []
+        self.ids: Iterator[int] = count()
+        self.space = self._begin()
+
+    def _begin(self) -> Space:
+        space = Space(now=lambda: self.now)
+        for name in NAMES:
+            space.admit(name, member_capabilities([{"kind": "mcp/*"}, {"kind": "chat"}]))
+        return space
+
+    def restart(self) -> None:
+        """Know again what the journal tells, as the host does."""
+        self.space = self._begin()
+        for envelope, at in self.journal:
+            self.space.remember(envelope, envelope.payload_object, at)
+
+    def say(self, sender: str, kind: str, payload: dict[str, Any], **header: Any) -> Decision:
+        header.setdefault("id", f"said-{next(self.ids)}x")
+        decision = self.space.receive(sender, frame(sender, kind, payload, **header), DIALECT)
+        if isinstance(decision, Accepted):
+            self.journal.append((decision.envelope, self.now))
+        return decision
+
+    def propose(self, sender: str, id: str, meta: dict[str, Any] | None = None) -> Decision:
+        params = WRITE if meta is None else {**WRITE, "_meta": meta}
+        return self.say(sender, "mcp/proposal", {"method": "tools/call", "params": params}, id=id)
+
+    def request(
+        self,
+        sender: str,
+        id: str,
+        *names: str,
+        proposer: str | None = None,
+        tool: str = "write",
+        to: list[str] | None = None,
+        method: str = "tools/call",
+    ) -> Decision:
+        params: dict[str, Any] = {**WRITE, "name": tool}
+        if proposer is not None:
+            params["_meta"] = {"dev.meup/proposer": proposer}
+        payload = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+        correlation = list(names) if len(names) > 1 else names[0] if names else None
+        return self.say(
+            sender, "mcp/request", payload, id=id, to=to or ["tools"], correlationId=correlation
+        )
+
+    def respond(self, request: str, payload: dict[str, Any] | None = None) -> Decision:
+        body = {"jsonrpc": "2.0", "id": request, "result": {}} if payload is None else payload
+        return self.say("tools", "mcp/response", body, correlationId=request)
+
+    def withdraw(self, sender: str, proposal: str) -> Decision:
+        return self.say(sender, "mcp/withdraw", {"reason": "other"}, correlationId=proposal)
+
+    def carry_out(self, proposal: str, request: str, by: str = "carol") -> None:
+        accept(self.request(by, request, proposal))
+        accept(self.respond(request))
+
+
+@pytest.fixture
+def here() -> Here:
+    return Here()
+
+
+# --- whose an id is ---------------------------------------------------------------------------
+
+
+@pytest.mark.rule("3.ids.claimed")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_id_of_anothers_proposal_begins_nothing(here: Here, restarted: bool) -> None:
+    accept(here.propose("alice", "p"))
+    if restarted:
+        here.restart()
+    error = refuse(here.propose("bob", "p"), "id_in_use")
+    assert "'alice'" in error["message"]
+    refuse(here.request("bob", "p"), "id_in_use")
+    accept(here.withdraw("alice", "p"))
+    if restarted:
+        here.restart()
+    refuse(here.propose("bob", "p"), "id_in_use")
+
+
+@pytest.mark.rule("3.ids.claimed")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_id_of_anothers_request_begins_nothing(here: Here, restarted: bool) -> None:
+    accept(here.request("alice", "r"))
+    if restarted:
+        here.restart()
+    refuse(here.propose("bob", "r"), "id_in_use")
+    refuse(here.request("bob", "r"), "id_in_use")
+    accept(here.respond("r"))
+    refuse(here.propose("bob", "r"), "id_in_use")
+
+
+@pytest.mark.rule("3.ids.claimed")
+def test_a_sender_uses_its_own_id_again(here: Here) -> None:
+    for _ in range(2):
+        accept(here.propose("alice", "p"))
+        accept(here.request("alice", "p"))
+    accept(here.withdraw("alice", "p"))
+    accept(here.propose("alice", "p"))
+
+
+@pytest.mark.rule("3.ids.claimed")
+def test_only_what_begins_an_exchange_claims_an_id(here: Here) -> None:
+    for number, kind in enumerate(["chat", "mcp/reject", "mcp/response"]):
+        accept(here.say("bob", kind, {"result": 1}, id=f"p{number}", correlationId="q"))
+        accept(here.propose("alice", f"p{number}"))
+        accept(here.say("bob", kind, {"result": 1}, id=f"p{number}", correlationId="q"))
+    accept(here.say("bob", "mcp/response", {"result": 1}, correlationId="unknown"))
+    accept(here.propose("alice", "unknown"))  # named by another, and begun by nobody
+
+
+@pytest.mark.rule("3.ids.claimed")
+def test_a_cancel_neither_claims_an_id_nor_is_kept_back_by_one(here: Here) -> None:
+    cancel = {"method": "notifications/cancelled", "params": {"requestId": "r"}}
+    accept(here.say("bob", "mcp/request", cancel, id="p"))
+    accept(here.propose("alice", "p"))
+    accept(here.say("bob", "mcp/request", cancel, id="p"))
+
+
+@pytest.mark.rule("3.ids.claimed")
+def test_who_begins_much_loses_their_own_claims_alone(here: Here) -> None:
+    accept(here.propose("alice", "hers"))
+    accept(here.withdraw("alice", "hers"))
+    for number in range(MAX_DECIDED + 1):
+        at = f"mine{number}"
+        accept(here.propose("bob", at))
+        accept(here.withdraw("bob", at))
+        here.now += SECOND
+    refuse(here.propose("carol", "hers"), "id_in_use")
+    accept(here.propose("carol", "mine0"))
+    refuse(here.propose("carol", "mine1"), "id_in_use")
+
+
+@pytest.mark.rule("3.ids.claimed")
+def test_what_is_open_keeps_its_id_however_much_comes_after(here: Here) -> None:
+    accept(here.propose("alice", "hers"))
+    for number in range(MAX_DECIDED + 1):
+        accept(here.propose("alice", f"p{number}"))
+        accept(here.withdraw("alice", f"p{number}"))
+        here.now += SECOND // 2
+    refuse(here.propose("bob", "hers"), "id_in_use")
+
+
+@pytest.mark.rule("3.ids.claimed")
+def test_a_million_ids_leave_a_bounded_memory(here: Here) -> None:
+    # Through the state alone, since a million frames take a minute.
+    proposal = accept(here.propose("alice", "p"))
+    payload = proposal.payload_object
+    for number in range(20 * MAX_DECIDED):
+        each = proposal.replace(id=f"p{number}")
+        here.space.open.accepted(each, payload, here.now)
+        here.space.open.accepted(
+            each.replace(kind="mcp/withdraw", correlation=(each.id,)), {}, here.now
+        )
+    assert here.space.open.remembered <= MAX_DECIDED + MAX_ISSUED
+
+
+def test_ids_that_two_used_before_stay_both_theirs(here: Here) -> None:
+    first = accept(here.propose("alice", "p"))
+    here.journal.append((first.replace(sender="bob"), here.now))  # an older gateway let it through
+    here.restart()
+    accept(here.propose("alice", "p"))
+    accept(here.propose("bob", "p"))
+    refuse(here.propose("carol", "p"), "id_in_use")
+
+
+@pytest.mark.parametrize(
+    ("envelope_id", "owner"),
+    [
+        ("a-7", "a"),
+        ("a-b-7", "a-b"),
+        ("a--7", "a-"),
+        ("a-007", "a"),
+        ("a-", ""),
+        ("a-7b", ""),
+        ("a7", ""),
+        ("a-²", ""),
+        ("a-٣", ""),
+        ("a-+7", ""),
+        ("-7", ""),
+        ("7", ""),
+        ("", ""),
+    ],
+)
+def test_the_name_that_an_id_is_counted_from(envelope_id: str, owner: str) -> None:
+    assert owner_by_name(envelope_id) == owner
+
+
+@pytest.mark.rule("3.ids.by_name")
+def test_ids_that_a_participant_counts_are_its_own_before_it_comes(here: Here) -> None:
+    assert not here.space.present
+    refuse(here.propose("bob", "alice-1"), "id_in_use")
+    refuse(here.request("bob", "alice-99"), "id_in_use")
+    refuse(here.propose("a", "a-b-7"), "id_in_use")
+    refuse(here.propose("a-b", "a-7"), "id_in_use")
+    accept(here.propose("a-b", "a-b-7"))
+    accept(here.propose("a", "a-7"))
+    accept(here.propose("alice", "alice-1"))
+    accept(here.propose("bob", "nobody-1"))
+
+
+@pytest.mark.rule("3.ids.by_name")
+def test_who_comes_later_does_not_take_what_is_open(here: Here) -> None:
+    accept(here.propose("alice", "new-1"))
+    here.space.admit("new", member_capabilities([{"kind": "mcp/*"}]))
+    refuse(here.propose("new", "new-1"), "id_in_use")
+    accept(here.propose("alice", "new-1"))  # hers, as long as it is open
+    refuse(here.propose("alice", "new-2"), "id_in_use")
+    accept(here.withdraw("alice", "new-1"))
+    refuse(here.propose("alice", "new-1"), "id_in_use")
+    accept(here.propose("new", "new-1"))
+    refuse(here.propose("alice", "new-1"), "id_in_use")
+
+
+@pytest.mark.rule("3.ids.claimed")
+def test_who_was_removed_keeps_their_ids(here: Here) -> None:
+    here.space.admit("admin", member_capabilities([{"kind": "space/kick"}]))
+    accept(here.propose("alice", "p"))
+    accept(here.say("admin", "space/kick", {"participant_id": "alice"}))
+    refuse(here.propose("bob", "p"), "id_in_use")
+    refuse(here.propose("bob", "alice-1"), "id_in_use")
+    error = refuse(here.request("carol", "r", "p"), "not_pending")
+    assert error["state"] == "withdrawn"
+
+
+# --- what is decided --------------------------------------------------------------------------
+
+
+@pytest.mark.rule("3.ids.not_pending")
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("proposer", [None, "alice", "nobody"])
+def test_a_request_that_names_a_withdrawn_proposal_is_refused(
+    here: Here, restarted: bool, proposer: str | None
+) -> None:
+    accept(here.propose("alice", "p"))
+    accept(here.withdraw("alice", "p"))
+    if restarted:
+        here.restart()
+    error = refuse(here.request("carol", "r", "p", proposer=proposer), "not_pending")
+    assert error["state"] == "withdrawn"
+    refuse(here.request("carol", "r", "unknown", "p"), "not_pending")
+    refuse(here.request("carol", "r", "p", tool="read"), "not_pending")
+    refuse(here.request("carol", "r", "p", method="ping"), "not_pending")
+    accept(here.request("carol", "r"))
+
+
+@pytest.mark.rule("3.ids.not_pending")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_request_that_names_a_fulfilled_proposal_is_refused(here: Here, restarted: bool) -> None:
+    accept(here.propose("alice", "p"))
+    here.carry_out("p", "r")
+    if restarted:
+        here.restart()
+    assert refuse(here.request("bob", "s", "p"), "not_pending")["state"] == "fulfilled"
+    assert refuse(here.request("carol", "s", "p"), "not_pending")["state"] == "fulfilled"
+
+
+@pytest.mark.rule("3.ids.not_pending")
+def test_the_request_that_fulfilled_is_said_again_by_who_missed_its_echo(here: Here) -> None:
+    accept(here.propose("alice", "p"))
+    accept(here.request("carol", "r", "p"))
+    accept(here.request("carol", "r", "p"))
+    accept(here.respond("r"))
+    accept(here.request("carol", "r", "p"))
+    refuse(here.request("carol", "r", "p", to=["alice"]), "not_pending")  # the id of another
+
+
+@pytest.mark.rule("3.ids.not_pending")
+def test_in_progress_is_pending(here: Here) -> None:
+    accept(here.propose("alice", "p"))
+    accept(here.request("carol", "r", "p"))
+    accept(here.request("bob", "s", "p"))  # its executor refuses it
+
+
+@pytest.mark.rule("3.ids.not_pending")
+def test_what_was_refused_or_cancelled_waits_again(here: Here) -> None:
+    accept(here.propose("alice", "p"))
+    accept(here.request("carol", "r", "p"))
+    accept(here.respond("r", REFUSED))
+    accept(here.request("carol", "s", "p"))
+    cancel = {"method": "notifications/cancelled", "params": {"requestId": "s"}}
+    accept(here.say("carol", "mcp/request", cancel))
+    accept(here.request("carol", "t", "p"))
+
+
+@pytest.mark.rule("5.who.fulfill")
+def test_a_request_for_little_does_not_decide_what_others_proposed(here: Here) -> None:
+    accept(here.propose("alice", "p"))
+    accept(here.request("bob", "r", "p", method="ping"))
+    accept(here.respond("r"))
+    accept(here.request("carol", "s", "p"))
+
+
+@pytest.mark.rule("3.ids.not_pending")
+def test_an_id_that_its_proposer_used_again_is_pending(here: Here) -> None:
+    accept(here.propose("alice", "p"))
+    accept(here.withdraw("alice", "p"))
+    accept(here.propose("alice", "p"))
+    accept(here.request("carol", "r", "p"))
+
+
+@pytest.mark.rule("3.ids.not_pending")
+def test_of_two_with_one_id_the_one_that_is_meant_decides(here: Here) -> None:
+    first = accept(here.propose("alice", "p"))
+    here.journal.append((first.replace(sender="bob"), here.now))  # an older gateway let it through
+    here.restart()
+    accept(here.withdraw("alice", "p"))
+    refuse(here.request("carol", "r", "p", proposer="alice"), "not_pending")
+    accept(here.request("carol", "r", "p", proposer="bob"))
+    accept(here.request("carol", "s", "p"))  # its executor knows that it is ambiguous
+    accept(here.withdraw("bob", "p"))
+    refuse(here.request("carol", "t", "p"), "not_pending")
+
+
+@pytest.mark.rule("3.ids.not_pending")
+def test_what_has_certainly_expired_is_not_fulfilled(here: Here) -> None:
+    accept(here.propose("alice", "p", {"dev.meup/expires_at": "2025-01-01T00:00:10Z"}))
+    accept(here.propose("alice", "q", {"dev.meup/expires_at": "2025-01-01T00:00:10Z"}))
+    here.now += 70 * SECOND
+    accept(here.request("carol", "r", "q"))
+    here.now += 1
+    assert refuse(here.request("carol", "s", "p"), "not_pending")["state"] == "expired"
+    accept(here.request("bob", "t", "q"))  # in progress since before
+    accept(here.request("carol", "r", "q"))
+
+
+@pytest.mark.parametrize(
+    "moment", ["soon", 7, "2025-01-01T00:00:00", "0001-01-01T00:00:00", None, "9" * 100_000, {}]
+)
+def test_what_is_no_moment_with_a_time_zone_says_nothing(here: Here, moment: object) -> None:
+    accept(here.propose("alice", "p", {"dev.meup/expires_at": moment}))
+    here.now += 30 * 60 * SECOND
+    accept(here.request("carol", "r", "p"))
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "1969-12-31T23:59:59Z"])
+def test_any_moment_of_the_past_is_read(here: Here, moment: str) -> None:
+    accept(here.propose("alice", "p", {"dev.meup/expires_at": moment}))
+    refuse(here.request("carol", "r", "p"), "not_pending")
+
+
+@pytest.mark.rule("3.ids.not_pending")
+def test_a_flood_of_others_makes_nothing_forgotten(here: Here) -> None:
+    accept(here.propose("alice", "p"))
+    accept(here.withdraw("alice", "p"))
+    for number in range(MAX_DECIDED + 1):
+        accept(here.propose("bob", f"q{number}"))
+        accept(here.withdraw("bob", f"q{number}"))
+        here.now += SECOND
+    refuse(here.request("carol", "r", "p"), "not_pending")
+
+
+@pytest.mark.rule("3.ids.one_proposal")
+def test_a_request_that_names_two_proposals_is_refused(here: Here) -> None:
+    accept(here.propose("alice", "p"))
+    accept(here.propose("alice", "q"))
+    assert (
+        "2 proposals"
+        in refuse(here.request("carol", "r", "p", "q"), "several_proposals")["message"]
+    )
+    accept(here.withdraw("alice", "p"))
+    refuse(here.request("carol", "r", "p", "q"), "several_proposals")
+    accept(here.request("carol", "r", "q", "q"))
+    accept(here.request("carol", "s", "r", "q"))  # the first is a request
+
+
+@pytest.mark.rule("3.ids.one_proposal")
+@pytest.mark.parametrize("named", [65, 10_000])
+def test_a_request_that_names_more_than_64_is_refused(here: Here, named: int) -> None:
+    names = [f"p{number}" for number in range(named)]
+    refuse(here.request("carol", "r", *names), "invalid_envelope")
+
+
+@pytest.mark.rule("3.ids.proposer_key")
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("beside", [{}, {"more": 1}])
+def test_a_proposal_does_not_say_whose_it_is(
+    here: Here, wrapped: bool, beside: dict[str, Any]
+) -> None:
+    call = {
+        "method": "tools/call",
+        "params": {**WRITE, "_meta": {"dev.meup/proposer": "alice"}},
+    }
+    payload = {"proposal": call, **beside} if wrapped else {**call, **beside}
+    error = refuse(here.say("bob", "mcp/proposal", payload), "reserved_key")
+    assert error["key"] == "dev.meup/proposer"
+    arguments = {"_meta": {"dev.meup/proposer": "alice"}}
+    payload = {"method": "tools/call", "params": {"name": "write", "arguments": arguments}}
+    accept(here.say("bob", "mcp/proposal", payload))
+    accept(here.request("carol", "r", proposer="alice"))
+
+
+def test_refusals_are_json_that_quotes_the_id(here: Here) -> None:
+    accept(here.propose("alice", "p"))
+    decision = here.propose("bob", "p")
+    assert json.dumps(refuse(decision, "id_in_use")["message"]).isascii()
