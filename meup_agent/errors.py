@@ -365,11 +365,11 @@ class SessionEnded(ConnectionFailed):
 
 
 class TokenRefused(SessionEnded):
-    """The gateway does not know the token (401, 403, 4401)."""
+    """The gateway does not know the token (401, 4401), or refuses it with a reason (403)."""
 
 
 class NoSuchSpace(SessionEnded):
-    """The gateway has no such space (404, 4404)."""
+    """The gateway has no such space (404, 4404), or no gateway is at the path (404)."""
 
 
 class Kicked(SessionEnded):

@@ -241,7 +241,7 @@ class _Diagnosis:
         )
 
     async def _refused(self, code: int, shown: str, body: str) -> NoReturn:
-        name, said, advice = refusal(code)
+        name, said, advice = refusal(code, body)
         # A sentence tells something; a page of a web server does not.
         words = "" if body.startswith("<") or "\\n" in body else visible(body, 120)
         if code < FIRST_CLOSE_CODE and name != "handshake":

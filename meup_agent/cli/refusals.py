@@ -27,8 +27,26 @@ _REFUSALS: Final[dict[int, tuple[str, str, str]]] = {
 """By HTTP status or close code (PROTOCOL 3): the check that fails, what happened, what to do."""
 
 
-def refusal(code: int) -> tuple[str, str, str]:
-    """The check that fails by a status or a close code, what happened, and what to do."""
+_FORBIDDEN: Final = 403
+
+_NO_REASON: Final = (
+    "handshake",
+    "no gateway is at this path, or something in front of it refuses the token",
+    "check the path in the address, which for a mounted gateway begins with the path of its mount;"
+    " then the token",
+)
+"""For 403 without a reason: an ASGI server answers so where nothing is at a path."""
+
+
+def refusal(code: int, reason: str) -> tuple[str, str, str]:
+    """The check that fails by a status or a close code, what happened, and what to do.
+
+    Args:
+        code: The status or close code.
+        reason: The words that came with it.
+    """
+    if code == _FORBIDDEN and not reason:
+        return _NO_REASON
     found = _REFUSALS.get(code)
     if found is not None:
         return found

@@ -191,8 +191,16 @@ class Link:
             if callable(self._token) and not self._token_refused:
                 self._token_refused = True
                 return
+            if code == _FORBIDDEN and not said:
+                # An ASGI server answers so where its application has nothing at the path; gateways
+                # that refuse a token give a reason.
+                raise SessionEnded(
+                    f"the server at {self._where} refused the connection with status 403 and no"
+                    " reason: no gateway is at this path, or something in front of it refuses the"
+                    " token; check the path in MEUP_URL, then MEUP_TOKEN"
+                ) from error
             # A gateway of ours says it of somebody who was removed, whose token is right.
-            advice = "" if code == _FORBIDDEN and said else "; check MEUP_TOKEN"
+            advice = "" if code == _FORBIDDEN else "; check MEUP_TOKEN"
             raise TokenRefused(
                 f"the gateway {self._where} refused the token{because}{advice}"
             ) from error
@@ -221,7 +229,8 @@ class Link:
 _ENDS: Final[dict[int, tuple[type[SessionEnded], str]]] = {
     400: (SessionEnded, "the gateway {where} cannot speak with us"),
     4400: (SessionEnded, "the gateway {where} cannot speak with us"),
-    404: (NoSuchSpace, "the gateway {where} has no such space"),
+    # A web server says it of a path that it does not know.
+    404: (NoSuchSpace, "the gateway {where} has no such space, or no gateway is at this path"),
     4404: (NoSuchSpace, "the gateway {where} has no such space"),
     4403: (Kicked, "we were removed from the space at {where}"),
     4409: (

@@ -187,7 +187,7 @@ async def test_statuses_that_end_it_after_a_welcome(
 ) -> None:
     with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
         async with present(gate) as (_, end):
-            gate.always = HandshakeRefused(status)
+            gate.always = HandshakeRefused(status, None, "the gateway's words")
             end.drop()
             await anyio.sleep_forever()
     assert caught.group_contains(error, depth=1)
@@ -212,6 +212,15 @@ async def test_close_codes_that_end_it(gate: Gate, code: int, error: type[Sessio
             await anyio.sleep_forever()
     assert caught.group_contains(error, match="because", depth=1)
     assert len(gate.attempts) == 1
+
+
+async def test_403_without_a_reason_is_no_refused_token(gate: Gate) -> None:
+    """An ASGI server says so of a path at which there is no gateway."""
+    gate.always = HandshakeRefused(403)
+    with pytest.raises(SessionEnded, match=r"no gateway is at this path, or.*MEUP_URL") as ended:
+        async with session_at(gate):
+            pytest.fail("nobody has welcomed us")
+    assert type(ended.value) is SessionEnded
 
 
 async def sync_or_async(token: str, *, as_async: bool, asked: list[str]) -> Token:
@@ -251,12 +260,17 @@ async def test_a_refused_token_is_asked_for_once_more(gate: Gate) -> None:
 
 
 @pytest.mark.rule("3.codes.token_again")
-@pytest.mark.parametrize("status", [401, 403])
-async def test_a_token_that_is_refused_twice_ends_it(gate: Gate, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "words", "error"),
+    [(401, "", TokenRefused), (403, "the gateway's words", TokenRefused), (403, "", SessionEnded)],
+)
+async def test_a_token_that_is_refused_twice_ends_it(
+    gate: Gate, status: int, words: str, error: type[SessionEnded]
+) -> None:
     asked: list[str] = []
-    gate.always = HandshakeRefused(status)
+    gate.always = HandshakeRefused(status, None, words)
     token = await sync_or_async("token", as_async=False, asked=asked)
-    with pytest.raises(TokenRefused):
+    with pytest.raises(error):
         async with session_at(gate, token):
             pytest.fail("nobody has welcomed us")
     assert len(asked) == 2

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 from starlette.applications import Starlette
@@ -14,7 +15,7 @@ from starlette.routing import Mount
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from meup_agent import UsageError
+from meup_agent import Agent, NoSuchSpace, SessionEnded, TokenRefused, UsageError
 from meup_agent.gateway import Limits, asgi_app
 from meup_agent.gateway.embedded_config import embedded_config
 from tests.gateway.http.conftest import LIMITS, PARTICIPANTS
@@ -173,3 +174,31 @@ def test_without_its_lifespan_it_says_what_to_do() -> None:
     assert Starlette(routes=[Mount("/gateway", gateway)]).routes
     with pytest.raises(UsageError, match=r"lifespan=gateway\.lifespan"):
         _ = gateway.running
+
+
+@pytest.mark.parametrize("path", ["/ws", "/gateway", "/gatway/ws"])
+def test_a_wrong_path_is_not_reported_as_a_refused_token(place: MountedPlace, path: str) -> None:
+    url = f"{place.url.removesuffix('/gateway/ws')}{path}"
+
+    async def join() -> None:
+        async with Agent("x").join(url, space="demo", token=place.token("alice")):
+            pytest.fail("there is no gateway")
+
+    with pytest.raises(SessionEnded, match="no gateway is at this path") as ended:
+        anyio.run(join)
+    assert type(ended.value) is SessionEnded
+
+
+@pytest.mark.parametrize(
+    ("space", "token", "error"), [("demo", "wrong", TokenRefused), ("nowhere", None, NoSuchSpace)]
+)
+def test_at_the_right_path_it_is_said_what_is_wrong(
+    place: MountedPlace, space: str, token: str | None, error: type[SessionEnded]
+) -> None:
+    async def join() -> None:
+        known = place.token("alice")
+        async with Agent("x").join(place.url, space=space, token=token or known):
+            pytest.fail("nobody should be let in")
+
+    with pytest.raises(error):
+        anyio.run(join)
