@@ -206,6 +206,7 @@ def _checked(settings: Config) -> str:
     Raises:
         ConfigurationError: It would not start.
     """
+    from meup_agent.gateway.addresses import host_and_port
     from meup_agent.gateway.encryption import check_encrypted, server_context
 
     check_encrypted(settings, settings.host)
@@ -220,9 +221,9 @@ def _checked(settings: Config) -> str:
     if settings.journal.path is not None:
         _check_journal(settings.journal.path)
     secure = "" if settings.tls is None else "s"
-    lines = [f"listens at ws{secure}://{_host_and_port(settings.host, settings.port)}"]
+    lines = [f"listens at ws{secure}://{host_and_port(settings.host, settings.port)}"]
     if settings.http is not None:
-        where = _host_and_port(settings.http.host, settings.http.port)
+        where = host_and_port(settings.http.host, settings.http.port)
         lines.append(f"listens at http{secure}://{where} for HTTP")
     where = "memory" if settings.journal.path is None else str(settings.journal.path)
     lines.append(f"keeps its journal in {where}")
@@ -251,10 +252,6 @@ def _check_journal(path: Path) -> None:
     except OSError as error:
         why = (error.strerror or "unknown reason").lower()
         raise ConfigurationError(f"journal.path: {path} cannot be looked at ({why})") from None
-
-
-def _host_and_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _serve(settings: Config, state: DevState | None) -> None:

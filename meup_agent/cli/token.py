@@ -22,7 +22,6 @@ token = typer.Typer(
     cls=Group,
     help="Make a participant's token, and the hash of it that a gateway's file can keep.\n\n"
     "Example: `meup token new` makes both.",
-    no_args_is_help=True,
     add_completion=False,
 )
 

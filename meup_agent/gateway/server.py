@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 
+from meup_agent.gateway.addresses import host_and_port, local_host
 from meup_agent.gateway.admission import BAD_REQUEST, NotAdmitted, find_place
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge import listening
@@ -94,9 +95,16 @@ class RunningGateway:
     @property
     def url(self) -> str:
         """The address for clients on this machine."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self._host, self._host)
+        return self._url(local_host(self._host))
+
+    @property
+    def listens_at(self) -> str:
+        """The address it listens at, ``0.0.0.0`` included, which nobody can dial."""
+        return self._url(self._host or "*")
+
+    def _url(self, host: str) -> str:
         scheme = "ws" if self._config.tls is None else "wss"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._port}"
+        return f"{scheme}://{host_and_port(host, self._port)}"
 
     def drop(self, participant: str) -> None:
         """Drop the socket of a participant, in whatever space it is, without a close frame."""
@@ -248,7 +256,7 @@ async def serve(
             await gateway.listen(
                 config.host if host is None else host, config.port if port is None else port
             )
-            log.info("listening at %s", gateway.url)
+            log.info("listening at %s", gateway.listens_at)
             try:
                 if config.http is not None:
                     check_encrypted(config, config.http.host)
@@ -258,8 +266,8 @@ async def serve(
                     http = HttpPort(gateway, config.http, config.tls, config.limits)
                     await http.listen()
                     gateway.http = http
-                    log.info("listening at %s for HTTP", http.url)
+                    log.info("listening at %s for HTTP", http.listens_at)
                 yield gateway
             finally:
                 await gateway.stop()
-                log.info("stopped listening at %s", gateway.url)
+                log.info("stopped listening at %s", gateway.listens_at)

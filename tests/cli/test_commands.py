@@ -56,6 +56,7 @@ def test_a_narrow_terminal_shows_options_in_full(
     [
         (("dance",), "meup: No such command 'dance'; see meup --help"),
         (("tail", "--nope"), "meup: No such option: --nope"),
+        (("token",), "meup: Missing command; see meup token --help"),
         (("run",), "meup: Missing argument 'MODULE:AGENT'; see meup run --help"),
         (("gateway", "--port", "70000"), "meup: Invalid value for '--port'"),
         (("gateway",), "meup: a gateway needs either --config FILE or --dev"),

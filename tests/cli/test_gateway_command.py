@@ -4,6 +4,7 @@ import re
 import socket
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -13,7 +14,10 @@ from meup_agent import Agent, Context
 from meup_agent.cli import exit_codes
 from meup_agent.cli.dialing import ConnectionEvent, Ended, TellingConnector
 from meup_agent.cli.program import run
+from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.server import serve
 from tests.cli.processes import INTERRUPT, PATIENCE, TERMINATE, Running, meup, running
 
 SPACE_YAML = """
@@ -66,7 +70,7 @@ def test_a_file_is_served_and_a_host_without_tls_is_warned_of(tmp_path: Path) ->
     arguments = ("gateway", "--config", "space.yaml", "--host", "0.0.0.0", "--port", "0")
     with running(*arguments, "--insecure", cwd=tmp_path) as gateway:
         gateway.until("can be read on the way\n", stream="err")
-        port = re.search(r"listening at ws://127.0.0.1:(\d+)", gateway.err)
+        port = re.search(r"listening at ws://0\.0\.0\.0:(\d+)", gateway.err)
         assert port
 
         async def join() -> None:
@@ -77,6 +81,41 @@ def test_a_file_is_served_and_a_host_without_tls_is_warned_of(tmp_path: Path) ->
         anyio.run(join)
         assert gateway.end(TERMINATE) == exit_codes.OK
     assert "meup: warning: listening at 0.0.0.0 without TLS" in gateway.err
+    assert f"stopped listening at ws://0.0.0.0:{port[1]}" in gateway.err
+
+
+@pytest.mark.parametrize(
+    ("host", "shown", "dialled"),
+    [
+        ("0.0.0.0", "0.0.0.0", "127.0.0.1"),
+        ("::", "[::]", "[::1]"),
+        ("", "*", "127.0.0.1"),
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+    ],
+)
+def test_the_log_says_where_it_listens(
+    host: str, shown: str, dialled: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = replace(
+        embedded_config("harbour", {}),
+        host=host,
+        port=0,
+        http=HttpConfig(host, 0),
+        insecure=True,
+    )
+
+    async def serve_shortly() -> None:
+        async with serve(config) as gateway:
+            assert gateway.url == f"ws://{dialled}:{gateway.port}"
+            assert gateway.http is not None
+            assert gateway.http.url == f"http://{dialled}:{gateway.http.port}"
+            assert [each.getMessage() for each in caplog.records] == [
+                f"listening at ws://{shown}:{gateway.port}",
+                f"listening at http://{shown}:{gateway.http.port} for HTTP",
+            ]
+
+    with caplog.at_level("INFO", "meup_agent.gateway"):
+        anyio.run(serve_shortly)
 
 
 def test_members_come_back_by_themselves_after_a_restart(tmp_path: Path) -> None:

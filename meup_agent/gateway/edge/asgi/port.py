@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from meup_agent.gateway.addresses import host_and_port, local_host
 from meup_agent.gateway.config import HttpConfig, Limits, TlsConfig
 from meup_agent.gateway.edge.asgi.app import http_app
 from meup_agent.gateway.edge.asgi.problems import BAD_REQUEST
@@ -73,11 +74,16 @@ class HttpPort:
     @property
     def url(self) -> str:
         """The address for clients on this machine."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(
-            self._where.host, self._where.host
-        )
+        return self._url(local_host(self._where.host))
+
+    @property
+    def listens_at(self) -> str:
+        """The address it listens at, ``0.0.0.0`` included, which nobody can dial."""
+        return self._url(self._where.host or "*")
+
+    def _url(self, host: str) -> str:
         scheme = "http" if self._tls is None else "https"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return f"{scheme}://{host_and_port(host, self.port)}"
 
     async def listen(self) -> None:
         """Begin to listen.
