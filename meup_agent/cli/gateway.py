@@ -16,6 +16,7 @@ import anyio
 import typer
 
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
+from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.logs import log_to_stderr
 from meup_agent.errors import ConfigurationError
@@ -97,7 +98,9 @@ def gateway(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Say what would be served, or what is wrong, without starting."
+            "--check",
+            help="Say what would be served, or what is wrong, without starting. It also warns of"
+            " keys in capabilities that no payload has.",
         ),
     ] = False,
 ) -> None:
@@ -208,6 +211,7 @@ def _checked(settings: Config) -> str:
     """
     from meup_agent.gateway.addresses import host_and_port
     from meup_agent.gateway.encryption import check_encrypted, server_context
+    from meup_agent.gateway.spelling import unknown_keys
 
     check_encrypted(settings, settings.host)
     if settings.http is not None:
@@ -220,6 +224,8 @@ def _checked(settings: Config) -> str:
         server_context(settings.tls)
     if settings.journal.path is not None:
         _check_journal(settings.journal.path)
+    for sentence in unknown_keys(settings):
+        sys.stderr.write(f"meup: warning: {visible(sentence, 500)}\n")
     secure = "" if settings.tls is None else "s"
     lines = [f"listens at ws{secure}://{host_and_port(settings.host, settings.port)}"]
     if settings.http is not None:

@@ -257,6 +257,27 @@ def test_check_says_what_is_wrong(tmp_path: Path, change: tuple[str, str], said:
     assert done.stderr.count("\n") == 1
 
 
+def test_check_warns_of_misspelt_keys_in_capabilities(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(
+        OURS_YAML.replace(
+            "{kind: chat}",
+            "{kind: mcp/request, payload: {methd: x, params: {nam: y}}}, {kind: chat}",
+        )
+    )
+    done = meup("gateway", "--config", "space.yaml", "--check", cwd=tmp_path)
+    assert done.returncode == exit_codes.OK
+    assert "space harbour (meup/v0.1): ann, ben" in done.stdout
+    place = "capabilities[0].payload"
+    assert done.stderr.splitlines() == [
+        f"meup: warning: space {space}: {place}.{said}"
+        for space in ("harbour, ann, ben", "quay, cat")
+        for said in (
+            "methd: mcp/request has no such key; did you mean method?",
+            "params.nam: MCP has no such key; did you mean name?",
+        )
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

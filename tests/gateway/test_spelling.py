@@ -1,0 +1,93 @@
+"""Keys in capabilities that no payload has are found, and nothing else is taken for one."""
+
+from typing import Any
+
+import pytest
+
+from meup_agent.gateway.dev import dev_config
+from meup_agent.gateway.files import load_config
+from meup_agent.gateway.spelling import UnknownKey, unknown_keys, unknown_keys_of
+from tests.programs import ROOT
+
+REQUEST = "mcp/request"
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "expected"),
+    [
+        (REQUEST, {"methd": "tools/call"}, ("payload.methd", REQUEST, "method")),
+        ("mcp.request", {"methd": "tools/call"}, ("payload.methd", REQUEST, "method")),
+        (REQUEST, {"color": 1}, ("payload.color", REQUEST, "")),
+        (REQUEST, [{"method": "ping"}, {"parms": {}}], ("payload.parms", REQUEST, "params")),
+        (
+            [REQUEST, "mcp/proposal"],
+            {"methd": "x"},
+            ("payload.methd", "mcp/proposal or mcp/request", "method"),
+        ),
+        (
+            REQUEST,
+            {"method": "tools/call", "params": {"nam": "x"}},
+            ("payload.params.nam", "tools/call", "name"),
+        ),
+        (
+            "mcp/proposal",
+            {"method": "tools/call", "params": [{"name": "x"}, {"argument": {}}]},
+            ("payload.params.argument", "tools/call", "arguments"),
+        ),
+        (
+            REQUEST,
+            {"method": "resources/read", "params": {"name": "x"}},
+            ("payload.params.name", "resources/read", ""),
+        ),
+        (REQUEST, {"params": {"nam": "x"}}, ("payload.params.nam", "MCP", "name")),
+        (
+            REQUEST,
+            {"method": "tools/*", "params": {"nme": 1}},
+            ("payload.params.nme", "MCP", "name"),
+        ),
+        ("chat", {"mesage": "*"}, ("payload.mesage", "chat", "message")),
+        (
+            "capability/grant",
+            {"recipent": "bob"},
+            ("payload.recipent", "capability/grant", "recipient"),
+        ),
+        (
+            "space/kick",
+            {"participant": "x"},
+            ("payload.participant", "space/kick", "participant_id"),
+        ),
+    ],
+)
+def test_a_misspelt_key_is_found(kind: Any, payload: Any, expected: tuple[str, str, str]) -> None:
+    assert list(unknown_keys_of({"kind": kind, "payload": payload})) == [UnknownKey(*expected)]
+
+
+@pytest.mark.parametrize(
+    "capability",
+    [
+        {"kind": REQUEST},
+        {"kind": REQUEST, "payload": {}},
+        {
+            "kind": REQUEST,
+            "payload": {"method": "tools/call", "params": {"name": "x", "_meta": {}}},
+        },
+        {"kind": REQUEST, "payload": {"method": "tools/call", "params": {"arguments": {"nam": 1}}}},
+        # Keys that are patterns themselves.
+        {"kind": REQUEST, "payload": {"**": "x", "$.params.nam": 1, "met*": 1, "m?thd": 1}},
+        # A method, a kind, a parameter of somebody's own.
+        {"kind": REQUEST, "payload": {"method": "acme/own", "params": {"nam": 1}}},
+        {"kind": REQUEST, "payload": {"params": {"colour": "red"}}},
+        {"kind": "acme/own", "payload": {"methd": 1}},
+        {"kind": "*", "payload": {"methd": 1}},
+        {"kind": "mcp/proposal", "payload": {"proposal": {"methd": 1}}},
+        {"kind": "chat", "payload": {"text": "*", "format": "plain"}},
+    ],
+)
+def test_nothing_else_is_taken_for_one(capability: dict[str, Any]) -> None:
+    assert list(unknown_keys_of(capability)) == []
+
+
+def test_the_files_that_are_shown_have_none() -> None:
+    assert unknown_keys(dev_config()) == []
+    for name in ("space.yaml", "existing_space.yaml"):
+        assert unknown_keys(load_config(ROOT / "examples" / name)) == []
