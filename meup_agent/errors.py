@@ -9,6 +9,7 @@ Whose fault it was decides the branch::
     │   ├── InvalidPattern            a capability pattern that does not compile
     │   ├── NotExpressible            what a dialect or JSON has no words for
     │   ├── IllegalStep               a step that a lifecycle table does not have
+    │   ├── ObservingOnly             a verb in a space that is only observed
     │   ├── AlreadyInProgress         somebody else's fulfillment is on its way
     │   ├── AlreadyDecided            the proposal is no longer pending
     │   └── AmbiguousProposal         several proposers used the id
@@ -34,6 +35,7 @@ Whose fault it was decides the branch::
         │   ├── NoSuchSpace
         │   ├── Kicked
         │   ├── TakenOver
+        │   ├── CannotObserve
         │   └── WrongParticipant
         ├── NotSent                   certainly not sent
         └── OutcomeUnknown            sent; whether it was carried out is not known
@@ -95,6 +97,10 @@ class NotExpressible(UsageError, ValueError):
 
 class IllegalStep(UsageError):
     """A lifecycle table has no such step; nothing was changed."""
+
+
+class ObservingOnly(UsageError):
+    """The space was joined with ``observe=True``, and observers say nothing."""
 
 
 class AlreadyInProgress(UsageError):
@@ -378,6 +384,10 @@ class Kicked(SessionEnded):
 
 class TakenOver(SessionEnded):
     """A newer connection of the same participant took over (4409)."""
+
+
+class CannotObserve(SessionEnded):
+    """The gateway knows no observers: joining would take the participant's connection over."""
 
 
 class WrongParticipant(SessionEnded):

@@ -284,6 +284,18 @@ GATEWAY: Final = {
     "3.guesses": "an address that sent too many wrong tokens is refused for a while",
 }
 
+OBSERVING: Final = {
+    "3.observe.takes_no_part": "an observer starts and answers nothing; its agent runs undisturbed",
+    "3.observe.not_present": "an observer is present to nobody, and nobody waits for it",
+    "3.observe.says_nothing": "whatever an observer sends is refused to it alone",
+    "3.observe.private": "an observer hears nothing that is for others alone",
+    "3.observe.limit": "a participant has a bounded number of observers, side by side",
+    "3.observe.ends": "an observer ends with its participant's removal, or its token's",
+    "3.observe.resume": "an observer reads what it missed, as a member does",
+    "3.observe.header": "the header is 1 or refused, and counts in the handshake alone",
+    "3.observe.no_echo": "without the echo an observer sends no join frame, unless told to",
+}
+
 MANAGING: Final = {
     "3.manage.grant": "a grant takes effect at once; its recipient is told by a second welcome",
     "3.manage.lacking": "nobody grants what they lack",
@@ -316,6 +328,7 @@ REQUIREMENTS: Final = (
     LIFECYCLE
     | IDS
     | GATEWAY
+    | OBSERVING
     | MANAGING
     | WHO_MAY
     | REQUEST_TABLE

@@ -18,7 +18,7 @@ from meup_agent.agent.runner import Runner
 from meup_agent.agent.script import Backend, run_script
 from meup_agent.agent.tasks import handler_tasks
 from meup_agent.client.space import Space
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, UsageError
 from meup_agent.session import Session, Settings
 from meup_agent.session.events import Observer
 from meup_agent.session.telling import check_observer, observed
@@ -102,6 +102,8 @@ class Agent(Decorators):
         settings: Settings | None = None,
         grace: float = GRACE,
         hurry: anyio.Event | None = None,
+        observe: bool = False,
+        take_over: bool = False,
     ) -> AsyncGenerator[Space]:
         """Be in a space for the length of a block; asyncio or trio.
 
@@ -121,12 +123,21 @@ class Agent(Decorators):
             settings: Backoff, limits, dialect, and how long to wait for the first welcome.
             grace: Seconds that running handlers get at the end.
             hurry: When it is set, the grace is over at once.
+            observe: Only look on: hear what everybody hears, start no handler, answer and say
+                nothing, and not be present. An agent that runs with the same token stays connected.
+            take_over: With ``observe``, join also a gateway that knows no observers, as a member
+                who says nothing; there it takes over the connection of an agent that runs with the
+                same token.
 
         Raises:
             ConfigurationError: Address, space or token is missing or malformed.
+            UsageError: ``take_over`` was given without ``observe``.
+            CannotObserve: The gateway knows no observers, and ``take_over`` was not given.
             CannotConnect: No gateway welcomed us in time.
             SessionEnded: The gateway refused us, or will not have us back. It also ends the block.
         """
+        if take_over and not observe:
+            raise UsageError("take_over says how to observe; pass observe=True with it")
         connector, where, space, token, participant = _where_to(url, space, token, participant)
         self._registry.freeze()
         async with (
@@ -144,6 +155,8 @@ class Agent(Decorators):
                 participant=participant,
                 name=self.name,
                 events=events,
+                observe=observe,
+                take_over=take_over,
             )
             joined = Space(session)
             runner.attach(session, joined)

@@ -187,6 +187,8 @@ class _Diagnosis:
             participant=where.participant,
             settings=settings,
             grace=0.0,
+            observe=True,
+            take_over=True,
         )
         try:
             with anyio.CancelScope() as waiting:
@@ -258,9 +260,7 @@ class _Diagnosis:
         report.guarantees = space.guarantees
         report.said_guarantees = WELCOME_KEY in welcome.payload_object
         report.participants = tuple(each.id for each in space.participants)
-        report.capabilities = next(
-            (each.capabilities for each in space.participants if each.id == space.me), ()
-        )
+        report.capabilities = space.capabilities
         report.abilities = abilities_by(report.capabilities)
         me = visible(space.me, 64)
         if space.guarantees.identity_checked:

@@ -87,9 +87,10 @@ def doctor(
     """Check the way to a space, step by step, and say what is wrong and what to do.
 
     From the address over name, port, TLS, handshake and token to what one may do there, and what
-    approvals are worth at that gateway. `--timeout` is for each step. It joins the space for a
-    moment: a program that is connected with the same token is taken over by that, and ends; so give
-    it a token of its own. The exit code is 0 if all is good, 3 if there is no connection, else 1.
+    approvals are worth at that gateway. `--timeout` is for each step. It only looks on, and a
+    program that is connected with the same token is not disturbed. A gateway that knows no
+    observers it joins for a moment, and takes that program's connection over: there, give it a
+    token of its own. The exit code is 0 if all is good, 3 if there is no connection, else 1.
 
     Example: `MEUP_TOKEN=… meup doctor ws://localhost:8420 --space demo`
     """

@@ -64,6 +64,15 @@ To = Annotated[
     ),
 ]
 
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Where the gateway knows no observers, join all the same: an agent that runs with this"
+        " token loses its connection.",
+    ),
+]
+
 WELCOME_SECONDS: Final = 10.0
 """How long a command waits for its welcome."""
 

@@ -27,7 +27,7 @@ from meup_agent.cli.failures import Failure
 from meup_agent.cli.filters import Chain, Filter, misspelt
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.notes import Notes
-from meup_agent.cli.options import NoColour
+from meup_agent.cli.options import NoColour, TakeOver
 from meup_agent.cli.output import Output, OutputClosed
 from meup_agent.cli.signals import STOPPING, exit_code, tell_signals
 from meup_agent.cli.wording import MAX_NAME
@@ -89,6 +89,7 @@ def tail(
             " response, and what is said about it. The id as on the left, or more of it.",
         ),
     ] = None,
+    take_over: TakeOver = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Each envelope as one line of JSON, as it came.")
     ] = False,
@@ -97,8 +98,8 @@ def tail(
     """Show a space as a live timeline, until Ctrl-C.
 
     The ids on the left belong together: a proposal, the request that fulfills it and the response
-    begin with the same one. It needs a token of its own, for example the observer's; it takes no
-    part in the space.
+    begin with the same one. It only looks on: any participant's token will do, and an agent that
+    runs with it is not disturbed.
 
     Example: `MEUP_TOKEN=… meup tail --url ws://localhost:8420 --space demo`
 
@@ -112,7 +113,7 @@ def tail(
     for remark in misspelt(kind or ()):
         notes.say(remark)
     log_nothing()
-    code = anyio.run(_Tail(where, output, shown, as_json=as_json).run)
+    code = anyio.run(_Tail(where, output, shown, as_json=as_json, take_over=take_over).run)
     if code:
         raise typer.Exit(code)
 
@@ -124,8 +125,11 @@ class _Note(str):
 class _Tail:
     """One run of the command."""
 
-    def __init__(self, where: Address, output: Output, shown: Filter, *, as_json: bool) -> None:
+    def __init__(
+        self, where: Address, output: Output, shown: Filter, *, as_json: bool, take_over: bool
+    ) -> None:
         self._where = where
+        self._take_over = take_over
         self._output = output
         self._shown = shown
         self._as_json = as_json
@@ -161,6 +165,8 @@ class _Tail:
             token=self._where.token,
             participant=self._where.participant,
             grace=0.0,
+            observe=True,
+            take_over=self._take_over,
         )
         async with joining as space:
             with space.watch() as envelopes:
@@ -185,7 +191,7 @@ class _Tail:
         here = ", ".join(
             visible(participant.id, 64)
             for participant in space.participants
-            if participant.id != space.me
+            if participant.id != space.me or space.observing
         )
         where = f"{self._where.space} at {self._where.url}"
         return _Note(f"connected to {where}; here: {here or 'nobody else'}")

@@ -45,6 +45,8 @@ class Visit:
         where: Where the space is, and who we are there.
         colour: ``False``: none, also on a terminal.
         seconds: How long to wait for the welcome; ``None``: as long as it takes.
+        observe: Only look on.
+        take_over: With ``observe``, join also a gateway that knows no observers.
 
     Attributes:
         space: The space, once we have been welcomed.
@@ -57,13 +59,21 @@ class Visit:
     space: Space
 
     def __init__(
-        self, where: Address, *, colour: bool = True, seconds: float | None = WELCOME_SECONDS
+        self,
+        where: Address,
+        *,
+        colour: bool = True,
+        seconds: float | None = WELCOME_SECONDS,
+        observe: bool = False,
+        take_over: bool = False,
     ) -> None:
         self.where = where
         self.output = Output(colour=colour)
         self.notes = Notes(colour=colour)
         self.given_up = ""
         self._welcome_seconds = seconds
+        self._observe = observe
+        self._take_over = take_over
         self._acting: anyio.CancelScope | None = None
         self._signal: int | None = None
         self._done = False
@@ -102,6 +112,8 @@ class Visit:
             participant=where.participant,
             settings=settings,
             grace=0.0,
+            observe=self._observe,
+            take_over=self._take_over,
         ) as self.space:
             with anyio.CancelScope() as self._acting:
                 await act(self)

@@ -11,7 +11,7 @@ from rich.text import Text
 from meup_agent.cli.abilities import in_short
 from meup_agent.cli.connection import Participant, Space, Token, TokenFile, Url, address
 from meup_agent.cli.escape import visible
-from meup_agent.cli.options import Json, NoColour, Timeout, seconds
+from meup_agent.cli.options import Json, NoColour, TakeOver, Timeout, seconds
 from meup_agent.cli.results import as_json_line
 from meup_agent.cli.visit import Visit
 
@@ -27,6 +27,7 @@ def who(
     token_file: TokenFile = None,
     participant: Participant = None,
     timeout: Timeout = 10.0,
+    take_over: TakeOver = False,
     as_json: Json = False,
     no_colour: NoColour = False,
 ) -> None:
@@ -35,10 +36,19 @@ def who(
     What everybody may do without a capability is not listed; at this package's gateway: to answer
     what one is asked, to tell its progress, and to cancel what one has asked for.
 
+    It only looks on: any participant's token will do, and an agent that runs with it is not
+    disturbed.
+
     Example: `MEUP_TOKEN=… meup who --url ws://localhost:8420 --space demo`
     """
     where = address(url, space, token, token_file, participant)
-    visit = Visit(where, colour=not no_colour, seconds=seconds(timeout, "--timeout"))
+    visit = Visit(
+        where,
+        colour=not no_colour,
+        seconds=seconds(timeout, "--timeout"),
+        observe=True,
+        take_over=take_over,
+    )
     visit.run(_say_as_json if as_json else _show)
 
 
@@ -48,23 +58,32 @@ async def _say_as_json(visit: Visit) -> None:
         {"id": each.id, "me": each.id == space.me, "capabilities": list(each.capabilities)}
         for each in space.participants
     ]
-    document = {"space": visit.where.space, "me": space.me, "participants": participants}
+    document = {
+        "space": visit.where.space,
+        "me": space.me,
+        "capabilities": list(space.capabilities),
+        "participants": participants,
+    }
     await visit.output.write(as_json_line(document))
 
 
 async def _show(visit: Visit) -> None:
     space, console = visit.space, visit.output.console
-    present = sorted(space.participants, key=lambda each: (each.id != space.me, each.id))
-    names = {each.id: visible(each.id, MAX_NAME) for each in present}
+    capabilities = {each.id: each.capabilities for each in space.participants}
+    present = set(capabilities)
+    capabilities.setdefault(space.me, space.capabilities)
+    names = {name: visible(name, MAX_NAME) for name in capabilities}
     width = max(map(cell_len, names.values()))
     room = console.width - width - 7 if visit.output.is_terminal else None
-    for each in present:
+    for each in sorted(capabilities, key=lambda each: (each != space.me, each)):
         line = Text(no_wrap=True)
-        name = Text(names[each.id], style="bold")
+        name = Text(names[each], style="bold")
         name.align("left", width)
         line.append_text(name)
-        line.append("  you  " if each.id == space.me else " " * 7, style="green")
-        said = ", ".join(map(in_short, each.capabilities)) or "nothing but answers"
+        line.append("  you  " if each == space.me else " " * 7, style="green")
+        said = ", ".join(map(in_short, capabilities[each])) or "nothing but answers"
+        if each not in present:
+            said = f"only looking on; may: {said}"
         lines = [said] if room is None else _wrapped(said, max(room, NARROWEST))
         line.append(("\n" + " " * (width + 7)).join(lines))
         await visit.output.show(line)

@@ -47,6 +47,11 @@ class Space(Managing):
         return self._session.table.connected
 
     @property
+    def observing(self) -> bool:
+        """Whether we only look on, and are not present (PROTOCOL 3)."""
+        return self._session.table.roster.observing
+
+    @property
     def dialect(self) -> str:
         """The dialect that the gateway speaks, for example ``meup/v0.2``."""
         return self._session.dialect
@@ -58,13 +63,18 @@ class Space(Managing):
 
     @property
     def participants(self) -> tuple[Participant, ...]:
-        """Everybody who is present, we included, with what they may send."""
+        """Everybody who is present, we included unless we observe, with what they may send."""
         return self._session.table.roster.participants()
 
     @property
     def proposals(self) -> list[ProposalRecord]:
         """Every proposal seen, ours included, with its state (PROTOCOL 4.2)."""
         return self._session.table.ledger.records(self._session.now())
+
+    @property
+    def capabilities(self) -> tuple[Any, ...]:
+        """What our participant may send, as the gateway announced it; not to be changed."""
+        return self._session.table.roster.my_capabilities
 
     def may(self, kind: str, payload: Any) -> bool:
         """Whether our announced capabilities allow an envelope."""

@@ -13,7 +13,8 @@ from meup_agent.gateway.guesses import TooManyGuesses
 from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.space.managing import REMOVED
-from meup_agent.transport.base import LAST_SEEN_HEADER
+from meup_agent.protocol.space.observers import Observers, crowded
+from meup_agent.transport.base import LAST_SEEN_HEADER, OBSERVE_HEADER
 
 BAD_REQUEST: Final = 400
 TOKEN_REFUSED: Final = 401
@@ -138,6 +139,20 @@ def find_room(participant: str, members: Container[str], count: int, most: int) 
         raise NotAdmitted(OVERLOADED, f"the space is full: it takes {most} members (max_members)")
 
 
+def find_room_to_observe(participant: str, observers: Observers) -> None:
+    """Check that a participant may have one more observer.
+
+    Args:
+        participant: Whose token the observer has.
+        observers: Those of the space.
+
+    Raises:
+        NotAdmitted: It has as many as it may.
+    """
+    if observers.is_crowded(participant):
+        raise NotAdmitted(TOO_MANY, crowded(observers.limit), RETRY_AFTER)
+
+
 def dialect_named(name: str | None) -> str | None:
     """The dialect that a member asks for, by header or join frame; ``None`` if it asks for none.
 
@@ -150,6 +165,23 @@ def dialect_named(name: str | None) -> str | None:
     if dialect is None:
         raise NotAdmitted(BAD_REQUEST, f"this gateway speaks {', '.join(DIALECTS)}; speak one")
     return dialect
+
+
+def read_observe(said: str | None) -> bool:
+    """Whether a connection only looks on (PROTOCOL 3).
+
+    Args:
+        said: Its header :data:`~meup_agent.transport.base.OBSERVE_HEADER`.
+
+    Raises:
+        NotAdmitted: It is something else than ``1``: taken for a member, it would take over its
+            participant's connection.
+    """
+    if said is None:
+        return False
+    if said.strip() != "1":
+        raise NotAdmitted(BAD_REQUEST, f"{OBSERVE_HEADER} must be 1, or be left out")
+    return True
 
 
 def read_resume(asks: str | None, said: str | None) -> tuple[bool, int | None]:

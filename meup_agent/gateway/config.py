@@ -39,6 +39,7 @@ class Limits:
             Each has a read buffer, which grows to twice the largest message that it sent.
         max_spaces: Spaces of a gateway.
         max_members: Members of one space at once; more are refused with 503.
+        max_observers: Connections of one participant that look on; more are refused with 429.
         max_message_bytes: Bytes of one message; at most 4 MiB, which every reader takes.
         max_depth: Levels of arrays and objects in a message; at most 100, which every reader takes.
         max_queued_frames: Frames that wait for a member who does not keep up: some seconds of a
@@ -65,6 +66,7 @@ class Limits:
     max_connections: int = 10_000
     max_spaces: int = 1_000
     max_members: int = 1_000
+    max_observers: int = 16
     max_message_bytes: int = MAX_FRAME_BYTES
     max_depth: int = MAX_DEPTH
     max_queued_frames: int = 4_096

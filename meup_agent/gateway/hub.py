@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import anyio
 
-from meup_agent.gateway.admission import find_room
+from meup_agent.gateway.admission import find_room, find_room_to_observe
 from meup_agent.gateway.auth import Identity, new_token
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.guesses import Guesses, TokensAt
@@ -74,6 +74,7 @@ class Hub:
             withdrawals_per_second=limits.withdrawals_per_second,
             withdrawals_burst=limits.withdrawals_burst,
             max_open_proposals=limits.max_open_proposals,
+            max_observers=limits.max_observers,
         )
         self.spaces = {
             space.id: SpaceHost(
@@ -97,13 +98,20 @@ class Hub:
         """Every token, as somebody at an address may ask for them (PROTOCOL 3)."""
         return TokensAt(self._guesses, address)
 
-    def find_room(self, identity: Identity) -> None:
+    def find_room(self, identity: Identity, *, observes: bool = False) -> None:
         """Check that somebody's space has room for it.
+
+        Args:
+            identity: Who wants to come in.
+            observes: It only looks on.
 
         Raises:
             NotAdmitted: It has none.
         """
         host = self.spaces[identity.space]
+        if observes:
+            find_room_to_observe(identity.participant, host.observers)
+            return
         find_room(identity.participant, host, len(host), self._config.limits.max_members)
 
     def dialect(self, identity: Identity) -> str:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.space.host import SpaceHost
+    from meup_agent.protocol.space.listeners import Member
 
 log: Final = logging.getLogger("meup_agent.gateway")
 
@@ -15,3 +19,17 @@ def shown(text: str) -> str:
     """A stranger's text as it may stand in a log: quoted, escaped and cut."""
     cut = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
     return ascii(cut)
+
+
+def joined_from(member: Member, host: SpaceHost, where: str) -> str:
+    """The line about a connection that is about to join or to observe its space.
+
+    Args:
+        member: The connection.
+        host: The space.
+        where: Where it came from.
+    """
+    if member.observes:
+        return f"observes from {where}"
+    replaces = " in place of an older connection" if host.member(member.participant) else ""
+    return f"joined from {where}{replaces}"

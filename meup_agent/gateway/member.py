@@ -77,6 +77,7 @@ class GatewayMember:
         form: How it takes what is said.
         last_seen: The number of the last envelope that it got before; ``None``: it does not resume.
         closed: Whether it takes no more frames.
+        observes: Whether it only looks on (PROTOCOL 3).
     """
 
     def __init__(
@@ -88,7 +89,10 @@ class GatewayMember:
         turn: Turn,
         limits: Limits,
         on_closed: Callable[[GatewayMember, int], None],
+        *,
+        observes: bool = False,
     ) -> None:
+        self.observes = observes
         self.participant = participant
         self.form = form
         self.last_seen = last_seen

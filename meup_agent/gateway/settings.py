@@ -49,6 +49,7 @@ class Settings(BaseSettings):
     max_connections: int = _LIMITS.max_connections
     max_spaces: int = _LIMITS.max_spaces
     max_members: int = _LIMITS.max_members
+    max_observers: int = _LIMITS.max_observers
     max_message_bytes: int = _LIMITS.max_message_bytes
     max_depth: int = _LIMITS.max_depth
     max_queued_frames: int = _LIMITS.max_queued_frames

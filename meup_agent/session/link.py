@@ -17,6 +17,7 @@ from tenacity.wait import wait_random_exponential
 
 from meup_agent.errors import (
     CannotConnect,
+    CannotObserve,
     HandshakeRefused,
     Kicked,
     NoSuchSpace,
@@ -28,7 +29,7 @@ from meup_agent.errors import (
     printable,
 )
 from meup_agent.session.joining import Joining
-from meup_agent.transport.base import DIALECT_HEADER
+from meup_agent.transport.base import DIALECT_HEADER, OBSERVE_HEADER
 
 if TYPE_CHECKING:
     from meup_agent.session.line import Line
@@ -77,6 +78,7 @@ class Link:
         join: Makes the join frame from the token, and from whether the gateway has answered with
             its dialect.
         insist: Send it also to a gateway that has taken the token from the handshake.
+        observers_only: Leave a gateway that does not say in its handshake that we only look on.
         line: What is done with each connection.
         backoff: How long to wait in between.
         where: The gateway's address, for the log.
@@ -94,6 +96,7 @@ class Link:
         headers: dict[str, str],
         join: Callable[[str | None, bool], bytes],
         insist: bool,
+        observers_only: bool = False,
         line: Line,
         backoff: Backoff,
         where: str,
@@ -107,6 +110,7 @@ class Link:
         self._headers = headers
         self._join = join
         self._insist = insist
+        self._observers_only = observers_only
         self._line = line
         self._backoff = backoff
         self._where = where
@@ -151,6 +155,12 @@ class Link:
             headers["Authorization"] = f"Bearer {token}"
         try:
             async with self._connector(headers) as transport:
+                if (
+                    self._observers_only
+                    and OBSERVE_HEADER.lower() not in transport.response_headers
+                ):
+                    # On such a gateway a join frame would throw the participant's agent out.
+                    raise CannotObserve(_CANNOT_OBSERVE.format(where=self._where))
                 knows_us = DIALECT_HEADER.lower() in transport.response_headers
                 joining = Joining(
                     self._join(token, knows_us),
@@ -225,6 +235,12 @@ class Link:
         log.info("%s; trying again in %.2f s", error, delay)
         self._on_retry(error, delay)
 
+
+_CANNOT_OBSERVE: Final = (
+    "the gateway {where} knows no observers, and joining it would throw out the agent that runs"
+    " with this token: use the token of a participant without an agent, and --take-over"
+    " (in a program, take_over=True)"
+)
 
 _ENDS: Final[dict[int, tuple[type[SessionEnded], str]]] = {
     400: (SessionEnded, "the gateway {where} cannot speak with us"),

@@ -28,6 +28,7 @@ from meup_agent.protocol.exchange import (
     Drop,
     ExchangeTable,
     Key,
+    Mode,
     Progressed,
     ProposalKey,
     Send,
@@ -49,7 +50,12 @@ from meup_agent.session.settings import Settings
 from meup_agent.session.telling import Events
 from meup_agent.session.timer import Timer
 from meup_agent.session.watcher import Watchers
-from meup_agent.transport.base import DIALECT_HEADER, LAST_SEEN_HEADER, RESUME_HEADER
+from meup_agent.transport.base import (
+    DIALECT_HEADER,
+    LAST_SEEN_HEADER,
+    OBSERVE_HEADER,
+    RESUME_HEADER,
+)
 from meup_agent.transport.loops import Wakeup
 
 if TYPE_CHECKING:
@@ -87,6 +93,9 @@ class Session(AsyncContextManagerMixin):
         participant: Who we must be: a gateway that takes us for somebody else is left.
         name: Who we say we are where a gateway asks and ``participant`` is not given.
         events: Told of what happens.
+        observe: Only look on: hear what everybody hears, say nothing, and not be present.
+        take_over: Where the gateway knows no observers, join as a member all the same, and say
+            nothing.
     """
 
     def __init__(
@@ -101,6 +110,8 @@ class Session(AsyncContextManagerMixin):
         participant: str | None = None,
         name: str = "",
         events: Events | None = None,
+        observe: bool = False,
+        take_over: bool = False,
     ) -> None:
         self._settings = settings or Settings()
         self._handlers = handlers
@@ -116,6 +127,7 @@ class Session(AsyncContextManagerMixin):
             wants=handlers.wants,
             limits=self._settings.limits,
             wall_clock=lambda: datetime.now(UTC),
+            mode=Mode.OBSERVING if observe else Mode.PARTICIPATING,
         )
         self.outbox = Outbox()
         self.watchers: Final = Watchers()
@@ -144,7 +156,12 @@ class Session(AsyncContextManagerMixin):
         self._link = Link(
             connector,
             token=token,
-            headers={DIALECT_HEADER: self._settings.dialect, RESUME_HEADER: "1"},
+            headers={
+                DIALECT_HEADER: self._settings.dialect,
+                RESUME_HEADER: "1",
+                **({OBSERVE_HEADER: "1"} if observe else {}),
+            },
+            observers_only=observe and not take_over,
             resume=self._last_seen,
             join=lambda token, knows_us: join_frame(
                 participant or name,
@@ -378,6 +395,7 @@ class Session(AsyncContextManagerMixin):
         )
 
     def _check_present(self, kind: str) -> None:
+        self.table.check_speaks(kind)
         if self._over:
             raise NotSent(f"the {kind} was not sent: {self._over}")
 

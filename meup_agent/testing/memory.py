@@ -18,6 +18,7 @@ from meup_agent.gateway.admission import (
     dialect_named,
     enter,
     identify,
+    read_observe,
     read_resume,
     repeats_join,
 )
@@ -29,6 +30,7 @@ from meup_agent.transport.base import (
     ABNORMAL,
     DIALECT_HEADER,
     LAST_SEEN_HEADER,
+    OBSERVE_HEADER,
     RESUME_HEADER,
     TOO_BIG,
     CloseInfo,
@@ -183,6 +185,7 @@ class MemorySpace:
             resumes, last_seen = read_resume(
                 said.get(RESUME_HEADER.lower()), said.get(LAST_SEEN_HEADER.lower())
             )
+            observes = read_observe(said.get(OBSERVE_HEADER.lower()))
             if "authorization" in said:
                 token = bearer(said["authorization"])
             elif participant is not None:
@@ -191,13 +194,16 @@ class MemorySpace:
                 raise NotAdmitted(TOKEN_REFUSED, "the handshake has no Authorization header")
             identity = identify(self._hub.tokens, token)
             enter(identity, space, self._hub.spaces)
+            self._hub.find_room(identity, observes=observes)
             dialect = dialect or self._hub.dialect(identity)
         except NotAdmitted as refused:
             self.counters.not_admitted[refused.status] += 1
             raise HandshakeRefused(refused.status, body=str(refused)) from None
         host = self._hub.spaces[space]
         form = Form(dialect, resumes)
-        seat = _Seat(self, host, identity.participant, form, last_seen, self._config.limits)
+        seat = _Seat(
+            self, host, identity.participant, form, last_seen, self._config.limits, observes
+        )
         self._seats.append(seat)
         host.join(seat)
         self.settle()
@@ -215,14 +221,18 @@ class _Seat:
         form: Form,
         last_seen: int | None,
         limits: Limits,
+        observes: bool,
     ) -> None:
         self.participant = participant
+        self.observes = observes
         self.form = form
         self.last_seen = last_seen
         self.host = host
         self._space = space
         self._limits = limits
         self.response_headers = {DIALECT_HEADER.lower(): form.dialect}
+        if observes:
+            self.response_headers[OBSERVE_HEADER.lower()] = "1"
         self._closed: CloseInfo | None = None
         self._first = True
         self._unread_bytes = 0

@@ -35,6 +35,10 @@ RESUME_HEADER: Final = "MEUP-Resume"
 """In a handshake, ``1``: each envelope is to say its number, so that one can come back to it
 (PROTOCOL 6)."""
 
+OBSERVE_HEADER: Final = "MEUP-Observe"
+"""In a handshake, ``1``: the connection only looks on. A gateway that knows observers says it back;
+from any other it would be a second connection of its participant (PROTOCOL 3)."""
+
 LAST_SEEN_HEADER: Final = "Last-Event-ID"
 """In a handshake: the number of the last envelope that we got (PROTOCOL 6)."""
 

@@ -116,7 +116,7 @@ async def test_a_good_space_is_told_in_full(ours: ThreadedGateway) -> None:
     report = await look_at(ours.url, token=ours.token("ann"))
     assert report.ok
     assert report.connected
-    assert (report.me, report.participants) == ("ann", ("ann",))
+    assert (report.me, report.participants) == ("ann", ())
     assert (report.asked, report.adopted) == ("meup/v0.1", "meup/v0.1")
     assert report.guarantees == Guarantees(identity_checked=True, echo=True, resume=True)
     assert report.said_guarantees

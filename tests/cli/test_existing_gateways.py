@@ -69,7 +69,9 @@ def test_a_refusal_is_told(
 
 def test_a_timeline_shows_the_space_that_was_named(owner: ToolOwner) -> None:
     names = ("MEUP_URL", "MEUP_SPACE", "MEUP_TOKEN", "MEUP_PARTICIPANT")
-    with running("tail", variables={name: os.environ[name] for name in names}) as tail:
+    with running(
+        "tail", "--take-over", variables={name: os.environ[name] for name in names}
+    ) as tail:
         tail.until("here: owner")
         owner.send("chat", {"text": "good morning", "format": "plain"})
         tail.until("good morning")

@@ -141,7 +141,8 @@ def test_where_targets_are_hidden_it_says_what_it_does_not_see() -> None:
     gateway = ExistingGateway(MEUP_V02, tokens={"secret": "tess"})
     with gateway.in_thread() as existing:
         settings = {"MEUP_URL": existing.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": "secret"}
-        with running("tail", "--participant", "tess", variables=settings) as tail:
+        words = ("tail", "--take-over", "--participant", "tess")
+        with running(*words, variables=settings) as tail:
             tail.until("this gateway shows only what is for everybody, or for us")
             existing.forge({"id": "1", "from": "ann", "kind": "chat", "payload": {"text": "hello"}})
             line = next(each for each in tail.until("hello").splitlines() if "hello" in each)
@@ -185,15 +186,24 @@ def test_without_a_way_in_it_says_why(
     assert done.stderr.count("\n") == 1
 
 
-def test_being_taken_over_ends_it(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
-    with running("tail", variables=tail_settings) as first:
-        first.until("nobody else")
-        with running("tail", variables=tail_settings) as second:
-            second.until("nobody else")
-            assert first.end() == exit_codes.NO_CONNECTION
-    assert first.err.count("took over") == 1
-    assert "dialling again" not in first.out
-    assert "Traceback" not in first.err
+@pytest.mark.rule("3.observe.takes_no_part")
+def test_two_run_beside_the_agent_with_the_same_token(
+    gateway: ThreadedGateway, tail_settings: dict[str, str]
+) -> None:
+    settings = {**tail_settings, "MEUP_TOKEN": gateway.token("alice")}
+
+    async def speak(space: Space) -> None:
+        with running("tail", variables=settings) as one, running("tail", variables=settings) as two:
+            for tail in (one, two):
+                await anyio.to_thread.run_sync(tail.until, "here: alice")
+            await space.chat("good morning")
+            for tail in (one, two):
+                await anyio.to_thread.run_sync(tail.until, "good morning")
+                assert tail.end(INTERRUPT) == exit_codes.INTERRUPTED
+            await space.chat("still here")
+        assert one.err == two.err == ""
+
+    as_alice(gateway, speak)
 
 
 STUCK = """
@@ -218,12 +228,10 @@ def test_a_reader_that_does_not_read_does_not_make_it_deaf(
 ) -> None:
     with running("tail", command=(sys.executable, "-c", STUCK), variables=tail_settings) as tail:
 
-        async def until_it_is_in(space: Space) -> None:
-            with space.watch() as envelopes:
-                if not any(each.id == "tailer" for each in space.participants):
-                    async for envelope in envelopes:
-                        if "tailer" in str(envelope.payload):
-                            return
+        async def until_it_is_in() -> None:
+            with anyio.fail_after(PATIENCE):
+                while not gateway.counters.observed:  # noqa: ASYNC110 - nobody is told of it
+                    await anyio.sleep(0.01)
 
-        as_alice(gateway, until_it_is_in)
+        anyio.run(until_it_is_in)
         assert tail.end(TERMINATE) == exit_codes.TERMINATED

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Space
 from meup_agent.cli import exit_codes
 from meup_agent.cli.abilities import in_short
 from tests.cli.conftest import Here
@@ -16,20 +17,36 @@ def test_everybody_is_listed_and_we_come_first(stage: Stage) -> None:
     done = meup("who", variables=stage.variables("paula"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        "paula     you  mcp/proposal, chat, mcp/request tools/list, mcp/request tools/call read_*,"
-        " mcp/withdraw",
+        "paula     you  only looking on; may: mcp/proposal, chat, mcp/request tools/list,"
+        " mcp/request tools/call read_*, mcp/withdraw",
         "files          mcp/withdraw",
         "mute           mcp/withdraw",
         "reviewer       anything",
     ]
 
 
+@pytest.mark.rule("3.observe.takes_no_part")
+def test_a_running_agent_is_listed_and_not_disturbed(stage: Stage) -> None:
+    done = meup("who", variables=stage.variables("reviewer"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "reviewer  you  anything",
+        "files          mcp/withdraw",
+        "mute           mcp/withdraw",
+    ]
+
+    async def is_decided(space: Space) -> str:
+        return str(await space.call("files", "write_file", {"path": "ok", "text": "t"}))
+
+    assert "'ok' has 't'" in stage.as_somebody("paula", is_decided)
+
+
 def test_a_narrow_terminal_is_kept(here: Here) -> None:
     done = here("who", "--no-color", participant="paula", FORCE_COLOR="1", COLUMNS="50")
     lines = done.out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
     assert lines[:3] == [
-        "paula     you  mcp/proposal, chat,",
-        "               mcp/request tools/list,",
+        "paula     you  only looking on; may: mcp/proposal,",
+        "               chat, mcp/request tools/list,",
         "               mcp/request tools/call read_*,",
     ]
     assert all(len(line) <= 50 for line in lines)
@@ -41,7 +58,8 @@ def test_json_has_the_capabilities_as_they_were_announced(here: Here) -> None:
     assert (document["space"], document["me"]) == ("demo", "alice")
     people = {each["id"]: each for each in document["participants"]}
     assert people["reviewer"] == {"id": "reviewer", "me": False, "capabilities": [{"kind": "*"}]}
-    assert people["alice"]["me"] is True
+    assert "alice" not in people
+    assert document["capabilities"] == [{"kind": "*"}]
 
 
 def test_a_token_may_come_out_of_a_pipe(stage: Stage) -> None:

@@ -26,6 +26,7 @@ NO_LIMITS = {
         "admission.NO_SUCH_SPACE",
         "admission.KICKED",
         "managing.KICKED_CODE",
+        "observers.CROWDED_CODE",
     ),
     *("admission.OVERLOADED", "base.ABNORMAL", "base.INVALID", "base.TOO_BIG"),
     *("connection.NORMAL", "connection.LOST", "framing.BINARY", "framing.CONTINUATION"),

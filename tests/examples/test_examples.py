@@ -280,6 +280,17 @@ def test_observed_agent_writes_down_what_happens_to_it(gateway: ThreadedGateway)
     assert "{'started': 3, 'finished': 1, 'failed': 1, 'stopped': 1" in observed.stdout[-1]
 
 
+def test_a_space_is_looked_at_beside_the_running_agent(gateway: ThreadedGateway) -> None:
+    async def be_looked_at(space: Space) -> None:
+        with run_example(gateway, "look_on.py", "fulfiller") as looking:
+            await anyio.to_thread.run_sync(looking.wait_for, "here: fulfiller")
+            await space.chat("hello")
+            await anyio.to_thread.run_sync(looking.wait_for, "fulfiller says chat")
+        assert space.connected
+
+    in_space(gateway, "fulfiller", be_looked_at)
+
+
 def test_agents_are_tested_without_a_network() -> None:
     names = ("test_without_network.py", "test_bad_connection.py", "test_lost_connection.py")
     files = [EXAMPLES / name for name in names]

@@ -99,6 +99,7 @@ class Member(Listener):
         super().__init__(form, later)
         self.participant = participant
         self.last_seen = seen
+        self.observes = False
 
 
 class World:

@@ -175,6 +175,7 @@ class Seat:
     def __init__(self, participant: str, last_seen: int | None, dialect: str) -> None:
         self.participant = participant
         self.last_seen = last_seen
+        self.observes = False
         self.form = Form(dialect, numbered=True)
         self.wire: deque[bytes] = deque()
         self.closed: int | None = None

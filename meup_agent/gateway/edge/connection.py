@@ -24,7 +24,7 @@ from meup_agent.gateway.edge.framing import (
 from meup_agent.gateway.edge.handshake import Greeting, read_join_frame
 from meup_agent.gateway.edge.listening import address_of, peer_of
 from meup_agent.gateway.hub import Hub
-from meup_agent.gateway.logs import log, shown
+from meup_agent.gateway.logs import joined_from, log, shown
 from meup_agent.gateway.member import GatewayMember, Turn
 from meup_agent.protocol.space.listeners import Form
 
@@ -270,10 +270,10 @@ class Connection(WSListener):
             port.turn,
             port.limits,
             self._on_member_closed,
+            observes=self._greeting.observes,
         )
         host = port.hub.spaces[identity.space]
-        replaces = " in place of an older connection" if host.member(identity.participant) else ""
-        log.info("%s: joined from %s%s", self._name(), self._peer, replaces)
+        log.info("%s: %s", self._name(), joined_from(self._member, host, self._peer))
         host.join(self._member)
 
     def _late(self) -> None:

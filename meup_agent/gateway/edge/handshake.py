@@ -15,11 +15,17 @@ from meup_agent.gateway.admission import (
     identify,
     join,
     read_join,
+    read_observe,
     read_resume,
 )
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.hub import Hub
-from meup_agent.transport.base import DIALECT_HEADER, LAST_SEEN_HEADER, RESUME_HEADER
+from meup_agent.transport.base import (
+    DIALECT_HEADER,
+    LAST_SEEN_HEADER,
+    OBSERVE_HEADER,
+    RESUME_HEADER,
+)
 
 
 class Greeting(NamedTuple):
@@ -32,6 +38,7 @@ class Greeting(NamedTuple):
             that it gets.
         resumes: Whether it wants each envelope's number, to come back to (PROTOCOL 6).
         last_seen: The number of the last envelope that it got before.
+        observes: Whether it only looks on (PROTOCOL 3).
     """
 
     identity: Identity | None
@@ -39,6 +46,7 @@ class Greeting(NamedTuple):
     dialect: str | None
     resumes: bool = False
     last_seen: int | None = None
+    observes: bool = False
 
     @property
     def complete(self) -> bool:
@@ -49,9 +57,11 @@ class Greeting(NamedTuple):
     def answer(self) -> Mapping[str, str]:
         """The headers of our answer: the dialect, where the token was taken from the header.
 
-        Whoever does not read it sends a join frame, as gateways without this header need one.
+        Whoever does not read it sends a join frame, as gateways without this header need one. An
+        observer that does not read that it is one sends none.
         """
-        return {DIALECT_HEADER: self.dialect} if self.complete and self.dialect else {}
+        known = {DIALECT_HEADER: self.dialect} if self.complete and self.dialect else {}
+        return {**known, OBSERVE_HEADER: "1"} if self.observes else known
 
 
 def read_handshake(
@@ -72,14 +82,15 @@ def read_handshake(
     dialect = dialect_named(headers.get(DIALECT_HEADER))
     authorization = headers.get("Authorization")
     resume = read_resume(headers.get(RESUME_HEADER), headers.get(LAST_SEEN_HEADER))
+    observes = read_observe(headers.get(OBSERVE_HEADER))
     identity = None
     if authorization is not None:
         identity = identify(hub.tokens_at(address), bearer(authorization))
     if identity is not None and space is not None:
         enter(identity, space, hub.spaces)
-        hub.find_room(identity)
+        hub.find_room(identity, observes=observes)
         dialect = dialect or hub.dialect(identity)
-    return Greeting(identity, space, dialect, *resume)
+    return Greeting(identity, space, dialect, *resume, observes)
 
 
 def read_join_frame(
@@ -107,7 +118,7 @@ def read_join_frame(
         space=greeting.space,
     )
     dialect = greeting.dialect or dialect_named(frame.protocol) or hub.dialect(identity)
-    hub.find_room(identity)
+    hub.find_room(identity, observes=greeting.observes)
     return identity, dialect
 
 

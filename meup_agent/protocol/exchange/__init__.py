@@ -21,6 +21,7 @@ from meup_agent.protocol.exchange.effects import (
     Work,
 )
 from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord
+from meup_agent.protocol.exchange.mode import Mode
 from meup_agent.protocol.exchange.own import Wait
 from meup_agent.protocol.exchange.reading import Gap
 from meup_agent.protocol.exchange.roster import Participant
@@ -37,6 +38,7 @@ __all__ = [
     "Gap",
     "Key",
     "Limits",
+    "Mode",
     "Participant",
     "Priority",
     "Progressed",

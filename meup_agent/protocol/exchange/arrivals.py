@@ -199,6 +199,8 @@ class Arrivals:
 
     def _standing(self, envelope: Envelope, now: float) -> None:
         """We were granted something, which we acknowledge, or it was taken away from us."""
+        if not self._situation.mode.answers:
+            return
         me, payload = self._situation.me, envelope.payload_object
         try:
             if envelope.kind == GRANT:
@@ -367,7 +369,12 @@ class Arrivals:
         taken, conflict = self._replies.relayed(envelope, now)
         if conflict is not None:
             self._incoming.notice(Role.CONFLICT, envelope, now, conflict)
-        is_ours = not self._is_own(envelope) and envelope.concerns(self._situation.me)
+        # An observer asks nothing: what is answered to its participant is for the running agent.
+        is_ours = (
+            self._situation.mode.speaks
+            and not self._is_own(envelope)
+            and envelope.concerns(self._situation.me)
+        )
         asked_beside = self._situation.voice.said_beside(envelope.correlation, now)
         # What others answer each other, or another process of ours, is nothing that we leave out.
         if not taken and is_ours and not asked_beside:

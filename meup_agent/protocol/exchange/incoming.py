@@ -77,6 +77,8 @@ class Incoming:
             now: The time.
             refusal: Why it is not carried out, where it fulfills a proposal that is decided.
         """
+        if not self._situation.mode.answers:
+            return
         if self._is_repeated(envelope, now):
             return
         handling = self._taken_up(Role.REQUEST, envelope, call)
@@ -133,6 +135,8 @@ class Incoming:
 
     def proposal(self, record: ProposalRecord, envelope: Envelope, now: float) -> None:
         """A new proposal that is broadcast or addressed to us."""
+        if not self._situation.mode.answers:
+            return
         call = payloads.read_proposal(envelope.payload)
         handling = self._taken_up(Role.PROPOSAL, envelope, call)
         handling.record = record
@@ -154,6 +158,8 @@ class Incoming:
 
     def notice(self, role: Role, envelope: Envelope, now: float, subject: Subject = None) -> None:
         """Something that a handler is told of, and nobody waits for."""
+        if not self._situation.mode.answers:
+            return
         if self._slots.is_shut or not self._situation.wants(role, envelope, None):
             return
         if role in _DROPPABLE and not self._make_room():

@@ -12,6 +12,7 @@ from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.dialects import spoken
 from meup_agent.protocol.exchange.memory import Memory
 from meup_agent.protocol.guarantees import Guarantees, is_eviction, may_evict, read_guarantees
+from meup_agent.protocol.observing import OBSERVING
 from meup_agent.protocol.payloads import as_object, objects_in
 
 MAX_PARTICIPANTS = 10_000
@@ -57,6 +58,8 @@ class Roster:
         self.my_capabilities: tuple[Any, ...] = ()
         self.guarantees = Guarantees()
         self.may_evict = False
+        self.observing = False
+        """We are not present: the gateway took us for an observer (PROTOCOL 3)."""
         self._present: dict[str, Participant] = {}
         self._announced: dict[str, Participant] | None = None
         self._left: Memory[str, float] = Memory(count=MAX_PARTICIPANTS, seconds=3600.0)
@@ -91,7 +94,9 @@ class Roster:
         self.me, self.my_capabilities = you.id, you.capabilities
         listed = [participant_of(item) for item in objects_in(payload.get("participants"))]
         self._announced = {item.id: item for item in listed[:MAX_PARTICIPANTS] if item is not None}
-        self._announced[you.id] = you
+        self.observing = payload.get(OBSERVING) is True
+        if not self.observing:
+            self._announced[you.id] = you
         if not update:
             self.welcomed_at = now
             known = spoken(dialect) or dialect
@@ -117,12 +122,13 @@ class Roster:
         event = payload.get("event")
         if participant is None or event not in ("join", "leave", UPDATE):
             return None
-        if event == UPDATE and (participant.id == self.me or participant.id not in self):
+        is_me = participant.id == self.me and not self.observing
+        if event == UPDATE and (is_me or participant.id not in self):
             return None  # a welcome of our own says what we may
         self._compiled.pop(participant.id, None)
         if event == "leave":
             # We hear it ourselves, so we are here, whatever became of an older connection of ours.
-            if participant.id == self.me:
+            if is_me:
                 return None
             if self._present.pop(participant.id, None) is not None:
                 self._left.put(participant.id, now, now)
@@ -156,12 +162,15 @@ class Roster:
 
     def may(self, participant_id: str, kind: str, payload: Any) -> bool:
         """Whether somebody's announced capabilities allow an envelope."""
-        participant = self._present.get(participant_id)
-        if participant is None:
+        if participant_id == self.me:
+            capabilities = self.my_capabilities  # an observer is not among those present
+        elif participant_id in self._present:
+            capabilities = self._present[participant_id].capabilities
+        else:
             return False
         compiled = self._compiled.get(participant_id)
         if compiled is None:
-            compiled = self._compiled[participant_id] = compile_announced(participant.capabilities)
+            compiled = self._compiled[participant_id] = compile_announced(capabilities)
         return compiled.allow(kind, payload)
 
 

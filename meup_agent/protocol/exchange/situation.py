@@ -13,6 +13,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Drop, Effect, Key, Role
 from meup_agent.protocol.exchange.ledger import Ledger
 from meup_agent.protocol.exchange.memory import Tombstones
+from meup_agent.protocol.exchange.mode import Mode
 from meup_agent.protocol.exchange.reading import Reading
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.exchange.voice import Voice
@@ -34,6 +35,7 @@ class Situation(msgspec.Struct):
         wants: Tells whether we have a handler.
         effects: What is to be done, in order.
         wall_clock: Tells the time of day in UTC.
+        mode: How much of the table is at work.
         roster: Who is present.
         ledger: The proposals seen.
         tombstones: Ends that came before what they name.
@@ -49,6 +51,7 @@ class Situation(msgspec.Struct):
     wants: Wants
     effects: list[Effect]
     wall_clock: Callable[[], datetime] | None = None
+    mode: Mode = Mode.PARTICIPATING
     roster: Roster = msgspec.field(default_factory=Roster)
     ledger: Ledger = msgspec.field(default_factory=Ledger)
     tombstones: Tombstones = msgspec.field(default_factory=Tombstones)

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from meup_agent.errors import IllegalStep
-from meup_agent.protocol import payloads
+from meup_agent.errors import IllegalStep, ObservingOnly
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.arrivals import Arrivals
 from meup_agent.protocol.exchange.effects import Effect, Key, Priority
 from meup_agent.protocol.exchange.incoming import Incoming
 from meup_agent.protocol.exchange.ledger import Ledger, ProposalKey
+from meup_agent.protocol.exchange.mode import Mode
 from meup_agent.protocol.exchange.outgoing import Outgoing
 from meup_agent.protocol.exchange.own import Exchange, Wait
 from meup_agent.protocol.exchange.roster import Roster
@@ -47,6 +48,7 @@ class ExchangeTable:
         wall_clock: Tells the time of day in UTC, for ``ts`` and for what proposers say of their
             deadlines (PROTOCOL 6); without it neither is looked at.
         ledger: Where the proposals seen are entered, where it is not to be one of the usual size.
+        mode: How much of the table is at work.
     """
 
     def __init__(
@@ -57,11 +59,12 @@ class ExchangeTable:
         limits: Limits | None = None,
         wall_clock: Callable[[], datetime] | None = None,
         ledger: Ledger | None = None,
+        mode: Mode = Mode.PARTICIPATING,
     ) -> None:
         self._effects: list[Effect] = []
         self._voice = Voice(new_id, wall_clock, self._effects)
         self._situation = Situation(
-            self._voice, wants, self._effects, wall_clock, ledger=ledger or Ledger()
+            self._voice, wants, self._effects, wall_clock, mode, ledger=ledger or Ledger()
         )
         self._outgoing = Outgoing(self._situation)
         self._incoming = Incoming(self._situation, self._outgoing, limits or Limits())
@@ -131,6 +134,18 @@ class ExchangeTable:
 
     # --- our own verbs ---
 
+    def check_speaks(self, kind: str) -> None:
+        """Check that this table's mode lets its user say something.
+
+        Raises:
+            ObservingOnly: We only look on.
+        """
+        if not self._situation.mode.speaks:
+            raise ObservingOnly(
+                f"the {kind} was not sent: this space is only observed; "
+                "join without observe=True to take part"
+            )
+
     def new_id(self) -> str:
         """An id for an envelope of ours."""
         return self._voice.new_id()
@@ -168,7 +183,9 @@ class ExchangeTable:
             AlreadyInProgress: Somebody is fulfilling that proposal already.
             AlreadyDecided: That proposal is no longer pending.
             IllegalStep: The handler has ended; what it began would outlive it.
+            ObservingOnly: We only look on.
         """
+        self.check_speaks(draft.kind)
         handler = None if parent is None else self._incoming.handling(parent)
         if parent is not None and handler is None:
             raise IllegalStep(
@@ -200,7 +217,12 @@ class ExchangeTable:
     def reject(
         self, proposal: ProposalKey, reason: str, now: float
     ) -> tuple[Envelope, list[Effect]]:
-        """Say no to somebody's proposal; the reject, and what to do."""
+        """Say no to somebody's proposal; the reject, and what to do.
+
+        Raises:
+            ObservingOnly: We only look on.
+        """
+        self.check_speaks(kinds.MCP_REJECT)
         return self._incoming.reject(proposal, reason, now), self._flush()
 
     def say(
@@ -212,7 +234,12 @@ class ExchangeTable:
         to: tuple[str, ...] = (),
         correlation: tuple[str, ...] = (),
     ) -> tuple[Envelope, list[Effect]]:
-        """Send something that begins no exchange: chat, progress, any other kind."""
+        """Send something that begins no exchange: chat, progress, any other kind.
+
+        Raises:
+            ObservingOnly: We only look on.
+        """
+        self.check_speaks(kind)
         said = self._voice.say(
             kind, payload, now=now, priority=Priority.TALK, to=to, correlation=correlation
         )

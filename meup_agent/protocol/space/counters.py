@@ -24,6 +24,7 @@ class Counters:
             replaced an older one.
         taken_over: See ``joined``.
         left: Participants that left a space.
+        observed: Connections that began to look on; they count neither as ``joined`` nor ``left``.
         closed: Members that the gateway closed, by close code.
         not_admitted: Connections that did not get into a space, by status or close code.
     """
@@ -38,6 +39,7 @@ class Counters:
     joined: int = 0
     taken_over: int = 0
     left: int = 0
+    observed: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
     closed: Counter[int] = field(default_factory=Counter[int])
     not_admitted: Counter[int] = field(default_factory=Counter[int])

@@ -37,6 +37,12 @@ from meup_agent.protocol.space.doors import NO_DOORS, Doors
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.listeners import Listener, Member
 from meup_agent.protocol.space.managing import KICKED_CODE, REMOVED
+from meup_agent.protocol.space.observers import (
+    CROWDED_CODE,
+    Observers,
+    crowded,
+    refuse_observer,
+)
 from meup_agent.protocol.space.open import OPEN_SECONDS
 from meup_agent.protocol.space.rates import Allowance, OverPace, Pace, Told
 from meup_agent.protocol.space.recent import Recent
@@ -102,8 +108,12 @@ class SpaceHost:
             address=self._doors.address,
         )
         self._pace = Pace(self._allowance)
+        # Its own, so that what observers send in vain slows down nobody's agent.
+        self._observers_pace = Pace(self._allowance)
         self._told = Told()
         self._members: dict[str, Member] = {}
+        self.observers: Final = Observers(self._allowance.max_observers)
+        """Whoever looks on, and is no member."""
         self.audience = Audience(name, journal, counters)
         """Whoever hears what is said here."""
         self._recent = Recent()
@@ -155,11 +165,15 @@ class SpaceHost:
     def join(self, member: Member) -> None:
         """Take a member in; an older connection of the same participant is closed with 4409.
 
-        Whoever was removed since it was let in at the door is closed with 4403 instead.
+        Whoever was removed since it was let in at the door is closed with 4403 instead. An
+        observer replaces nobody, and nobody is told of it.
         """
         participant = member.participant
         if self.is_kicked(participant):
             member.close(KICKED_CODE, REMOVED)
+            return
+        if member.observes:
+            self._observe(member)
             return
         older = self._members.get(participant)
         self._members[participant] = member
@@ -176,6 +190,9 @@ class SpaceHost:
 
     def leave(self, member: Member) -> None:
         """Take a member out; one that was taken over, or has left, changes nothing."""
+        if self.observers.remove(member):
+            self.audience.remove(member)
+            return
         if self._members.get(member.participant) is not member:
             return
         del self._members[member.participant]
@@ -185,10 +202,25 @@ class SpaceHost:
 
     def close(self, code: int, reason: str) -> None:
         """Close every member; nobody is told that the others leave."""
-        everybody: tuple[Listener, ...] = (*self._members.values(), *self.audience.clear())
+        everybody: tuple[Listener, ...] = (
+            *self._members.values(),
+            *self.observers.clear(),
+            *self.audience.clear(),
+        )
         self._members = {}
         for listener in everybody:
             listener.close(code, reason)
+
+    def _observe(self, member: Member) -> None:
+        """Let a connection hear what everybody hears."""
+        if self.observers.is_crowded(member.participant):
+            member.close(CROWDED_CODE, crowded(self.observers.limit))
+            return
+        self.observers.add(member)
+        self.counters.observed += 1
+        begin = self.audience.begin(member.last_seen)
+        welcome = self._space.observe(member.participant, self._arriving(member, begin))
+        self.journal.after(partial(self._enter, member, welcome, begin))
 
     def _arriving(self, member: Member, begin: int | None) -> Arriving | None:
         if not member.form.numbered:
@@ -213,9 +245,13 @@ class SpaceHost:
             what it sends meanwhile is not lost.
         """
         participant = member.participant
-        if self._members.get(participant) is not member:
+        if not self._is_here(member):
             return 0.0
         form = member.form
+        if member.observes:
+            self.counters.frames_in += 1
+            self._refuse_to_observer(member, refuse_observer(participant, frame, form.dialect))
+            return self._observers_pace.take(participant, self._now())
         self.receive_as(participant, frame, form.dialect, repeats=form.numbered)
         over = self._pace.take(participant, self._now(), len(frame))
         if over is None:
@@ -309,7 +345,16 @@ class SpaceHost:
     def refuse_frame(self, member: Member, code: str, message: str, **details: Any) -> None:
         """Tell a member that a message was refused before it was a frame, for its size say."""
         self.counters.frames_in += 1
-        self.refuse(member.participant, refusal(member.participant, code, message, **details))
+        refused = refusal(member.participant, code, message, **details)
+        if member.observes:
+            self._refuse_to_observer(member, refused)
+        else:
+            self.refuse(member.participant, refused)
+
+    def _refuse_to_observer(self, member: Member, refused: Refused) -> None:
+        """Tell an observer, and not its participant's agent, that it was refused."""
+        self.counters.refused[refused.code] += 1
+        self.journal.after(partial(self._tell_now, member, self._stamped(refused.error)))
 
     def _carry_out(self, accepted: Accepted, answer: Answer) -> int:
         then = self.audience.deliver if answer is _ignore else partial(self._deliver_and, answer)
@@ -341,9 +386,10 @@ class SpaceHost:
             case Tell(participant, draft):
                 self._tell(participant, draft)
             case Remove(participant, code, reason):
-                member = self._members.get(participant)
-                if member is not None:
-                    self.journal.after(partial(self._remove, member, code, reason))
+                removed = (self._members.get(participant), *self.observers.of(participant))
+                for member in removed:
+                    if member is not None:
+                        self.journal.after(partial(self._remove, member, code, reason))
             case Admit(participant, token_sha256):
                 self.journal.after(partial(self._doors.admit, participant, token_sha256))
 
@@ -396,6 +442,8 @@ class SpaceHost:
             self.audience.tell(member, envelope)
 
     def _is_here(self, member: Member) -> bool:
+        if member.observes:
+            return member in self.observers
         return self._members.get(member.participant) is member
 
     def _stamped(self, draft: Envelope) -> Envelope:

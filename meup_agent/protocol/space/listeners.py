@@ -58,6 +58,11 @@ class Member(Listener, Protocol):
         """The number of the last envelope that it got before; ``None``: it does not resume."""
         ...
 
+    @property
+    def observes(self) -> bool:
+        """Whether it only looks on (PROTOCOL 3)."""
+        ...
+
 
 class Listeners:
     """Those who hear what is said, by form."""
@@ -149,4 +154,5 @@ class Listeners:
 
 
 def _name(listener: Listener) -> str | None:
-    return getattr(listener, "participant", None)
+    # An observer has its participant's name, and would stand in the way of the real member.
+    return None if getattr(listener, "observes", False) else getattr(listener, "participant", None)

@@ -39,6 +39,7 @@ class Allowance:
         withdrawals_per_second: Withdrawals in the long run; likewise, and none is refused.
         withdrawals_burst: Withdrawals at once.
         max_open_proposals: Proposals that are neither fulfilled nor withdrawn.
+        max_observers: Connections that look on.
     """
 
     max_depth: int = MAX_DEPTH
@@ -49,6 +50,7 @@ class Allowance:
     withdrawals_per_second: float = 100.0
     withdrawals_burst: float = 1_000
     max_open_proposals: int = 1_000
+    max_observers: int = 16
 
 
 class Bucket:

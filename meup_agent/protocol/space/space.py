@@ -13,6 +13,7 @@ from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.limits import MAX_DEPTH, check_depth
+from meup_agent.protocol.observing import OBSERVING
 from meup_agent.protocol.reasons import read_reason
 from meup_agent.protocol.space.arrival import Arrival, open_frame, usable_id
 from meup_agent.protocol.space.arriving import (
@@ -151,6 +152,24 @@ class Space:
                 {"event": "join", "participant": you, **announced(arriving)},
             ),
         )
+
+    def observe(self, participant: str, arriving: Arriving | None = None) -> Envelope:
+        """The draft of an observer's welcome; nobody else is told of it (PROTOCOL 3).
+
+        Its own participant is among those present if that has a connection of its own.
+
+        Args:
+            participant: Whose observer it is; must be a participant of the space.
+            arriving: What it missed, as of :meth:`join`.
+        """
+        payload = {
+            "you": described(participant, self._held[participant]),
+            "participants": [described(name, self._held[name]) for name in self._present],
+            OBSERVING: True,
+            **missed_by(arriving),
+            **said_by(OURS),
+        }
+        return said(kinds.SYSTEM_WELCOME, payload, to=participant)
 
     def _welcome(self, participant: str, **missed: Any) -> Envelope:
         """Who somebody is, what it may send, and who else is here; also when that has changed."""

@@ -19,6 +19,7 @@ class Listener:
     """A member that keeps what it gets."""
 
     last_seen: int | None = None
+    observes: bool = False
 
     def __init__(self, participant: str, pack: Callable[[bytes], bytes] = bytes) -> None:
         self.participant = participant

@@ -25,6 +25,7 @@ _ABOUT: Final = {
     "not_expressible": ("envelopes_not_expressible", "Envelopes that a dialect has no words for."),
     "joined": ("connections_joined", "Connections that joined a space."),
     "taken_over": ("connections_taken_over", "Connections that a newer one replaced."),
+    "observed": ("connections_observed", "Connections that began to look on."),
     "left": ("participants_left", "Participants that left a space."),
     "refused": ("envelopes_refused", "Envelopes that were refused, by the error's code."),
     "closed": ("connections_closed", "Members that the gateway closed, by close code."),
@@ -67,19 +68,28 @@ class Collector:
         )
         members = GaugeMetricFamily(PREFIX + "members", "Members of a space.", labels=["space"])
         queued = GaugeMetricFamily(
-            PREFIX + "queued_bytes", "Bytes that wait for members of a space.", labels=["space"]
+            PREFIX + "queued_bytes",
+            "Bytes that wait for members and observers of a space.",
+            labels=["space"],
         )
         behind = GaugeMetricFamily(
             PREFIX + "journal_behind",
             "Envelopes of a space that are on their way into the journal.",
             labels=["space"],
         )
+        observers = GaugeMetricFamily(
+            PREFIX + "observers",
+            "Connections that look on a space, and are no members of it.",
+            labels=["space"],
+        )
         for name, host in served.hub.spaces.items():
+            observers.add_metric([name], len(host.observers))
             members.add_metric([name], len(host.members))
-            waiting = sum(getattr(each, "queued_bytes", 0) for each in host.members)
+            listeners = (*host.members, *host.observers.all)
+            waiting = sum(getattr(each, "queued_bytes", 0) for each in listeners)
             queued.add_metric([name], waiting)
             behind.add_metric([name], max(0, host.journal.latest(name) - host.audience.delivered))
-        yield from (members, queued, behind)
+        yield from (members, observers, queued, behind)
 
 
 def registry(served: Served) -> CollectorRegistry:

@@ -22,7 +22,7 @@ from meup_agent.gateway.edge.asgi.outgoing import Outgoing
 from meup_agent.gateway.edge.asgi.served import Served
 from meup_agent.gateway.edge.framing import TOO_BIG
 from meup_agent.gateway.edge.handshake import Greeting, read_handshake, read_join_frame
-from meup_agent.gateway.logs import log, shown
+from meup_agent.gateway.logs import joined_from, log, shown
 from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.listeners import Form
 from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES
@@ -52,6 +52,7 @@ class SocketMember(Outgoing):
     Attributes:
         participant: Whose it is.
         last_seen: The number of the last envelope that it got before; ``None``: it does not resume.
+        observes: Whether it only looks on (PROTOCOL 3).
     """
 
     def __init__(
@@ -61,8 +62,11 @@ class SocketMember(Outgoing):
         last_seen: int | None,
         limits: Limits,
         closed: Counter[int],
+        *,
+        observes: bool = False,
     ) -> None:
         super().__init__(form, limits)
+        self.observes = observes
         self.participant = participant
         self.last_seen = last_seen
         self._closed = closed
@@ -172,11 +176,11 @@ class SocketConnection:
             greeting.last_seen,
             served.limits,
             served.hub.counters.closed,
+            observes=greeting.observes,
         )
         self._member = member
         host = served.hub.spaces[identity.space]
-        replaces = " in place of an older connection" if host.member(identity.participant) else ""
-        log.info("%s: joined from %s%s", _name(member, host), self._address, replaces)
+        log.info("%s: %s", _name(member, host), joined_from(member, host, self._address))
         host.join(member)
         return host, member
 

@@ -1,0 +1,22 @@
+"""What a session may do in its space: take part, or only look on (PROTOCOL 3)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Mode(Enum):
+    """How much of the exchange table is at work."""
+
+    PARTICIPATING = "participating"
+    OBSERVING = "observing"
+
+    @property
+    def answers(self) -> bool:
+        """Whether it starts handlers, and answers, rejects and acknowledges."""
+        return self is Mode.PARTICIPATING
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it begins exchanges of its own, and says what its user says."""
+        return self is not Mode.OBSERVING

@@ -1,0 +1,89 @@
+"""An existing gateway knows no observers: a second join throws the running agent out."""
+
+from collections.abc import Generator
+
+import anyio
+import pytest
+
+from meup_agent import Agent, CannotObserve, ObservingOnly
+from meup_agent.cli import exit_codes
+from tests.cli.processes import INTERRUPT, PATIENCE, meup, running
+from tests.existing.gateways import MEUP_V02, MEW_V04, ExistingGateway
+
+pytestmark = pytest.mark.rule("3.observe.no_echo")
+
+
+@pytest.fixture(params=[MEUP_V02, MEW_V04], ids=lambda each: each.protocol)
+def existing(request: pytest.FixtureRequest) -> Generator[ExistingGateway]:
+    gateway = ExistingGateway(
+        request.param,
+        tokens={"my-token": "reviewer"},
+        capabilities={"reviewer": [{"kind": "*"}, {"kind": "mcp/*"}]},
+        space="demo",
+    )
+    with gateway.in_thread():
+        yield gateway
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("participant", [None, "reviewer"])
+async def test_no_join_frame_is_sent_without_the_echo(
+    existing: ExistingGateway, participant: str | None
+) -> None:
+    looker = Agent("reviewer")
+    with pytest.raises(CannotObserve, match=r"knows no observers.*--take-over"):
+        async with looker.join(
+            existing.url, space="demo", token="my-token", participant=participant, observe=True
+        ):
+            pass
+    assert existing.frames == []
+
+
+@pytest.mark.anyio
+async def test_who_takes_over_joins_and_says_nothing_all_the_same(
+    existing: ExistingGateway,
+) -> None:
+    looker = Agent("reviewer")
+    async with looker.join(
+        existing.url, space="demo", token="my-token", observe=True, take_over=True
+    ) as space:
+        with anyio.fail_after(PATIENCE), space.watch() as envelopes:
+            assert (space.me, space.observing) == ("reviewer", False)
+            assert [each.id for each in space.participants] == ["reviewer"]
+            call = {"method": "tools/call", "params": {"name": "write", "arguments": {}}}
+            request = {"jsonrpc": "2.0", "id": 1, **call}
+            said = {"1": ("mcp/proposal", call), "2": ("mcp/request", request)}
+            for id, (kind, payload) in said.items():
+                frame = {"from": "ann", "to": ["reviewer"], "kind": kind, "payload": payload}
+                await anyio.to_thread.run_sync(existing.forge, {"id": id, **frame})
+            async for envelope in envelopes:
+                if envelope.id == "2":
+                    break
+            with pytest.raises(ObservingOnly):
+                await space.chat("hello")
+    [join] = existing.frames
+    assert join.frame["type"] == "join"
+
+
+@pytest.mark.parametrize("command", ["who", "tail"])
+def test_a_command_ends_with_one_sentence(existing: ExistingGateway, command: str) -> None:
+    variables = {"MEUP_URL": existing.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": "my-token"}
+    done = meup(command, "--participant", "reviewer", variables=variables)
+    assert (done.returncode, done.stdout) == (exit_codes.NO_CONNECTION, "")
+    [sentence] = done.stderr.splitlines()
+    assert sentence.startswith(f"meup: the gateway {existing.url} knows no observers")
+    assert "use the token of a participant without an agent, and --take-over" in sentence
+    assert existing.frames == []
+
+
+def test_a_command_joins_where_it_may_take_over(existing: ExistingGateway) -> None:
+    variables = {"MEUP_URL": existing.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": "my-token"}
+    words = ("--take-over", "--participant", "reviewer")
+    done = meup("who", *words, variables=variables)
+    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    assert done.stdout.startswith("reviewer  you  ")
+    assert "only looking on" not in done.stdout
+    with running("tail", *words, variables=variables) as tail:
+        tail.until("connected to demo")
+        assert tail.end(INTERRUPT) == exit_codes.INTERRUPTED
+    assert {heard.frame["type"] for heard in existing.frames} == {"join"}
