@@ -251,7 +251,8 @@ class SpaceHost:
         if member.observes:
             self.counters.frames_in += 1
             self._refuse_to_observer(member, refuse_observer(participant, frame, form.dialect))
-            return self._observers_pace.take(participant, self._now())
+            paced = self._observers_pace.take(participant, self._now(), len(frame))
+            return 0.0 if paced is None else paced.seconds
         self.receive_as(participant, frame, form.dialect, repeats=form.numbered)
         over = self._pace.take(participant, self._now(), len(frame))
         if over is None:
