@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange import Drop, Effect, ExchangeTable
+from meup_agent.protocol.exchange import Drop, Effect, ExchangeTable, ProposalKey
 from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.exchange.resolution import answered, resolve
 from meup_agent.protocol.lifecycle import ProposalState
 
 MAX_FOLLOWED: Final = 10_000
@@ -138,14 +139,14 @@ class Onlooker:
                 return self._ends(key, "cancelled", now)
             case kinds.MCP_REQUEST:
                 self._open.put(key, True, now)
-                return self._state_of(exchange, now)
+                return self._state_of(envelope, exchange, now)
             case kinds.MCP_RESPONSE:
                 ends = [self._ends((name, part), "", now) for name in envelope.to]
-                return self._state_of(exchange, now) or (ends[0] if ends else "")
+                return self._state_of(envelope, exchange, now) or (ends[0] if ends else "")
             case kinds.MCP_REJECT:
                 return _STATES[ProposalState.REJECTED]
             case kinds.MCP_PROPOSAL | kinds.MCP_WITHDRAW:
-                return self._state_of(exchange, now)
+                return self._state_of(envelope, exchange, now)
             case _:
                 return ""
 
@@ -157,8 +158,16 @@ class Onlooker:
         self._open.put(request, False, now)
         return how if was_open else TOO_LATE
 
-    def _state_of(self, exchange: str, now: float) -> str:
-        record = self._table.ledger.named((exchange,), now)
+    def _state_of(self, envelope: Envelope, exchange: str, now: float) -> str:
+        """Where the proposal stands that an envelope is about; empty if that cannot be told."""
+        ledger = self._table.ledger
+        record = ledger.get(ProposalKey(envelope.sender, exchange), now)
+        if record is None and (found := answered(envelope, ledger, now)) is not None:
+            record = found[0]
+        record = record or resolve(envelope, ledger, now).record
+        named = ledger.under(exchange, now)
+        if record is None and len(named) == 1:
+            record = named[0]
         return "" if record is None else _STATES[record.state]
 
 

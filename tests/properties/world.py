@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from meup_agent.errors import AlreadyDecided, AlreadyInProgress
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress, ParticipantGone
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
@@ -38,6 +38,7 @@ from meup_agent.protocol.exchange import (
     Wake,
     Work,
 )
+from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Ending, Fulfilled, GatewayRefused, Responded, Unknown
@@ -127,7 +128,7 @@ class Participant:
                     assert effect.key not in self.handlers, "a handler was started twice"
                     self.handlers[effect.key] = Handler(effect.work)
                     envelope = effect.work.envelope
-                    if self.table.ledger.named(envelope.correlation, self.world.now) is None:
+                    if resolve(envelope, self.table.ledger, self.world.now).record is None:
                         self.blind.add(envelope.id)
                 case Cancel():
                     ended_with += self.handlers[effect.key].awaited
@@ -264,7 +265,7 @@ class Participant:
                 idempotent=idempotent,
                 fulfills=fulfills,
             )
-        except (AlreadyInProgress, AlreadyDecided):
+        except (AlreadyInProgress, AlreadyDecided, ParticipantGone):
             return
         if fulfills is not None:
             self._check_free(fulfills, key)

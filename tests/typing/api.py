@@ -123,7 +123,7 @@ async def withdrawn(withdrawal: Withdrawal) -> None:
 
 @agent.on_conflict
 async def conflict(conflict: Conflict) -> None:
-    assert_type(conflict.outcome, Fulfilled)
+    assert_type(conflict.outcome, Fulfilled | None)
 
 
 @agent.on_chat

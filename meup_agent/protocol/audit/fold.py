@@ -18,6 +18,7 @@ from meup_agent.protocol.audit.requests import Requests
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.incoming import USED_AGAIN
 from meup_agent.protocol.exchange.ledger import ProposalKey
+from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.lifecycle import ProposalEvent
 from meup_agent.protocol.reasons import Reason, read_reason
 from meup_agent.protocol.space.journal import Entry
@@ -168,12 +169,12 @@ class Audit:
         """The proposal that a withdrawal takes back, or would."""
         proposer = payloads.on_behalf_of(withdraw.sender, withdraw.payload_object)
         own = self._kept.current(ProposalKey(proposer, name))
-        return own or self._kept.of(self._ledger.named((name,), now, to=withdraw.to))
+        named = self._ledger.under(name, now)
+        return own or (self._kept.of(named[0]) if len(named) == 1 else None)
 
     def _rejected(self, entry: Entry) -> None:
         envelope = entry.envelope
-        record = self._ledger.named(envelope.correlation, seconds(entry), to=envelope.to)
-        proposal = self._kept.of(record)
+        proposal = self._kept.of(resolve(envelope, self._ledger, seconds(entry)).record)
         why = self._onlooker.take(entry)
         if proposal is None:
             if not self._kept.was_released(*envelope.correlation):

@@ -55,6 +55,7 @@ class Kept:
         self._bytes = 0
         self._proposals: dict[int, ProposalAudit] = {}
         self._current: dict[ProposalKey, ProposalAudit] = {}
+        self._by_record: dict[int, ProposalAudit] = {}
         self._names: dict[str, list[Named]] = {}
         self._requests: dict[str, list[tuple[ProposalAudit, FulfillmentAudit]]] = {}
         # Ids, and hashes of whole proposals, each to themselves: an id may be used again.
@@ -73,8 +74,8 @@ class Kept:
 
     def of(self, record: ProposalRecord | None) -> ProposalAudit | None:
         """The proposal of one of the ledger's records."""
-        proposal = None if record is None else self._current.get(record.key)
-        return proposal if proposal is not None and proposal.record is record else None
+        # Each is kept as long as its record, so that no other record can have its number.
+        return None if record is None else self._by_record.get(id(record))
 
     def referred_to(self, envelope: Envelope) -> Named | None:
         """The envelope that one refers to: its sender's own, otherwise the latest."""
@@ -94,6 +95,7 @@ class Kept:
         first = _step(entry, What.PROPOSED, record.state)
         proposal = ProposalAudit(record, first)
         self._proposals[id(proposal)] = self._current[record.key] = proposal
+        self._by_record[id(record)] = proposal
         self._keep(proposal, first)
         self.grow(proposal, len(entry.envelope.raw_payload))
         return proposal
@@ -171,7 +173,7 @@ class Kept:
             self._forget(next(decided, None) or next(iter(found)))
 
     def _forget(self, proposal: ProposalAudit) -> None:
-        del self._proposals[id(proposal)]
+        del self._proposals[id(proposal)], self._by_record[id(proposal.record)]
         self._bytes -= proposal.size
         key = proposal.record.key
         if self._current.get(key) is proposal:

@@ -52,6 +52,8 @@ class Why(StrEnum):
     """Only somebody else may say this (PROTOCOL 5)."""
     OWN_PROPOSAL = "own_proposal"
     """Nobody rejects their own proposal: they withdraw it."""
+    AMBIGUOUS = "ambiguous"
+    """It does not tell which of several proposals it means, so it means none (PROTOCOL 4.4)."""
     REFUSED = "refused"
     """The executor did not carry it out, and says so."""
 

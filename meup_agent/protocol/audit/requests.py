@@ -18,6 +18,7 @@ from meup_agent.protocol.audit.records import (
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.ledger import Fulfillment
 from meup_agent.protocol.exchange.own import read_response
+from meup_agent.protocol.exchange.resolution import answered, refers_to, resolve
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.space.journal import Entry
 
@@ -40,10 +41,9 @@ class Requests:
         envelope = entry.envelope
         if not envelope.correlation:
             return
-        now = seconds(entry)
         self._onlooker.take(entry)
+        record = resolve(envelope, self._ledger, seconds(entry)).record
         # It is there only if it carries the proposal out.
-        record = self._ledger.named(envelope.correlation, now)
         fulfillment = None if record is None else record.fulfillment(envelope.sender, envelope.id)
         proposal = self._kept.of(record)
         if proposal is None or fulfillment is None:
@@ -71,11 +71,13 @@ class Requests:
 
     def _referred(self, entry: Entry, call: Call) -> None:
         """A request that only refers to a proposal: whoever asked for little decides nothing."""
-        record = self._ledger.named(entry.envelope.correlation, seconds(entry))
-        proposal = self._kept.of(record)
-        if proposal is not None:
-            said = f"{call.method} {call.name}".rstrip()
-            self._kept.add(proposal, entry, What.REFERRED, text=said)
+        now, said = seconds(entry), f"{call.method} {call.name}".rstrip()
+        doubt = resolve(entry.envelope, self._ledger, now).doubt
+        why = None if doubt is None else Why.AMBIGUOUS
+        for record in refers_to(entry.envelope, self._ledger, now):
+            proposal = self._kept.of(record)
+            if proposal is not None:
+                self._kept.add(proposal, entry, What.REFERRED, text=said, ignored=why)
 
     def cancelled(self, entry: Entry, call: Call) -> None:
         """A request is taken back."""
@@ -163,7 +165,7 @@ class Requests:
         self, envelope: Envelope, now: float
     ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
         """The fulfilling request that a response or progress is about."""
-        found = self._ledger.responded(envelope, now)
+        found = answered(envelope, self._ledger, now)
         proposal = None if found is None else self._kept.of(found[0])
         if found is None or proposal is None:
             return None

@@ -86,7 +86,7 @@ class Answers:
             return
         rpc_id = call.rpc_id if call.rpc_name is not None else handling.key.id
         # Of a fulfillment the proposer follows the response, too.
-        proposal = self._situation.ledger.named(handling.work.envelope.correlation, now)
+        proposal = handling.fulfills
         proposer = () if proposal is None else (proposal.key.proposer,)
         response = self._situation.voice.say(
             kinds.MCP_RESPONSE,
@@ -105,13 +105,25 @@ class Answers:
         pending = record is None or record.state.is_pending
         if handling.addressed and pending and not handling.rejected:
             handling.rejected = True
-            self.reject(handling.proposal_key, reason, now)
+            # Who has no handler to decide with may have the tool to carry it out with.
+            declined = reason != Reason.INCAPABLE
+            self.reject(handling.proposal_key, reason, now, declined=declined)
 
-    def reject(self, proposal: ProposalKey, reason: str, now: float) -> Envelope:
-        """Say no to a proposal."""
+    def reject(
+        self, proposal: ProposalKey, reason: str, now: float, *, declined: bool = True
+    ) -> Envelope:
+        """Say no to a proposal.
+
+        Args:
+            proposal: The proposal.
+            reason: The reason code.
+            now: The time.
+            declined: We do not carry it out for somebody else either (PROTOCOL 4.4).
+        """
         record = self._situation.ledger.get(proposal, now)
         if record is not None:
             record.refused = True
+            record.declined = record.declined or declined
         return self._situation.voice.say(
             kinds.MCP_REJECT,
             {"reason": reason},

@@ -6,7 +6,7 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.beside import Beside
-from meup_agent.protocol.exchange.effects import Priority, Role
+from meup_agent.protocol.exchange.effects import Conflict, Priority, Role
 from meup_agent.protocol.exchange.gateways_words import GatewaysWords
 from meup_agent.protocol.exchange.incoming import USED_AGAIN, Incoming
 from meup_agent.protocol.exchange.ledger import (
@@ -19,8 +19,14 @@ from meup_agent.protocol.exchange.memory import Memory
 from meup_agent.protocol.exchange.outgoing import Outgoing
 from meup_agent.protocol.exchange.own import read_response
 from meup_agent.protocol.exchange.replies import Replies
+from meup_agent.protocol.exchange.resolution import (
+    MAX_NAMED,
+    NONE,
+    answered,
+    executors,
+    resolve,
+)
 from meup_agent.protocol.exchange.situation import Situation
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.managing import (
     GRANT,
     GRANT_ACK,
@@ -33,9 +39,6 @@ from meup_agent.protocol.reasons import Reason, read_reason
 
 MAX_ID_CHARS = 256
 """Characters of an id or a sender's name: these are remembered, and the longest in use have 60."""
-
-MAX_NAMED = 64
-"""Correlation ids that are looked at."""
 
 GRANTED_COUNT = 1_000
 GRANTED_SECONDS = 30 * 24 * 3600.0
@@ -102,7 +105,8 @@ class Arrivals:
         if max(len(envelope.id), len(envelope.sender)) > MAX_ID_CHARS:
             self._situation.drop("name_too_long", envelope)
             return
-        if len(envelope.correlation) > MAX_NAMED:
+        # A request with more ids is refused, so it keeps them all (PROTOCOL 4.4).
+        if len(envelope.correlation) > MAX_NAMED and envelope.kind != kinds.MCP_REQUEST:
             envelope = envelope.replace(correlation=envelope.correlation[:MAX_NAMED])
         if envelope.kind.startswith("system/"):
             self._gateway.take(envelope, now, seq)
@@ -143,9 +147,9 @@ class Arrivals:
         if not self._said_here(envelope.id, now):
             self._said_elsewhere(envelope, now)
             return
-        fulfills = self._outgoing.echoed(envelope.id)
+        self._outgoing.echoed(envelope.id)
         if envelope.kind in _EXCHANGES and not self._says_nothing_to_us(envelope):
-            self._exchange(envelope, now, fulfills=fulfills)
+            self._exchange(envelope, now)
 
     def _said_here(self, envelope_id: str, now: float) -> bool:
         """Whether an envelope in our name is of this process."""
@@ -173,9 +177,7 @@ class Arrivals:
             and self._situation.me not in echo.to
         )
 
-    def _exchange(
-        self, envelope: Envelope, now: float, *, fulfills: ProposalKey | None = None
-    ) -> None:
+    def _exchange(self, envelope: Envelope, now: float) -> None:
         if not envelope.correlation and kinds.KINDS[envelope.kind].correlated:
             self._situation.drop(f"malformed_{envelope.kind.removeprefix('mcp/')}", envelope)
             return
@@ -189,13 +191,19 @@ class Arrivals:
             case kinds.MCP_RESPONSE:
                 self._response(envelope, now)
             case _:
-                call = payloads.read_call(envelope.payload)
-                if call.method == kinds.CANCELLED:
-                    self._cancel(envelope, call, now)
-                elif call.method == kinds.PROGRESS:
-                    self._replies.progress(envelope, call.params, now)
-                elif not call.is_notification:
-                    self._request(envelope, call, fulfills, now)
+                self._request_or_notification(envelope, now)
+
+    def _request_or_notification(self, envelope: Envelope, now: float) -> None:
+        call = payloads.read_call(envelope.payload)
+        if not call.is_notification:
+            self._request(envelope, call, now)
+            return
+        if len(envelope.correlation) > MAX_NAMED:
+            envelope = envelope.replace(correlation=envelope.correlation[:MAX_NAMED])
+        if call.method == kinds.CANCELLED:
+            self._cancel(envelope, call, now)
+        elif call.method == kinds.PROGRESS:
+            self._replies.progress(envelope, call.params, now)
 
     def _standing(self, envelope: Envelope, now: float) -> None:
         """We were granted something, which we acknowledge, or it was taken away from us."""
@@ -242,9 +250,18 @@ class Arrivals:
         reason = self._situation.tombstones.get("withdrawn", *key, now)
         if reason is not None:
             self._situation.ledger.withdrawn(key, reason, now)
-            self._situation.drop("withdrawn_before", envelope, expected=True)
-        elif envelope.concerns(self._situation.me):
+        self._incoming.fulfilled_early(record, now)
+        if record.copied:
+            self._copied(record, envelope, now)
+        starts_nothing = record.copied or not record.state.is_pending
+        if starts_nothing or envelope.concerns(self._situation.me):
             self._incoming.proposal(record, envelope, now)
+
+    def _copied(self, record: ProposalRecord, envelope: Envelope, now: float) -> None:
+        """Another proposer's proposal has this id: nobody may take one for the other."""
+        first = self._situation.ledger.under(record.key.id, now)[0]
+        conflict = Conflict(record.key.id, copied_by=envelope.sender, proposer=first.key.proposer)
+        self._incoming.notice(Role.CONFLICT, envelope, now, conflict, droppable=True)
 
     def _withdraw(self, envelope: Envelope, now: float) -> None:
         """Only the proposer withdraws, and only what is pending (PROTOCOL 4.1, 4.2).
@@ -261,7 +278,7 @@ class Arrivals:
                 self._situation.drop("late_withdraw", envelope, expected=True)
                 continue
             if record is None:
-                if self._situation.ledger.named((proposal_id,), now) is not None:
+                if self._situation.ledger.under(proposal_id, now):
                     self._situation.drop("withdraw_by_another", envelope)
                 # Two proposers may use the same id, and this one's proposal may be still to come.
                 self._situation.tombstones.put("withdrawn", *key, reason, now)
@@ -281,9 +298,12 @@ class Arrivals:
             self._outgoing.refused(exchange_id, {"error": reason}, now)
 
     def _reject(self, envelope: Envelope, now: float) -> None:
-        record = self._situation.ledger.named(envelope.correlation, now, to=envelope.to)
+        means = resolve(envelope, self._situation.ledger, now)
+        record = means.record
         if record is None:
-            self._situation.drop("unknown_reject", envelope, expected=True)
+            unknown = means.doubt is None
+            why = "unknown_reject" if unknown else "ambiguous_reject"
+            self._situation.drop(why, envelope, expected=unknown)
             return
         if envelope.sender == record.key.proposer:
             self._situation.drop("reject_of_own_proposal", envelope)
@@ -299,38 +319,38 @@ class Arrivals:
 
     # --- requests ---
 
-    def _request(
-        self, envelope: Envelope, call: Call, fulfills: ProposalKey | None, now: float
-    ) -> None:
-        me = self._situation.me
-        refusal = self._refusal_of_fulfillment(envelope, now)
-        record = self._situation.ledger.requested(envelope, now, fulfills=fulfills)
-        if record is not None:
+    def _request(self, envelope: Envelope, call: Call, now: float) -> None:
+        ledger = self._situation.ledger
+        means = NONE if not envelope.correlation else resolve(envelope, ledger, now)
+        record, fulfillment = means.record, None
+        if record is not None and envelope.sender != record.key.proposer:
+            fulfillment = self._fulfills(record, envelope, now)
             self._replies.rival_requested(record, now)
-            if record.key.proposer == me:
+            if record.key.proposer == self._situation.me:
                 self._replies.in_progress(record, now)
-        if me in envelope.to if self._is_own(envelope) else envelope.concerns(me):
-            self._incoming.request(envelope, call, now, refusal=refusal)
+        if self._is_for_us(envelope, record):
+            self._incoming.request(envelope, call, now, means=means, fulfillment=fulfillment)
 
-    def _refusal_of_fulfillment(self, envelope: Envelope, now: float) -> str | None:
-        """Why we, as the executor, do not carry a fulfilling request out.
+    def _fulfills(
+        self, record: ProposalRecord, envelope: Envelope, now: float
+    ) -> Fulfillment | None:
+        """The entry of a fulfilling request; another one under its id takes its place."""
+        known = record.fulfillment(envelope.sender, envelope.id)
+        if known is not None and content_of(known.envelope) == content_of(envelope):
+            return known
+        if known is not None:
+            self._situation.ledger.not_carried_out(record, known)
+        fulfillment = Fulfillment(envelope.replace(), executors(record, envelope))
+        return self._situation.ledger.requested(record, fulfillment, now)
 
-        What was withdrawn never runs, and what we run or ran for somebody else's fulfillment of
-        the same proposal is not run twice.
+    def _is_for_us(self, envelope: Envelope, record: ProposalRecord | None) -> bool:
+        """Whether we carry a request out: one that names us, or one that names nobody.
+
+        Of the latter, one that carries a proposal out begins where that says so (PROTOCOL 4.4).
         """
-        record = self._situation.ledger.carried_out_by(envelope, now)
-        if record is None or self._situation.me not in envelope.to:
-            return None
-        if record.fulfillment(envelope.sender, envelope.id) is not None:
-            return None
-        if not record.state.is_pending and record.state is not ProposalState.FULFILLED:
-            return f"proposal {record.key.id} was withdrawn"
-        for fulfillment in record.fulfillments:
-            ours = self._situation.me in fulfillment.envelope.to
-            done = fulfillment.carried_out or record.state is ProposalState.FULFILLED
-            if ours and (fulfillment.live or done):
-                return f"proposal {record.key.id} is fulfilled by {fulfillment.by!r}"
-        return None
+        me = self._situation.me
+        asked = envelope.to if record is None else executors(record, envelope)
+        return me in asked if asked or self._is_own(envelope) else True
 
     def _cancel(self, envelope: Envelope, call: Call, now: float) -> None:
         """``notifications/cancelled``: for a handler of ours, or early, or nothing to us."""
@@ -395,7 +415,7 @@ class Arrivals:
         self, envelope: Envelope, now: float
     ) -> tuple[ProposalRecord, Fulfillment] | None:
         """What a response means for a proposal: its end, unless it was not carried out."""
-        found = self._situation.ledger.responded(envelope, now)
+        found = answered(envelope, self._situation.ledger, now)
         if found is None:
             return None
         record, fulfillment = found

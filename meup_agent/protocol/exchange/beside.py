@@ -11,6 +11,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.incoming import Incoming
 from meup_agent.protocol.exchange.ledger import ProposalKey
 from meup_agent.protocol.exchange.outgoing import Outgoing
+from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.exchange.situation import Situation
 from meup_agent.protocol.reasons import Cause, cause_of_cancel, read_reason
 
@@ -42,7 +43,7 @@ class Beside:
                     cause = Cause(reason, by=envelope.sender, id=name, at=now)
                     self._outgoing.ended_beside(name, kinds.MCP_PROPOSAL, cause, now)
             case kinds.MCP_REJECT:
-                record = self._situation.ledger.named(envelope.correlation, now, to=envelope.to)
+                record = resolve(envelope, self._situation.ledger, now).record
                 if record is not None:
                     reason = read_reason(envelope.payload_object.get("reason"))
                     self._incoming.rejected_beside(record, reason, now)

@@ -95,17 +95,22 @@ class Withdrawal(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """A result came for a proposal that we had given up (PROTOCOL 4.13).
+    """A result came for a proposal that we had given up (PROTOCOL 4.13), or an id was copied.
 
     Attributes:
         proposal_id: The proposal.
-        outcome: What the late answer says.
-        after: How our own wait had ended.
+        outcome: What the late answer says; ``None``: nothing came late.
+        after: How our own wait had ended; ``None``: it is about a copied id.
+        copied_by: Who proposed something under the id of another participant's proposal; empty:
+            nobody. No handler sees that proposal, and who names the id has to say whose it means.
+        proposer: Whose proposal had the id first, where it was copied.
     """
 
     proposal_id: str
-    outcome: Fulfilled
-    after: Ending
+    outcome: Fulfilled | None = None
+    after: Ending | None = None
+    copied_by: str = ""
+    proposer: str = ""
 
 
 Subject = Rejection | Withdrawal | Conflict | Gap | Grant | Revocation | None

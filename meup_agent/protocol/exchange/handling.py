@@ -6,8 +6,14 @@ import msgspec
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Key, Role, Work
-from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord, content_of
+from meup_agent.protocol.exchange.ledger import (
+    Fulfillment,
+    ProposalKey,
+    ProposalRecord,
+    content_of,
+)
 from meup_agent.protocol.exchange.memory import Shares
+from meup_agent.protocol.exchange.resolution import Doubt
 from meup_agent.protocol.lifecycle import IncomingState
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.reasons import Cause, Link
@@ -31,6 +37,9 @@ class Handling(msgspec.Struct):
         call: The call; ``None`` for a notice.
         addressed: Whether it names us; otherwise it is for everybody.
         record: The proposal, for one.
+        fulfills: The proposal that a request carries out, as far as we know it.
+        fulfillment: That request, as the ledger has it.
+        doubt: Why it cannot be told which proposal a request carries out.
         state: Where it stands.
         cause: Why it was cancelled.
         withdrawal: Why its proposal was withdrawn while its handler ran.
@@ -38,6 +47,7 @@ class Handling(msgspec.Struct):
         answer_id: The id of our response, once there is one.
         rejected: We have rejected the proposal.
         superseded: Its sender used its id again, for something else.
+        droppable: It is left out where there is no room.
         names: A request by its envelope id, and by its JSON-RPC id where that is another
             (PROTOCOL 4.8).
     """
@@ -47,6 +57,9 @@ class Handling(msgspec.Struct):
     call: Call | None = None
     addressed: bool = True
     record: ProposalRecord | None = None
+    fulfills: ProposalRecord | None = None
+    fulfillment: Fulfillment | None = None
+    doubt: Doubt | None = None
     state: IncomingState = IncomingState.QUEUED
     cause: Cause | None = None
     withdrawal: Cause | None = None
@@ -54,6 +67,7 @@ class Handling(msgspec.Struct):
     answer_id: str | None = None
     rejected: bool = False
     superseded: bool = False
+    droppable: bool = False
     names: tuple[Name, Name | None] = (("", ""), None)
 
     def __post_init__(self) -> None:
@@ -155,9 +169,14 @@ class Requests:
         ]
 
     def others(self, name: Name) -> bool:
-        """Whether somebody else has a request open under this envelope id."""
-        sender, envelope_id = name
-        return any(id == envelope_id and by != sender for by, id in self._by_id)
+        """Whether somebody else has a request open that a cancel may call so."""
+        sender, request_id = name
+        names = (*self._by_id, *self._by_rpc_id)
+        return any(each == request_id and by != sender for by, each in names)
+
+    def open(self) -> list[Handling]:
+        """Every request that is open."""
+        return list(self._by_id.values())
 
 
 def ended_by(by: str, exchange_id: str, reason: str, text: str, now: float) -> Cause:

@@ -8,6 +8,12 @@ import msgspec
 
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
+from meup_agent.protocol.exchange.admission import (
+    Admission,
+    Denial,
+    early_fulfillment,
+    is_early,
+)
 from meup_agent.protocol.exchange.answers import Answers
 from meup_agent.protocol.exchange.effects import (
     Cancel,
@@ -19,14 +25,21 @@ from meup_agent.protocol.exchange.effects import (
     Work,
 )
 from meup_agent.protocol.exchange.handling import Handling, Requests, ended_by
-from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord, content_of
+from meup_agent.protocol.exchange.ledger import (
+    Fulfillment,
+    ProposalKey,
+    ProposalRecord,
+    content_of,
+)
 from meup_agent.protocol.exchange.outgoing import Outgoing
+from meup_agent.protocol.exchange.resolution import NONE, Resolution
 from meup_agent.protocol.exchange.situation import ABSENCE_SECONDS, Situation
 from meup_agent.protocol.exchange.slots import Limits, Slots
 from meup_agent.protocol.lifecycle import (
     IncomingAction,
     IncomingEvent,
     IncomingState,
+    ProposalEvent,
     incoming_step,
 )
 from meup_agent.protocol.payloads import Call
@@ -45,6 +58,7 @@ class Incoming:
         self._situation = situation
         self._outgoing = outgoing
         self._answers = Answers(situation)
+        self._admission = Admission(situation)
         self._slots = Slots(limits)
         self._open: dict[Key, Handling] = {}
         self._requests = Requests()
@@ -67,7 +81,13 @@ class Incoming:
     # --- arrivals ---
 
     def request(
-        self, envelope: Envelope, call: Call, now: float, *, refusal: str | None = None
+        self,
+        envelope: Envelope,
+        call: Call,
+        now: float,
+        *,
+        means: Resolution = NONE,
+        fulfillment: Fulfillment | None = None,
     ) -> None:
         """A request that concerns us.
 
@@ -75,31 +95,71 @@ class Incoming:
             envelope: The request.
             call: What it asks for.
             now: The time.
-            refusal: Why it is not carried out, where it fulfills a proposal that is decided.
+            means: The proposal that it carries out.
+            fulfillment: What the ledger has of that.
         """
         if not self._situation.mode.answers:
             return
         if self._is_repeated(envelope, now):
             return
         handling = self._taken_up(Role.REQUEST, envelope, call)
+        handling.fulfills, handling.doubt = means.record, means.doubt
+        handling.fulfillment = fulfillment
+        denial = self._admission.denial(handling, now)
+        wanted = bool(call.method) and self._situation.wants(Role.REQUEST, envelope, call)
         if self._is_cancelled_already(handling, call, now):
             self._situation.drop("cancelled_before", envelope, expected=True)
-        elif refusal is not None:
-            self._situation.drop("fulfillment_refused", envelope)
-            self._answers.exchange_error(handling, payloads.REFUSED, refusal, now)
+        elif fulfillment is not None and fulfillment.taken_up:
+            self._situation.drop("duplicate_request", envelope, expected=True)
+        elif denial is not None:
+            self._deny(handling, denial, now, answered=handling.addressed or wanted)
         elif call.rpc_id is not None and call.rpc_name is None:
             if handling.addressed:
                 self._answers.invalid(handling, "the request's JSON-RPC id is too long", now)
-        elif not call.method or not self._situation.wants(Role.REQUEST, envelope, call):
+        elif not wanted:
             if handling.addressed:
                 self._answers.unknown_method(handling, call.method, now)
         elif not self._make_room():
             self._answers.busy(handling, now)
         else:
+            self._take_up_fulfillment(handling, now)
             self._requests.add(handling)
             self._enqueue(handling, now)
             return
         self._requests.settle(handling, now)
+
+    def _deny(
+        self, handling: Handling, denial: Denial, now: float, *, answered: bool = True
+    ) -> None:
+        """Say why something starts no handler, where an answer is owed."""
+        self._situation.drop(denial.why, handling.work.envelope, expected=denial.expected)
+        if handling.fulfills is not None and handling.fulfillment is not None:
+            # Without waiting for our own words to come back, which they do not everywhere.
+            self._situation.ledger.not_carried_out(handling.fulfills, handling.fulfillment)
+        if handling.is_request and denial.answer and answered:
+            self._answers.exchange_error(handling, payloads.REFUSED, denial.answer, now)
+
+    def _take_up_fulfillment(self, handling: Handling, now: float) -> None:
+        """Remember that we carry a proposal out, also one that we have not seen."""
+        request = handling.work.envelope
+        if handling.fulfillment is None and request.correlation and handling.call is not None:
+            handling.fulfillment = early_fulfillment(request, handling.call)
+            for name in request.correlation:
+                self._situation.ledger.put_early(name, handling.fulfillment, now)
+        if handling.fulfillment is not None:
+            handling.fulfillment.taken_up = handling.fulfillment.running = True
+
+    def fulfilled_early(self, record: ProposalRecord, now: float) -> None:
+        """A proposal has come; requests that carry it out may have come before it."""
+        for item in self._situation.ledger.early(record.key.id, now):
+            if not is_early(item, record):
+                continue
+            self._situation.ledger.requested(record, item, now)
+            if item.carried_out:
+                record.step(ProposalEvent.RESPONSE, item.by)
+            for handling in self._requests.open():
+                if handling.fulfillment is item:
+                    handling.fulfills = record
 
     def _is_repeated(self, envelope: Envelope, now: float) -> bool:
         """Whether it is a request that came before: its answer is repeated, the work is not.
@@ -140,8 +200,9 @@ class Incoming:
         call = payloads.read_proposal(envelope.payload)
         handling = self._taken_up(Role.PROPOSAL, envelope, call)
         handling.record = record
-        if self._situation.is_past(call.expires_at):
-            self._situation.drop("expired_before", envelope, expected=True)
+        denial = self._admission.denial(handling, now)
+        if denial is not None:
+            self._deny(handling, denial, now)
         elif not call.method:
             self._answers.rejection(handling, Reason.INVALID, now)
         elif not self._situation.wants(Role.PROPOSAL, envelope, call):
@@ -156,17 +217,35 @@ class Incoming:
             self._proposals[record.key] = handling
             self._enqueue(handling, now)
 
-    def notice(self, role: Role, envelope: Envelope, now: float, subject: Subject = None) -> None:
-        """Something that a handler is told of, and nobody waits for."""
+    def notice(
+        self,
+        role: Role,
+        envelope: Envelope,
+        now: float,
+        subject: Subject = None,
+        *,
+        droppable: bool = False,
+    ) -> None:
+        """Something that a handler is told of, and nobody waits for.
+
+        Args:
+            role: Which handlers it is for.
+            envelope: The envelope that it is about.
+            now: The time.
+            subject: What the role adds to that.
+            droppable: It is left out where there is no room, as notices of most roles are.
+        """
         if not self._situation.mode.answers:
             return
         if self._slots.is_shut or not self._situation.wants(role, envelope, None):
             return
-        if role in _DROPPABLE and not self._make_room():
+        droppable = droppable or role in _DROPPABLE
+        if droppable and not self._make_room():
             self._situation.drop("overflow", envelope, expected=self._situation.closing)
             return
         key = Key("job", envelope.sender, f"{role}:{self._situation.voice.new_id()}")
-        self._enqueue(Handling(key, Work(role, envelope, subject)), now)
+        handling = Handling(key, Work(role, envelope, subject), droppable=droppable)
+        self._enqueue(handling, now)
 
     def _taken_up(self, role: Role, envelope: Envelope, call: Call) -> Handling:
         key = Key("in", envelope.sender, envelope.id)
@@ -191,22 +270,19 @@ class Incoming:
 
     def _enqueue(self, handling: Handling, now: float) -> None:
         self._open[handling.key] = handling
-        self._slots.add(handling.key, droppable=handling.work.role in _DROPPABLE)
+        self._slots.add(handling.key, droppable=handling.droppable)
         self._start_next(now)
 
     def _start_next(self, now: float) -> None:
         while (key := self._slots.next()) is not None:
             handling = self._open[key]
-            if self._is_expired(handling):
-                self._situation.drop("expired_in_queue", handling.work.envelope, expected=True)
-                self._forget(handling, now)
-            else:
+            # Its proposal may have been decided while it waited.
+            denial = self._admission.denial(handling, now)
+            if denial is None:
                 self._apply(handling, IncomingEvent.START, now)
-
-    def _is_expired(self, handling: Handling) -> bool:
-        """Whether a proposal waited here until its proposer gave it up (PROTOCOL 6)."""
-        call = handling.call if handling.is_proposal else None
-        return call is not None and self._situation.is_past(call.expires_at)
+            else:
+                self._deny(handling, denial, now)
+                self._forget(handling, now)
 
     # --- ends that others bring ---
 
@@ -283,7 +359,7 @@ class Incoming:
         """
         if not record.state.is_pending or self._outgoing.fulfilling(record.key):
             return
-        record.refused = True
+        record.refused = record.declined = True
         handling = self._proposals.get(record.key)
         if handling is not None and not handling.rejected:
             handling.rejected = True
@@ -400,7 +476,7 @@ class Incoming:
         self._apply(handling, IncomingEvent.RETURNED, now)
         if answer is not None:
             self._answers.result(handling, answer, now)
-            self._situation.ledger.carried_out(handling.key.sender, handling.key.id, now)
+            _carried_out(handling)
         self._close(handling, now)
 
     def raised(self, key: Key, code: int, message: str, data: object, now: float) -> None:
@@ -411,7 +487,7 @@ class Incoming:
         if self._apply(handling, IncomingEvent.RAISED, now) is IncomingAction.RESPOND_ERROR:
             if handling.is_request:
                 self._answers.failure(handling, code, message, data, now)
-                self._situation.ledger.carried_out(handling.key.sender, handling.key.id, now)
+                _carried_out(handling)
             elif handling.is_proposal and not self._fulfillment_sent(handling, now):
                 self._answers.rejection(handling, Reason.OTHER, now)
         self._close(handling, now)
@@ -477,6 +553,8 @@ class Incoming:
         self._slots.remove(key)
         if handling.is_request:
             self._requests.settle(handling, now)
+        if handling.fulfillment is not None:
+            handling.fulfillment.running = False
         if handling.record is not None:
             handling.record.holders -= 1
             if self._proposals.get(handling.record.key) is handling:
@@ -512,3 +590,9 @@ class Incoming:
         out = None if handling.record is None else handling.record.in_progress
         beside = out is not None and self._situation.voice.said_beside((out.envelope.id,), now)
         return beside or self._outgoing.has_fulfilled(handling.proposal_key, now)
+
+
+def _carried_out(handling: Handling) -> None:
+    """We have answered a request; if it fulfilled a proposal, that is done."""
+    if handling.fulfillment is not None:
+        handling.fulfillment.carried_out = True

@@ -12,13 +12,15 @@ from typing import NamedTuple
 import msgspec
 
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.memory import Memory, size_of
+from meup_agent.protocol.exchange.memory import FairMemory, Shares, size_of
 from meup_agent.protocol.lifecycle import PROPOSAL, ProposalEvent, ProposalState
 from meup_agent.protocol.outcomes import Rejected
 from meup_agent.protocol.payloads import Call, read_call, read_proposal
 
 MAX_PROPOSALS = 4096
-"""Proposals that are remembered: history for a person, and enough for everything in flight."""
+"""Proposals that are remembered: history for a person, and enough for everything in flight. The
+proposer with most of them loses the oldest first, so that nobody's flood makes a decided proposal
+of another's unknown."""
 
 MAX_PROPOSAL_BYTES = 64 * 1024 * 1024
 """Bytes of the proposals that are remembered, and of what fulfills them."""
@@ -34,6 +36,14 @@ MAX_REJECTIONS = 1024
 
 MAX_SAME_ID = 64
 """Proposals, or requests, of different senders that share one id."""
+
+MAX_EARLIER = 8
+"""Older proposals of the same proposer and id that are kept, to tell which one is meant."""
+
+EARLY_SENDERS = 256
+EARLY_A_SENDER = 1000
+EARLY_A_SENDER_BYTES = 256 * 1024
+"""Requests that we carried out and that name a proposal which we have not seen."""
 
 
 class ProposalKey(NamedTuple):
@@ -58,12 +68,18 @@ class Fulfillment(msgspec.Struct):
 
     Attributes:
         envelope: The request.
+        executors: Who is to carry it out, and may answer; empty: anybody who has the tool.
         live: Neither answered nor cancelled yet.
+        taken_up: We, as the executor, have taken it up.
+        running: A handler of ours is queued or runs for it.
         carried_out: We, as the executor, have answered it.
     """
 
     envelope: Envelope
+    executors: tuple[str, ...] = ()
     live: bool = True
+    taken_up: bool = False
+    running: bool = False
     carried_out: bool = False
 
     @property
@@ -79,7 +95,12 @@ class Fulfillment(msgspec.Struct):
 
     def may_answer(self, sender: str) -> bool:
         """Whether a response counts: the executor's, or the fulfiller's relay (PROTOCOL 5)."""
-        return not self.envelope.to or sender in self.envelope.to or sender == self.by
+        return not self.executors or sender in self.executors or sender == self.by
+
+    @property
+    def may_go(self) -> bool:
+        """Whether it can be forgotten: it ended, and we did not carry it out."""
+        return not (self.live or self.running or self.carried_out)
 
 
 class ProposalRecord(msgspec.Struct):
@@ -98,6 +119,11 @@ class ProposalRecord(msgspec.Struct):
             not forgotten.
         handled: A handler of ours has begun on it.
         refused: We have rejected it; on gateways without echoes ``rejections`` does not tell.
+        declined: We have rejected it for more than having no handler for it, so that we do not
+            carry it out either (PROTOCOL 4.4).
+        copied: Another proposer's proposal had the id already: no handler sees this one.
+        seen_at: When it came.
+        earlier: Other proposals that its proposer made under this id before, latest first.
     """
 
     key: ProposalKey
@@ -111,6 +137,10 @@ class ProposalRecord(msgspec.Struct):
     holders: int = 0
     handled: bool = False
     refused: bool = False
+    declined: bool = False
+    copied: bool = False
+    seen_at: float = 0.0
+    earlier: tuple[ProposalRecord, ...] = ()
 
     @property
     def call(self) -> Call:
@@ -175,19 +205,22 @@ class Ledger:
         seconds: float = PROPOSAL_SECONDS,
         size: int | None = MAX_PROPOSAL_BYTES,
     ) -> None:
-        self._count, self._seconds = count, seconds
-        self._records: Memory[ProposalKey, ProposalRecord] = Memory(
-            count=count, seconds=seconds, size=size, needed=lambda record: record.holders > 0
+        self._records: FairMemory[ProposalKey, ProposalRecord] = FairMemory(
+            owner=lambda key: key.proposer,
+            forgotten=self._leave_indexes,
+            count=count,
+            seconds=seconds,
+            size=size,
+            needed=lambda record: record.holders > 0,
         )
-        self._by_id = self._index()
-        self._by_request = self._index()
-
-    def _index(self) -> Memory[str, tuple[ProposalKey, ...]]:
-        return Memory(count=self._count, seconds=self._seconds, needed=self._is_held)
-
-    def _is_held(self, keys: tuple[ProposalKey, ...]) -> bool:
-        records = (self._records.peek(key) for key in keys)
-        return any(record is not None and record.holders > 0 for record in records)
+        self._by_id: dict[str, tuple[ProposalKey, ...]] = {}
+        self._by_request: dict[str, tuple[ProposalKey, ...]] = {}
+        self._early: Shares[str, Fulfillment] = Shares(
+            senders=EARLY_SENDERS,
+            count=EARLY_A_SENDER,
+            seconds=min(seconds, PROPOSAL_SECONDS),
+            size=EARLY_A_SENDER_BYTES,
+        )
 
     def add(self, envelope: Envelope, now: float, *, holders: int = 0) -> ProposalRecord:
         """Take a proposal up, in place of an older one of the same proposer and id.
@@ -195,34 +228,36 @@ class Ledger:
         One that nobody holds yet is not remembered where what is held takes all the room.
         """
         key = ProposalKey(envelope.sender, envelope.id)
-        record = ProposalRecord(key, envelope.replace(), content_of(envelope), holders=holders)
-        self._records.put(key, record, now, size=size_of(record.envelope))
-        _enter(self._by_id, envelope.id, key, now)
+        older = self._records.get(key, now)
+        others = self._by_id.get(key.id, ())
+        # Its first proposer keeps an id, also where it uses it again after somebody copied it.
+        copied = bool(others) if older is None else older.copied
+        record = ProposalRecord(
+            key,
+            envelope.replace(),
+            content_of(envelope),
+            holders=holders,
+            copied=copied,
+            seen_at=now,
+            earlier=() if older is None else (older, *older.earlier)[:MAX_EARLIER],
+        )
+        if older is not None:
+            older.earlier = ()
+            self._leave_indexes(key, older)
+        _enter(self._by_id, key.id, key)
+        generations = (record, *record.earlier)
+        size = sum(size_of(each.envelope) for each in generations)
+        self._records.put(key, record, now, size=size)
         return record
 
     def get(self, key: ProposalKey, now: float) -> ProposalRecord | None:
         """A proposal by its proposer and id."""
         return self._records.get(key, now)
 
-    def named(
-        self, ids: tuple[str, ...], now: float, *, to: tuple[str, ...] = ()
-    ) -> ProposalRecord | None:
-        """The proposal that correlation ids name; the first id that names one decides.
-
-        Args:
-            ids: The correlation of an envelope.
-            now: The time.
-            to: Whom that envelope is for. Where several proposers used the id, it tells which is
-                meant; otherwise the oldest pending one is, so nobody takes another's over.
-        """
-        for exchange_id in ids:
-            keys = self._by_id.get(exchange_id, now) or ()
-            records = [record for key in keys if (record := self._records.get(key, now))]
-            if records:
-                return max(
-                    records, key=lambda item: (item.key.proposer in to, item.state.is_pending)
-                )
-        return None
+    def under(self, exchange_id: str, now: float) -> list[ProposalRecord]:
+        """The proposals with an id, of each proposer the latest; oldest first."""
+        keys = self._by_id.get(exchange_id, ())
+        return [record for key in keys if (record := self._records.get(key, now)) is not None]
 
     def records(self, now: float) -> list[ProposalRecord]:
         """Every proposal remembered, oldest first."""
@@ -231,8 +266,10 @@ class Ledger:
     def forget(self, key: ProposalKey) -> None:
         """Forget a proposal before its time."""
         record = self._records.pop(key)
-        if record is None:
-            return
+        if record is not None:
+            self._leave_indexes(key, record)
+
+    def _leave_indexes(self, key: ProposalKey, record: ProposalRecord) -> None:
         _leave(self._by_id, key.id, key)
         for fulfillment in record.fulfillments:
             for name in fulfillment.names:
@@ -243,65 +280,54 @@ class Ledger:
         record = self._records.get(key, now)
         return record is not None and record.step(ProposalEvent.WITHDRAWAL, key.proposer, reason)
 
-    def carried_out_by(self, request: Envelope, now: float) -> ProposalRecord | None:
-        """The proposal that a request names and would carry out.
-
-        A request for anything else only refers to it: whoever may ask for little, a ``ping`` say,
-        must not decide what others proposed. A proposal in words of its own, without a method, is
-        carried out by whatever request names it.
-        """
-        record = self.named(request.correlation, now)
-        if record is None:
-            return None
-        proposed, requested = record.call, read_call(request.payload)
-        same = (proposed.method, proposed.name) == (requested.method, requested.name)
-        return record if same or not proposed.method else None
-
     def requested(
-        self, envelope: Envelope, now: float, *, fulfills: ProposalKey | None = None
-    ) -> ProposalRecord | None:
-        """A request came by; the proposal that it fulfills, if it does.
+        self, record: ProposalRecord, fulfillment: Fulfillment, now: float
+    ) -> Fulfillment | None:
+        """Enter a request that fulfills a proposal; ``None`` if there is no room for it.
 
-        It is noted for a decided proposal too: its answer may still come, as a conflict.
-
-        Args:
-            envelope: The request.
-            now: The time.
-            fulfills: The proposal, where we know it because the request is ours.
+        It is entered for a decided proposal too: its answer may still come, as a conflict. One
+        that ended without being carried out makes room.
         """
-        if fulfills is not None:
-            record = self._records.get(fulfills, now)
-        else:
-            record = self.carried_out_by(envelope, now)
-        if record is None or envelope.sender == record.key.proposer:
-            return None
-        known = record.fulfillment(envelope.sender, envelope.id) is not None
-        if not known and len(record.fulfillments) < MAX_FULFILLMENTS:
-            record.step(ProposalEvent.REQUEST, envelope.sender)
-            fulfillment = Fulfillment(envelope.replace())
-            record.fulfillments.append(fulfillment)
-            self._records.grow(record.key, size_of(fulfillment.envelope), now)
-            for name in fulfillment.names:
-                _enter(self._by_request, name, record.key, now)
-        return record
+        kept = record.fulfillments
+        if len(kept) >= MAX_FULFILLMENTS:
+            old = next((item for item in kept if item.may_go), None)
+            if old is None:
+                return None
+            kept.remove(old)
+        kept.append(fulfillment)
+        if fulfillment.live:
+            record.step(ProposalEvent.REQUEST, fulfillment.by)
+        self._records.grow(record.key, size_of(fulfillment.envelope), now)
+        for name in fulfillment.names:
+            _enter(self._by_request, name, record.key)
+        return fulfillment
+
+    def put_early(self, name: str, fulfillment: Fulfillment, now: float) -> None:
+        """Remember a request of which we know only by its word what it carries out."""
+        size = len(name) + size_of(fulfillment.envelope)
+        self._early.put(fulfillment.by, name, fulfillment, now, size=size)
+
+    def early(self, name: str, now: float) -> list[Fulfillment]:
+        """Requests that we carry out, or did, and that name what we did not know under this id."""
+        return [] if self._early.is_empty else self._early.found(name, now)
+
+    def fulfilling(self, name: str, now: float) -> list[tuple[ProposalRecord, Fulfillment]]:
+        """The requests with a name, each with the proposal that it carries out."""
+        return [
+            (record, item)
+            for key in self._by_request.get(name, ())
+            if (record := self._records.get(key, now)) is not None
+            for item in record.fulfillments
+            if name in item.names
+        ]
 
     def request_cancelled(self, sender: str, request_id: str, now: float) -> ProposalRecord | None:
         """A request was cancelled by its sender; the proposal that it was to carry out, if any."""
-        for key in self._by_request.get(request_id, now) or ():
-            record = self._records.get(key, now)
-            for item in [] if record is None else record.fulfillments:
-                if record is not None and item.by == sender and request_id in item.names:
-                    self.not_carried_out(record, item)
-                    return record
+        for record, item in self.fulfilling(request_id, now):
+            if item.by == sender:
+                self.not_carried_out(record, item)
+                return record
         return None
-
-    def carried_out(self, sender: str, request_id: str, now: float) -> None:
-        """We have answered a request; if it fulfilled a proposal, that is done."""
-        for key in self._by_request.get(request_id, now) or ():
-            record = self._records.get(key, now)
-            item = None if record is None else record.fulfillment(sender, request_id)
-            if item is not None:
-                item.carried_out = True
 
     def not_carried_out(self, record: ProposalRecord, fulfillment: Fulfillment) -> None:
         """A fulfilling request ended without being carried out: cancelled, or refused.
@@ -311,30 +337,6 @@ class Ledger:
         fulfillment.live = False
         if not any(item.live for item in record.fulfillments):
             record.step(ProposalEvent.REQUEST_CANCELLED, fulfillment.by)
-
-    def responded(
-        self, envelope: Envelope, now: float
-    ) -> tuple[ProposalRecord, Fulfillment] | None:
-        """A response (or progress) came by; the proposal that it is about, and the request.
-
-        All correlation ids are looked at, those of requests first (PROTOCOL 4.4).
-        """
-        for exchange_id in envelope.correlation:
-            found = [
-                (record, item)
-                for key in self._by_request.get(exchange_id, now) or ()
-                if (record := self._records.get(key, now)) is not None
-                for item in record.fulfillments
-                if item.envelope.id == exchange_id and item.may_answer(envelope.sender)
-            ]
-            if found:
-                return max(found, key=lambda pair: pair[1].by in envelope.to)
-        record = self.named(envelope.correlation, now, to=envelope.to)
-        if record is not None:
-            for item in record.fulfillments:
-                if item.by == envelope.sender:
-                    return record, item
-        return None
 
     def complete(self, record: ProposalRecord, fulfillment: Fulfillment, *, is_error: bool) -> bool:
         """Note the answer to a fulfilling request (PROTOCOL 4.2); whether it was carried out.
@@ -349,17 +351,16 @@ class Ledger:
         return True
 
 
-def _enter(
-    index: Memory[str, tuple[ProposalKey, ...]], name: str, key: ProposalKey, now: float
-) -> None:
-    keys = index.get(name, now) or ()
-    if key not in keys:
-        index.put(name, (*keys, key)[-MAX_SAME_ID:], now)
+def _enter(index: dict[str, tuple[ProposalKey, ...]], name: str, key: ProposalKey) -> None:
+    keys = index.get(name, ())
+    # The first ones stay, so that nobody pushes out an id by using it after its owner.
+    if key not in keys and len(keys) < MAX_SAME_ID:
+        index[name] = (*keys, key)
 
 
-def _leave(index: Memory[str, tuple[ProposalKey, ...]], name: str, key: ProposalKey) -> None:
-    others = tuple(each for each in index.peek(name) or () if each != key)
+def _leave(index: dict[str, tuple[ProposalKey, ...]], name: str, key: ProposalKey) -> None:
+    others = tuple(each for each in index.get(name, ()) if each != key)
     if others:
-        index.change(name, others)
+        index[name] = others
     else:
-        index.pop(name)
+        index.pop(name, None)

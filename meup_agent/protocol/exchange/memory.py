@@ -129,6 +129,92 @@ class Memory(Generic[K, V]):
             self._used -= size
 
 
+class FairMemory(Memory[K, V]):
+    """A memory whose owners share one room: the owner who takes most of it loses entries first.
+
+    So an owner with few entries keeps them, whatever the others add.
+
+    Args:
+        owner: Gives whose entry a key names.
+        forgotten: Told of each entry that is forgotten, and of none that is replaced.
+        count: Entries at the most.
+        seconds: How long an entry is kept.
+        size: The sum of the entries' sizes, in bytes, at the most.
+        needed: Tells which values are not forgotten, whatever the limits.
+    """
+
+    def __init__(
+        self,
+        *,
+        owner: Callable[[K], str],
+        forgotten: Callable[[K, V], None],
+        count: int,
+        seconds: float,
+        size: int | None = None,
+        needed: Callable[[V], bool] | None = None,
+    ) -> None:
+        super().__init__(count=count, seconds=seconds, size=size, needed=needed)
+        self._owner = owner
+        self._forgotten = forgotten
+        self._keys: dict[str, OrderedDict[K, None]] = {}
+        self._sizes: dict[str, int] = {}
+
+    def put(self, key: K, value: V, now: float, *, size: int = 0) -> None:
+        """Remember a value, in place of an older one of the same key."""
+        self.pop(key)
+        owner = self._owner(key)
+        self._keys.setdefault(owner, OrderedDict())[key] = None
+        self._sizes[owner] = self._sizes.get(owner, 0) + size
+        super().put(key, value, now, size=size)
+
+    def grow(self, key: K, size: int, now: float) -> None:
+        """An entry has become larger."""
+        if key in self._entries:
+            self._sizes[self._owner(key)] += size
+        super().grow(key, size, now)
+
+    def pop(self, key: K) -> V | None:
+        """Forget a key; its value, if it was there."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            owner = self._owner(key)
+            self._sizes[owner] -= entry[1]
+            del self._keys[owner][key]
+            if not self._keys[owner]:
+                del self._keys[owner], self._sizes[owner]
+        return super().pop(key)
+
+    def _forget_oldest(self, now: float) -> None:
+        key = next(iter(self._entries))
+        if not self._forget(key):
+            at_once = self._entries.pop(key)
+            self._entries[key] = (now, at_once[1], at_once[2])
+
+    def _forget_surplus(self, now: float) -> None:
+        del now
+        while True:
+            too_many = len(self._entries) > self._count
+            too_large = self._size is not None and self._used > self._size
+            if not (too_many or too_large):
+                return
+            taken = (
+                self._sizes if too_large else {name: len(keys) for name, keys in self._keys.items()}
+            )
+            # The largest share first; another one only where all of it is needed.
+            owners = sorted(taken, key=lambda name: taken[name], reverse=True)
+            keys = (key for owner in owners for key in self._keys[owner])
+            if not any(self._forget(key) for key in keys):
+                return
+
+    def _forget(self, key: K) -> bool:
+        value = self._entries[key][2]
+        if self._needed is not None and self._needed(value):
+            return False
+        self.pop(key)
+        self._forgotten(key, value)
+        return True
+
+
 class Shares(Generic[K, V]):
     """A memory with a share for each sender, so that nobody can push out another's entries.
 
@@ -161,6 +247,11 @@ class Shares(Generic[K, V]):
         """The value, if it is still remembered."""
         share = self._senders.get(sender)
         return None if share is None else share.get(key, now)
+
+    def found(self, key: K, now: float) -> list[V]:
+        """The values that any sender has under a key."""
+        values = (share.get(key, now) for share in self._senders.values())
+        return [value for value in values if value is not None]
 
     @property
     def is_empty(self) -> bool:
@@ -200,6 +291,10 @@ class Tombstones:
     def get(self, ended: Ended, sender: str, exchange_id: str, now: float) -> str | None:
         """The reason with which the sender ended it, if it did."""
         return self._shares.get(sender, (ended, exchange_id), now)
+
+    def has_any(self, ended: Ended, exchange_id: str, now: float) -> bool:
+        """Whether any sender has ended something under an id."""
+        return bool(self._shares.found((ended, exchange_id), now))
 
     @property
     def is_empty(self) -> bool:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from meup_agent.errors import AlreadyDecided, AlreadyInProgress
+from meup_agent.errors import (
+    AlreadyDecided,
+    AlreadyInProgress,
+    AmbiguousProposal,
+    ParticipantGone,
+)
+from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import (
     Key,
     Priority,
@@ -12,6 +18,7 @@ from meup_agent.protocol.exchange.effects import (
 from meup_agent.protocol.exchange.ends import cause_of, say_end, step_own
 from meup_agent.protocol.exchange.ledger import (
     MAX_PROPOSALS,
+    Fulfillment,
     ProposalKey,
     ProposalRecord,
 )
@@ -20,11 +27,13 @@ from meup_agent.protocol.exchange.own import (
     Exchange,
     verdict,
 )
-from meup_agent.protocol.exchange.situation import Situation
+from meup_agent.protocol.exchange.resolution import executors, resolve
+from meup_agent.protocol.exchange.situation import ABSENCE_SECONDS, Situation
 from meup_agent.protocol.lifecycle import (
     OutgoingAction,
     OutgoingEvent,
     OutgoingState,
+    ProposalState,
     outgoing_step,
 )
 from meup_agent.protocol.outcomes import (
@@ -87,10 +96,12 @@ class Outgoing:
 
         Raises:
             AlreadyInProgress: It would fulfill what somebody else, or we, are fulfilling.
-            AlreadyDecided: It would fulfill what is no longer pending.
+            AlreadyDecided: It would fulfill what is no longer pending, or certainly expired.
+            AmbiguousProposal: It does not tell which of several proposals it would fulfill.
+            ParticipantGone: Whoever proposed that has left for good.
         """
         if exchange.fulfills is not None:
-            exchange.record = self._check_undecided(exchange.fulfills, now)
+            exchange.record = self._check_undecided(exchange.fulfills, exchange.draft, now)
             if exchange.record is not None:
                 exchange.record.holders += 1
         elif exchange.is_proposal:
@@ -99,17 +110,32 @@ class Outgoing:
         self._situation.voice.send(exchange.draft, Priority.OPEN, now)
         self._situation.look_again(exchange.deadline, exchange.key)
 
-    def _check_undecided(self, proposal: ProposalKey, now: float) -> ProposalRecord | None:
-        record = self._situation.ledger.get(proposal, now)
+    def _check_undecided(
+        self, proposal: ProposalKey, request: Envelope, now: float
+    ) -> ProposalRecord | None:
+        """What we are about to fulfill, if it is known, pending, in time, and wanted by anybody."""
+        situation = self._situation
+        means = resolve(request, situation.ledger, now)
+        record = means.record or situation.ledger.get(proposal, now)
+        if means.doubt is not None or (record is not None and record.key != proposal):
+            raise AmbiguousProposal(proposal.id, [each.key.proposer for each in means.named])
         if record is not None:
             if not record.state.is_pending:
                 raise AlreadyDecided(proposal.id, record.state)
             if record.in_progress_by is not None:
                 raise AlreadyInProgress(proposal.id, record.in_progress_by)
-        if self._situation.tombstones.get("withdrawn", *proposal, now) is not None:
-            raise AlreadyDecided(proposal.id, "withdrawn")
+            if situation.is_past(record.call.expires_at):
+                raise AlreadyDecided(proposal.id, ProposalState.EXPIRED)
+            left_at = situation.roster.left_at(proposal.proposer, now)
+            if left_at is not None and record.seen_at <= left_at <= now - ABSENCE_SECONDS:
+                raise ParticipantGone(
+                    f"proposal {proposal.id} was not fulfilled: {proposal.proposer!r}, who made"
+                    " it, left the space and nobody waits for it"
+                )
+        if situation.tombstones.get("withdrawn", *proposal, now) is not None:
+            raise AlreadyDecided(proposal.id, ProposalState.WITHDRAWN)
         if self.fulfilling(proposal):
-            raise AlreadyInProgress(proposal.id, self._situation.me)
+            raise AlreadyInProgress(proposal.id, situation.me)
         return record
 
     def sent(self, envelope_id: str, now: float) -> None:
@@ -215,13 +241,11 @@ class Outgoing:
         """Whether this is a request or proposal of ours that is open, or has ended lately."""
         return envelope_id in self._open or self._ended.get(envelope_id, now) is not None
 
-    def echoed(self, envelope_id: str) -> ProposalKey | None:
-        """The gateway has ordered an envelope of ours; the proposal that it fulfills, if any."""
+    def echoed(self, envelope_id: str) -> None:
+        """The gateway has ordered an envelope of ours."""
         exchange = self._open.get(envelope_id) or self._ended.peek(envelope_id)
-        if exchange is None:
-            return None
-        exchange.echoed = True
-        return exchange.fulfills
+        if exchange is not None:
+            exchange.echoed = True
 
     def refused(self, envelope_id: str, payload: dict[str, object], now: float) -> bool:
         """The gateway refused an envelope; whether somebody waits, or waited, for its answer."""
@@ -323,11 +347,14 @@ class Outgoing:
         """
         if exchange.fulfills is None or not self._situation.roster.guarantees.hidden_targets:
             return
-        ledger = self._situation.ledger
+        ledger, record = self._situation.ledger, exchange.record
         if ended:
             ledger.request_cancelled(self._situation.me, exchange.key.id, now)
-        else:
-            ledger.requested(exchange.draft, now, fulfills=exchange.fulfills)
+        elif (
+            record is not None and record.fulfillment(exchange.key.sender, exchange.key.id) is None
+        ):
+            request = exchange.draft.replace()
+            ledger.requested(record, Fulfillment(request, executors(record, request)), now)
 
     def _close(self, exchange: Exchange, ending: Ending | None, now: float) -> None:
         assert ending is not None

@@ -15,6 +15,7 @@ from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.effects import Priority
 from meup_agent.protocol.exchange.ledger import ProposalRecord
 from meup_agent.protocol.exchange.own import Exchange, read_response
+from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.exchange.situation import Situation
 from meup_agent.protocol.outcomes import Fulfilled
 
@@ -91,7 +92,7 @@ class Relays:
         me = self._situation.me
         if envelope.sender == me or not envelope.concerns(me):
             return None
-        record = self._situation.ledger.named(envelope.correlation, now, to=(me,))
+        record = resolve(envelope, self._situation.ledger, now).record
         if record is None or record.key.proposer != me or record.fulfillments:
             return None
         asked = record.envelope.to

@@ -10,6 +10,7 @@ from meup_agent.protocol.exchange.ledger import Fulfillment, ProposalRecord
 from meup_agent.protocol.exchange.outgoing import Outgoing
 from meup_agent.protocol.exchange.own import Exchange, read_response
 from meup_agent.protocol.exchange.relaying import Relays, outcome_of_relay
+from meup_agent.protocol.exchange.resolution import answered
 from meup_agent.protocol.exchange.situation import Situation
 from meup_agent.protocol.lifecycle import OutgoingEvent, OutgoingState, ProposalEvent
 from meup_agent.protocol.outcomes import Ending, Fulfilled, LostRace, Rejected, Responded
@@ -170,7 +171,7 @@ class Replies:
             if envelope.concerns(self._situation.me):
                 self._situation.drop("foreign_progress", envelope)
                 return None
-        found = self._situation.ledger.responded(envelope, now)
+        found = answered(envelope, self._situation.ledger, now)
         record = found[0] if found is not None else self._relays.about(envelope, now)
         proposal = None if record is None else self._outgoing.of_proposal(record, now)
         return proposal if proposal is not None and proposal.is_open else None

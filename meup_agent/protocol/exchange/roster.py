@@ -160,6 +160,13 @@ class Roster:
         left = self._left.get(participant_id, now)
         return self.welcomed_at if left is None else max(left, self.welcomed_at)
 
+    def left_at(self, participant_id: str, now: float) -> float | None:
+        """When somebody was seen to leave who is away; ``None``: present, or never seen here.
+
+        Who acts over HTTP is never present.
+        """
+        return None if participant_id in self._present else self._left.get(participant_id, now)
+
     def may(self, participant_id: str, kind: str, payload: Any) -> bool:
         """Whether somebody's announced capabilities allow an envelope."""
         if participant_id == self.me:

@@ -171,10 +171,13 @@ class Peer:
         rpc_id: Any = None,
         to: tuple[str, ...] | None = None,
         fulfills: str | None = None,
+        meta: dict[str, Any] | None = None,
         ts: str | None = None,
     ) -> list[Effect]:
         """Somebody's request arrives; addressed to us unless told otherwise."""
         body: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params or CALL}
+        if meta is not None:
+            body["params"] = {**body["params"], "_meta": meta}
         body["id"] = id if rpc_id is None else rpc_id
         return self.hears(
             kinds.MCP_REQUEST,
@@ -302,10 +305,11 @@ class Peer:
         """We make a request; ``deadline`` counts from now."""
         request_id = self._new_id()
         fulfills: ProposalKey | None = options.get("fulfills")
+        meta = {} if fulfills is None else {"_meta": {payloads.PROPOSER: fulfills.proposer}}
         return self._begins(
             draft(
                 kinds.MCP_REQUEST,
-                payloads.request(method, CALL, request_id),
+                payloads.request(method, {**CALL, **meta}, request_id),
                 id=request_id,
                 sender=self.name,
                 to=to,
@@ -389,6 +393,10 @@ class Peer:
         return self.did(self.table.tick(self.now))
 
     # --- what can be seen ---
+
+    def table_starts(self) -> list[Start]:
+        """Every start of a handler that the table has asked for."""
+        return of(self.effects, Start)
 
     def record(self, proposer: str, proposal: str) -> ProposalRecord:
         """A proposal in the ledger."""

@@ -78,7 +78,7 @@ def test_a_proposal_that_expires_in_the_queue_starts_no_handler(clock: WallClock
     clock.time = NOON + timedelta(seconds=61)
     effects = me.returns(first)
     assert started(effects) == []
-    assert dropped(effects) == ["expired_in_queue"]
+    assert dropped(effects) == ["expired_before"]
 
 
 @pytest.mark.rule("6.ts")

@@ -1,0 +1,212 @@
+"""Which proposal an envelope means (PROTOCOL 4.4): exactly one, none, or it cannot be told.
+
+An id is unique for its sender alone, so two proposers may have used the same one, or one proposer
+may have used it twice. Everything that names a proposal goes through here: the executor's checks,
+the proposer and the fulfillers who follow a request, rejections, responses, and the audit. An
+envelope that does not tell which of several it means, means none of them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.ledger import (
+    Fulfillment,
+    Ledger,
+    ProposalKey,
+    ProposalRecord,
+)
+from meup_agent.protocol.payloads import Call
+
+MAX_NAMED = 64
+"""Correlation ids that are looked at; a request with more is refused."""
+
+
+class Doubt(StrEnum):
+    """Why an envelope means no proposal although it names one."""
+
+    AMBIGUOUS = "ambiguous"
+    """Several proposals have the id, and nothing tells which is meant."""
+    SEVERAL = "several"
+    """It names more than one proposal, and a request carries out one."""
+    TOO_MANY = "too_many"
+    """It names more ids than are looked at."""
+
+
+class Resolution(NamedTuple):
+    """What an envelope means.
+
+    Attributes:
+        record: The proposal; ``None``: none that is known, or it cannot be told which.
+        doubt: Why it cannot be told.
+        named: Every proposal that it may mean.
+    """
+
+    record: ProposalRecord | None = None
+    doubt: Doubt | None = None
+    named: tuple[ProposalRecord, ...] = ()
+
+
+NONE = Resolution()
+
+
+def resolve(envelope: Envelope, ledger: Ledger, now: float) -> Resolution:
+    """The proposal that an envelope means.
+
+    A request means the proposal that it carries out, which must have its method and its tool: one
+    that asks for anything else only refers to it, since whoever may ask for little, a ``ping`` say,
+    must not decide what others proposed. A proposal in words of its own, without a method, is
+    carried out by whatever request names it. Anything else means the proposal that its first known
+    id names.
+
+    Args:
+        envelope: A request, reject, response, or progress.
+        ledger: The proposals that are known.
+        now: The time.
+    """
+    if not envelope.correlation:
+        return NONE
+    if envelope.kind == kinds.MCP_REQUEST:
+        call = payloads.read_call(envelope.payload)
+        if not call.is_notification:
+            return _carried_out(envelope, call, ledger, now)
+    for name in envelope.correlation[:MAX_NAMED]:
+        named = ledger.under(name, now)
+        # Where several proposers used the id, whom the envelope is for tells whose is meant.
+        meant = named if len(named) < 2 else [it for it in named if it.key.proposer in envelope.to]
+        if named:
+            return _one_of(named, meant)
+    return NONE
+
+
+def refers_to(envelope: Envelope, ledger: Ledger, now: float) -> list[ProposalRecord]:
+    """Every proposal that an envelope names, carried out by it or not."""
+    names = dict.fromkeys(envelope.correlation[:MAX_NAMED])
+    return [record for name in names for record in ledger.under(name, now)]
+
+
+def answered(
+    envelope: Envelope, ledger: Ledger, now: float
+) -> tuple[ProposalRecord, Fulfillment] | None:
+    """The proposal that a response (or progress) is about, and the request.
+
+    All correlation ids are looked at, those of requests first (PROTOCOL 4.4). Two requesters may
+    have used one id: whom the response is for tells which is meant.
+    """
+    for name in envelope.correlation[:MAX_NAMED]:
+        found = [
+            (record, item)
+            for record, item in ledger.fulfilling(name, now)
+            if item.envelope.id == name and item.may_answer(envelope.sender)
+        ]
+        if len(found) > 1:
+            found = [(record, item) for record, item in found if item.by in envelope.to]
+        if found:
+            return found[0] if len(found) == 1 else None
+    record = resolve(envelope, ledger, now).record
+    if record is not None:
+        for item in record.fulfillments:
+            if item.by == envelope.sender:
+                return record, item
+    return None
+
+
+def executors(record: ProposalRecord, request: Envelope) -> tuple[str, ...]:
+    """Who is to carry a fulfilling request out; empty: each who has the tool (PROTOCOL 4.4).
+
+    Args:
+        record: The proposal.
+        request: The request; those of the published dialects may name nobody.
+    """
+    if request.to:
+        return request.to
+    target = record.call.target
+    if target is not None:
+        return (target,)
+    # Whoever decides it does not carry it out: a request to oneself names oneself (PROTOCOL 4.11).
+    asked = tuple(name for name in record.envelope.to if name != request.sender)
+    return asked if len(asked) == 1 else ()
+
+
+def carries_out(record: ProposalRecord, call: Call) -> bool:
+    """Whether a request asks for what is proposed: the same method, and the same tool."""
+    proposed = record.call
+    same = (proposed.method, proposed.name) == (call.method, call.name)
+    return same or not proposed.method
+
+
+def says_proposer(call: Call) -> str | None:
+    """Whose proposal a request says that it carries out."""
+    said = call.meta.get(payloads.PROPOSER)
+    return said if isinstance(said, str) else None
+
+
+def _carried_out(request: Envelope, call: Call, ledger: Ledger, now: float) -> Resolution:
+    if len(request.correlation) > MAX_NAMED:
+        return Resolution(doubt=Doubt.TOO_MANY)
+    proposer = says_proposer(call)
+    by_id: list[list[ProposalRecord]] = []
+    for name in dict.fromkeys(request.correlation):
+        named = ledger.under(name, now)
+        if proposer is not None:
+            # An id that very many have used has no place for all of them.
+            said = ledger.get(ProposalKey(proposer, name), now)
+            if said is not None and said not in named:
+                named.append(said)
+        if named:
+            by_id.append(named)
+    if len(by_id) > 1:
+        every = tuple(record for named in by_id for record in named)
+        return Resolution(doubt=Doubt.SEVERAL, named=every)
+    candidates = [
+        record
+        for named in by_id
+        for latest in named
+        for record in (latest, *latest.earlier)
+        if carries_out(record, call)
+    ]
+    known = {record.key.proposer for record in candidates}
+    if len(candidates) == 1 and (proposer is None or proposer in known):
+        return Resolution(candidates[0], named=tuple(candidates))
+    return _one_of(candidates, _told(candidates, call, proposer))
+
+
+def _told(
+    candidates: list[ProposalRecord], call: Call, proposer: str | None
+) -> list[ProposalRecord]:
+    """Those of several proposals that a request tells it means."""
+    fitting = [record for record in candidates if _fits(record, call)]
+    theirs = [record for record in candidates if record.key.proposer == proposer]
+    if theirs:
+        fitting_theirs = [record for record in fitting if record.key.proposer == proposer]
+        if fitting_theirs:
+            return fitting_theirs[:1]  # the latest of what is the same call by the same proposer
+        if call.meta.get(payloads.EDITED) is True:
+            return theirs
+    if len({record.key for record in fitting}) == 1:
+        return fitting[:1]
+    return fitting
+
+
+def _fits(record: ProposalRecord, call: Call) -> bool:
+    """Whether a request is the proposed call unchanged, by its payload and by its digest.
+
+    The digest alone proves nothing: terminals copy what a proposal says of itself.
+    """
+    proposed = record.call
+    if payloads.changes(proposed, call, proposed.target):
+        return False
+    said = call.meta.get(payloads.DIGEST)
+    if not isinstance(said, str):
+        return True
+    own = payloads.digest(proposed.method, proposed.params, proposed.target)
+    return own is None or said == own
+
+
+def _one_of(named: list[ProposalRecord], meant: list[ProposalRecord]) -> Resolution:
+    if len(meant) == 1:
+        return Resolution(meant[0], named=tuple(named))
+    return Resolution(doubt=Doubt.AMBIGUOUS if named else None, named=tuple(named))

@@ -1,0 +1,390 @@
+"""What an executor starts, and what it refuses, however a request was addressed (PROTOCOL 4.4)."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.exchange import Key, Limits, Role, incoming
+from meup_agent.protocol.exchange.admission import PATHS
+from meup_agent.protocol.exchange.ledger import MAX_FULFILLMENTS, MAX_PROPOSALS
+from meup_agent.protocol.guarantees import OURS
+from tests.protocol.exchange.peer import CALL, Peer, cancelled, dropped, said, started
+from tests.protocol.exchange.test_same_id import meta_of, refusals
+
+TO: list[tuple[str, ...]] = [("me",), (), ("me", "tool")]
+ADDRESSED = pytest.mark.parametrize("to", TO, ids=["addressed", "without to", "two"])
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def starts(effects: list[Any]) -> list[Key]:
+    return started(effects, Role.REQUEST)
+
+
+def at(moment: datetime) -> Peer:
+    """A participant who sees this time of day."""
+    peer = Peer(wall_clock=lambda: moment)
+    peer.welcomed("alice", "bob", "carol")
+    return peer
+
+
+@pytest.mark.rule("4.4.every_path")
+def test_every_role_is_in_the_one_list_and_one_line_starts_handlers() -> None:
+    assert set(PATHS) == set(Role)
+    assert inspect.getsource(incoming).count("Start(") == 1
+    assert inspect.getsource(incoming).count("IncomingEvent.START") == 1
+
+
+# --- what is refused, with and without `to` ---
+
+
+@ADDRESSED
+@pytest.mark.rule("4.4.executor_refuses")
+def test_what_was_withdrawn_is_refused(me: Peer, to: tuple[str, ...]) -> None:
+    me.proposal("alice", "p1")
+    me.withdraw("alice", "p1")
+    effects = me.request("bob", "b1", fulfills="p1", to=to)
+    assert (starts(effects), refusals(effects)) == ([], ["b1"])
+
+
+@ADDRESSED
+@pytest.mark.rule("4.4.executor_refuses")
+def test_a_second_reviewer_is_refused(me: Peer, to: tuple[str, ...]) -> None:
+    me.proposal("alice", "p1")
+    assert starts(me.request("bob", "b1", fulfills="p1", to=to)) == [Key("in", "bob", "b1")]
+    effects = me.request("carol", "c1", fulfills="p1", to=to)
+    assert (starts(effects), refusals(effects)) == ([], ["c1"])
+
+
+@ADDRESSED
+@pytest.mark.rule("4.4.executor_refuses", "4.4.flood")
+def test_a_repeat_is_not_run_however_late(me: Peer, to: tuple[str, ...]) -> None:
+    me.proposal("alice", "p1")
+    me.request("bob", "b1", fulfills="p1", to=to)
+    me.returns(Key("in", "bob", "b1"))
+    for number in range(1100):
+        me.request("bob", f"x{number}", method="ping")
+        me.returns(Key("in", "bob", f"x{number}"))
+    me.passes(600)
+    effects = me.request("bob", "b1", fulfills="p1", to=to)
+    assert (starts(effects), dropped(effects)) == ([], ["duplicate_request"])
+    again = me.request("bob", "b1", fulfills="p1", to=to, ts="2026-01-01T00:01:00.000Z")
+    assert (starts(again), refusals(again)) == ([], ["b1"])
+
+
+@ADDRESSED
+@pytest.mark.rule("4.4.executor_refuses")
+def test_what_is_certainly_expired_is_refused(to: tuple[str, ...]) -> None:
+    for seconds, runs in ((61, False), (59, True)):
+        me = at(NOW)
+        expires = (NOW - timedelta(seconds=seconds)).isoformat()
+        me.proposal("alice", "p1", params={**CALL, "_meta": {payloads.EXPIRES_AT: expires}})
+        effects = me.request("bob", "b1", fulfills="p1", to=to)
+        assert bool(starts(effects)) is runs
+        assert refusals(effects) == ([] if runs else ["b1"])
+
+
+@ADDRESSED
+@pytest.mark.rule("4.4.executor_refuses", "4.4.others_rejects")
+def test_only_our_own_rejection_stops_us(me: Peer, to: tuple[str, ...]) -> None:
+    me.proposal("alice", "p1")
+    me.reject("carol", "p1")
+    assert len(starts(me.request("bob", "b1", fulfills="p1", to=to))) == 1
+    me.proposal("alice", "p2")
+    me.rejects("alice", "p2")
+    effects = me.request("bob", "b2", fulfills="p2", to=to)
+    assert (starts(effects), refusals(effects)) == ([], ["b2"])
+
+
+@pytest.mark.rule("4.4.executor_refuses")
+def test_our_own_rejection_beside_us_stops_us() -> None:
+    me = Peer()
+    me.welcomed("alice", "bob", gives=OURS)
+    me.proposal("alice", "p1")
+    me.reject("me", "p1")
+    assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
+
+
+@pytest.mark.rule("4.4.executor_refuses", "4.4.incapable")
+def test_who_has_no_handler_to_decide_with_may_have_the_tool() -> None:
+    me = Peer(roles=(Role.REQUEST,))
+    me.welcomed("alice", "bob")
+    (reject,) = said(me.proposal("alice", "p1", to=("me",)), kinds.MCP_REJECT)
+    assert reject.payload["reason"] == "incapable"
+    assert len(starts(me.request("bob", "b1", fulfills="p1"))) == 1
+
+
+@pytest.mark.rule("4.4.executor_refuses")
+def test_what_is_in_anothers_hands_is_refused(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.request("carol", "c1", fulfills="p1", to=("tool",))
+    assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
+    me.cancel("carol", "c1", to=("tool",))
+    assert len(starts(me.request("bob", "b2", fulfills="p1"))) == 1
+
+
+@pytest.mark.rule("4.4.executor_refuses")
+def test_a_refusal_by_somebody_else_frees_nothing_that_runs_here(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    assert len(starts(me.request("bob", "b1", fulfills="p1", to=()))) == 1
+    refusal = {"code": -32000, "message": "refused", "data": {"reason": "refused"}}
+    me.response("mallory", "b1", to=("bob",), error=refusal)
+    assert refusals(me.request("carol", "c1", fulfills="p1", to=())) == ["c1"]
+
+
+@pytest.mark.rule("4.4.executor_refuses")
+def test_nobody_fulfills_their_own_proposal(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    assert refusals(me.request("alice", "a1", fulfills="p1")) == ["a1"]
+
+
+@pytest.mark.rule("4.4.executor_refuses")
+def test_requests_without_end_do_not_hide_one_that_ran(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.request("bob", "b1", fulfills="p1")
+    me.returns(Key("in", "bob", "b1"))
+    for number in range(MAX_FULFILLMENTS + 5):
+        me.request("mallory", f"m{number}", fulfills="p1", to=("tool",))
+        me.cancel("mallory", f"m{number}", to=("tool",))
+    assert refusals(me.request("carol", "c1", fulfills="p1")) == ["c1"]
+    assert len(me.record("alice", "p1").fulfillments) <= MAX_FULFILLMENTS
+
+
+# --- which proposal ---
+
+
+@pytest.mark.rule("4.4.one_proposal")
+@ADDRESSED
+def test_a_request_that_names_two_proposals_fulfills_none(me: Peer, to: tuple[str, ...]) -> None:
+    me.proposal("alice", "p1")
+    me.proposal("alice", "p2")
+    body = payloads.request("tools/call", CALL, "b1")
+    effects = me.hears(
+        kinds.MCP_REQUEST, body, sender="bob", id="b1", to=to, correlation=("p1", "p2")
+    )
+    assert (starts(effects), refusals(effects)) == ([], ["b1"])
+    assert {me.record("alice", each).state for each in ("p1", "p2")} == {"pending"}
+
+
+@pytest.mark.rule("4.4.one_proposal")
+@ADDRESSED
+def test_a_request_with_very_many_ids_is_refused(me: Peer, to: tuple[str, ...]) -> None:
+    me.proposal("alice", "p1")
+    me.withdraw("alice", "p1")
+    names = (*(f"x{number}" for number in range(64)), "p1")
+    body = payloads.request("tools/call", CALL, "b1")
+    effects = me.hears(kinds.MCP_REQUEST, body, sender="bob", id="b1", to=to, correlation=names)
+    assert (starts(effects), refusals(effects)) == ([], ["b1"])
+
+
+@pytest.mark.rule("4.4.one_proposal")
+def test_one_that_names_a_withdrawn_proposal_among_others_is_refused(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.withdraw("alice", "p1")
+    body = payloads.request("tools/call", CALL, "b1")
+    effects = me.hears(
+        kinds.MCP_REQUEST, body, sender="bob", id="b1", to=("me",), correlation=("x", "p1", "y")
+    )
+    assert refusals(effects) == ["b1"]
+
+
+# --- where it begins ---
+
+
+@pytest.mark.rule("4.4.without_to")
+@pytest.mark.parametrize(
+    ("target", "asked", "begins"),
+    [
+        ("me", (), True),
+        ("tool", (), False),
+        ("me", ("tool",), True),
+        (None, ("me",), True),
+        (None, ("tool",), False),
+        (None, ("tool", "bob"), False),
+        (None, ("me", "bob"), True),
+        (None, ("bob",), True),
+        (None, (), True),
+    ],
+)
+def test_without_to_it_begins_where_the_proposal_says(
+    me: Peer, target: str | None, asked: tuple[str, ...], begins: bool
+) -> None:
+    meta = {} if target is None else {"_meta": {payloads.TARGET: target}}
+    me.proposal("alice", "p1", to=asked, params={**CALL, **meta})
+    effects = me.request("bob", "b1", fulfills="p1", to=())
+    assert bool(starts(effects)) is begins
+    assert refusals(effects) == []
+
+
+@pytest.mark.rule("4.4.without_to", "5.who.response")
+def test_without_to_only_who_carries_it_out_answers(me: Peer) -> None:
+    key = me.begins_proposal(params={**CALL, "_meta": {payloads.TARGET: "tool"}})
+    me.request("bob", "b1", fulfills=key.id, to=())
+    me.response("mallory", "b1", to=("bob",))
+    assert me.is_waiting(key)
+    me.response("tool", "b1", to=("bob",))
+    assert me.own(key).state == "fulfilled"
+
+
+@pytest.mark.rule("4.4.without_to")
+def test_without_to_who_does_not_have_the_tool_is_silent() -> None:
+    me = Peer(roles=(Role.PROPOSAL,))
+    me.welcomed("alice", "bob")
+    me.proposal("alice", "p1")
+    me.withdraw("alice", "p1")
+    assert said(me.request("bob", "b1", fulfills="p1", to=())) == []
+
+
+# --- what waits ---
+
+
+@pytest.mark.rule("4.4.at_its_start")
+@ADDRESSED
+def test_what_is_withdrawn_while_it_waits_does_not_begin(to: tuple[str, ...]) -> None:
+    me = Peer(limits=Limits(handlers=1))
+    me.welcomed("alice", "bob")
+    me.request("alice", "a1")
+    me.proposal("alice", "p1")
+    assert starts(me.request("bob", "b1", fulfills="p1", to=to)) == []
+    me.withdraw("alice", "p1")
+    effects = me.returns(Key("in", "alice", "a1"))
+    assert (starts(effects), refusals(effects)) == ([], ["b1"])
+
+
+@pytest.mark.rule("4.4.at_its_start")
+def test_what_expires_while_it_waits_does_not_begin() -> None:
+    moments = [NOW]
+    me = Peer(limits=Limits(handlers=1), wall_clock=lambda: moments[0])
+    me.welcomed("alice", "bob")
+    me.request("alice", "a1")
+    expires = (NOW + timedelta(seconds=1)).isoformat()
+    me.proposal("alice", "p1", params={**CALL, "_meta": {payloads.EXPIRES_AT: expires}})
+    me.request("bob", "b1", fulfills="p1")
+    moments[0] = NOW + timedelta(seconds=62)
+    effects = me.returns(Key("in", "alice", "a1"))
+    assert (starts(effects), refusals(effects)) == ([], ["b1"])
+
+
+@pytest.mark.rule("4.4.at_its_start")
+def test_a_proposal_that_is_decided_while_it_waits_starts_no_handler() -> None:
+    me = Peer(limits=Limits(handlers=1))
+    me.welcomed("alice", "bob", "tool")
+    me.request("alice", "a1")
+    me.proposal("alice", "p1")
+    me.request("bob", "b1", to=("tool",), fulfills="p1")
+    me.response("tool", "b1", to=("bob",))
+    effects = me.returns(Key("in", "alice", "a1"))
+    assert (started(effects), dropped(effects)) == ([], ["decided_before"])
+
+
+# --- requests that come before their proposal ---
+
+
+@pytest.mark.rule("4.4.early", "5.tombstone")
+@pytest.mark.parametrize("meta", [None, meta_of("alice")], ids=["says nothing", "says whose"])
+@ADDRESSED
+def test_a_withdrawal_that_came_before_everything_counts(
+    me: Peer, to: tuple[str, ...], meta: dict[str, Any] | None
+) -> None:
+    me.withdraw("alice", "p1")
+    effects = me.request("bob", "b1", fulfills="p1", to=to, meta=meta)
+    assert (starts(effects), refusals(effects)) == ([], ["b1"])
+
+
+@pytest.mark.rule("4.4.early")
+def test_a_strangers_withdrawal_stops_nothing(me: Peer) -> None:
+    me.withdraw("mallory", "p1")
+    assert len(starts(me.request("bob", "b1", fulfills="p1", meta=meta_of("alice")))) == 1
+    me.proposal("alice", "p2")
+    me.withdraw("mallory", "p2")
+    assert len(starts(me.request("bob", "b2", fulfills="p2"))) == 1
+
+
+@pytest.mark.rule("4.4.early")
+@ADDRESSED
+def test_a_request_before_its_proposal_is_its_fulfillment(me: Peer, to: tuple[str, ...]) -> None:
+    assert len(starts(me.request("bob", "b1", fulfills="p1", to=to))) == 1
+    me.proposal("alice", "p1")
+    assert me.record("alice", "p1").in_progress_by == "bob"
+    assert refusals(me.request("carol", "c1", fulfills="p1", to=to)) == ["c1"]
+    me.returns(Key("in", "bob", "b1"))
+    assert refusals(me.request("carol", "c2", fulfills="p1", to=to)) == ["c2"]
+
+
+@pytest.mark.rule("4.4.early")
+def test_a_proposal_that_was_carried_out_before_it_came_starts_nothing(me: Peer) -> None:
+    me.request("bob", "b1", fulfills="p1")
+    me.returns(Key("in", "bob", "b1"))
+    effects = me.proposal("alice", "p1")
+    assert (started(effects), dropped(effects)) == ([], ["decided_before"])
+    assert me.record("alice", "p1").state == "fulfilled"
+
+
+@pytest.mark.rule("4.4.early", "4.4.at_its_start")
+def test_a_request_that_waits_is_checked_by_the_proposal_that_came_meanwhile() -> None:
+    me = Peer(limits=Limits(handlers=1))
+    me.welcomed("alice", "bob")
+    me.request("alice", "a1")
+    me.request("bob", "b1", fulfills="p1")
+    me.proposal("alice", "p1")
+    me.withdraw("alice", "p1")
+    effects = me.returns(Key("in", "alice", "a1"))
+    assert (starts(effects), refusals(effects)) == ([], ["b1"])
+
+
+@pytest.mark.rule("4.4.early")
+def test_of_a_proposal_that_we_never_see_one_fulfillment_runs(me: Peer) -> None:
+    assert len(starts(me.request("bob", "b1", fulfills="p1", meta=meta_of("alice")))) == 1
+    assert refusals(me.request("carol", "c1", fulfills="p1", meta=meta_of("alice"))) == ["c1"]
+    assert refusals(me.request("carol", "c2", fulfills="p1")) == ["c2"]
+    assert len(starts(me.request("carol", "c3", fulfills="p1", meta=meta_of("dora")))) == 1
+
+
+@pytest.mark.rule("4.4.early")
+def test_requests_that_refer_to_something_else_are_not_fulfillments(me: Peer) -> None:
+    assert len(starts(me.request("bob", "b1", fulfills="a chat"))) == 1
+    assert len(starts(me.request("carol", "c1", fulfills="a chat"))) == 1
+
+
+# --- floods ---
+
+
+@pytest.mark.rule("4.4.flood")
+@ADDRESSED
+def test_a_flood_of_others_does_not_make_a_withdrawn_proposal_unknown(
+    me: Peer, to: tuple[str, ...]
+) -> None:
+    me.proposal("alice", "p1")
+    me.withdraw("alice", "p1")
+    me.proposal("alice", "p2")
+    me.request("bob", "b2", fulfills="p2", to=to)
+    me.returns(Key("in", "bob", "b2"))
+    for number in range(MAX_PROPOSALS + 10):
+        me.proposal("mallory", f"m{number}", to=("nobody",))
+    assert refusals(me.request("bob", "b1", fulfills="p1", to=to)) == ["b1"]
+    assert refusals(me.request("carol", "c2", fulfills="p2", to=to)) == ["c2"]
+
+
+@pytest.mark.rule("4.4.flood")
+def test_a_flood_of_bytes_pushes_out_its_own(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.withdraw("alice", "p1")
+    large = {"name": "write", "arguments": {"text": "x" * 2_000_000}}
+    for number in range(40):
+        me.proposal("mallory", f"m{number}", to=("nobody",), params=large)
+    assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
+
+
+# --- cancels ---
+
+
+@pytest.mark.rule("5.who.cancel", "4.8.key_by_sender")
+def test_a_strangers_cancel_by_json_rpc_id_is_counted_as_one(me: Peer) -> None:
+    me.request("alice", "a1", rpc_id=7)
+    effects = me.cancel("bob", 7)
+    assert dropped(effects) == ["cancel_by_another"]
+    assert cancelled(effects) == {}

@@ -1,0 +1,254 @@
+"""Several proposals under one id: exactly one is meant, or nothing runs (PROTOCOL 4.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meup_agent.errors import AlreadyDecided, AmbiguousProposal
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.exchange import Conflict, Key, ProposalKey, Role
+from meup_agent.protocol.exchange.ledger import MAX_EARLIER, MAX_SAME_ID
+from meup_agent.protocol.outcomes import Fulfilled
+from tests.protocol.exchange.peer import CALL, EXCHANGES, Peer, dropped, said, started
+
+OTHER: dict[str, Any] = {"name": "write", "arguments": {"path": "b.txt"}}
+LARGE: dict[str, Any] = {"name": "write", "arguments": {"number": 2**60}}
+
+
+def meta_of(proposer: str, params: dict[str, Any] = CALL, **more: Any) -> dict[str, Any]:
+    """What our own fulfillments say of themselves."""
+    digest = payloads.digest("tools/call", params, None)
+    said = {} if digest is None else {payloads.DIGEST: digest}
+    return {payloads.PROPOSER: proposer, **said, **more}
+
+
+def refusals(effects: list[Any]) -> list[str]:
+    """The requests that are refused."""
+    return [
+        envelope.correlation[0]
+        for envelope in said(effects, kinds.MCP_RESPONSE)
+        if payloads.is_refusal(envelope.payload)
+    ]
+
+
+@pytest.fixture
+def copied(me: Peer) -> Peer:
+    """Two participants have proposed the same call under one id."""
+    me.proposal("alice", "p1")
+    me.proposal("mallory", "p1")
+    me.effects.clear()
+    return me
+
+
+# --- the executor ---
+
+
+@pytest.mark.rule("4.4.ambiguous")
+def test_a_copy_does_not_let_a_withdrawn_proposal_run(copied: Peer) -> None:
+    copied.withdraw("alice", "p1")
+    effects = copied.request("bob", "b1", fulfills="p1")
+    assert started(effects) == []
+    assert refusals(effects) == ["b1"]
+    for by in ("alice", "mallory"):
+        assert copied.record(by, "p1").fulfillments == []
+
+
+@pytest.mark.rule("4.4.ambiguous")
+def test_a_copy_does_not_let_a_fulfilled_proposal_run_again(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.request("bob", "b1", fulfills="p1")
+    me.returns(Key("in", "bob", "b1"))
+    me.proposal("mallory", "p1")
+    assert refusals(me.request("tool", "t1", fulfills="p1")) == ["t1"]
+    assert refusals(me.request("tool", "t2", fulfills="p1", meta=meta_of("alice"))) == ["t2"]
+
+
+@pytest.mark.rule("4.4.says_whose")
+def test_a_request_that_says_whose_proposal_it_means_runs(copied: Peer) -> None:
+    effects = copied.request("bob", "b1", fulfills="p1", meta=meta_of("mallory"))
+    assert started(effects) == [Key("in", "bob", "b1")]
+    assert copied.record("mallory", "p1").in_progress_by == "bob"
+    assert copied.record("alice", "p1").state == "pending"
+
+
+@pytest.mark.rule("4.4.says_whose")
+def test_whose_it_is_counts_only_with_a_fitting_digest_or_edited(copied: Peer) -> None:
+    said_only = {payloads.PROPOSER: "alice", payloads.DIGEST: "0" * 64}
+    assert refusals(copied.request("bob", "b1", fulfills="p1", meta=said_only)) == ["b1"]
+    lying = meta_of("alice")  # it has the digest of another call than it makes
+    assert refusals(copied.request("bob", "b2", fulfills="p1", params=OTHER, meta=lying)) == ["b2"]
+    edited = meta_of("alice", OTHER, **{payloads.EDITED: True})
+    effects = copied.request("bob", "b3", fulfills="p1", params=OTHER, meta=edited)
+    assert started(effects) == [Key("in", "bob", "b3")]
+    assert copied.record("alice", "p1").in_progress_by == "bob"
+
+
+@pytest.mark.rule("4.4.says_whose")
+def test_a_proposer_who_is_not_known_under_the_id_does_not_count(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.withdraw("alice", "p1")
+    ghost = meta_of("ghost", **{payloads.EDITED: True})
+    assert refusals(me.request("bob", "b1", fulfills="p1", meta=ghost)) == ["b1"]
+    assert refusals(me.request("bob", "b2", fulfills="p1", params=OTHER, meta=ghost)) == ["b2"]
+
+
+@pytest.mark.rule("4.4.says_whose")
+def test_in_a_proposal_the_key_means_nothing(me: Peer) -> None:
+    claim = {**CALL, "_meta": {payloads.PROPOSER: "alice", payloads.DIGEST: "0" * 64}}
+    me.proposal("mallory", "p1", params=claim)
+    assert started(me.request("bob", "b1", fulfills="p1")) == [Key("in", "bob", "b1")]
+    assert me.record("mallory", "p1").in_progress_by == "bob"
+
+
+@pytest.mark.rule("4.4.says_whose")
+def test_the_digest_that_a_copy_claims_proves_nothing(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    claim = {**OTHER, "_meta": meta_of("alice")}
+    me.proposal("mallory", "p1", params=claim)
+    # A terminal copies what the proposal says of itself into its request.
+    effects = me.request("bob", "b1", fulfills="p1", params=OTHER, meta=meta_of("alice"))
+    assert refusals(effects) == ["b1"]
+    assert me.record("alice", "p1").state == "pending"
+
+
+@pytest.mark.rule("4.4.by_payload")
+def test_a_call_without_a_digest_is_compared_by_its_payload(me: Peer) -> None:
+    assert payloads.digest("tools/call", LARGE, None) is None
+    me.proposal("alice", "p1", params=LARGE)
+    me.proposal("mallory", "p1", params=CALL)
+    effects = me.request("bob", "b1", fulfills="p1", params=LARGE)
+    assert started(effects) == [Key("in", "bob", "b1")]
+    assert me.record("alice", "p1").in_progress_by == "bob"
+
+
+@pytest.mark.rule("4.4.ambiguous")
+def test_an_id_that_very_many_have_used_is_still_their_proposers(me: Peer) -> None:
+    for number in range(MAX_SAME_ID + 5):
+        me.proposal(f"m{number}", "p1")
+    last = f"m{MAX_SAME_ID + 4}"
+    assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
+    assert len(started(me.request("bob", "b2", fulfills="p1", meta=meta_of(last)))) == 1
+    assert me.record(last, "p1").in_progress_by == "bob"
+
+
+# --- an id that its own proposer uses again ---
+
+
+@pytest.mark.rule("4.4.reused_id")
+def test_after_reuse_only_the_digest_tells_which_is_meant(me: Peer) -> None:
+    me.proposal("alice", "p1", params=CALL)
+    me.proposal("alice", "p1", params=OTHER)
+    older = me.request("bob", "b1", fulfills="p1", params=CALL, meta=meta_of("alice", CALL))
+    assert refusals(older) == ["b1"]
+    edited = meta_of("alice", LARGE, **{payloads.EDITED: True})
+    assert refusals(me.request("bob", "b2", fulfills="p1", params=LARGE, meta=edited)) == ["b2"]
+    newer = me.request("bob", "b3", fulfills="p1", params=OTHER, meta=meta_of("alice", OTHER))
+    assert started(newer) == [Key("in", "bob", "b3")]
+
+
+@pytest.mark.rule("4.4.reused_id")
+def test_the_same_call_under_the_same_id_again_is_the_later_one(me: Peer) -> None:
+    me.proposal("alice", "p1", ts="2026-01-01T00:00:00.000Z")
+    me.withdraw("alice", "p1")
+    me.proposal("alice", "p1", ts="2026-01-01T00:01:00.000Z")
+    assert len(started(me.request("bob", "b1", fulfills="p1", meta=meta_of("alice")))) == 1
+    assert me.record("alice", "p1").in_progress_by == "bob"
+
+
+@pytest.mark.rule("4.4.reused_id")
+def test_a_first_proposer_keeps_its_id_when_it_uses_it_again(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.proposal("mallory", "p1")
+    me.proposal("alice", "p1", params=OTHER)
+    assert Key("in", "alice", "p1", 1) in started(me.effects)
+    assert Key("in", "mallory", "p1") not in started(me.effects)
+
+
+@pytest.mark.rule("5.memory.bounded")
+def test_of_an_id_that_is_used_again_and_again_the_latest_are_kept(me: Peer) -> None:
+    for number in range(MAX_EARLIER + 5):
+        me.proposal("alice", "p1", params={"name": "write", "arguments": {"n": number}})
+    assert len(me.record("alice", "p1").earlier) == MAX_EARLIER
+
+
+# --- whoever decides ---
+
+
+@pytest.mark.rule("4.4.copy_no_handler")
+def test_no_handler_sees_a_copy(me: Peer) -> None:
+    assert len(started(me.proposal("alice", "p1", to=("me",)))) == 1
+    effects = me.proposal("mallory", "p1", to=("me",))
+    assert started(effects) == []
+    assert dropped(effects) == ["id_in_use"]
+    assert said(effects) == []
+
+
+@pytest.mark.rule("4.4.copy_told")
+def test_a_copy_is_told_to_the_conflict_handlers() -> None:
+    me = Peer(roles=(*EXCHANGES, Role.CONFLICT))
+    me.welcomed("alice", "mallory")
+    me.proposal("alice", "p1")
+    (key,) = started(me.proposal("mallory", "p1"), Role.CONFLICT)
+    (start,) = [each for each in me.table_starts() if each.key == key]
+    subject = start.work.subject
+    assert isinstance(subject, Conflict)
+    assert (subject.proposal_id, subject.proposer, subject.copied_by) == ("p1", "alice", "mallory")
+    assert (subject.outcome, subject.after) == (None, None)
+
+
+@pytest.mark.rule("4.4.ambiguous")
+def test_a_rejection_that_does_not_tell_weighs_for_neither(copied: Peer) -> None:
+    assert dropped(copied.reject("bob", "p1")) == ["ambiguous_reject"]
+    for by in ("alice", "mallory"):
+        assert copied.record(by, "p1").rejections == {}
+
+
+@pytest.mark.rule("4.4.reused_id")
+def test_nobody_fulfills_what_was_replaced_since_it_was_read(me: Peer) -> None:
+    me.proposal("alice", "p1", params=CALL)
+    me.proposal("alice", "p1", params=OTHER)
+    with pytest.raises(AlreadyDecided, match="withdrawn"):
+        me.begins_request(fulfills=ProposalKey("alice", "p1"))
+
+
+@pytest.mark.rule("4.4.ambiguous")
+def test_nobody_fulfills_what_cannot_be_told_apart(me: Peer) -> None:
+    me.proposal("alice", "p1", params=OTHER)
+    me.proposal("alice", "p1", params=LARGE)
+    with pytest.raises(AmbiguousProposal) as caught:
+        me.begins_request(fulfills=ProposalKey("alice", "p1"))
+    assert caught.value.proposers == ("alice", "alice")
+
+
+# --- the proposer ---
+
+
+@pytest.mark.rule("4.4.by_proposer")
+def test_who_fulfills_a_copy_fulfills_nothing_of_ours(me: Peer) -> None:
+    key = me.begins_proposal()
+    me.proposal("mallory", key.id, params=OTHER)
+    meta = meta_of("mallory", OTHER)
+    me.request("bob", "b1", to=("tool",), fulfills=key.id, params=OTHER, meta=meta)
+    me.response("tool", "b1", to=("bob",))
+    assert me.is_waiting(key)
+    assert me.own(key).state == "pending"
+    assert me.record("mallory", key.id).state == "fulfilled"
+    me.request("bob", "b2", to=("tool",), fulfills=key.id, meta=meta_of("me"))
+    me.response("tool", "b2", to=("bob",))
+    ending = me.ending(key)
+    assert isinstance(ending, Fulfilled)
+    assert ending.changes == ()
+
+
+@pytest.mark.rule("4.4.by_proposer")
+def test_a_response_that_may_answer_two_requests_answers_neither(copied: Peer) -> None:
+    copied.request("bob", "1", to=("tool",), fulfills="p1", meta=meta_of("alice"))
+    copied.request("carol", "1", to=("tool",), fulfills="p1", meta=meta_of("mallory"))
+    copied.response("tool", "1", to=())
+    assert copied.record("alice", "p1").in_progress_by == "bob"
+    assert copied.record("mallory", "p1").in_progress_by == "carol"
+    copied.response("tool", "1", to=("carol",))
+    assert copied.record("alice", "p1").in_progress_by == "bob"
+    assert copied.record("mallory", "p1").state == "fulfilled"
