@@ -17,10 +17,13 @@ OTHER: dict[str, Any] = {"name": "write", "arguments": {"path": "b.txt"}}
 LARGE: dict[str, Any] = {"name": "write", "arguments": {"number": 2**60}}
 
 
-def meta_of(proposer: str, params: dict[str, Any] = CALL, **more: Any) -> dict[str, Any]:
+def meta_of(
+    proposer: str, params: dict[str, Any] = CALL, *, edited: bool = False
+) -> dict[str, Any]:
     """What our own fulfillments say of themselves."""
     digest = payloads.digest("tools/call", params, None)
     said = {} if digest is None else {payloads.DIGEST: digest}
+    more = {payloads.EDITED: True} if edited else {}
     return {payloads.PROPOSER: proposer, **said, **more}
 
 
@@ -79,7 +82,7 @@ def test_whose_it_is_counts_only_with_a_fitting_digest_or_edited(copied: Peer) -
     assert refusals(copied.request("bob", "b1", fulfills="p1", meta=said_only)) == ["b1"]
     lying = meta_of("alice")  # it has the digest of another call than it makes
     assert refusals(copied.request("bob", "b2", fulfills="p1", params=OTHER, meta=lying)) == ["b2"]
-    edited = meta_of("alice", OTHER, **{payloads.EDITED: True})
+    edited = meta_of("alice", OTHER, edited=True)
     effects = copied.request("bob", "b3", fulfills="p1", params=OTHER, meta=edited)
     assert started(effects) == [Key("in", "bob", "b3")]
     assert copied.record("alice", "p1").in_progress_by == "bob"
@@ -89,7 +92,7 @@ def test_whose_it_is_counts_only_with_a_fitting_digest_or_edited(copied: Peer) -
 def test_a_proposer_who_is_not_known_under_the_id_does_not_count(me: Peer) -> None:
     me.proposal("alice", "p1")
     me.withdraw("alice", "p1")
-    ghost = meta_of("ghost", **{payloads.EDITED: True})
+    ghost = meta_of("ghost", edited=True)
     assert refusals(me.request("bob", "b1", fulfills="p1", meta=ghost)) == ["b1"]
     assert refusals(me.request("bob", "b2", fulfills="p1", params=OTHER, meta=ghost)) == ["b2"]
 
@@ -142,7 +145,7 @@ def test_after_reuse_only_the_digest_tells_which_is_meant(me: Peer) -> None:
     me.proposal("alice", "p1", params=OTHER)
     older = me.request("bob", "b1", fulfills="p1", params=CALL, meta=meta_of("alice", CALL))
     assert refusals(older) == ["b1"]
-    edited = meta_of("alice", LARGE, **{payloads.EDITED: True})
+    edited = meta_of("alice", LARGE, edited=True)
     assert refusals(me.request("bob", "b2", fulfills="p1", params=LARGE, meta=edited)) == ["b2"]
     newer = me.request("bob", "b3", fulfills="p1", params=OTHER, meta=meta_of("alice", OTHER))
     assert started(newer) == [Key("in", "bob", "b3")]
