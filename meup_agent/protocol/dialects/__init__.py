@@ -11,11 +11,18 @@ from typing import Final
 
 from meup_agent.errors import InvalidEnvelope, UsageError
 from meup_agent.protocol.dialects import mcpx_v01, meup_v01, slashes
-from meup_agent.protocol.dialects.base import UNREADABLE, Dialect, decode_header, unreadable
+from meup_agent.protocol.dialects.base import (
+    UNREADABLE,
+    Dialect,
+    Header,
+    decode_header,
+    decode_known_header,
+    unreadable,
+)
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.limits import check_frame
 
-__all__ = ["DEFAULT_DIALECT", "DIALECTS", "Dialect", "decode", "encode", "spoken"]
+__all__ = ["DEFAULT_DIALECT", "DIALECTS", "Dialect", "decode", "decode_known", "encode", "spoken"]
 
 DIALECTS: Final[dict[str, Dialect]] = {
     dialect.name: dialect
@@ -66,6 +73,32 @@ def decode(
         header = decode_header(frame)
     except UNREADABLE as error:
         raise unreadable(error, frame) from None
+    return _read(header, frame, dialect, unnamed)
+
+
+def decode_known(frame: bytes, dialect: str) -> Envelope | None:
+    """Decode the header of a frame that has no other fields than those some dialect knows.
+
+    Where that is so, all that is left to look at is the payload, which is empty if there is none.
+
+    Returns:
+        The envelope; ``None``: there are other fields, or the frame is no envelope, which
+        :func:`decode` tells.
+
+    Raises:
+        InvalidEnvelope: As :func:`decode`.
+        UsageError: As :func:`decode`.
+    """
+    check_frame(frame)
+    try:
+        header = decode_known_header(frame)
+    except UNREADABLE:
+        return None
+    return _read(header, frame, dialect, dialect)
+
+
+def _read(header: Header, frame: bytes, dialect: str | None, unnamed: str) -> Envelope:
+    """The envelope that a header stands for in its dialect."""
     said = header.protocol
     if dialect is None:
         reader = _READERS.get(said or unnamed)

@@ -56,6 +56,15 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     context: str | None = None
 
 
+class KnownHeader(Header, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A header without any other field; an empty payload stands for none."""
+
+    payload: msgspec.Raw = msgspec.Raw(b"")
+
+
+decode_known_header = msgspec.json.Decoder(KnownHeader).decode
+"""Decodes the header of a frame that has no field which no dialect knows."""
+
 decode_header = msgspec.json.Decoder(Header).decode
 """Decodes the header fields of a frame; :func:`unreadable` says what its errors mean."""
 

@@ -8,7 +8,8 @@ import msgspec
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.dialects import decode, decode_known
+from meup_agent.protocol.dialects.base import decode_header
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.numbers import fits_double
 
@@ -21,27 +22,32 @@ MAX_NAMED: Final = 64
 
 _decode_all = msgspec.json.Decoder().decode
 
+_NO_PAYLOAD: Final = object()
+
 
 class Arrival(NamedTuple):
     """An envelope that a member sent, with all of it decoded.
 
     Attributes:
         envelope: The header, and the frame as it came.
-        kind_as_sent: The kind in the sender's own writing, for example ``mcp.request``.
         payload: The payload's JSON values.
     """
 
     envelope: Envelope
-    kind_as_sent: str
     payload: dict[str, Any]
+
+    @property
+    def kind_as_sent(self) -> str:
+        """The kind in the sender's own writing, for example ``mcp.request``; for errors."""
+        return decode_header(self.envelope.frame).kind
 
 
 def open_frame(frame: bytes, dialect: str) -> Arrival:
     """Decode a member's frame and check its form.
 
-    The whole frame is decoded, although only the header is needed: what is delivered must be
-    readable at every receiver, down to numbers that no float holds, and the header's decoder does
-    not look at what it skips.
+    All of it is decoded, although only the header is needed: what is delivered must be readable at
+    every receiver, down to numbers that no float holds, and the header's decoder does not look at
+    what it skips. That is the payload alone, unless there are fields that no dialect knows.
 
     Args:
         frame: One message as it came from the network.
@@ -50,10 +56,29 @@ def open_frame(frame: bytes, dialect: str) -> Arrival:
     Raises:
         InvalidEnvelope: It is no envelope of that dialect, or lacks what every envelope has.
     """
-    envelope = decode(frame, dialect)
+    envelope = decode_known(frame, dialect)
+    if envelope is None:
+        envelope = decode(frame, dialect)
+        fields = _values(frame, envelope)
+        payload = fields.get("payload", _NO_PAYLOAD)
+    else:
+        raw = envelope.raw_payload
+        payload = _values(raw, envelope) if raw else _NO_PAYLOAD
+    problem = _problem(envelope, payload)
+    if problem is not None:
+        raise InvalidEnvelope("invalid_envelope", problem, envelope_id=usable_id(envelope.id))
+    return Arrival(envelope, payload)
+
+
+def _values(raw: bytes, envelope: Envelope) -> Any:
+    """The JSON values of a part of a frame.
+
+    Raises:
+        InvalidEnvelope: Some reader would not understand it.
+    """
     try:
-        fields: dict[str, Any] = _decode_all(frame)
-        if not fits_double(frame, fields):
+        values = _decode_all(raw)
+        if not fits_double(raw, values):
             raise ValueError("an integer is beyond the range of a double")
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidEnvelope(
@@ -61,10 +86,7 @@ def open_frame(frame: bytes, dialect: str) -> Arrival:
             f"the frame is no JSON that every reader understands: {error}",
             envelope_id=usable_id(envelope.id),
         ) from None
-    problem = _problem(envelope, fields)
-    if problem is not None:
-        raise InvalidEnvelope("invalid_envelope", problem, envelope_id=usable_id(envelope.id))
-    return Arrival(envelope, fields["kind"], fields["payload"])
+    return values
 
 
 def is_name(text: str) -> bool:
@@ -77,12 +99,12 @@ def usable_id(envelope_id: str | None) -> str | None:
     return envelope_id if envelope_id and is_name(envelope_id) else None
 
 
-def _problem(envelope: Envelope, fields: dict[str, Any]) -> str | None:
+def _problem(envelope: Envelope, payload: object) -> str | None:
     """What is wrong with an envelope, in one sentence."""
     if not envelope.protocol:
         return "the envelope has no 'protocol'"
-    if not isinstance(fields.get("payload"), dict):
-        if "payload" not in fields:
+    if not isinstance(payload, dict):
+        if payload is _NO_PAYLOAD:
             return "the envelope has no 'payload'"
         return "the envelope's 'payload' is not an object"
     if not is_name(envelope.id):
