@@ -296,6 +296,8 @@ GATEWAY: Final = {
     "3.pace.ends": "no withdraw, cancel or reject is lost for its pace; over HTTP it is said again",
     "3.pace.bytes": "bytes have a pace as messages have",
     "3.limits": "whoever is over a limit is told once which, and how much it allows",
+    "3.frames": "frames that are no message have a pace, and a turn takes so many of a connection",
+    "3.join.budget": "before the join a connection has one budget of frames, bytes and seconds",
     "3.guesses": "an address that sent too many wrong tokens is refused for a while",
 }
 

@@ -50,6 +50,9 @@ class Limits:
         messages_burst: Messages that may come at once after a pause.
         bytes_per_second: Bytes of a participant's messages in the long run; likewise.
         bytes_burst: Bytes of messages that may come at once after a pause.
+        frames_per_second: Frames of a connection that are no whole message (pings, pongs,
+            fragments) in the long run; likewise.
+        frames_burst: Such frames that may come at once after a pause.
         withdrawals_per_second: Withdrawals of a participant in the long run; likewise.
         withdrawals_burst: Withdrawals at once: whoever stops takes back everything.
         max_open_proposals: Proposals of a participant that are neither fulfilled nor withdrawn.
@@ -57,6 +60,8 @@ class Limits:
         failed_token_seconds: After which one of these is forgiven.
         handshake_timeout: For a connection to send its handshake.
         join_timeout: For a connection without a header to send its join frame.
+        join_frames: Frames of such a connection until it has joined: the join frame, in fragments
+            perhaps, and some pings.
         ping_interval: Of silence, after which a member is pinged.
         ping_deadline: For the pong; at most ``ping_interval``.
         close_timeout: For a member to read what was sent and to answer a close frame.
@@ -75,6 +80,8 @@ class Limits:
     messages_burst: int = 2_000
     bytes_per_second: float = BYTES_PER_SECOND
     bytes_burst: int = BYTES_BURST
+    frames_per_second: float = 1_000.0
+    frames_burst: int = 2_000
     withdrawals_per_second: float = 100.0
     withdrawals_burst: int = 1_000
     max_open_proposals: int = 1_000
@@ -82,6 +89,7 @@ class Limits:
     failed_token_seconds: float = 5.0
     handshake_timeout: float = 10.0
     join_timeout: float = 10.0
+    join_frames: int = 64
     ping_interval: float = 20.0
     ping_deadline: float = 20.0
     close_timeout: float = 5.0

@@ -58,6 +58,8 @@ class Settings(BaseSettings):
     messages_burst: int = _LIMITS.messages_burst
     bytes_per_second: float = _LIMITS.bytes_per_second
     bytes_burst: int = _LIMITS.bytes_burst
+    frames_per_second: float = _LIMITS.frames_per_second
+    frames_burst: int = _LIMITS.frames_burst
     withdrawals_per_second: float = _LIMITS.withdrawals_per_second
     withdrawals_burst: int = _LIMITS.withdrawals_burst
     max_open_proposals: int = _LIMITS.max_open_proposals
@@ -65,6 +67,7 @@ class Settings(BaseSettings):
     failed_token_seconds: float = _LIMITS.failed_token_seconds
     handshake_timeout: float = _LIMITS.handshake_timeout
     join_timeout: float = _LIMITS.join_timeout
+    join_frames: int = _LIMITS.join_frames
     ping_interval: float = _LIMITS.ping_interval
     ping_deadline: float = _LIMITS.ping_deadline
     close_timeout: float = _LIMITS.close_timeout

@@ -188,7 +188,8 @@ async def test_no_space_is_joined_by_another_name(space: str) -> None:
 
 async def test_pings_of_who_reads_nothing_do_not_fill_the_gateway() -> None:
     number, payload = 200_000, b"p" * 125
-    async with running() as gateway, dial(gateway, "bob") as bob:
+    fast = {"frames_per_second": 1e9, "frames_burst": 1_000_000}
+    async with running(**fast) as gateway, dial(gateway, "bob") as bob:
         async with shaken(gateway, "mallory", small=True) as (reader, writer):
             pings = masked(0x89, payload) * 1_000
             for _ in range(number // 1_000):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Final, Protocol, cast
 
-from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+from picows import WSCloseCode, WSFrame, WSListener, WSTransport
 
 from meup_agent.gateway.admission import (
+    BAD_REQUEST,
     MAX_JOIN_BYTES,
     NotAdmitted,
     repeats_join,
@@ -15,6 +17,9 @@ from meup_agent.gateway.admission import (
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.edge.framing import (
+    CLOSE,
+    PING,
+    PONG,
     PROTOCOL_ERROR,
     TOO_BIG,
     Assembler,
@@ -22,17 +27,31 @@ from meup_agent.gateway.edge.framing import (
     pack_text,
 )
 from meup_agent.gateway.edge.handshake import Greeting, read_join_frame
-from meup_agent.gateway.edge.listening import address_of, peer_of
+from meup_agent.gateway.edge.listening import (
+    MEMBER_READ_BYTES,
+    STRANGER_READ_BYTES,
+    address_of,
+    peer_of,
+)
+from meup_agent.gateway.edge.read_gate import ReadGate
 from meup_agent.gateway.hub import Hub
 from meup_agent.gateway.logs import joined_from, log, shown
 from meup_agent.gateway.member import GatewayMember, Turn
 from meup_agent.protocol.space.listeners import Form
+from meup_agent.protocol.space.rates import Bucket
 
 NORMAL: Final = 1000
 LOST: Final = 1006
 
 _NEVER_SAID: Final = frozenset({1004, 1005, LOST, 1015})
 _FIRST_UNASSIGNED: Final = 5000
+
+FRAMES_PER_TURN: Final = 128
+"""Frames of a connection that are taken in a turn of the loop, before the others have theirs; each
+KiB of them counts as one more. A message takes some 30 µs, so a turn some milliseconds."""
+
+_KIB_BITS: Final = 10
+_MICROSECONDS: Final = 1_000_000
 
 MAX_CLOSE_REASON_BYTES: Final = 123
 """A control frame carries 125 bytes, two of which are the code (RFC 6455 section 5.5)."""
@@ -76,6 +95,9 @@ class Connection(WSListener):
     Args:
         port: Where it came in.
         greeting: What its handshake said.
+
+    Attributes:
+        read_bytes: Bytes that are read of it at a time.
     """
 
     def __init__(self, port: Port, greeting: Greeting) -> None:
@@ -83,6 +105,7 @@ class Connection(WSListener):
         self._greeting = greeting
         # Strangers get room for a join frame, members for their messages.
         self._assembler = Assembler(MAX_JOIN_BYTES)
+        self.read_bytes = STRANGER_READ_BYTES
         self._member: GatewayMember | None = None
         self._identity: Identity | None = None
         self._ended_by: int | None = None
@@ -90,10 +113,12 @@ class Connection(WSListener):
         self._timer: asyncio.TimerHandle | None = None
         self._full = False
         self._ping: bytes | None = None
-        # Why nothing is read from the socket: nothing can be kept, or it says too much at a time.
-        self._held = False
-        self._hushed: asyncio.TimerHandle | None = None
-        self._reads = True
+        # What was read from the socket before its gate closed: less than one read.
+        self._unhandled: deque[tuple[int, bool, bool, bytes]] = deque()
+        self._turn_left = FRAMES_PER_TURN
+        self._join_frames = self._join_bytes = 0
+        # Of frames that are no whole message; most connections never send one.
+        self._pieces: Bucket | None = None
 
     @property
     def participant(self) -> str | None:
@@ -106,6 +131,7 @@ class Connection(WSListener):
         """Join, or wait for the join frame."""
         self._transport = transport
         self._wire = transport.underlying_transport
+        self._gate = ReadGate(self._port.loop, self._wire, self._handle_unhandled)
         self._address = address_of(self._wire)
         self._peer = peer_of(self._wire)
         self._port.opened(self)
@@ -117,32 +143,21 @@ class Connection(WSListener):
             self._timer = self._port.loop.call_later(self._port.limits.join_timeout, self._late)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        """Take a frame: a control frame, or a fragment of a message."""
-        kind = frame.msg_type
-        if kind == WSMsgType.CLOSE:
-            self._answer_close(cast("int", frame.get_close_code()))
-        elif self._ended_by is not None or kind == WSMsgType.PONG:
-            return
-        elif kind == WSMsgType.PING:
-            self._answer_ping(frame.get_payload_as_bytes())
-        elif frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self._end(PROTOCOL_ERROR, "no extension was agreed on")
-        else:
-            try:
-                message = self._assembler.add(
-                    kind.value, bool(frame.fin), frame.get_payload_as_bytes()
-                )
-            except BadMessage as bad:
-                self._refuse_message(bad)
-            else:
-                if message is not None:
-                    self._take(message)
+        """Take a frame now, or when the connection is read again."""
+        kind: int = frame.msg_type.value
+        data = frame.get_payload_as_bytes()
+        reserved = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
+        if self._gate.open:
+            self._handle(kind, bool(frame.fin), reserved, data)
+        elif self._ended_by is None or kind == CLOSE:
+            self._unhandled.append((kind, bool(frame.fin), reserved, data))
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         """Leave the space."""
-        for timer in (self._timer, self._hushed):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._gate.stop()
+        self._unhandled.clear()
         if self._ended_by is None:
             self._ended_by = self._closed_by_picows(transport)
         self._leave()
@@ -176,7 +191,8 @@ class Connection(WSListener):
         if self._ended_by is not None:
             return
         self._ended_by = code
-        self._hear()
+        # The other end's close frame is behind whatever it has sent too fast.
+        self._gate.release()
         said = reason.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore")
         self._transport.send_close(cast("WSCloseCode", code), said)
         self._drop_soon()
@@ -190,8 +206,7 @@ class Connection(WSListener):
 
     def hold(self, held: bool) -> None:
         """Read nothing from the socket, or read again."""
-        self._held = held
-        self._read_or_not()
+        self._gate.hold(held)
 
     def abort(self) -> None:
         """Drop the socket, as a killed process does: no close frame, nothing is written out."""
@@ -199,6 +214,66 @@ class Connection(WSListener):
         if self._member is not None:
             self._member.closed = True
         self._transport.disconnect(False)
+
+    # --- frames -----------------------------------------------------------------------------
+
+    def _handle(self, kind: int, final: bool, reserved: bool, data: bytes) -> None:
+        """Take a frame: a control frame, or a fragment of a message."""
+        self._turn_left -= 1 + (len(data) >> _KIB_BITS)
+        if self._turn_left <= 0:
+            self._turn_left = FRAMES_PER_TURN
+            self._gate.pause(0.0)
+        if kind == CLOSE:
+            self._answer_close(int.from_bytes(data[:2]))
+            return
+        if self._ended_by is not None or not final or kind in (PING, PONG):
+            self._count_piece()
+        if self._ended_by is not None or (self._member is None and self._over_budget(len(data))):
+            return
+        if kind == PING:
+            self._answer_ping(data)
+        elif reserved:
+            self._end(PROTOCOL_ERROR, "no extension was agreed on")
+        elif kind != PONG:
+            try:
+                message = self._assembler.add(kind, final, data)
+            except BadMessage as bad:
+                self._refuse_message(bad)
+            else:
+                if message is not None:
+                    self._take(message)
+
+    def _handle_unhandled(self) -> None:
+        while self._unhandled and self._gate.open:
+            self._handle(*self._unhandled.popleft())
+
+    def _count_piece(self) -> None:
+        """Count a frame that is no whole message: a control frame, a fragment, or one too late."""
+        limits, now = self._port.limits, round(self._port.loop.time() * _MICROSECONDS)
+        if self._pieces is None:
+            self._pieces = Bucket(limits.frames_per_second, limits.frames_burst)
+        wait = self._pieces.take(now)
+        if wait:
+            self._read_later(wait)
+
+    def _over_budget(self, size: int) -> bool:
+        """Whether a connection has sent more than a join takes; it is closed then."""
+        most = self._port.limits.join_frames
+        self._join_frames += 1
+        self._join_bytes += size
+        if self._join_frames > most:
+            said = f"no join frame stands in the first {most} frames (join_frames)"
+            self._not_admitted(NotAdmitted(BAD_REQUEST, said))
+        elif self._join_bytes > MAX_JOIN_BYTES:
+            self._end(TOO_BIG, f"a join may have at most {MAX_JOIN_BYTES} bytes")
+        return self._ended_by is not None
+
+    def _read_later(self, seconds: float) -> None:
+        """Read nothing for a while; short enough to hear that the other end is alive."""
+        longest = self._port.limits.ping_deadline / 2
+        # Whoever is that far ahead has what was read of it taken at once, and then waits.
+        if seconds <= longest or not self._unhandled:
+            self._gate.pause(min(seconds, longest))
 
     def _answer_ping(self, payload: bytes) -> None:
         """Answer a ping; while the socket takes no more, only the last (RFC 6455 section 5.5.3).
@@ -218,31 +293,7 @@ class Connection(WSListener):
         elif not (first and repeats_join(message, self._member.participant, self._space)):
             wait = self._port.hub.spaces[self._space].receive(self._member, message)
             if wait and self._ended_by is None:
-                self._hush(wait)
-
-    def _hush(self, seconds: float) -> None:
-        """Read nothing for a while; short enough to hear that the other end is alive."""
-        if self._hushed is not None:
-            self._hushed.cancel()
-        seconds = min(seconds, self._port.limits.ping_deadline / 2)
-        self._hushed = self._port.loop.call_later(seconds, self._hear)
-        self._read_or_not()
-
-    def _hear(self) -> None:
-        if self._hushed is not None:
-            self._hushed.cancel()
-            self._hushed = None
-            self._read_or_not()
-
-    def _read_or_not(self) -> None:
-        reads = not self._held and self._hushed is None
-        if reads is self._reads or self._wire.is_closing():
-            return
-        self._reads = reads
-        if reads:
-            self._wire.resume_reading()
-        else:
-            self._wire.pause_reading()
+                self._read_later(wait)
 
     def _join_by(self, message: bytes) -> None:
         """Join as a join frame says."""
@@ -262,6 +313,7 @@ class Connection(WSListener):
         self._space = identity.space
         self._identity = identity
         self._assembler = Assembler(port.limits.max_message_bytes)
+        self.read_bytes = MEMBER_READ_BYTES
         self._member = GatewayMember(
             identity.participant,
             Form(dialect, self._greeting.resumes, pack_text),
@@ -279,7 +331,7 @@ class Connection(WSListener):
     def _late(self) -> None:
         timeout = self._port.limits.join_timeout
         late = f"no join frame came within {timeout:g} seconds (join_timeout)"
-        self._not_admitted(NotAdmitted(400, late))
+        self._not_admitted(NotAdmitted(BAD_REQUEST, late))
 
     def _not_admitted(self, refused: NotAdmitted) -> None:
         self._port.hub.counters.not_admitted[refused.close_code] += 1

@@ -7,6 +7,9 @@ from typing import Final
 CONTINUATION: Final = 0x0
 TEXT: Final = 0x1
 BINARY: Final = 0x2
+CLOSE: Final = 0x8
+PING: Final = 0x9
+PONG: Final = 0xA
 
 PROTOCOL_ERROR: Final = 1002
 TOO_BIG: Final = 1009

@@ -24,6 +24,14 @@ gets to read why; picows closes with 1009 at the head of a larger frame."""
 READ_BUFFER_BYTES: Final = 16 * 1024
 """What a connection's read buffer begins with, as picows has it."""
 
+STRANGER_READ_BYTES: Final = 2 * 1024
+"""Bytes that are read at a time of a connection that has not joined: a handshake or a join frame,
+and no more than some hundred empty frames, since all of them are looked at before others are."""
+
+MEMBER_READ_BYTES: Final = 16 * 1024
+"""The same of a member. Without it picows' buffer doubles with each read that fills it, and all
+frames in it, a million in the end, are taken in one turn of the loop."""
+
 Accept = Callable[[WSUpgradeRequest, str], WSUpgradeResponseWithListener]
 """Decides about a handshake, which came from an address."""
 
@@ -62,7 +70,7 @@ async def listen(
             return accept(request, address_of(protocol.transport.underlying_transport))
 
         # By position, since that is how picows itself makes one.
-        protocol = cast("Any", WSProtocol)(
+        protocol = cast("Any", _BoundedProtocol)(
             None,
             None,
             False,  # is no client
@@ -92,6 +100,15 @@ async def listen(
         ssl=context,
         ssl_handshake_timeout=None if context is None else limits.handshake_timeout,
     )
+
+
+class _BoundedProtocol(WSProtocol):  # type: ignore[misc]  # not in picows' stubs
+    """Picows' protocol, which reads only so many bytes of a connection at a time."""
+
+    def get_buffer(self, size_hint: int) -> memoryview:
+        """Room for the next read."""
+        room: memoryview = super().get_buffer(size_hint)
+        return room[: getattr(self.listener, "read_bytes", STRANGER_READ_BYTES)]
 
 
 def address_of(wire: asyncio.BaseTransport) -> str:
