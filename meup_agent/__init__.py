@@ -6,10 +6,8 @@ each name is loaded when it is first used, so that a gateway loads no agent and 
 
 from __future__ import annotations
 
-import importlib
-import typing
-
-if typing.TYPE_CHECKING:
+TYPE_CHECKING = False  # importing typing for that takes longer than all the rest
+if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
     from meup_agent.agent.context import Context
     from meup_agent.agent.injectables import handlers
@@ -298,14 +296,23 @@ _NAMES = {
 
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-if not typing.TYPE_CHECKING:  # or every name would pass for one of ours
+if not TYPE_CHECKING:  # or every name would pass for one of ours
 
     def __getattr__(name: str) -> object:
         """A public name, loaded when it is first used (PEP 562)."""
         module = _MODULES.get(name)
         if module is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        try:
+            import importlib
+
+            value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        except BaseException as error:
+            from meup_agent.uncaught import report_briefly, was_interrupted
+
+            if was_interrupted(error):  # by Ctrl-C in the first moment of a program
+                report_briefly()
+            raise
         globals()[name] = value
         return value
 
@@ -313,3 +320,6 @@ if not typing.TYPE_CHECKING:  # or every name would pass for one of ours
 def __dir__() -> list[str]:
     """Every name, loaded or not."""
     return sorted({*globals(), *_MODULES})
+
+
+del TYPE_CHECKING  # which is no public name

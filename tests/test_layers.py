@@ -13,6 +13,7 @@ ROOT = Path(meup_agent.__file__).parent
 
 LAYERS = {
     "errors": 0,
+    "uncaught": 1,
     "protocol": 1,
     "transport": 2,
     "session": 3,

@@ -14,6 +14,7 @@ from meup_agent.agent.decorators import Decorators
 from meup_agent.agent.importing import check_may_run
 from meup_agent.agent.injectables import INJECTABLES
 from meup_agent.agent.registry import Registry
+from meup_agent.agent.reporting import reported_briefly
 from meup_agent.agent.runner import Runner
 from meup_agent.agent.script import Backend, run_script
 from meup_agent.agent.tasks import handler_tasks
@@ -141,6 +142,7 @@ class Agent(Decorators):
         connector, where, space, token, participant = _where_to(url, space, token, participant)
         self._registry.freeze()
         async with (
+            reported_briefly() as reported,
             observed(self._observers, space) as events,
             handler_tasks() as (tasks, group),
         ):
@@ -164,7 +166,8 @@ class Agent(Decorators):
                 async with session:
                     try:
                         yield joined
-                    except BaseException:
+                    except BaseException as error:
+                        reported.by_user(error)
                         await _stop(session, runner, 0.0, hurry)
                         raise
                     else:

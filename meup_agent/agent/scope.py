@@ -152,11 +152,14 @@ def without_stops(error: BaseException) -> BaseException | None:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether an exception is a handler's own affair; ``SystemExit`` in a tool ends no agent."""
+    """Whether an exception is a handler's own affair.
+
+    ``SystemExit`` and ``GeneratorExit`` are, too: a tool that raises one ends no agent.
+    """
     if isinstance(error, BaseExceptionGroup):
         inner = cast("BaseExceptionGroup[BaseException]", error)
         return all(is_failure(each) for each in inner.exceptions)
-    others = (KeyboardInterrupt, GeneratorExit, HandlerCancelled, anyio.get_cancelled_exc_class())
+    others = (KeyboardInterrupt, HandlerCancelled, anyio.get_cancelled_exc_class())
     return not isinstance(error, others)
 
 

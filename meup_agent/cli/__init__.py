@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-
-from meup_agent.cli import exit_codes
-
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run ``meup`` with the arguments of this process, and exit with its code."""
     try:
-        from meup_agent.cli.program import run
+        code = _run()
+    except BaseException as error:
+        from meup_agent.uncaught import was_interrupted
 
-        code = run(sys.argv[1:])
-    except KeyboardInterrupt:
+        if not was_interrupted(error):
+            raise
         # While it was being loaded: nothing has begun that somebody would have to be told of.
-        code = exit_codes.INTERRUPTED
+        code = 130
+    import signal
+    import sys
+
     # All that is left is to exit with the code; one more Ctrl-C must not replace it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
+
+
+def _run() -> int:
+    import signal
+    import sys
+
+    from meup_agent.uncaught import end_at_interrupt
+
+    # What is being loaded would make errors of its own of a KeyboardInterrupt.
+    before = signal.signal(signal.SIGINT, end_at_interrupt)
+    from meup_agent.cli.program import run
+
+    signal.signal(signal.SIGINT, before)
+    return run(sys.argv[1:])

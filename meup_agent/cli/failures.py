@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 from meup_agent.cli import exit_codes
@@ -21,9 +20,6 @@ from meup_agent.errors import (
     ToolError,
     UsageError,
 )
-
-DEBUG_VARIABLE: Final = "MEUP_DEBUG"
-"""Set to anything but ``0``: failures come with their traceback. ``--debug`` sets it."""
 
 MAX_SENTENCE: Final = 2_000
 """Characters of a failure that are shown; it may quote what a stranger sent."""
@@ -72,8 +68,3 @@ def sentence_for(error: BaseException) -> str:
     """An exception as one line that is safe to print."""
     said = " ".join(str(error).split()) or type(error).__name__
     return f"meup: {visible(said, MAX_SENTENCE)}"
-
-
-def debugging() -> bool:
-    """Whether the user wants tracebacks."""
-    return os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")

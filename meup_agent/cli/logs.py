@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Final
 
 from meup_agent.cli.escape import visible
-from meup_agent.cli.failures import debugging
+from meup_agent.uncaught import debugging
 
 FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
 

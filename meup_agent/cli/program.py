@@ -16,14 +16,9 @@ from typer.main import get_command
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import Commands
 from meup_agent.cli.consoles import wants_colour
-from meup_agent.cli.failures import (
-    DEBUG_VARIABLE,
-    Failure,
-    code_for,
-    debugging,
-    sentence_for,
-)
+from meup_agent.cli.failures import Failure, code_for, sentence_for
 from meup_agent.errors import MeupError
+from meup_agent.uncaught import DEBUG_VARIABLE, debugging, was_interrupted
 
 app = typer.Typer(
     name="meup",
@@ -121,7 +116,7 @@ def _run(arguments: Sequence[str]) -> int:
         command = getattr(context, "command_path", "meup")
         return _failed(error, f"meup: {said.rstrip('.')}; see {command} --help", exit_codes.USAGE)
     except Failure as error:
-        if error.details:
+        if error.details and not was_interrupted(error):
             sys.stderr.write(f"{error.details}\n")
         return _failed(error, sentence_for(error), error.code)
     except MeupError as error:
@@ -139,6 +134,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _failed(error: BaseException, sentence: str, code: int) -> int:
+    if was_interrupted(error):
+        return exit_codes.INTERRUPTED
     if debugging():
         traceback.print_exception(error)
     sys.stderr.write(f"{sentence}\n")

@@ -179,6 +179,38 @@ from meup_agent.cli import main
 main()
 """
 
+INTERRUPTED_IN_A_COMMAND = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "{module}":
+            {press}
+sys.meta_path.insert(0, Finder())
+from meup_agent.cli import main
+main()
+"""
+PRESS = "os.kill(os.getpid(), signal.SIGINT)"
+IN_A_CLASS = "raise RuntimeError('Error calling __set_name__') from KeyboardInterrupt()"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+@pytest.mark.parametrize("press", [PRESS, IN_A_CLASS])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "meup_agent.cli.program",
+        "meup_agent.cli.commands",
+        "meup_agent.cli.who",
+        "meup_agent.client.space",
+    ],
+)
+def test_ctrl_c_in_the_first_moments_shows_no_traceback(module: str, press: str) -> None:
+    program = INTERRUPTED_IN_A_COMMAND.format(module=module, press=press)
+    where = ("--url", "ws://127.0.0.1:9", "--space", "demo", "--token", "x")
+    done = meup("who", *where, command=(sys.executable, "-c", program))
+    assert (done.returncode, done.stdout, done.stderr) == (exit_codes.INTERRUPTED, "", "")
+
+
 INTERRUPTED_AT_THE_END = """
 import atexit, os, signal
 atexit.register(os.kill, os.getpid(), signal.SIGINT)

@@ -1,0 +1,112 @@
+"""Programs that Ctrl-C or the connection ends show one line at most, and no traceback."""
+
+import signal
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from meup_agent.gateway.embedded import ThreadedGateway
+from tests.interaction.people import gateway_for_everybody
+from tests.programs import program
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+
+SCRIPT = Path(__file__).with_name("uncaught.py")
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Generator[ThreadedGateway]:
+    with gateway_for_everybody().in_thread() as running:
+        yield running
+
+
+def told(gateway: ThreadedGateway, *, token: str = "") -> dict[str, str]:
+    return {
+        "MEUP_URL": gateway.url,
+        "MEUP_SPACE": "demo",
+        "MEUP_TOKEN": token or gateway.token("tools"),
+    }
+
+
+@BACKENDS
+@pytest.mark.parametrize("how", ["plain", "grouped"])
+def test_ctrl_c_in_the_block_says_nothing(gateway: ThreadedGateway, backend: str, how: str) -> None:
+    with program([SCRIPT, backend, how], told(gateway)) as script:
+        script.wait_for("in")
+        # As shells have it that is 130; trio puts it into the group, and Python exits with 1.
+        assert script.stop() == -signal.SIGINT or how == "grouped"
+    assert script.stderr == []
+
+
+@BACKENDS
+@pytest.mark.parametrize("how", ["loading", "loading a class", "connecting"])
+def test_ctrl_c_before_the_block_says_nothing(
+    gateway: ThreadedGateway, backend: str, how: str
+) -> None:
+    with program([SCRIPT, backend, how], told(gateway)) as script:
+        if how == "connecting":
+            script.wait()
+        else:
+            assert script.wait() == (1 if how == "loading a class" else -signal.SIGINT)
+    assert script.stderr == []
+
+
+@BACKENDS
+def test_program_may_catch_ctrl_c_itself(gateway: ThreadedGateway, backend: str) -> None:
+    with program([SCRIPT, backend, "catching"], told(gateway)) as script:
+        script.wait_for("in")
+        assert script.stop() == 0
+    assert (script.stdout, script.stderr) == (["in", "bye"], [])
+
+
+@BACKENDS
+@pytest.mark.parametrize("how", ["plain", "grouped"])
+def test_refused_connection_is_one_sentence(
+    gateway: ThreadedGateway, backend: str, how: str
+) -> None:
+    with program([SCRIPT, backend, how], told(gateway, token="wrong")) as script:
+        assert script.wait() == 1
+    (line,) = script.stderr
+    assert line.startswith(f"meup: the gateway {gateway.url} refused the token")
+
+
+@BACKENDS
+def test_lost_connection_is_one_sentence(gateway: ThreadedGateway, backend: str) -> None:
+    with program([SCRIPT, backend, "plain"], told(gateway)) as first:
+        first.wait_for("in")
+        with program([SCRIPT, backend, "plain"], told(gateway)) as second:
+            second.wait_for("in")
+            assert first.wait() == 1
+            second.stop()
+    (line,) = first.stderr
+    assert line.startswith("meup: a newer connection of the same participant took over")
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    ("how", "last"),
+    [
+        ("failing", "LookupError: in the block"),
+        ("failing later", "LookupError: after the block"),
+    ],
+)
+def test_programs_own_failure_keeps_its_traceback(
+    gateway: ThreadedGateway, backend: str, how: str, last: str
+) -> None:
+    wrong = "wrong" if how == "failing later" else ""
+    with program([SCRIPT, backend, how], told(gateway, token=wrong)) as script:
+        assert script.wait() == 1
+    assert script.stderr[-1] == last
+    assert "Traceback (most recent call last):" in script.stderr
+
+
+@BACKENDS
+def test_tracebacks_can_be_asked_for(gateway: ThreadedGateway, backend: str) -> None:
+    asked = {**told(gateway, token="wrong"), "MEUP_DEBUG": "1"}
+    with program([SCRIPT, backend, "plain"], asked) as script:
+        assert script.wait() == 1
+    assert "Traceback (most recent call last):" in script.stderr
+    assert script.stderr[-1].startswith("meup_agent.errors.TokenRefused: ")
