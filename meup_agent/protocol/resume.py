@@ -11,6 +11,10 @@ ARRIVED: Final = "dev.meup/arrived"
 ``resumed``: it gets everything, ``gap``: some of it is not known any more. Without this key it may
 have missed anything, and the others say again what must not be missed (PROTOCOL 4.14)."""
 
+REPLAYED: Final = "dev.meup/replayed"
+"""Beside ``seq`` of an open proposal that was accepted before its reader came, and of a request
+that is out to fulfill it: an object, whose ``in_progress`` says whether there is such a request."""
+
 MISSED_NOTHING: Final = frozenset({"new", "resumed"})
 """What stands there for those to whom nobody need say anything again."""
 
@@ -39,7 +43,7 @@ class _Numbered(msgspec.Struct):
 
 
 _decode_numbered = msgspec.json.Decoder(_Numbered).decode
-_decode_number = msgspec.json.Decoder().decode
+_decode_json = msgspec.json.Decoder().decode
 
 
 def read_missed(welcome: dict[str, Any]) -> Missed | None:
@@ -60,7 +64,7 @@ def read_seq(frame: bytes) -> int | None:
     at = frame.rfind(_LAST_FIELD, _FROM_THE_END)
     if at >= 0:
         try:
-            return _number(_decode_number(frame[at + _AT : -1]))
+            return _number(_decode_json(frame[at + _AT : -1]))
         except msgspec.DecodeError:
             pass  # it is not the last field
     return _number(_decode_numbered(frame).seq)
@@ -69,6 +73,33 @@ def read_seq(frame: bytes) -> int | None:
 def numbered(frame: bytes, seq: int) -> bytes:
     """A frame with ``seq`` as its last field, which counts if the sender wrote one, too."""
     return b'%b,"seq":%d}' % (frame.rstrip()[:-1], seq)
+
+
+def replayed(frame: bytes, seq: int, *, in_progress: bool) -> bytes:
+    """A frame that says that its reader was not here yet when it was accepted.
+
+    Args:
+        frame: The envelope.
+        seq: The number of its reader's welcome: it has none of its own.
+        in_progress: A request that fulfills the proposal is out.
+    """
+    mark = b"true" if in_progress else b"false"
+    marked = b'%b,"%b":{"in_progress":%b}}' % (frame.rstrip()[:-1], REPLAYED.encode(), mark)
+    return numbered(marked, seq)
+
+
+def read_replayed(extra: tuple[tuple[str, bytes], ...]) -> bool | None:
+    """Whether a proposal of before is in progress; ``None``: the envelope is no replay.
+
+    Args:
+        extra: The header fields of an envelope that no dialect knows. A sender can write this one,
+            too: it counts only in an envelope whose number shows that it is not new.
+    """
+    for name, raw in extra:
+        if name == REPLAYED:
+            mark = _decode_json(raw)
+            return not (isinstance(mark, dict) and mark.get("in_progress") is False)
+    return None
 
 
 def _number(seq: object) -> int | None:

@@ -22,6 +22,7 @@ from meup_agent.protocol.exchange.replies import Replies
 from meup_agent.protocol.exchange.resolution import (
     MAX_NAMED,
     NONE,
+    Resolution,
     answered,
     executors,
     resolve,
@@ -36,6 +37,7 @@ from meup_agent.protocol.managing import (
 )
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.reasons import Reason, read_reason
+from meup_agent.protocol.resume import read_replayed
 
 MAX_ID_CHARS = 256
 """Characters of an id or a sender's name: these are remembered, and the longest in use have 60."""
@@ -91,9 +93,22 @@ class Arrivals:
         if reading.takes(seq, now) or self._has_no_number_of_its_own(envelope, now):
             self._take(envelope, now, seq)
         else:
-            situation.drop("duplicate", envelope, expected=True)
+            self._of_before(envelope, now)
         if reading.until == seq:
             self._gateway.caught_up(now)
+
+    def _of_before(self, envelope: Envelope, now: float) -> None:
+        """What is not new: we have read it, or it is an open proposal of before we came.
+
+        A request that fulfills such a proposal is for whoever heard it first: here it is a record.
+        """
+        in_progress = read_replayed(envelope.extra)
+        if in_progress is None or not self._is_readable(envelope):
+            self._situation.drop("duplicate", envelope, expected=True)
+        elif envelope.kind == kinds.MCP_PROPOSAL:
+            self._proposal(envelope, now, begins=not in_progress)
+        elif envelope.kind == kinds.MCP_REQUEST:
+            self._fulfillment(envelope, now)
 
     def _has_no_number_of_its_own(self, envelope: Envelope, now: float) -> bool:
         """Whether it is the gateway's word to us alone, or its answer to what we sent again."""
@@ -102,7 +117,7 @@ class Arrivals:
         return self._is_own(envelope) and self._said_here(envelope.id, now)
 
     def _take(self, envelope: Envelope, now: float, seq: int | None) -> None:
-        if max(len(envelope.id), len(envelope.sender)) > MAX_ID_CHARS:
+        if not self._is_readable(envelope):
             self._situation.drop("name_too_long", envelope)
             return
         # A request with more ids is refused, so it keeps them all (PROTOCOL 4.4).
@@ -114,6 +129,9 @@ class Arrivals:
             self._own(envelope, now)
         else:
             self._others(envelope, now)
+
+    def _is_readable(self, envelope: Envelope) -> bool:
+        return max(len(envelope.id), len(envelope.sender)) <= MAX_ID_CHARS
 
     def _others(self, envelope: Envelope, now: float) -> None:
         is_watched = self._situation.wants(Role.KIND, envelope, None)
@@ -234,7 +252,7 @@ class Arrivals:
 
     # --- proposals ---
 
-    def _proposal(self, envelope: Envelope, now: float) -> None:
+    def _proposal(self, envelope: Envelope, now: float, *, begins: bool = True) -> None:
         key = ProposalKey(envelope.sender, envelope.id)
         known = self._situation.ledger.get(key, now)
         if self._is_own(envelope):
@@ -254,7 +272,7 @@ class Arrivals:
         if record.copied:
             self._copied(record, envelope, now)
         starts_nothing = record.copied or not record.state.is_pending
-        if starts_nothing or envelope.concerns(self._situation.me):
+        if begins and (starts_nothing or envelope.concerns(self._situation.me)):
             self._incoming.proposal(record, envelope, now)
 
     def _copied(self, record: ProposalRecord, envelope: Envelope, now: float) -> None:
@@ -320,6 +338,12 @@ class Arrivals:
     # --- requests ---
 
     def _request(self, envelope: Envelope, call: Call, now: float) -> None:
+        means, fulfillment = self._fulfillment(envelope, now)
+        if self._is_for_us(envelope, means.record):
+            self._incoming.request(envelope, call, now, means=means, fulfillment=fulfillment)
+
+    def _fulfillment(self, envelope: Envelope, now: float) -> tuple[Resolution, Fulfillment | None]:
+        """Which proposal a request means, and its entry there, if it carries that out."""
         ledger = self._situation.ledger
         means = NONE if not envelope.correlation else resolve(envelope, ledger, now)
         record, fulfillment = means.record, None
@@ -328,8 +352,7 @@ class Arrivals:
             self._replies.rival_requested(record, now)
             if record.key.proposer == self._situation.me:
                 self._replies.in_progress(record, now)
-        if self._is_for_us(envelope, record):
-            self._incoming.request(envelope, call, now, means=means, fulfillment=fulfillment)
+        return means, fulfillment
 
     def _fulfills(
         self, record: ProposalRecord, envelope: Envelope, now: float

@@ -5,17 +5,20 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from meup_agent.protocol.resume import numbered
+from meup_agent.protocol.resume import numbered, replayed
 from meup_agent.protocol.space.catch_up import CatchUp
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.listeners import Listeners
 from meup_agent.protocol.space.translations import Translations
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.space.counters import Counters
     from meup_agent.protocol.space.journal import Journal
     from meup_agent.protocol.space.listeners import Form, Listener, Member
+    from meup_agent.protocol.space.replays import Replay
 
 
 class Audience:
@@ -47,14 +50,29 @@ class Audience:
         """From which number on somebody hears who has seen one; ``None``: from now on."""
         return None if seen is None else self._journal.begin(self._space, seen)
 
-    def enter(self, member: Member, welcome: Envelope, begin: int | None) -> None:
-        """Welcome a member, and let it hear what comes, or from a number on."""
+    def enter(
+        self,
+        member: Member,
+        welcome: Envelope,
+        begin: int | None,
+        replays: Iterable[Replay] = (),
+    ) -> None:
+        """Welcome a member, and let it hear what comes, or from a number on.
+
+        Args:
+            member: The newcomer.
+            welcome: For it alone.
+            begin: The number; ``None``: from now on.
+            replays: Open proposals that it is told of before anything else.
+        """
+        # Whoever is lost after the welcome has read nothing yet of what it missed.
+        seq = self._delivered if begin is None else begin
+        self._tell(member, welcome, seq)
+        for replay in replays:
+            self._replay(member, replay, seq)
         if begin is None:
-            self._tell(member, welcome, self._delivered)
             self._listeners.add(member)
         else:
-            # Whoever is lost after the welcome has read nothing yet of what it missed.
-            self._tell(member, welcome, begin)
             self._catch_up(member, begin, gap=begin != member.last_seen)
 
     def watch(self, listener: Listener, last_seen: int | None) -> None:
@@ -122,6 +140,14 @@ class Audience:
         if frame is None:
             return None
         return form.pack(numbered(frame, entry.seq) if form.numbered else frame)
+
+    def _replay(self, member: Member, replay: Replay, seq: int) -> None:
+        """Tell one member an envelope of before, which has the number of its welcome."""
+        frame = self._translations.frame(replay.envelope, member.form.dialect)
+        if frame is not None:
+            marked = replayed(frame, seq, in_progress=replay.in_progress)
+            self._listeners.tell(member, member.form.pack(marked))
+            self._counters.delivered += 1
 
     def _tell(self, member: Member, envelope: Envelope, seq: int) -> None:
         # It has no number of its own: who resumes from this one has seen what came before.

@@ -46,6 +46,7 @@ from meup_agent.protocol.space.observers import (
 from meup_agent.protocol.space.open import OPEN_SECONDS
 from meup_agent.protocol.space.rates import Allowance, OverPace, Pace, Told
 from meup_agent.protocol.space.recent import Recent
+from meup_agent.protocol.space.replays import Replay
 from meup_agent.protocol.space.space import Space
 
 log = logging.getLogger("meup_agent.gateway")
@@ -185,7 +186,11 @@ class SpaceHost:
         self._space.speaks(member.form.dialect)
         begin = self.audience.begin(member.last_seen)
         joined = self._space.join(participant, self._arriving(member, begin))
-        self.journal.after(partial(self._enter, member, joined.welcome, begin))
+        # Who continues without a gap reads what it missed. And who does not say that it resumes
+        # may take a replay for something new.
+        is_told = member.form.numbered and (begin is None or begin != member.last_seen)
+        replays = self._space.replays(participant) if is_told else []
+        self.journal.after(partial(self._enter, member, joined.welcome, begin, replays))
         self._publish(self._stamped(joined.presence))
 
     def leave(self, member: Member) -> None:
@@ -228,9 +233,11 @@ class SpaceHost:
         until = self.journal.latest(self.name)
         return Arriving(until, gap=begin != member.last_seen, resumed=begin is not None)
 
-    def _enter(self, member: Member, welcome: Envelope, begin: int | None) -> None:
+    def _enter(
+        self, member: Member, welcome: Envelope, begin: int | None, replays: list[Replay]
+    ) -> None:
         if self._is_here(member):
-            self.audience.enter(member, self._stamped(welcome), begin)
+            self.audience.enter(member, self._stamped(welcome), begin, replays)
 
     # --- what members say -----------------------------------------------------------------
 

@@ -7,6 +7,7 @@ has ended, too, as long as that is remembered: a request to several has several 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -142,6 +143,10 @@ class OpenExchanges:
                 asked = True
         return asked
 
+    def fairly(self) -> Iterator[Open]:
+        """The open proposals, the newest of each proposer first, in turns."""
+        return self._proposals.fairly()
+
     def is_open(self, proposer: str, proposal: str) -> bool:
         """Whether somebody has a proposal of this id open."""
         return self._proposals.get(proposer, proposal) is not None
@@ -212,13 +217,12 @@ class OpenExchanges:
             content = 0
             if fulfills is not None:
                 fulfills.step(ProposalEvent.REQUEST)
-                fulfills.fulfilling += 1
                 content = content_of(envelope)
             rpc_name = payloads.rpc_name(payload.get("id"))
-            self._begin(
-                self._requests,
-                Open(envelope, at, rpc_name=rpc_name, fulfills=fulfills, content=content),
-            )
+            request = Open(envelope, at, rpc_name=rpc_name, fulfills=fulfills, content=content)
+            self._begin(self._requests, request)
+            if fulfills is not None:
+                fulfills.fulfilling[request.number] = request
 
     def _fulfilled_by(self, request: Envelope, payload: dict[str, Any]) -> Open | None:
         """The open proposal that a request carries out (PROTOCOL 4.4).
@@ -327,7 +331,7 @@ class OpenExchanges:
             del self._kept_bytes[sender]
         proposal = item.fulfills
         if proposal is not None:
-            proposal.fulfilling -= 1
+            del proposal.fulfilling[item.number]
             if not proposal.fulfilling and proposal.state is ProposalState.IN_PROGRESS:
                 proposal.step(ProposalEvent.REQUEST_CANCELLED)
 

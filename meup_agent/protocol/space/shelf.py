@@ -35,7 +35,7 @@ class OpenKey(NamedTuple):
     number: int
 
 
-class Open(msgspec.Struct):
+class Open(msgspec.Struct, eq=False):
     """A request or a proposal that has not ended.
 
     Attributes:
@@ -50,7 +50,7 @@ class Open(msgspec.Struct):
         state: Of a proposal.
         called: A proposal's method, and its tool (or prompt); no method: words of its own.
         expires_at: When its proposer gives a proposal up, in microseconds since 1970 (UTC).
-        fulfilling: Requests that are out to fulfill a proposal.
+        fulfilling: Requests that are out to fulfill a proposal, by number.
         whole: Whether the payload was kept.
     """
 
@@ -64,7 +64,7 @@ class Open(msgspec.Struct):
     state: ProposalState = ProposalState.PENDING
     called: tuple[str, str] = ("", "")
     expires_at: int | None = None
-    fulfilling: int = 0
+    fulfilling: dict[int, Open] = msgspec.field(default_factory=dict[int, "Open"])
     whole: bool = True
 
     @property
@@ -189,6 +189,21 @@ class Shelf:
         senders = self._senders.get(envelope_id, ())
         return tuple([self._by_sender[sender][envelope_id] for sender in senders])
 
+    def fairly(self) -> Iterator[Open]:
+        """What is open, the newest first, in turns: one of each sender, then one more of each.
+
+        Nothing may be put in or taken out meanwhile.
+        """
+        senders = [reversed(share.values()) for share in self._by_sender.values()]
+        while senders:
+            left: list[Iterator[Open]] = []
+            for items in senders:
+                item = next(items, None)
+                if item is not None:
+                    left.append(items)
+                    yield item
+            senders = left
+
     @property
     def owners(self) -> Iterable[str]:
         """Who has something open."""
@@ -198,10 +213,6 @@ class Shelf:
         """What a sender has open, the oldest first."""
         share = self._by_sender.get(sender)
         return iter(() if share is None else tuple(share.values()))
-
-    def newest(self, sender: str) -> Iterator[Open]:
-        """The same, the newest first, without a copy: nothing may be put in or taken meanwhile."""
-        return reversed(self._by_sender[sender].values())
 
     def oldest(self, sender: str) -> Open | None:
         """The oldest that a sender has open."""

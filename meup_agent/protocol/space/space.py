@@ -37,6 +37,7 @@ from meup_agent.protocol.space.decisions import (
 from meup_agent.protocol.space.managing import MANAGING, Management
 from meup_agent.protocol.space.open import FOLLOWED, OpenExchanges
 from meup_agent.protocol.space.rates import Allowance
+from meup_agent.protocol.space.replays import Replay, replays
 from meup_agent.protocol.space.revoking import end_in_flight
 from meup_agent.protocol.space.rules import Rules
 from meup_agent.protocol.space.standing import Standing
@@ -179,6 +180,10 @@ class Space:
         ]
         payload = {"you": you, "participants": others, **missed, **said_by(OURS)}
         return said(kinds.SYSTEM_WELCOME, payload, to=participant)
+
+    def replays(self, participant: str) -> list[Replay]:
+        """The open proposals that a newcomer is told of, since it may decide them."""
+        return replays(self.open, participant, self._held[participant].allow, self._now())
 
     def leave(self, participant: str) -> Envelope:
         """Take a participant out; the draft of what everybody else is told."""

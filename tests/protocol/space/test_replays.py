@@ -1,0 +1,238 @@
+"""Open proposals follow the welcome of a newcomer that may decide them (PROTOCOL 4.6)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.host import TAKEN_OVER, SpaceHost
+from meup_agent.protocol.space.journal import MemoryJournal
+from meup_agent.protocol.space.listeners import Form
+from meup_agent.protocol.space.replays import MAX_REPLAY_BYTES, MAX_REPLAYED
+from meup_agent.protocol.space.standing import member_capabilities
+
+NOW = 1_735_689_600_000_000
+CALL = {"method": "tools/call", "params": {"name": "write"}}
+MARK = "dev.meup/replayed"
+
+Said = dict[str, Any]
+
+MAY: dict[str, list[Said]] = {
+    "ann": [{"kind": "*"}],
+    "eve": [{"kind": "*"}],
+    "tools": [{"kind": "*"}],
+    "reviewer": [{"kind": "mcp/*"}],
+    "writer": [{"kind": "mcp/request", "payload": {"params": {"name": "write"}}}],
+    "censor": [{"kind": "mcp/reject"}],
+    "guest": [{"kind": "chat"}, {"kind": "mcp/proposal"}],
+}
+
+
+class Member:
+    """A member that keeps what it gets."""
+
+    def __init__(
+        self,
+        participant: str,
+        *,
+        seen: int | None = None,
+        dialect: str = "meup/v0.1",
+        resumes: bool = True,
+    ) -> None:
+        self.participant = participant
+        self.last_seen = seen
+        self.form = Form(dialect, resumes)
+        self.heard: list[Said] = []
+
+    def deliver(self, packed: bytes) -> None:
+        self.heard.append(json.loads(packed))
+
+    def close(self, code: int, reason: str) -> None:
+        assert code == TAKEN_OVER
+
+    def ready(self, then: Callable[[], None]) -> None:
+        then()
+
+    @property
+    def replayed(self) -> list[tuple[str, bool]]:
+        """Each replay's id, and whether its proposal is in progress."""
+        return [(said["id"], said[MARK]["in_progress"]) for said in self.heard if MARK in said]
+
+
+class Room:
+    """A host with participants who say things."""
+
+    def __init__(self, *, entries: int = 100_000) -> None:
+        ids = count(1)
+        self.now = NOW
+        self.journal = MemoryJournal(lambda: self.now, max_entries=entries)
+        self.new_id = lambda: f"g{next(ids)}"
+        self.restart()
+
+    def restart(self) -> None:
+        self.host = SpaceHost(
+            "demo",
+            participants={name: member_capabilities(listed) for name, listed in MAY.items()},
+            journal=self.journal,
+            new_id=self.new_id,
+            now=lambda: self.now,
+            counters=Counters(),
+        )
+
+    def say(self, sender: str, kind: str, payload: Said, id: str, **header: Any) -> None:
+        frame = {
+            "protocol": "meup/v0.1",
+            "id": id,
+            "from": sender,
+            "kind": kind,
+            "payload": payload,
+            **header,
+        }
+        refused: list[Any] = []
+        self.host.receive_as(sender, json.dumps(frame).encode(), "meup/v0.1", refused.append)
+        assert hasattr(refused[0], "seq"), refused
+
+    def propose(self, sender: str, id: str, *, tool: str = "write", **header: Any) -> None:
+        call = {"method": "tools/call", "params": {"name": tool}}
+        self.say(sender, "mcp.proposal", header.pop("payload", call), id, **header)
+
+    def request(self, sender: str, id: str, proposal: str) -> None:
+        self.say(
+            sender, "mcp.request", {**CALL, "id": id}, id, correlationId=proposal, to=["tools"]
+        )
+
+    def withdraw(self, sender: str, proposal: str) -> None:
+        self.say(
+            sender, "mcp.withdraw", {"reason": "other"}, f"w{proposal}", correlationId=proposal
+        )
+
+    def joins(self, name: str, **how: Any) -> Member:
+        member = Member(name, **how)
+        self.host.join(member)
+        return member
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+@pytest.mark.rule("4.6.replays")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_open_proposals_follow_the_welcome_in_order(room: Room, restarted: bool) -> None:
+    for name, id in (("ann", "p1"), ("eve", "p2"), ("ann", "p3"), ("ann", "gone")):
+        room.propose(name, id, odd=[1])
+    room.withdraw("ann", "gone")
+    if restarted:
+        room.restart()
+    reviewer = room.joins("reviewer")
+    kinds = [said["kind"] for said in reviewer.heard]
+    assert kinds == ["system.welcome", *["mcp.proposal"] * 3, "system.presence"]
+    assert reviewer.replayed == [("p1", False), ("p2", False), ("p3", False)]
+    welcome, first = reviewer.heard[:2]
+    assert first["seq"] == welcome["seq"] == welcome["payload"]["until"]
+    assert (first["odd"], first["payload"], first["from"]) == ([1], CALL, "ann")
+    room.propose("ann", "new")
+    assert MARK not in reviewer.heard[-1]
+
+
+@pytest.mark.rule("4.6.replays")
+def test_a_proposal_in_progress_comes_with_its_requests(room: Room) -> None:
+    room.propose("ann", "p")
+    room.request("reviewer", "r", "p")
+    room.propose("ann", "done")
+    room.request("reviewer", "s", "done")
+    room.say("tools", "mcp.response", {"result": {}}, "re-s", correlationId="s")
+    assert room.joins("eve").replayed == [("p", True), ("r", True)]
+
+
+@pytest.mark.rule("4.6.replays")
+@pytest.mark.parametrize(
+    ("name", "replayed"),
+    [
+        ("writer", ["p"]),
+        ("censor", ["p", "q"]),
+        ("guest", []),
+        ("ann", []),
+        ("reviewer", ["p", "q"]),
+    ],
+)
+def test_only_who_may_decide_is_told(room: Room, name: str, replayed: list[str]) -> None:
+    room.propose("ann", "p")
+    room.propose("ann", "q", tool="read")
+    assert [id for id, _ in room.joins(name).replayed] == replayed
+
+
+@pytest.mark.rule("4.6.replays")
+@pytest.mark.parametrize("dialect", ["meup/v0.1", "meup/v0.2", "mew/v0.4", "mcpx/v0.1"])
+def test_who_does_not_resume_hears_nothing_twice(room: Room, dialect: str) -> None:
+    room.propose("ann", "p")
+    assert room.joins("reviewer", dialect=dialect, resumes=False).replayed == []
+    assert room.joins("reviewer", dialect=dialect).replayed == [("p", False)]
+
+
+@pytest.mark.rule("4.6.replays")
+def test_who_resumes_reads_what_it_missed_once(room: Room) -> None:
+    before = room.joins("reviewer")
+    room.host.leave(before)
+    room.propose("ann", "p")
+    back = room.joins("reviewer", seen=before.heard[-1]["seq"])
+    assert [said["id"] for said in back.heard].count("p") == 1
+    assert back.replayed == []
+
+
+@pytest.mark.rule("4.6.replays")
+def test_after_a_gap_what_is_still_open_is_told() -> None:
+    room = Room(entries=3)
+    before = room.joins("reviewer")
+    room.host.leave(before)
+    room.propose("ann", "p")
+    for number in range(5):
+        room.say("ann", "chat", {"message": "hi"}, f"c{number}")
+    back = room.joins("reviewer", seen=before.heard[-1]["seq"])
+    assert back.heard[0]["payload"]["gap"]
+    assert back.replayed == [("p", False)]
+
+
+@pytest.mark.rule("4.6.replays")
+def test_what_has_certainly_expired_is_left_out(room: Room) -> None:
+    params = {"name": "write", "_meta": {"dev.meup/expires_at": "2025-01-01T00:00:10Z"}}
+    room.propose("ann", "p", payload={"method": "tools/call", "params": params})
+    room.now += 70_000_000
+    assert room.joins("reviewer").replayed == [("p", False)]
+    room.now += 1
+    assert room.joins("reviewer").replayed == []
+
+
+@pytest.mark.rule("4.6.replays")
+def test_of_too_many_each_proposer_has_its_newest_told(room: Room) -> None:
+    room.propose("ann", "hers")
+    for number in range(3 * MAX_REPLAYED):
+        room.propose("eve", f"flood{number}")
+    told = [id for id, _ in room.joins("reviewer").replayed]
+    assert len(told) == MAX_REPLAYED
+    assert told[0] == "hers"
+    assert told[-1] == f"flood{3 * MAX_REPLAYED - 1}"
+
+
+@pytest.mark.rule("4.6.replays")
+def test_what_is_large_keeps_nobody_from_the_others(room: Room) -> None:
+    room.propose("ann", "hers")
+    for number in range(12):
+        params = {"name": "write", "text": "x" * MAX_REPLAY_BYTES}
+        room.propose("eve", f"p{number}", payload={"method": "tools/call", "params": params})
+    assert room.joins("reviewer").replayed == [("hers", False)]
+
+
+@pytest.mark.rule("4.6.replays")
+def test_the_mark_is_the_gateways(room: Room) -> None:
+    forged: Said = {MARK: {"in_progress": True}, "seq": 1}
+    room.propose("ann", "p", **forged)
+    reviewer = room.joins("reviewer")
+    assert reviewer.replayed == [("p", False)]
+    assert reviewer.heard[1]["seq"] == reviewer.heard[0]["seq"]
