@@ -61,6 +61,7 @@ LIFECYCLE: Final = {
     "4.7.ignored": "unknown, finished and malformed cancels are ignored and counted",
     "4.7.initialize": "initialize is never cancelled",
     "4.7.no_response": "a cancelled request gets no response; one that comes is ignored",
+    "4.7.logged": "a gateway logs each cancel with its reason",
     "4.8.request_id": "requestId is the sender's JSON-RPC id as a string, or the envelope id",
     "4.8.key_by_sender": "two participants may use one id: key by sender and id",
     "4.8.our_cancel": "our cancel goes to the request's to and correlates to the request",

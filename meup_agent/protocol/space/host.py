@@ -20,6 +20,7 @@ from meup_agent.protocol.moments import rfc3339
 from meup_agent.protocol.space.arrival import Arrival
 from meup_agent.protocol.space.arriving import Arriving
 from meup_agent.protocol.space.audience import Audience
+from meup_agent.protocol.space.cancel_log import log_cancel
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.decisions import (
     Accepted,
@@ -311,6 +312,7 @@ class SpaceHost:
                     return
                 accepted = self._space.accept(checked)
                 self.counters.accepted += 1
+                log_cancel(self.name, checked.envelope, checked.payload)
                 if checked.envelope.kind == kinds.MCP_WITHDRAW:
                     self._pace.withdrew(participant, at)
                 seq = self._carry_out(accepted, answer)
@@ -390,6 +392,7 @@ class SpaceHost:
     def _follow(self, consequence: Consequence) -> None:
         match consequence:
             case Say(draft):
+                log_cancel(self.name, draft)
                 self._publish(self._stamped(draft))
             case Tell(participant, draft):
                 self._tell(participant, draft)

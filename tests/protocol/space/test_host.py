@@ -267,3 +267,33 @@ def test_what_was_accepted_is_so_when_it_is_sent_again_whatever_was_revoked_sinc
     assert first.seq == again.seq
     assert new.code == "capability_violation"
     assert len(alice.frames) == 2  # and the second for alice alone
+
+
+@pytest.mark.rule("4.7.logged")
+def test_each_cancel_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    host, (alice,) = host_with("alice")
+    caplog.set_level("DEBUG", "meup_agent.gateway")
+    for params in (
+        {"requestId": "r\n1", "reason": "\x1b[2Jno" + "!" * 500},
+        {"requestId": 7},
+        {"requestId": [7], "reason": {"a": 1}},
+    ):
+        cancel = {"method": "notifications/cancelled", "params": params}
+        said = {
+            "protocol": "meup/v0.1",
+            "id": "c",
+            "from": "alice",
+            "kind": "mcp.request",
+            "payload": cancel,
+        }
+        host.receive(alice, json.dumps(said).encode())
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "in 'demo' 'alice' cancels request 'r\\n1' of 'alice': '\\x1b[2Jno" + "!" * 194 + "'",
+        "in 'demo' 'alice' cancels request '7' of 'alice': ''",
+        "in 'demo' 'alice' cancels request '' of 'alice': ''",
+    ]
+    caplog.clear()
+    caplog.set_level("INFO", "meup_agent.gateway")
+    host.receive(alice, json.dumps(said).encode())
+    assert caplog.records == []

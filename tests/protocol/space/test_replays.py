@@ -36,6 +36,8 @@ MAY: dict[str, list[Said]] = {
 class Member:
     """A member that keeps what it gets."""
 
+    observes = False
+
     def __init__(
         self,
         participant: str,
