@@ -37,7 +37,7 @@ def visible(text: str, limit: int | None = None) -> str:
 
 def compact(value: Any, limit: int) -> str:
     """A JSON value on one line, safe to print; no more of it is formatted than is shown."""
-    return visible("".join(_up_to(limit, _pieces(value))), limit)
+    return visible("".join(_up_to(limit, _pieces(value, limit))), limit)
 
 
 def arguments(values: dict[str, Any], limit: int) -> str:
@@ -46,7 +46,7 @@ def arguments(values: dict[str, Any], limit: int) -> str:
     def pieces() -> Iterator[str]:
         for position, (name, value) in enumerate(values.items()):
             yield f"{', ' if position else ''}{name}="
-            yield from _pieces(value)
+            yield from _pieces(value, limit)
 
     return visible("".join(_up_to(limit, pieces())), limit)
 
@@ -79,24 +79,24 @@ def _up_to(limit: int, pieces: Iterator[str]) -> Iterator[str]:
             return
 
 
-def _pieces(value: Any) -> Iterator[str]:
+def _pieces(value: Any, limit: int) -> Iterator[str]:
     match value:
         case str():
-            # Long enough to fill any line: a text may have megabytes.
-            yield json.dumps(value[:1000], ensure_ascii=False)
+            # A text may have megabytes; one that is cut here is longer than the limit.
+            yield json.dumps(value[: limit + 1], ensure_ascii=False)
         case dict():
             yield "{"
             members = cast("dict[str, object]", value)
             for position, (name, item) in enumerate(members.items()):
                 yield f"{', ' if position else ''}{name}: "
-                yield from _pieces(item)
+                yield from _pieces(item, limit)
             yield "}"
         case list():
             yield "["
             items = cast("list[object]", value)
             for position, item in enumerate(items):
                 yield ", " if position else ""
-                yield from _pieces(item)
+                yield from _pieces(item, limit)
             yield "]"
         case _:
             yield json.dumps(value)

@@ -11,11 +11,15 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.audit.rejections import accepted_rejection
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange import Drop, Effect, ExchangeTable, ProposalKey
+from meup_agent.protocol.exchange import Drop, Effect, ExchangeTable
+from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord
 from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.exchange.own import read_response
 from meup_agent.protocol.exchange.resolution import answered, resolve
 from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.outcomes import Rejected
 
 MAX_FOLLOWED: Final = 10_000
 """Envelopes whose exchange is remembered: more than a person follows."""
@@ -27,6 +31,9 @@ AGAIN: Final = "again"
 """The state of an envelope that was seen before."""
 
 TOO_LATE: Final = "too late"
+FAILED: Final = "failed"
+REFUSED: Final = "refused"
+REJECTED: Final = "rejected"
 
 _REMARKS: Final = {
     "duplicate": AGAIN,
@@ -36,6 +43,9 @@ _REMARKS: Final = {
     "forged_system": "forged",
 }
 """What the exchange table leaves out, in words."""
+
+_ENDS: Final = (kinds.MCP_RESPONSE, kinds.MCP_REJECT, kinds.MCP_WITHDRAW)
+"""Kinds that end something, and are said again with other ids."""
 
 _STATES: Final = {state: state.value.replace("_", " ") for state in ProposalState}
 
@@ -47,11 +57,15 @@ class Sight(NamedTuple):
         exchange: The id of the exchange that it belongs to: of the proposal, where there is one.
         part: The id of the request within it; empty where that is the exchange itself.
         state: Where the exchange stands now, in words; empty where there is nothing to say.
+        edited: It requests something else than was proposed, or says that it does.
+        rejection: The rejection that a withdrawal takes for an answer.
     """
 
     exchange: str = ""
     part: str = ""
     state: str = ""
+    edited: bool = False
+    rejection: Rejected | None = None
 
 
 class _Part(NamedTuple):
@@ -77,6 +91,8 @@ class Onlooker:
         self._open: Memory[tuple[str, str], bool] = Memory(
             count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS
         )
+        # How proposals ended, where the table has a wider word for it.
+        self._ended: Memory[ProposalKey, str] = Memory(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
 
     def see(self, envelope: Envelope, now: float) -> Sight:
         """Take the next envelope in.
@@ -85,20 +101,31 @@ class Onlooker:
             envelope: The envelope, with a payload that can be read.
             now: Seconds of a clock that only goes forward.
         """
+        rejection = self._answering(envelope, now)
+        was_pending = self._is_pending(envelope, now)
         effects = self._table.receive(envelope, now)
         exchange, part = self._place(envelope, now)
         if self._was_seen(envelope, now):
-            state = AGAIN
-        else:
-            state = _remark(effects) or self._state(envelope, exchange, part, now)
-        return Sight(exchange, "" if part == exchange else part, state)
+            return Sight(exchange, "" if part == exchange else part, AGAIN)
+        state = _remark(effects)
+        if not state:
+            self._note_end(envelope, rejection, was_pending=was_pending, now=now)
+            state = self._state(envelope, exchange, part, was_pending=was_pending, now=now)
+        edited = self._is_edited(envelope, now)
+        return Sight(exchange, "" if part == exchange else part, state, edited, rejection)
 
     def _was_seen(self, envelope: Envelope, now: float) -> bool:
-        """Whether the same was said before under the same id, as after a reconnect (PROTOCOL 4.14).
+        """Whether the same was said before, as after a reconnect (PROTOCOL 4.14).
 
-        Some senders use their ids again for something else.
+        What begins something is said again under its id, which some senders use again for something
+        else; ends are said again under ids of their own.
         """
-        mark = (envelope.sender, envelope.id, hash((envelope.kind, envelope.raw_payload)))
+        is_end = envelope.kind in _ENDS or (
+            _is_notification(envelope)
+            and payloads.read_call(envelope.payload).method == kinds.CANCELLED
+        )
+        said = hash((envelope.kind, envelope.correlation, envelope.raw_payload))
+        mark = (envelope.sender, "" if is_end else envelope.id, said)
         if not envelope.id or self._seen.get(mark, now) is None:
             self._seen.put(mark, True, now)
             return False
@@ -130,7 +157,70 @@ class Onlooker:
             return self._calls.get((envelope.sender, name), now)
         return None
 
-    def _state(self, envelope: Envelope, exchange: str, part: str, now: float) -> str:
+    def _answering(self, envelope: Envelope, now: float) -> Rejected | None:
+        """The rejection that a withdrawal takes for an answer, before it takes effect."""
+        if envelope.kind != kinds.MCP_WITHDRAW:
+            return None
+        keys = (ProposalKey(envelope.sender, name) for name in envelope.correlation)
+        for record in (self._table.ledger.get(key, now) for key in keys):
+            found = None if record is None else accepted_rejection(record, envelope)
+            if found is not None:
+                return found
+        return None
+
+    def _record(self, envelope: Envelope, now: float) -> ProposalRecord | None:
+        """The proposal that something is about, as the exchange table knows it."""
+        ledger = self._table.ledger
+        match envelope.kind:
+            case kinds.MCP_PROPOSAL:
+                return ledger.get(ProposalKey(envelope.sender, envelope.id), now)
+            case kinds.MCP_WITHDRAW:
+                proposer = payloads.on_behalf_of(envelope.sender, envelope.payload_object)
+                keys = (ProposalKey(proposer, name) for name in envelope.correlation)
+                return next(filter(None, (ledger.get(key, now) for key in keys)), None)
+            case kinds.MCP_RESPONSE:
+                found = answered(envelope, ledger, now)
+                return None if found is None else found[0]
+            case kinds.MCP_REJECT | kinds.MCP_REQUEST:
+                return resolve(envelope, ledger, now).record
+            case _:
+                return None
+
+    def _is_pending(self, envelope: Envelope, now: float) -> bool:
+        record = self._record(envelope, now)
+        return record is None or record.state.is_pending
+
+    def _note_end(
+        self, envelope: Envelope, rejection: Rejected | None, *, was_pending: bool, now: float
+    ) -> None:
+        """Remember what happened where the table's word for the end does not say it."""
+        record = self._record(envelope, now)
+        if record is None:
+            return
+        if record.state.is_pending or envelope.kind == kinds.MCP_PROPOSAL:
+            self._ended.pop(record.key)
+        elif not was_pending:
+            pass
+        elif envelope.kind == kinds.MCP_RESPONSE and _fails(envelope):
+            self._ended.put(record.key, FAILED, now)
+        elif envelope.kind == kinds.MCP_WITHDRAW and rejection is not None:
+            self._ended.put(record.key, REJECTED, now)
+
+    def _is_edited(self, envelope: Envelope, now: float) -> bool:
+        if envelope.kind != kinds.MCP_REQUEST or _is_notification(envelope):
+            return False
+        call = payloads.read_call(envelope.payload)
+        if call.meta.get(payloads.EDITED) is True:
+            return True
+        record = self._record(envelope, now)
+        if record is None or record.fulfillment(envelope.sender, envelope.id) is None:
+            return False
+        executor = envelope.to[0] if len(envelope.to) == 1 else None
+        return bool(payloads.changes(record.call, call, executor))
+
+    def _state(
+        self, envelope: Envelope, exchange: str, part: str, *, was_pending: bool, now: float
+    ) -> str:
         key = (envelope.sender, part)
         match envelope.kind:
             case kinds.MCP_REQUEST if _is_notification(envelope):
@@ -139,14 +229,13 @@ class Onlooker:
                 return self._ends(key, "cancelled", now)
             case kinds.MCP_REQUEST:
                 self._open.put(key, True, now)
-                return self._state_of(envelope, exchange, now)
+                return self._state_of(envelope, now)
             case kinds.MCP_RESPONSE:
-                ends = [self._ends((name, part), "", now) for name in envelope.to]
-                return self._state_of(envelope, exchange, now) or (ends[0] if ends else "")
+                return self._state_after_response(envelope, part, was_pending, now)
             case kinds.MCP_REJECT:
-                return _STATES[ProposalState.REJECTED]
+                return REJECTED if was_pending else TOO_LATE
             case kinds.MCP_PROPOSAL | kinds.MCP_WITHDRAW:
-                return self._state_of(envelope, exchange, now)
+                return self._state_of(envelope, now)
             case _:
                 return ""
 
@@ -158,17 +247,31 @@ class Onlooker:
         self._open.put(request, False, now)
         return how if was_open else TOO_LATE
 
-    def _state_of(self, envelope: Envelope, exchange: str, now: float) -> str:
-        """Where the proposal stands that an envelope is about; empty if that cannot be told."""
-        ledger = self._table.ledger
-        record = ledger.get(ProposalKey(envelope.sender, exchange), now)
-        if record is None and (found := answered(envelope, ledger, now)) is not None:
-            record = found[0]
-        record = record or resolve(envelope, ledger, now).record
-        named = ledger.under(exchange, now)
-        if record is None and len(named) == 1:
-            record = named[0]
-        return "" if record is None else _STATES[record.state]
+    def _state_after_response(
+        self, envelope: Envelope, part: str, was_pending: bool, now: float
+    ) -> str:
+        ends = [self._ends((name, part), "", now) for name in envelope.to]
+        record = self._record(envelope, now)
+        if record is not None and was_pending and not record.state.is_pending:
+            return self._state_of(envelope, now)
+        if payloads.is_refusal(envelope.payload):
+            return REFUSED
+        if TOO_LATE in ends:
+            return TOO_LATE
+        return FAILED if _fails(envelope) else self._state_of(envelope, now)
+
+    def _state_of(self, envelope: Envelope, now: float) -> str:
+        record = self._record(envelope, now)
+        if record is None:
+            return ""
+        ended = None if record.state.is_pending else self._ended.get(record.key, now)
+        return ended or _STATES[record.state]
+
+
+def _fails(response: Envelope) -> bool:
+    """Whether a response is an error, or a result that says that the tool failed."""
+    result, error = read_response(response.payload)
+    return error is not None or payloads.as_object(result).get("isError") is True
 
 
 def _remark(effects: Iterable[Effect]) -> str:

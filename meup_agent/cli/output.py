@@ -14,7 +14,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from meup_agent.cli.consoles import console
-from meup_agent.cli.timeline import Glyphs, Timeline
+from meup_agent.cli.layout import Glyphs
+from meup_agent.cli.timeline import Timeline
 
 CHUNK: Final = 4096
 """Bytes that a pipe takes without making the writer wait once it can be written to (PIPE_BUF)."""

@@ -8,14 +8,14 @@
 
 A proposal, its requests and their responses share the first id (of the proposal), and its colour;
 the second is the request's. Lines hold no markup and no control character of a stranger's; they
-say everything without colour.
+say everything without colour. What has no room on a line goes on below, and is not cut.
 """
 
 from __future__ import annotations
 
-import textwrap
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -24,7 +24,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from meup_agent.cli.escape import visible
-from meup_agent.cli.onlooker import AGAIN, FOLLOWED_SECONDS, Onlooker, Sight
+from meup_agent.cli.layout import NARROW, NARROWEST, Glyphs, Row, folded
+from meup_agent.cli.onlooker import AGAIN, FOLLOWED_SECONDS, REJECTED, Onlooker, Sight
 from meup_agent.cli.wording import MAX_NAME, Progressed, Wording, in_words
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.memory import Memory
@@ -32,17 +33,17 @@ from meup_agent.protocol.exchange.memory import Memory
 WIDE: Final = 100
 """Columns from which the time has milliseconds and everything more room."""
 
-NARROW: Final = 76
-"""Columns below which what is said gets a line of its own."""
+HANGING: Final = 48
+"""Columns from which on what is said is folded beside the rest, and not below it."""
 
 BESIDE_NAMES: Final = 41
 """Columns of everything else on a narrow terminal's line, the longest states included."""
 
-LONGEST: Final = 200
-"""Characters of what is said where there is no terminal whose width would tell."""
+IDS: Final = 9
+"""Columns of the ids."""
 
-NARROWEST: Final = 12
-"""Columns that names and what is said get at least; a narrower terminal wraps the line."""
+NOUN: Final = 8
+"""Columns of the noun."""
 
 SHORT_ID: Final = 4
 """Characters of an id that are shown, more where another one begins alike."""
@@ -65,8 +66,11 @@ _STATES: Final = {
     "pending": "dim",
     "in progress": "bright_blue",
     "fulfilled": "bold green",
+    "failed": "bold red",
+    "refused": "bold red",
     "rejected": "bold red",
     "withdrawn": "bold yellow",
+    "expired": "bold yellow",
     "cancelled": "yellow",
 }
 
@@ -83,66 +87,48 @@ _NOUNS: Final = {
 }
 
 
-class Glyphs:
-    """The few characters that not every output has.
-
-    Args:
-        encoding: The encoding of the output.
-    """
-
-    def __init__(self, encoding: str) -> None:
-        fancy = ("→", "…", "━", "╌", "✓", "✗")
-        try:
-            "".join(fancy).encode(encoding)
-        except (UnicodeEncodeError, LookupError):
-            self.arrow, self.ellipsis, self.done, self.left = "->", "...", "#", "-"
-            self.yes, self.no = "yes", "NO"
-        else:
-            self.arrow, self.ellipsis, self.done, self.left, self.yes, self.no = fancy
-
-    def fit(self, text: Text, width: int) -> None:
-        """Make a text exactly so many columns wide."""
-        surplus = text.cell_len > width
-        text.truncate(width - (cell_len(self.ellipsis) if surplus else 0), pad=not surplus)
-        if surplus:
-            text.append(self.ellipsis)
-            text.align("left", width)
-
-
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """How wide the columns are.
+    """Where the columns begin.
 
     Attributes:
-        said: Of what is said; ``None`` where there is no terminal to fit into.
-        below: What is said stands on a line of its own below, since there is no room beside.
+        time: How wide the time is.
+        gap: Columns between two of them.
+        names: Where the names begin; what is folded below the rest begins there, too.
+        noun: Where the noun begins.
+        said: Where what is said begins, where it stands beside the rest.
+        width: The terminal's; ``None`` where there is none.
     """
 
     time: int
-    names: int
     gap: int
-    said: int | None
-    ids: int = 9
-    noun: int = 8
-    below: bool = False
+    names: int
+    noun: int
+    said: int
+    width: int | None
 
     @property
-    def before_said(self) -> int:
-        """Where what is said begins; below, under the names."""
-        before_names = self.time + self.ids + 2 * self.gap
-        return before_names if self.below else before_names + self.names + self.noun + 2 * self.gap
+    def ids(self) -> int:
+        """Where the ids begin."""
+        return self.time + self.gap
+
+    @property
+    def room(self) -> int:
+        """Columns for what is said, beside the rest; 0: it stands below."""
+        if self.width is None:
+            return sys.maxsize
+        return 0 if self.width < NARROW else self.width - self.said
 
     @classmethod
     def of(cls, width: int | None) -> Columns:
         """The columns for a terminal of some width."""
-        if width is None:
-            return cls(12, 23, 2, None)
-        if width < NARROW:
-            names = min(max(width - BESIDE_NAMES, NARROWEST), 19)
-            columns = cls(8, names, 1, None, below=True)
+        if width is not None and width < NARROW:
+            time, names, gap = 8, min(max(width - BESIDE_NAMES, NARROWEST), 19), 1
         else:
-            columns = cls(12, 23, 2, None) if width >= WIDE else cls(8, 19, 1, None)
-        return replace(columns, said=max(width - columns.before_said, NARROWEST))
+            time, names, gap = (12, 23, 2) if width is None or width >= WIDE else (8, 21, 1)
+        at_names = time + IDS + 2 * gap
+        at_noun = at_names + names + gap
+        return cls(time, gap, at_names, at_noun, at_noun + NOUN + gap, width)
 
 
 class Look(NamedTuple):
@@ -206,23 +192,25 @@ class Timeline:
         return Look(envelope, sight, words, *self._short_ids.of(sight, at))
 
     def line(self, look: Look) -> Text:
-        """The line for an envelope."""
+        """The line for an envelope, or the lines where it has no room on one."""
         _, sight, words, ids, colour = look
         columns = Columns.of(self._width())
         names = f"{words.who} {self._glyphs.arrow} {words.whom}" if words.whom else words.who
         style = "dim" if sight.state == AGAIN else _NOUNS.get(words.noun, "")
-        noun, text = words.noun, words.said
-        if columns.said is not None and cell_len(noun) > columns.noun:
+        noun, text = words.noun, _with_what_happened(words.said, sight)
+        if columns.width is not None and cell_len(noun) > NOUN:
             # A kind that has no noun of its own, and whose beginning says less than its end.
             noun, text = noun.rpartition("/")[2], f"{noun} {text}".rstrip()
-        line = self._head(columns, names, noun, style, ids, colour)
         said = Text(text, style="red" if words.failed else "")
         if sight.state == AGAIN:
             said.stylize("dim")
         if words.progress is not None:
             said = Text.assemble(self._bar(words.progress), " ", said)
+            said.rstrip()
         state = Text(sight.state, style=_STATES.get(sight.state, "dim"))
-        return self._with_state(line, said, state, columns)
+        row = self._head(columns, names, noun, style, ids, colour)
+        _put_said(row, said, state, columns)
+        return row.text()
 
     def note(self, who: str, noun: str, said: str, *, style: str = "dim") -> Text:
         """A line, or more, about what is no envelope: a connection, a handler, a file.
@@ -234,63 +222,24 @@ class Timeline:
             style: How the word looks.
         """
         columns = Columns.of(self._width())
-        line = self._head(columns, who, noun, style)
-        if columns.said is None:
-            return line.append(said)
-        lines = textwrap.wrap(said, columns.said) or [""]
-        start = "\n" + " " * columns.before_said
-        if columns.below:
-            line.rstrip()
-            line.append(start)
-        return line.append(start.join(lines))
+        row = self._head(columns, who, noun, style)
+        _put_said(row, Text(said), Text(), columns)
+        return row.text()
 
     def _head(
         self, columns: Columns, names: str, noun: str, style: str, ids: str = "", colour: str = ""
-    ) -> Text:
+    ) -> Row:
         """Time, ids, participants and noun: the columns on the left."""
-        gap = " " * columns.gap
-        line = Text(no_wrap=True)
+        row = Row(columns.width)
         now = self._now()
         milliseconds = f".{now.microsecond // 1000:03d}"
-        line.append(f"{now:%H:%M:%S}{milliseconds}"[: columns.time] + gap, style="dim")
-        for text, width, look in (
-            (ids, columns.ids, colour),
-            (names, columns.names, ""),
-            (noun, columns.noun, style),
-        ):
-            cell = Text(text, style=look)
-            if columns.said is None:
-                cell.align("left", max(width, cell.cell_len))
-            else:
-                self._glyphs.fit(cell, width)
-            line.append_text(cell).append(gap)
-        return line
-
-    def _with_state(self, line: Text, said: Text, state: Text, columns: Columns) -> Text:
-        """Add what is said and, at the right edge, the state."""
-        if columns.below:
-            return self._with_said_below(line, said, state, columns)
-        if columns.said is None:
-            said.truncate(LONGEST)
-        else:
-            room = columns.said - (state.cell_len + 2 if state else 0)
-            self._glyphs.fit(said, max(room, NARROWEST))
-        line.append_text(said)
-        if state:
-            line.append("  ").append_text(state)
-        line.rstrip()
-        return line
-
-    def _with_said_below(self, line: Text, said: Text, state: Text, columns: Columns) -> Text:
-        """The same on a narrow terminal, in two lines."""
-        width = columns.before_said + (columns.said or 0)
-        line.append(" " * (width - line.cell_len - state.cell_len)).append_text(state)
-        line.rstrip()
-        if said:
-            self._glyphs.fit(said, columns.said or 0)
-            said.rstrip()
-            line.append("\n" + " " * columns.before_said).append_text(said)
-        return line
+        row.put(Text(f"{now:%H:%M:%S}{milliseconds}"[: columns.time], style="dim"), 0)
+        row.put(Text(ids, style=colour), columns.ids)
+        beside_ids = max(columns.names, row.used + columns.gap)
+        fits = beside_ids + cell_len(names) + columns.gap <= columns.noun
+        row.put(Text(names), beside_ids if fits or columns.width is None else columns.names)
+        row.put(Text(noun, style=style), max(columns.noun, _after(row, columns)))
+        return row
 
     def _bar(self, progress: Progressed) -> Text:
         """A progress as a bar and in figures."""
@@ -301,6 +250,43 @@ class Timeline:
         bar = Text(self._glyphs.done * done, style="green")
         bar.append(self._glyphs.left * (BAR - done), style="dim")
         return bar.append(f" {progress.done:g}/{progress.total:g}", style="")
+
+
+def _after(row: Row, columns: Columns) -> int:
+    """Where the next column begins on a line that never ends."""
+    return row.used + columns.gap if columns.width is None else 0
+
+
+def _put_said(row: Row, said: Text, state: Text, columns: Columns) -> None:
+    """Put what is said beside the rest where it has room there, else below; and the state."""
+    room = columns.room
+    with_state = said.cell_len + (state.cell_len + 2 if state else 0)
+    if with_state <= room:
+        row.put(said, max(columns.said, _after(row, columns)))
+        row.put_right(state)
+        return
+    if room < HANGING:
+        row.put_right(state)
+        if said:
+            row.end_line()
+            row.put(said, columns.names)
+        return
+    beside, *below = folded(said, room, first=room - (state.cell_len + 2 if state else 0))
+    row.put(beside, columns.said)
+    row.put_right(state)
+    for part in below:
+        row.end_line()
+        row.put(part, columns.said)
+
+
+def _with_what_happened(said: str, sight: Sight) -> str:
+    """What an envelope says, and what it means where that is seen only beside the others."""
+    if sight.edited:
+        return f"{said} (edited)"
+    if sight.rejection is not None and sight.state == REJECTED:
+        by, why = (visible(each, MAX_NAME) for each in (sight.rejection.by, sight.rejection.reason))
+        return f"{said}, since {by} rejected it: {why}"
+    return said
 
 
 class ShortIds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from meup_agent.cli.escape import arguments, compact, visible
+from meup_agent.cli.escape import ELLIPSIS, arguments, compact, visible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.payloads import as_object, objects_in
@@ -14,6 +14,13 @@ MAX_NAME: Final = 64
 
 MAX_SAID: Final = 400
 """Characters of what an envelope says: some lines of a narrow terminal."""
+
+MAX_CALL: Final = 4_000
+"""Characters of a call's arguments: what is decided is shown, and longer ones say that they are
+cut; a screen or two."""
+
+MAX_NAMES: Final = 8
+"""Names of those whom an envelope is for; of more, only how many."""
 
 _NOUNS: Final = {
     kinds.MCP_REQUEST: "request",
@@ -64,7 +71,10 @@ class Wording(NamedTuple):
 def in_words(envelope: Envelope) -> Wording:
     """Say what an envelope says."""
     noun, said, progress, failed = _said(envelope)
-    who, whom = envelope.sender, ", ".join(visible(name, MAX_NAME) for name in envelope.to[:8])
+    who = envelope.sender
+    whom = ", ".join(visible(name, MAX_NAME) for name in envelope.to[:MAX_NAMES])
+    if len(envelope.to) > MAX_NAMES:
+        whom += f" and {len(envelope.to) - MAX_NAMES} more"
     if envelope.kind == kinds.SYSTEM_PRESENCE:
         who, whom = _name(envelope.payload_object.get("participant")), ""
     elif envelope.sender in kinds.GATEWAY_NAMES:
@@ -108,16 +118,24 @@ def _request(noun: str, call: payloads.Call) -> tuple[str, str, Progressed | Non
         message = call.params.get("message")
         said = "" if message is None else compact_text(message)
         return "progress", said, Progressed(done or 0.0, total), False
-    edited = " (edited)" if call.meta.get(payloads.EDITED) is True else ""
-    return noun, f"{call_in_words(call)}{edited}", None, False
+    return noun, call_in_words(call), None, False
 
 
 def call_in_words(call: payloads.Call) -> str:
     """A call as it would stand in Python."""
     if call.method == "tools/call":
-        return f"{visible(call.name, MAX_NAME)}({arguments(call.arguments, MAX_SAID)})"
+        said = _whole(arguments(call.arguments, MAX_CALL))
+        return f"{visible(call.name, MAX_NAME)}({said})"
     params = payloads.without_meta(call.params)
-    return visible(call.method, MAX_NAME) + (f" {compact(params, MAX_SAID)}" if params else "")
+    said = f" {_whole(compact(params, MAX_CALL))}" if params else ""
+    return visible(call.method, MAX_NAME) + said
+
+
+def _whole(said: str) -> str:
+    """Arguments as they are, or with a word that there are more of them."""
+    # None that are whole end like this: a text among them ends with its quotation mark.
+    cut = said.endswith(ELLIPSIS)
+    return f"{said} [cut: {MAX_CALL:,} characters are shown]" if cut else said
 
 
 def _cancel(call: payloads.Call) -> str:

@@ -1,5 +1,6 @@
 """One line an envelope: what belongs together is seen, and nothing breaks out of its line."""
 
+import re
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from meup_agent.cli.timeline import NARROW, Glyphs, Timeline
+from meup_agent.cli.layout import NARROW, Glyphs
+from meup_agent.cli.timeline import Timeline
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.reasons import Cause, Link
@@ -64,6 +66,10 @@ CANCEL = said(
 )
 
 
+def states(shown: list[str]) -> list[str]:
+    return [line.rpartition("  ")[2] for line in shown]
+
+
 JOIN = said("system/presence", {"event": "join", "participant": {"id": "ann"}}, "system:gateway")
 WIDTHS = [53, 60, NARROW - 1, NARROW, 80, 100, 120]
 
@@ -92,9 +98,123 @@ def test_a_withdrawal_stops_what_it_began() -> None:
 
 def test_what_comes_too_late_or_again_is_called_so() -> None:
     late = said("mcp/response", {"id": 1, "result": {}}, "files", "rev", about="r" * 32)
-    shown = lines(PROPOSAL, REQUEST, RESPONSE, RESPONSE, WITHDRAW, CANCEL)
-    assert [line.rpartition("  ")[2] for line in shown[3:]] == ["again", "too late", "too late"]
-    assert lines(PROPOSAL, REQUEST, WITHDRAW, CANCEL, late)[4].endswith("withdrawn")
+    reject = said("mcp/reject", {"reason": "unsafe"}, "rev", "ann", about="p" * 32)
+    shown = lines(PROPOSAL, REQUEST, RESPONSE, RESPONSE, WITHDRAW, CANCEL, late, reject)
+    assert states(shown[3:]) == ["again", "too late", "too late", "too late", "too late"]
+    assert lines(PROPOSAL, REQUEST, WITHDRAW, CANCEL, late)[4].endswith("too late")
+    assert lines(PROPOSAL, REQUEST, WITHDRAW, late)[3].endswith("withdrawn")
+
+
+LONG = "what is to be written there, all of it, and " * 6 + "END"
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s", "", text)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_arguments_and_the_mark_of_an_edit_are_never_cut(width: int) -> None:
+    proposal = said("mcp/proposal", call(path="a.txt", text=LONG), "ann", "rev", id="p" * 32)
+    edited = {"id": 1, **call(path="a.txt", text=f"x{LONG}")}
+    request = said("mcp/request", edited, "rev", "files", about="p" * 32)
+    proposed, requested = lines(proposal, request, width=width)
+    for shown, state in ((proposed, " pending"), (requested, " in progress")):
+        assert shown.partition("\n")[0].endswith(state)
+    whole = squeezed(f'write(path="a.txt", text="{LONG}")')
+    assert whole in squeezed(proposed.replace(" pending", ""))
+    whole = squeezed(f'write(path="a.txt", text="x{LONG}") (edited)')
+    assert whole in squeezed(requested.replace(" in progress", ""))
+
+
+def test_an_edit_is_marked_whether_or_not_it_says_so() -> None:
+    def request(**arguments: Any) -> Envelope:
+        return said("mcp/request", {"id": 1, **call(**arguments)}, "rev", "files", about="p" * 32)
+
+    assert lines(PROPOSAL, request(path="b.txt"))[1].endswith(
+        '(path="b.txt") (edited)  in progress'
+    )
+    assert lines(PROPOSAL, request(path="a.txt"))[1].endswith('(path="a.txt")  in progress')
+    marked = call(path="a.txt")
+    marked["params"]["_meta"][payloads.EDITED] = True
+    [line] = lines(said("mcp/request", {"id": 1, **marked}, "rev", "files", about="unseen"))
+    assert "(edited)" in line
+
+
+def test_a_call_that_is_longer_than_a_screen_says_that_it_is_cut() -> None:
+    proposal = said("mcp/proposal", call(text="x" * 5_000), "ann", "rev")
+    for width in (80, None):
+        [line] = lines(proposal, width=width)
+        assert "…[cut:4,000charactersareshown])" in re.sub(r"\s", "", line)
+    [line] = lines(said("mcp/proposal", call(text="x" * 1_500, path="END"), "ann", "rev"))
+    assert "x" * 1_500 in line
+    assert line.endswith('path="END")  pending')
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_long_names_and_ids_are_never_cut(width: int) -> None:
+    names = ("the-first-of-all-proposers", "the-reviewer-of-what-it-proposes", "another")
+    proposal = said("mcp/proposal", call(path="a.txt"), names[0], *names[1:], id="proposer-1")
+    real = {"id": 1, **call()}
+    request = said("mcp/request", real, names[1], "files", about="proposer-1", id="reviewer-77")
+    first, second = lines(proposal, request, width=width)
+    assert f"{names[0]}→{names[1]},{names[2]}" in re.sub(r"\s", "", first)
+    assert "prop/revi" in re.sub(r"\s", "", second)
+
+
+def test_many_addressees_are_counted() -> None:
+    [line] = lines(said("chat", {"message": "hi"}, "ann", *(f"to{each}" for each in range(11))))
+    assert "to7 and 3 more  chat" in line
+
+
+FAILURES: list[dict[str, Any]] = [
+    {"error": {"code": -32000, "message": "disk full"}},
+    {"result": {"isError": True, "content": [{"type": "text", "text": "disk full"}]}},
+]
+
+
+@pytest.mark.parametrize("outcome", FAILURES)
+def test_a_failed_tool_is_not_called_fulfilled(outcome: dict[str, Any]) -> None:
+    failed = said("mcp/response", {"id": 1, **outcome}, "files", "rev", about="r" * 32)
+    again = said("mcp/response", {"id": 1, **outcome}, "files", "rev", about="r" * 32)
+    later = said("mcp/request", {"id": 2, **call(path="a.txt")}, "rev", "files", about="p" * 32)
+    shown = lines(PROPOSAL, REQUEST, failed, again, later)
+    assert states(shown[2:]) == ["failed", "again", "failed"]
+    plain = said("mcp/request", {"method": "tools/call"}, "rev", "files", id="r" * 32)
+    assert states(lines(plain, failed))[1] == "failed"
+
+
+def test_a_refused_request_is_neither() -> None:
+    error = {"code": -32000, "message": "no", "data": {"reason": "refused"}}
+    refused = said("mcp/response", {"id": 1, "error": error}, "files", "rev", about="r" * 32)
+    assert states(lines(PROPOSAL, REQUEST, refused))[2] == "refused"
+
+
+def test_a_rejected_proposal_is_rejected_though_it_is_withdrawn_then() -> None:
+    reject = said("mcp/reject", {"reason": "unsafe"}, "rev", "ann", about="p" * 32)
+    other = said("mcp/reject", {"reason": "disagree"}, "eve", "ann", about="p" * 32)
+    withdraw = said("mcp/withdraw", {"reason": "no_longer_needed"}, "ann", "rev", about="p" * 32)
+    shown = lines(PROPOSAL, other, reject, withdraw, REQUEST)
+    assert shown[3].endswith("withdraw  no_longer_needed, since rev rejected it: unsafe  rejected")
+    assert shown[4].endswith("  rejected")
+    of_its_own = said("mcp/withdraw", {"reason": "timeout"}, "ann", "rev", about="p" * 32)
+    assert lines(PROPOSAL, reject, of_its_own)[2].endswith("withdraw  timeout  withdrawn")
+    hostile = said("mcp/reject", {"reason": "\x1b[2J"}, "rev", "ann", about="p" * 32)
+    assert lines(PROPOSAL, hostile, withdraw)[2].isprintable()
+
+
+def test_what_is_said_again_after_a_reconnect_is_marked() -> None:
+    def ends(number: int) -> list[Envelope]:
+        # The ids are new, what they say is not.
+        return [
+            said("mcp/withdraw", {"reason": "unsafe"}, "ann", "rev", about="p" * 32),
+            CANCEL.replace(id=f"c{number}"),
+            said("mcp/reject", {"reason": "busy"}, "rev", "ann", about="q"),
+            RESPONSE.replace(id=f"a{number}", correlation=("s",)),
+        ]
+
+    shown = lines(PROPOSAL, REQUEST, *ends(1), PROPOSAL, REQUEST, *ends(2))
+    assert states(shown[6:]) == ["again"] * 6
+    assert "again" not in states(shown[:6])
 
 
 def test_nothing_is_claimed_of_what_began_before_we_looked() -> None:
@@ -219,17 +339,17 @@ def test_nothing_leaves_its_line(
     envelope = said(kind, payload, sender, *to, about=sender)
     line, *below = timeline(width).envelope(envelope, 0.0).plain.split("\n")
     assert all(each.isprintable() and cell_len(each) <= width for each in (line, *below))
-    # Only a narrow terminal has a second line, and none that could be taken for a first one.
-    assert len(below) <= (width < NARROW)
-    assert all(each.startswith(" " * 19) for each in below)
+    # What goes on below cannot be taken for the first line of another envelope.
+    assert all(each.startswith(" " * 9) or not each for each in below)
     assert timeline(None).envelope(envelope, 0.0).plain.isprintable()
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_state_stands_at_the_right_edge(width: int) -> None:
     shown = lines(PROPOSAL, REQUEST, RESPONSE, width=width)
-    assert {len(line) for line in shown} == {width}
-    assert [line.rpartition("  ")[2] for line in shown] == ["pending", "in progress", "fulfilled"]
+    firsts = [line.partition("\n")[0] for line in shown]
+    assert {len(line) for line in firsts} == {width}
+    assert states(firsts) == ["pending", "in progress", "fulfilled"]
 
 
 def test_a_long_kind_is_shown_whole() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from meup_agent.cli.audit.words import (
+    FAILED,
     IGNORED,
     MAX_WORDS,
     STYLES,
@@ -22,7 +22,7 @@ from meup_agent.cli.audit.words import (
     why,
 )
 from meup_agent.cli.escape import visible
-from meup_agent.cli.timeline import NARROWEST, Glyphs
+from meup_agent.cli.layout import NARROWEST, Glyphs, fold
 from meup_agent.cli.wording import MAX_NAME, answer_in_words, call_in_words
 from meup_agent.protocol import payloads
 from meup_agent.protocol.audit import FulfillmentAudit, ProposalAudit, Step, What
@@ -108,7 +108,7 @@ class Chain:
         who.align("left", who_width)
         line.append_text(who).append("  ")
         line.append(f"{_NOUNS[step.what]:<{_NOUN}}  ", style=_STYLES.get(step.what, ""))
-        end = _end(step, previous)
+        end = _end(step, previous, failed=_failed(_fulfillment(proposal, step.about), step))
         said = self._said(step, proposal)
         if end:
             said = f"{said}  [{end}]" if said else f"[{end}]"
@@ -120,7 +120,7 @@ class Chain:
             line.rstrip()
             line.append("\n" + " " * indent)
         room = max(self._width - indent, NARROWEST)
-        parts = textwrap.wrap(said, room) or [""]
+        parts = fold(said, room)
         style = "dim" if step.ignored is not None else ""
         line.append(("\n" + " " * indent).join(parts), style=style)
         line.rstrip()
@@ -158,18 +158,25 @@ class Chain:
     def _wrapped(self, text: str) -> Text:
         if self._width is None:
             return Text(text, no_wrap=True)
-        return Text("\n".join(textwrap.wrap(text, max(self._width, NARROWEST))), no_wrap=True)
+        return Text("\n".join(fold(text, max(self._width, NARROWEST))), no_wrap=True)
 
 
-def _end(step: Step, previous: str | None) -> str:
+def _end(step: Step, previous: str | None, *, failed: bool) -> str:
     """Why a step changed nothing, or the state that it led to."""
     if step.ignored is not None:
         return f"ignored: {IGNORED[step.ignored]}"
+    if failed and step.state != previous:
+        return FAILED
     return "" if step.state == previous else step.state.value.replace("_", " ")
 
 
 def _fulfillment(proposal: ProposalAudit, request: str) -> FulfillmentAudit | None:
     return next((item for item in proposal.fulfillments if item.id == request), None)
+
+
+def _failed(item: FulfillmentAudit | None, step: Step) -> bool:
+    """Whether a step is the answer to a request, and that is an error."""
+    return item is not None and item.response is step and item.is_error
 
 
 def _answer(item: FulfillmentAudit | None, step: Step) -> str:

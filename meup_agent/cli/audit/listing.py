@@ -5,13 +5,12 @@
     2026-01-31 22:01:07  4f2a91c0  alice  files.write_file(path="a.txt")            fulfilled
                          by bob 22:01:09, after 2.0 s; edited: path "a.txt" → "b.txt"
 
-On a terminal each has a line, and below it what there is to say of it; where the output goes
-elsewhere, each is one line, for ``grep``.
+On a terminal each has a line, or more where it is long, and below it what there is to say of it;
+where the output goes elsewhere, each is one line, for ``grep``.
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
@@ -33,7 +32,8 @@ from meup_agent.cli.audit.words import (
     why,
 )
 from meup_agent.cli.escape import compact, visible
-from meup_agent.cli.timeline import MAX_IDS, NARROW, NARROWEST, Glyphs
+from meup_agent.cli.layout import NARROW, Glyphs, Row
+from meup_agent.cli.timeline import MAX_IDS
 from meup_agent.cli.wording import MAX_NAME, answer_in_words
 from meup_agent.protocol.audit import Operation, ProposalAudit, What
 from meup_agent.protocol.lifecycle import ProposalState
@@ -47,6 +47,8 @@ WHOLE_ID: Final = 12
 
 WIDEST_NAME: Final = 16
 """Columns of the proposers' names."""
+
+BEFORE_IDS: Final = len("2026-01-31 22:01:07  ")
 
 INDENT: Final = 4
 """Columns before what stands below, on a narrow terminal."""
@@ -113,47 +115,37 @@ class Listing:
     def _entry(
         self, at: int, short: str, who: str, what: str, state: str, details: list[str]
     ) -> Text:
-        line = Text(no_wrap=True)
-        line.append(f"{time_of(at)}  ", style="dim")
-        shown = Text(short, style="cyan")
-        shown.align("left", max(self._id_width, shown.cell_len))
-        line.append_text(shown).append("  ")
-        sender = Text(who, style="bold")
+        time = f"{time_of(at)}  "
         if self._width is None:
-            line.append_text(sender).append(f"  {what}")
-            line.append(f"  {state}" if state else "")
-            return line.append(f"  {'; '.join(details)}" if details else "")
-        self._glyphs.fit(sender, self._who_width)
-        line.append_text(sender).append("  ")
-        if self._width < NARROW:
-            return self._narrow(line, what, state, details)
-        indent = cell_len(f"{time_of(at)}  ")
-        room = self._width - line.cell_len - cell_len(state) - 2
-        call = Text(what)
-        self._glyphs.fit(call, max(room, NARROWEST))
-        line.append_text(call).append("  ").append(state, style=STYLES.get(state, ""))
-        line.rstrip()
-        return self._below(line, details, indent)
-
-    def _narrow(self, line: Text, what: str, state: str, details: list[str]) -> Text:
-        width = self._width or NARROW
-        gap = width - line.cell_len - cell_len(state)
-        if state:
-            line.append(" " * gap if gap >= 0 else "\n" + " " * INDENT)
-            line.append(state, style=STYLES.get(state, ""))
-        line.rstrip()
-        call = Text(what)
-        self._glyphs.fit(call, max(width - INDENT, NARROWEST))
-        call.rstrip()
-        line.append("\n" + " " * INDENT).append_text(call)
-        return self._below(line, details, INDENT)
-
-    def _below(self, line: Text, details: list[str], indent: int) -> Text:
-        room = max((self._width or NARROW) - indent, NARROWEST)
+            said = [time + short.ljust(self._id_width), who, what, state, "; ".join(details)]
+            return Text("  ".join(filter(None, said)), no_wrap=True)
+        row = Row(self._width)
+        row.put(Text(time, style="dim"), 0)
+        row.put(Text(short, style="cyan"), BEFORE_IDS)
+        row.put(Text(who, style="bold"), BEFORE_IDS + self._id_width + 2)
+        self._put_call(row, Text(what), Text(state, style=STYLES.get(state, "")))
         for detail in details:
-            for part in textwrap.wrap(detail, room):
-                line.append("\n" + " " * indent).append(part, style="dim")
-        return line
+            row.end_line()
+            row.put(Text(detail, style="dim"), self._below)
+        return row.text()
+
+    def _put_call(self, row: Row, call: Text, state: Text) -> None:
+        """Put a call beside its proposer where it has room there, else below."""
+        width = self._width or NARROW
+        beside = max(row.used, BEFORE_IDS + self._id_width + 2 + self._who_width) + 2
+        state_room = state.cell_len + 2 if state else 0
+        if width >= NARROW and beside + call.cell_len + state_room <= width:
+            row.put(call, beside)
+            row.put_right(state)
+            return
+        row.put_right(state)
+        row.end_line()
+        row.put(call, self._below)
+
+    @property
+    def _below(self) -> int:
+        """Where stands what goes on below."""
+        return BEFORE_IDS if (self._width or NARROW) >= NARROW else INDENT
 
     # --- what there is to say of a proposal ---
 

@@ -9,6 +9,7 @@ from typing import Final
 from meup_agent.cli.escape import compact, visible
 from meup_agent.cli.wording import MAX_NAME, call_in_words
 from meup_agent.protocol.audit import ProposalAudit, Step, Why
+from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
 
 MAX_WORDS: Final = 200
@@ -17,6 +18,8 @@ MAX_WORDS: Final = 200
 MAX_VALUE: Final = 60
 """Characters of a value that was edited."""
 
+FAILED: Final = "failed"
+
 MAX_CHANGES: Final = 4
 """Changes that are told; of more, only how many."""
 
@@ -24,6 +27,7 @@ STYLES: Final = {
     "pending": "",
     "in progress": "bright_blue",
     "fulfilled": "bold green",
+    FAILED: "bold red",
     "rejected": "bold red",
     "withdrawn": "bold yellow",
     "expired": "bold yellow",
@@ -83,7 +87,10 @@ def names(participants: Iterable[str]) -> str:
 
 
 def state_of(proposal: ProposalAudit) -> str:
-    """Where a proposal stands."""
+    """Where a proposal stands; fulfilled by an answer that is an error: ``failed``."""
+    answered = next((item for item in proposal.fulfillments if item.response is not None), None)
+    if proposal.state is ProposalState.FULFILLED and answered is not None and answered.is_error:
+        return FAILED
     return proposal.state.value.replace("_", " ")
 
 

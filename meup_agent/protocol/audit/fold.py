@@ -14,13 +14,14 @@ from meup_agent.protocol.audit.kept import Kept, decide
 from meup_agent.protocol.audit.managing import Operation, read_operation
 from meup_agent.protocol.audit.onlooker import Onlooker, seconds
 from meup_agent.protocol.audit.records import ProposalAudit, Step, What, Why
+from meup_agent.protocol.audit.rejections import accepted_rejection
 from meup_agent.protocol.audit.requests import Requests
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.incoming import USED_AGAIN
 from meup_agent.protocol.exchange.ledger import ProposalKey
 from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.lifecycle import ProposalEvent
-from meup_agent.protocol.reasons import Reason, read_reason
+from meup_agent.protocol.reasons import read_reason
 from meup_agent.protocol.space.journal import Entry
 
 MAX_OPERATIONS: Final = 10_000
@@ -152,7 +153,7 @@ class Audit:
         for name in envelope.correlation:
             proposal = self._withdrawn(envelope, name, now)
             if proposal is not None:
-                found.append((proposal, _accept_rejection(proposal, envelope, reason)))
+                found.append((proposal, _accept_rejection(proposal, envelope)))
         why = self._onlooker.take(entry)
         for proposal, rejection in found:
             if proposal.decision is not None:
@@ -211,17 +212,12 @@ class Audit:
             del self._operations[0]
 
 
-def _accept_rejection(proposal: ProposalAudit, withdraw: Envelope, reason: str) -> Step | None:
-    """Whether a withdrawal says that its proposer takes a rejection for an answer; that rejection.
-
-    Only the proposer knows which one ends its wait; it then withdraws the proposal, and gives no
-    reason of its own (PROTOCOL 4.5, 4.12).
-    """
-    record = proposal.record
-    if withdraw.sender != proposal.proposer or reason != Reason.NO_LONGER_NEEDED:
+def _accept_rejection(proposal: ProposalAudit, withdraw: Envelope) -> Step | None:
+    """Let a withdrawal that says so make a rejection count; that rejection."""
+    found = accepted_rejection(proposal.record, withdraw)
+    if found is None:
         return None
-    asked, said = record.envelope.to, proposal.rejections
-    found = [step for step in said if step.by in asked] or said
-    if not found or not record.step(ProposalEvent.REJECTION, found[-1].by, found[-1].reason):
+    step = next((each for each in proposal.rejections if each.by == found.by), None)
+    if step is None or not proposal.record.step(ProposalEvent.REJECTION, found.by, found.reason):
         return None
-    return found[-1]
+    return step
