@@ -20,6 +20,7 @@ from meup_agent.agent.script import Backend, run_script
 from meup_agent.agent.tasks import handler_tasks
 from meup_agent.client.space import Space
 from meup_agent.errors import ConfigurationError, UsageError
+from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Session, Settings
 from meup_agent.session.events import Observer
 from meup_agent.session.telling import check_observer, observed
@@ -137,7 +138,10 @@ class Agent(Decorators):
             CannotConnect: No gateway welcomed us in time.
             SessionEnded: The gateway refused us, or will not have us back. It also ends the block.
         """
-        if take_over and not observe:
+        settings = settings or Settings()
+        if observe:
+            settings = replace(settings, mode=Mode.OBSERVING)
+        if take_over and settings.mode is not Mode.OBSERVING:
             raise UsageError("take_over says how to observe; pass observe=True with it")
         connector, where, space, token, participant = _where_to(url, space, token, participant)
         self._registry.freeze()
@@ -157,7 +161,6 @@ class Agent(Decorators):
                 participant=participant,
                 name=self.name,
                 events=events,
-                observe=observe,
                 take_over=take_over,
             )
             joined = Space(session)

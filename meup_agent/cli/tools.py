@@ -20,6 +20,7 @@ from meup_agent.cli.visit import Visit
 from meup_agent.cli.waiting import waiting_for
 from meup_agent.errors import MeupError, Refused
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.exchange import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +82,8 @@ def tools(
         else:
             await _show(visit, listed)
 
-    Visit(where, colour=not no_colour).run(act)
+    # It has no handlers: what is proposed to its participant is not for it to reject.
+    Visit(where, colour=not no_colour, mode=Mode.OUTGOING_ONLY).run(act)
 
 
 def _not_allowed(space: client.Space, error: MeupError) -> Failure | None:

@@ -26,6 +26,7 @@ from meup_agent.cli.notes import Notes
 from meup_agent.cli.options import WELCOME_SECONDS
 from meup_agent.cli.output import Output, OutputClosed
 from meup_agent.cli.signals import ENDING, ended_by, exit_code, tell_signals
+from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Settings
 from meup_agent.session.groups import background_tasks
 
@@ -45,8 +46,8 @@ class Visit:
         where: Where the space is, and who we are there.
         colour: ``False``: none, also on a terminal.
         seconds: How long to wait for the welcome; ``None``: as long as it takes.
-        observe: Only look on.
-        take_over: With ``observe``, join also a gateway that knows no observers.
+        mode: How much it does there.
+        take_over: Where it only observes, join also a gateway that knows no observers.
 
     Attributes:
         space: The space, once we have been welcomed.
@@ -64,7 +65,7 @@ class Visit:
         *,
         colour: bool = True,
         seconds: float | None = WELCOME_SECONDS,
-        observe: bool = False,
+        mode: Mode = Mode.PARTICIPATING,
         take_over: bool = False,
     ) -> None:
         self.where = where
@@ -72,7 +73,7 @@ class Visit:
         self.notes = Notes(colour=colour)
         self.given_up = ""
         self._welcome_seconds = seconds
-        self._observe = observe
+        self._mode = mode
         self._take_over = take_over
         self._acting: anyio.CancelScope | None = None
         self._signal: int | None = None
@@ -104,7 +105,7 @@ class Visit:
     async def _stay(self, act: Act) -> None:
         where = self.where
         dial = TellingConnector(where.url, where.space, self._tell, patient=False)
-        settings = Settings(first_welcome=self._welcome_seconds)
+        settings = Settings(first_welcome=self._welcome_seconds, mode=self._mode)
         async with Agent("meup").join(
             dial,
             space=where.space,
@@ -112,7 +113,6 @@ class Visit:
             participant=where.participant,
             settings=settings,
             grace=0.0,
-            observe=self._observe,
             take_over=self._take_over,
         ) as self.space:
             with anyio.CancelScope() as self._acting:

@@ -14,6 +14,7 @@ from meup_agent.cli.escape import visible
 from meup_agent.cli.options import Json, NoColour, TakeOver, Timeout, seconds
 from meup_agent.cli.results import as_json_line
 from meup_agent.cli.visit import Visit
+from meup_agent.protocol.exchange import Mode
 
 MAX_NAME: Final = 64
 NARROWEST: Final = 24
@@ -46,7 +47,7 @@ def who(
         where,
         colour=not no_colour,
         seconds=seconds(timeout, "--timeout"),
-        observe=True,
+        mode=Mode.OBSERVING,
         take_over=take_over,
     )
     visit.run(_say_as_json if as_json else _show)

@@ -93,9 +93,8 @@ class Session(AsyncContextManagerMixin):
         participant: Who we must be: a gateway that takes us for somebody else is left.
         name: Who we say we are where a gateway asks and ``participant`` is not given.
         events: Told of what happens.
-        observe: Only look on: hear what everybody hears, say nothing, and not be present.
-        take_over: Where the gateway knows no observers, join as a member all the same, and say
-            nothing.
+        take_over: Where a session that only observes meets a gateway that knows no observers, join
+            as a member all the same, and say nothing.
     """
 
     def __init__(
@@ -110,7 +109,6 @@ class Session(AsyncContextManagerMixin):
         participant: str | None = None,
         name: str = "",
         events: Events | None = None,
-        observe: bool = False,
         take_over: bool = False,
     ) -> None:
         self._settings = settings or Settings()
@@ -127,7 +125,7 @@ class Session(AsyncContextManagerMixin):
             wants=handlers.wants,
             limits=self._settings.limits,
             wall_clock=lambda: datetime.now(UTC),
-            mode=Mode.OBSERVING if observe else Mode.PARTICIPATING,
+            mode=self._settings.mode,
         )
         self.outbox = Outbox()
         self.watchers: Final = Watchers()
@@ -153,15 +151,16 @@ class Session(AsyncContextManagerMixin):
         self._over = ""
         self.connections = 0
         """Connections that have welcomed us."""
+        observes = self._settings.mode is Mode.OBSERVING
         self._link = Link(
             connector,
             token=token,
             headers={
                 DIALECT_HEADER: self._settings.dialect,
                 RESUME_HEADER: "1",
-                **({OBSERVE_HEADER: "1"} if observe else {}),
+                **({OBSERVE_HEADER: "1"} if observes else {}),
             },
-            observers_only=observe and not take_over,
+            observers_only=observes and not take_over,
             resume=self._last_seen,
             join=lambda token, knows_us: join_frame(
                 participant or name,

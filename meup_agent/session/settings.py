@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
-from meup_agent.protocol.exchange import Limits
+from meup_agent.protocol.exchange import Limits, Mode
 from meup_agent.session.link import Backoff
 
 if TYPE_CHECKING:
@@ -25,12 +25,14 @@ class Settings:
         backoff: How long to wait between attempts to connect.
         limits: How much is handled at once.
         first_welcome: Seconds to wait for the first welcome; ``None``: as long as it takes.
+        mode: How much it does: take part, only ask, or only look on.
     """
 
     dialect: str = DEFAULT_DIALECT
     backoff: Backoff = field(default_factory=Backoff)
     limits: Limits = field(default_factory=Limits)
     first_welcome: float | None = 10.0
+    mode: Mode = Mode.PARTICIPATING
 
 
 class Handlers(Protocol):

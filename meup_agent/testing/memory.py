@@ -198,7 +198,8 @@ class MemorySpace:
             dialect = dialect or self._hub.dialect(identity)
         except NotAdmitted as refused:
             self.counters.not_admitted[refused.status] += 1
-            raise HandshakeRefused(refused.status, body=str(refused)) from None
+            wait = refused.retry_after
+            raise HandshakeRefused(refused.status, wait, body=str(refused)) from None
         host = self._hub.spaces[space]
         form = Form(dialect, resumes)
         seat = _Seat(

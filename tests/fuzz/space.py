@@ -2,7 +2,8 @@
 
 A line begins with who sends the rest of it: ``m`` ``d`` ``s`` ``w`` members, one for each dialect,
 and ``a`` somebody who is absent. Their capitals join (after a number: resuming from it), ``-m``
-leaves, ``+5`` listens from a number on.
+leaves, ``+5`` listens from a number on. ``*m`` looks on with a member's token (after a number:
+resuming from it), and ``!m`` is what such an observer sends, in vain.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ NAMES = {name for name, _ in WHO.values()}
 
 NUMBERED = {"dots", "mew"}
 
+OBSERVERS_ALONE = {"system/welcome", "system/error"}
+"""What the gateway says to an observer itself: its own welcome, and what it refuses."""
+
 CAPABILITIES: dict[str, list[dict[str, Any]]] = {
     "mcpx": [{"kind": "*"}],
     "dots": [{"kind": "mcp/*"}, {"kind": "chat"}, {"kind": "capability/*"}, {"kind": "space/*"}],
@@ -58,6 +62,10 @@ SEEDS = [
     b"\n".join([b"M", b"D", b"S", b"W", *(who + b" " + each for each in EXAMPLES[dialect])])
     for who, (_, dialect) in WHO.items()
 ] + [
+    b"M\nD\n*d\n*m\n*d1000000\n"
+    + b"\n".join(b"!d " + each for each in EXAMPLES["meup/v0.1"])
+    + b"\n"
+    + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"]),
     b"D\nM\n"
     + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"][:4])
     + b"\n-d\nM\nD 1000003\n+1000001",
@@ -94,12 +102,18 @@ class Member(Listener):
     """A participant's connection."""
 
     def __init__(
-        self, participant: str, form: Form, later: list[Callable[[], None]], seen: int | None
+        self,
+        participant: str,
+        form: Form,
+        later: list[Callable[[], None]],
+        seen: int | None,
+        *,
+        observes: bool = False,
     ) -> None:
         super().__init__(form, later)
         self.participant = participant
         self.last_seen = seen
-        self.observes = False
+        self.observes = observes
 
 
 class World:
@@ -108,6 +122,7 @@ class World:
     def __init__(self) -> None:
         self.later: list[Callable[[], None]] = []
         self.members: dict[str, Member] = {}
+        self.observers: list[Member] = []
         self.watchers: list[Listener] = []
         self.now = 1_000_000
         self.issued: set[str] = set()
@@ -147,6 +162,28 @@ class World:
             self.host.leave(member)
             self.look(member, NAMES)
 
+    def observe(self, name: str, dialect: str, seen: bytes) -> None:
+        """A connection that looks on; its participant's own, if there is one, is not disturbed."""
+        if self.host.is_kicked(name):
+            return
+        last_seen = int(seen) if seen.isdigit() and len(seen) < 19 else None
+        form = Form(dialect, numbered=name in NUMBERED)
+        resumes = last_seen if form.numbered else None
+        observer = Member(name, form, self.later, resumes, observes=True)
+        self.observers.append(observer)
+        present, closed = self.host.present, [each.closed for each in self.members.values()]
+        self.host.join(observer)
+        assert self.host.present == present
+        assert closed == [each.closed for each in self.members.values()]
+
+    def observer_says(self, name: str, frame: bytes) -> None:
+        """It is refused, and nothing is kept of it."""
+        accepted, latest = self.counters.accepted, self.journal.latest("demo")
+        for observer in self.observers:
+            if observer.participant == name and observer.closed is None:
+                self.host.receive(observer, frame)
+        assert (accepted, latest) == (self.counters.accepted, self.journal.latest("demo"))
+
     def watch(self, seen: bytes) -> Listener:
         listener = Listener(Form("meup/v0.1", numbered=True), self.later)
         self.watchers.append(listener)
@@ -178,11 +215,21 @@ class World:
                 same_for_all(envelopes)
         for watcher in self.watchers:
             self.look(watcher, NAMES)
-        for listener in (*self.members.values(), *self.watchers):
+        for observer in self.observers:
+            for envelope in self.look(observer, NAMES):
+                private = envelope.sender == GATEWAY and envelope.to
+                assert not private or envelope.kind in OBSERVERS_ALONE, envelope.kind
+        for listener in (*self.members.values(), *self.watchers, *self.observers):
             self.complete(listener)
         for name, member in tuple(self.members.items()):
             if member.closed is not None:
                 self.leave(name)
+        for observer in tuple(self.observers):
+            if observer.closed is not None or self.host.is_kicked(observer.participant):
+                assert observer.closed is not None, "it heard on after its removal"
+                self.observers.remove(observer)
+                self.host.leave(observer)
+        assert len(self.host.observers) == len(self.observers)
         counters = self.counters
         refused = sum(counters.refused.values())
         decided = counters.accepted + counters.dropped + counters.repeated + refused
@@ -260,6 +307,10 @@ def play(data: bytes) -> None:
             world.leave(WHO[rest[:1]][0])
         elif first == b"+":
             world.watch(rest)
+        elif first == b"*" and rest[:1] in WHO:
+            world.observe(*WHO[rest[:1]], rest[1:].strip())
+        elif first == b"!" and rest[:1] in WHO:
+            world.observer_says(WHO[rest[:1]][0], rest[2:])
         elif first.lower() in WHO and first.isupper() and first != b"A":
             world.join(*WHO[first.lower()], rest)
         elif first in WHO:
@@ -273,12 +324,13 @@ def play(data: bytes) -> None:
 
 def restarted(world: World) -> None:
     """What the journal holds is what a gateway begins with again."""
-    for listener in (*world.members.values(), *world.watchers):
+    for listener in (*world.members.values(), *world.watchers, *world.observers):
         world.complete(listener)
     world.host.close(1012, "restart")
     world.later.clear()
     world.members.clear()
     world.watchers.clear()
+    world.observers.clear()
     world.host = world.new_host()
     world.everything = world.watch(b"0")
     world.settle(set(NAMES))

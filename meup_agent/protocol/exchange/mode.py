@@ -1,4 +1,4 @@
-"""What a session may do in its space: take part, or only look on (PROTOCOL 3)."""
+"""How much a session does in its space: take part, only ask, or only look on (PROTOCOL 3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ class Mode(Enum):
     """How much of the exchange table is at work."""
 
     PARTICIPATING = "participating"
+    OUTGOING_ONLY = "outgoing only"
+    """It asks, proposes and tells; it starts no handler and answers nothing."""
     OBSERVING = "observing"
+    """It hears what everybody hears, and says nothing."""
 
     @property
     def answers(self) -> bool:

@@ -7,7 +7,7 @@ undo (PROTOCOL 6).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -226,7 +226,8 @@ class SpaceHost:
         self.counters.observed += 1
         begin = self.audience.begin(member.last_seen)
         welcome = self._space.observe(member.participant, self._arriving(member, begin))
-        self.journal.after(partial(self._enter, member, welcome, begin))
+        # No open proposals are replayed: an observer may decide none.
+        self.journal.after(partial(self._enter, member, welcome, begin, ()))
 
     def _arriving(self, member: Member, begin: int | None) -> Arriving | None:
         if not member.form.numbered:
@@ -235,7 +236,7 @@ class SpaceHost:
         return Arriving(until, gap=begin != member.last_seen, resumed=begin is not None)
 
     def _enter(
-        self, member: Member, welcome: Envelope, begin: int | None, replays: list[Replay]
+        self, member: Member, welcome: Envelope, begin: int | None, replays: Sequence[Replay]
     ) -> None:
         if self._is_here(member):
             self.audience.enter(member, self._stamped(welcome), begin, replays)

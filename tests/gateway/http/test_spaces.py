@@ -5,9 +5,11 @@ import re
 from dataclasses import replace
 
 import pytest
+from websockets.sync.client import connect
 
 from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.embedded import Gateway
+from meup_agent.transport.base import OBSERVE_HEADER
 from tests.gateway.http.conftest import PARTICIPANTS, Api, config, served
 
 WITHDRAW = {"kind": "mcp/withdraw"}
@@ -128,6 +130,20 @@ def test_what_is_counted(api: Api) -> None:
     assert 'meup_journal_behind{space="demo"} 0.0' in lines
     assert "alice" not in text
     assert "bob" not in text
+
+
+def test_observers_are_counted_by_themselves(api: Api) -> None:
+    url = f"{api.gateway.url}/ws?space=demo"
+    header = {**api.header("bob"), OBSERVE_HEADER: "1"}
+    with api.join("bob"), connect(url, additional_headers=header, proxy=None) as socket:
+        assert json.loads(socket.recv(20))["kind"] == "system.welcome"
+        lines = api.client.get("/metrics").text.splitlines()
+    assert 'meup_members{space="demo"} 1.0' in lines
+    assert 'meup_observers{space="demo"} 1.0' in lines
+    assert "meup_connections 2.0" in lines
+    assert "meup_connections_joined_total 1.0" in lines
+    assert "meup_connections_observed_total 1.0" in lines
+    assert "meup_connections_taken_over_total 0.0" in lines
 
 
 def test_each_gateway_counts_for_itself(api: Api) -> None:

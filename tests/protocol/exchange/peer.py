@@ -21,6 +21,7 @@ from meup_agent.protocol.exchange import (
     ExchangeTable,
     Key,
     Limits,
+    Mode,
     ProposalKey,
     ProposalRecord,
     Role,
@@ -58,6 +59,7 @@ class Peer:
         limits: How much is handled at once.
         wall_clock: Tells the time of day.
         dialect: What the gateway speaks.
+        mode: How much of the table is at work.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Peer:
         limits: Limits | None = None,
         wall_clock: Callable[[], datetime] | None = None,
         dialect: str = DIALECT,
+        mode: Mode = Mode.PARTICIPATING,
     ) -> None:
         self.name = name
         self.dialect = dialect
@@ -81,6 +84,7 @@ class Peer:
             wants=wants or (lambda role, *_: role in roles),
             limits=limits,
             wall_clock=wall_clock,
+            mode=mode,
         )
 
     def _new_id(self) -> str:

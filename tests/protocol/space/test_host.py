@@ -26,11 +26,12 @@ class Listener:
         self.form = Form("meup/v0.1", pack=pack)
         self.frames: list[bytes] = []
         self.closed: tuple[int, str] | None = None
+        self.label = participant
         self.order: list[str] = []
 
     def deliver(self, packed: bytes) -> None:
         self.frames.append(packed)
-        self.order.append(self.participant)
+        self.order.append(self.label)
 
     def close(self, code: int, reason: str) -> None:
         self.closed = (code, reason)

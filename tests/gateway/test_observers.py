@@ -1,0 +1,95 @@
+"""Observers at each edge: in memory, at the message port, and mounted in an ASGI application."""
+
+import json
+
+import anyio
+import anyio.abc
+import pytest
+
+from meup_agent.errors import HandshakeRefused
+from meup_agent.transport.base import OBSERVE_HEADER
+from tests.gateway.conftest import LIMITS, Site, envelope, hear
+
+pytestmark = pytest.mark.anyio
+
+LOOKING_ON = {OBSERVE_HEADER: "1"}
+
+
+@pytest.mark.rule("3.observe.header", "3.observe.takes_no_part")
+async def test_the_answer_says_the_header_back_and_the_agent_stays(site: Site) -> None:
+    async with site.join("bob") as (bob,), site.dial("bob", headers=LOOKING_ON) as one:
+        assert one.response_headers[OBSERVE_HEADER.lower()] == "1"
+        assert OBSERVE_HEADER.lower() not in bob.response_headers
+        welcome = await hear(one, "system.welcome")
+        assert welcome["payload"]["observing"] is True
+        await bob.send(envelope("bob", payload={"message": "hi"}))
+        assert (await hear(one, "chat"))["payload"] == {"message": "hi"}
+        assert (await hear(bob, "chat"))["payload"] == {"message": "hi"}
+        await one.send(envelope("bob", id="mine"))
+        error = await hear(one, "system.error")
+        assert (error["payload"]["error"], error["correlationId"]) == ("observing", "mine")
+        await bob.send(envelope("bob", id="e2"))
+        assert (await hear(bob, "chat"))["id"] == "e2"
+        assert (await hear(one, "chat"))["id"] == "e2"
+        assert site.place.counters.taken_over == 0
+
+
+@pytest.mark.rule("3.observe.header")
+@pytest.mark.parametrize("value", ["0", "yes", "1, 1", "2"])
+async def test_any_other_value_is_refused(site: Site, value: str) -> None:
+    with pytest.raises(HandshakeRefused) as refused:
+        async with site.dial("bob", headers={OBSERVE_HEADER: value}):
+            pass
+    assert refused.value.status == 400
+
+
+@pytest.mark.rule("3.observe.limit")
+async def test_one_too_many_is_refused(site: Site) -> None:
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+
+            async def look_on(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+                async with site.dial("bob", headers=LOOKING_ON) as one:
+                    await hear(one, "system.welcome")
+                    task_status.started()
+                    await anyio.sleep_forever()
+
+            for _ in range(LIMITS.max_observers):
+                await tasks.start(look_on)
+            with pytest.raises(HandshakeRefused) as refused:
+                async with site.dial("bob", headers=LOOKING_ON):
+                    pass
+            assert (refused.value.status, refused.value.retry_after) == (429, 5)
+            async with site.join("bob"), site.dial("alice", headers=LOOKING_ON) as other:
+                await hear(other, "system.welcome")
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.rule("3.observe.limit")
+async def test_one_that_reads_nothing_is_closed_and_the_others_go_on(site: Site) -> None:
+    """Its queue is bounded as a member's."""
+    big = {"message": "x" * 90_000}
+    async with site.join("alice") as (alice,):
+        async with site.dial("alice", headers=LOOKING_ON):
+            with anyio.fail_after(30):
+                number = 0
+                while not site.place.counters.closed[1013]:
+                    number += 1
+                    await alice.send(envelope("alice", id=f"e{number}", payload=big))
+                    assert (await hear(alice, "chat"))["id"] == f"e{number}"
+            assert site.place.counters.left == 0
+    assert site.place.counters.closed[1013] == 1
+
+
+@pytest.mark.rule("3.observe.header")
+async def test_one_without_a_header_s_token_joins_by_a_frame(site: Site) -> None:
+    """As a member may: the join frame has the token, the handshake said that it only looks on."""
+    if not hasattr(site.place, "url"):
+        return  # in memory there is nothing but the handshake
+    async with site.dial(headers=LOOKING_ON) as one:
+        assert one.response_headers[OBSERVE_HEADER.lower()] == "1"
+        frame = {"type": "join", "space": "demo", "token": site.place.token("bob")}
+        await one.send(json.dumps(frame).encode())
+        assert (await hear(one, "system.welcome"))["payload"]["observing"] is True
+        await one.send(envelope("bob"))
+        assert (await hear(one, "system.error"))["payload"]["error"] == "observing"

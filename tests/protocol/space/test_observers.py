@@ -1,0 +1,128 @@
+"""A space with observers, without a loop."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.listeners import Form
+from meup_agent.protocol.space.rates import Allowance
+from tests.protocol.space.test_host import Listener, chat, host_with
+
+MOST = Allowance().max_observers
+
+
+def observer(participant: str) -> Listener:
+    listener = Listener(participant)
+    listener.observes = True
+    return listener
+
+
+def observes(host: SpaceHost, participant: str) -> Listener:
+    listener = observer(participant)
+    host.join(listener)
+    return listener
+
+
+@pytest.mark.rule("3.observe.not_present")
+def test_nobody_hears_of_one_who_comes_and_goes() -> None:
+    host, (alice, bob) = host_with("alice", "bob")
+    one = observes(host, "alice")
+    [(kind, welcome)] = one.heard()
+    assert kind == "system.welcome"
+    assert welcome["observing"] is True
+    assert welcome["you"]["id"] == "alice"
+    assert [each["id"] for each in welcome["participants"]] == ["alice", "bob"]
+    assert (len(host), len(host.observers)) == (2, 1)
+    host.leave(one)
+    host.leave(one)
+    assert (len(host), len(host.observers)) == (2, 0)
+    assert alice.heard() == bob.heard() == []
+    assert (host.counters.observed, host.counters.joined, host.counters.left) == (1, 2, 0)
+    host.receive(bob, chat("bob"))
+    assert one.heard() == []
+    assert [kind for kind, _ in alice.heard()] == ["chat"]
+
+
+@pytest.mark.rule("3.observe.takes_no_part")
+def test_the_agent_of_the_same_participant_hears_first_what_names_it() -> None:
+    """An observer has its name, and must not take its place among those that are named."""
+    host, (alice, bob) = host_with("alice", "bob")
+    watching = observes(host, "bob")
+    order: list[str] = []
+    for listener, named in ((alice, "alice"), (bob, "bob"), (watching, "observer of bob")):
+        listener.label, listener.order = named, order
+    frame = json.loads(chat("alice"))
+    host.receive(alice, json.dumps({**frame, "to": ["bob"]}).encode())
+    assert order == ["bob", "alice", "observer of bob"]
+    host.leave(watching)
+    order.clear()
+    host.receive(alice, json.dumps({**frame, "id": "2", "to": ["bob"]}).encode())
+    assert order == ["bob", "alice"]
+
+
+@pytest.mark.rule("3.observe.limit")
+def test_one_too_many_is_closed_and_counts_for_nothing() -> None:
+    """At the door it is refused with 429; this is for those who pass the door at one time."""
+    host, (alice, bob) = host_with("alice", "bob")
+    let_in = [observes(host, "alice") for _ in range(10_000)]
+    assert [each.closed for each in let_in[:MOST]] == [None] * MOST
+    turned_away = let_in[MOST:]
+    assert {each.closed and each.closed[0] for each in turned_away} == {1013}
+    assert all(each.closed and "(max_observers)" in each.closed[1] for each in turned_away)
+    assert not any(each.frames for each in turned_away)
+    assert observes(host, "bob").closed is None
+    assert len(host.observers) == MOST + 1
+    host.leave(turned_away[0])
+    assert len(host.observers) == MOST + 1
+    host.leave(let_in[0])
+    assert observes(host, "alice").closed is None
+    assert (alice.closed, bob.closed) == (None, None)
+
+
+@pytest.mark.rule("3.observe.says_nothing")
+def test_one_that_was_turned_away_or_has_left_is_not_heard() -> None:
+    host, (alice,) = host_with("alice")
+    one = observes(host, "alice")
+    host.leave(one)
+    one.frames.clear()
+    assert host.receive(one, chat("alice")) == 0.0
+    assert one.heard() == alice.heard() == []
+    assert host.counters.accepted == 0
+
+
+@pytest.mark.rule("3.observe.says_nothing")
+def test_what_an_observer_says_is_not_kept_and_its_id_not_taken() -> None:
+    """The agent may use the id afterwards: nothing was accepted under it."""
+    host, (alice,) = host_with("alice")
+    one = observes(host, "alice")
+    one.form = Form("meup/v0.1", numbered=True)
+    latest = host.journal.latest("demo")
+    one.frames.clear()
+    host.receive(one, chat("alice"))
+    [(kind, error)] = one.heard()
+    assert (kind, error["error"]) == ("system.error", "observing")
+    assert host.journal.latest("demo") == latest
+    host.receive(alice, chat("alice"))
+    assert [kind for kind, _ in alice.heard()] == ["chat"]
+
+
+@pytest.mark.rule("3.observe.says_nothing")
+def test_a_million_frames_wait_at_a_pace_of_their_own() -> None:
+    host, (alice,) = host_with("alice")
+    one = observes(host, "alice")
+    waits = [host.receive(one, chat("alice")) for _ in range(3_000)]
+    assert waits[0] == 0.0
+    assert waits[-1] > 0.0
+    assert host.receive(alice, chat("alice")) == 0.0
+
+
+@pytest.mark.rule("3.observe.ends")
+def test_a_gateway_that_stops_closes_them() -> None:
+    host, (alice,) = host_with("alice")
+    one = observes(host, "alice")
+    host.close(1012, "stops")
+    assert alice.closed == one.closed == (1012, "stops")
+    assert len(host.observers) == 0
