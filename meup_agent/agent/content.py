@@ -96,12 +96,13 @@ def _lost(value: object, written: object) -> bool:
     if written is None or isinstance(written, float):
         return isinstance(value, float) and not math.isfinite(value)
     if isinstance(written, dict) and isinstance(value, dict):
-        members, others = cast("JsonObject", value), cast("JsonObject", written)
-        return len(members) == len(others) and any(
-            starmap(_lost, zip(members.values(), others.values(), strict=True))
+        before, after = cast("JsonObject", value), cast("JsonObject", written)
+        return len(before) == len(after) and any(
+            starmap(_lost, zip(before.values(), after.values(), strict=True))
         )
     if isinstance(written, list) and isinstance(value, list | tuple | set | frozenset):
-        return any(starmap(_lost, zip(cast("list[object]", value), written, strict=False)))
+        items, others = cast("list[object]", value), cast("list[object]", written)
+        return any(starmap(_lost, zip(items, others, strict=False)))
     return False
 
 

@@ -11,6 +11,7 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from meup_agent.client.current import handler_is
+from meup_agent.client.forgetting import awaited
 from meup_agent.client.proposing import TTL
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.protocol import kinds, payloads
@@ -99,6 +100,7 @@ class Context:
 
     # --- verbs ---
 
+    @awaited
     async def call(
         self,
         participant: str,
@@ -139,6 +141,7 @@ class Context:
             participant, tool, arguments, to=to, ttl=ttl, wait=wait, on_progress=on_progress
         )
 
+    @awaited
     async def chat(
         self, text: str, *, to: str | Iterable[str] = (), about: str | None = None
     ) -> str:

@@ -15,6 +15,8 @@ from weakref import WeakSet
 import anyio
 import anyio.to_thread
 
+from meup_agent.client.forgetting import plain_handler
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -118,7 +120,8 @@ class Scope:
             # for one that raises SystemExit.
             try:
                 self.check_cancelled()
-                return fn(**arguments), None
+                with plain_handler(getattr(fn, "__qualname__", self.name)):
+                    return fn(**arguments), None
             except BaseException as error:
                 return None, error
 

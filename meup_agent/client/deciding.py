@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint
 
+from meup_agent.client.forgetting import awaited
 from meup_agent.client.requests import TIMEOUT, request
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, UsageError
 from meup_agent.protocol import kinds, payloads
@@ -63,6 +64,7 @@ class Proposal:
         record = self._session.table.ledger.get(self._key, self._session.now())
         return None if record is None else record.state
 
+    @awaited
     async def fulfill(
         self,
         arguments: dict[str, Any] | None = None,
@@ -126,6 +128,7 @@ class Proposal:
             changes=changes,
         )
 
+    @awaited
     async def reject(self, reason: str, *, explain: str | None = None) -> None:
         """Say no. Nobody waits for the explanation, which follows as a chat.
 

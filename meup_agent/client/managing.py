@@ -8,6 +8,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from meup_agent.client.current import parent_in
+from meup_agent.client.forgetting import awaited
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, Refused, UsageError
 from meup_agent.protocol import kinds, managing
@@ -70,6 +71,7 @@ class Managing:
     def __init__(self, session: Session) -> None:
         self._session = session
 
+    @awaited
     async def grant(
         self,
         participant: str,
@@ -106,6 +108,7 @@ class Managing:
         )
         return Grant(said.id, self._session.me, participant, given, reason)
 
+    @awaited
     async def revoke(
         self,
         participant: str,
@@ -140,6 +143,7 @@ class Managing:
         payload = {"recipient": participant, **what, **_because(reason)}
         await _manage(self._session, managing.REVOKE, payload, to=participant, timeout=timeout)
 
+    @awaited
     async def invite(
         self,
         participant: str,
@@ -184,6 +188,7 @@ class Managing:
             url if isinstance(url, str) else None,
         )
 
+    @awaited
     async def kick(
         self, participant: str, *, reason: str = "", timeout: float | None = TIMEOUT
     ) -> None:

@@ -10,6 +10,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from meup_agent.client.current import cause_of_leaving, parent_in
 from meup_agent.client.endings import outcome_of, raise_for, tool_value
+from meup_agent.client.forgetting import awaited
 from meup_agent.client.progress import relay
 from meup_agent.errors import ProposalEdited
 from meup_agent.protocol import kinds
@@ -54,6 +55,7 @@ class OwnProposal:
         )
         return ProposalState.PENDING if record is None else record.state
 
+    @awaited
     async def outcome(self) -> Outcome:
         """Wait until it is decided.
 
@@ -73,6 +75,7 @@ class OwnProposal:
             await checkpoint_if_cancelled()
         return outcome_of(ending)
 
+    @awaited
     async def result(self, *, accept_edits: bool = False) -> Any:
         """Wait until it is carried out, and return what the tool returned.
 
@@ -102,6 +105,7 @@ class OwnProposal:
             )
         return value
 
+    @awaited
     async def withdraw(self, reason: str = Reason.NO_LONGER_NEEDED) -> None:
         """Take it back; whoever works on it stops. On a decided proposal it does nothing.
 

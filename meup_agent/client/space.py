@@ -9,6 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from meup_agent.client.deciding import Proposal
 from meup_agent.client.endings import result_of, tool_value
+from meup_agent.client.forgetting import Proposing, awaited
 from meup_agent.client.managing import Managing
 from meup_agent.client.presence import present
 from meup_agent.client.proposing import TTL, OwnProposal, propose
@@ -80,6 +81,7 @@ class Space(Managing):
         """Whether our announced capabilities allow an envelope."""
         return self._session.table.roster.may(self.me, kind, payload)
 
+    @awaited
     async def present(self, participant: str, *, timeout: float | None = TIMEOUT) -> Participant:
         """Wait until somebody is in the space; at once if they are.
 
@@ -97,6 +99,7 @@ class Space(Managing):
 
     # --- requests ---
 
+    @awaited
     async def request(
         self,
         to: str,
@@ -140,6 +143,7 @@ class Space(Managing):
         )
         return result_of(response)
 
+    @awaited
     async def call(
         self,
         participant: str,
@@ -202,6 +206,7 @@ class Space(Managing):
         ) as proposal:
             return await proposal.result(accept_edits=accept_edits)
 
+    @awaited
     async def tools(
         self, participant: str, *, refresh: bool = False, timeout: float | None = TIMEOUT
     ) -> list[dict[str, Any]]:
@@ -248,14 +253,15 @@ class Space(Managing):
             on_progress: Told of progress; must return at once.
 
         Returns:
-            An async context manager that gives an :class:`OwnProposal`.
+            An async context manager that gives an :class:`OwnProposal`; entering it proposes.
 
         Raises:
             InvalidArguments: The participant's list of tools is known (:meth:`tools`), and there
                 is no such tool, or it does not take these arguments; nothing was sent.
+            UsageError: It was awaited, or asked for something, instead of entered.
         """
         given = arguments or {}
-        return propose(
+        block = propose(
             self._session,
             "tools/call",
             {"name": tool, "arguments": given},
@@ -268,6 +274,7 @@ class Space(Managing):
             if participant is None
             else partial(self._tools.check, participant, tool, given, ttl),
         )
+        return Proposing(block)
 
     def proposal(self, of: ProposalRecord | Envelope) -> Proposal:
         """Somebody's proposal, one of :attr:`proposals`, to decide outside of a handler."""
@@ -276,6 +283,7 @@ class Space(Managing):
 
     # --- talk ---
 
+    @awaited
     async def chat(
         self, text: str, *, to: str | Iterable[str] = (), about: str | None = None
     ) -> str:
@@ -290,6 +298,7 @@ class Space(Managing):
             kinds.CHAT, {"message": text}, to=to, correlation=() if about is None else (about,)
         )
 
+    @awaited
     async def send(
         self,
         kind: str,

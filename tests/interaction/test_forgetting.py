@@ -1,0 +1,83 @@
+"""Forgetting `await` or `async with` fails where it is forgotten, with words."""
+
+import gc
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import pytest
+
+from meup_agent import Agent, Context, Proposal, Rejected, Space, ToolError, UsageError
+from meup_agent.protocol import kinds
+from tests.interaction.people import PATIENCE, Meeting, Notes, join, taped
+
+pytestmark = pytest.mark.anyio
+
+
+def forget(space: Space) -> None:
+    space.propose("tools", "x")
+    gc.collect()
+
+
+async def test_propose_is_refused_where_it_is_not_entered(meeting: Meeting) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "proposer") as space, taped(space) as tape:
+            for made in (space.propose("tools", "x"), space.propose("tools", "y", to="reviewer")):
+                proposal: Any = made
+                with pytest.raises(UsageError, match="awaited; write: async with"):
+                    await proposal
+                for name in ("id", "outcome", "result", "withdraw", "state"):
+                    with pytest.raises(UsageError, match=f"'{name}' was asked of it; write: async"):
+                        getattr(proposal, name)
+                with pytest.raises(UsageError, match="entered without async; write: async with"):
+                    with proposal:
+                        raise AssertionError("it was entered")
+                assert not hasattr(proposal, "__len__")
+            await tape.all_said(space)
+            assert tape.of(kinds.MCP_PROPOSAL) == []
+
+
+async def test_propose_that_nobody_enters_warns_of_its_line(meeting: Meeting) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "proposer") as space:
+            with pytest.warns(RuntimeWarning, match="never entered, so nothing was") as warned:
+                forget(space)
+            assert warned[0].filename == __file__
+
+
+async def test_plain_handler_is_told_that_it_cannot_await(meeting: Meeting, notes: Notes) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    def decide(proposal: Proposal, ctx: Context, space: Space) -> None:
+        verbs: list[Any] = [
+            proposal.fulfill,
+            lambda: proposal.reject("busy"),
+            lambda: ctx.chat("hi"),
+            lambda: ctx.call("tools", "x"),
+            lambda: space.tools("tools"),
+        ]
+        for verb in verbs:
+            with pytest.raises(UsageError, match="decide, which is no async function, so nothing"):
+                verb()
+        notes.from_thread("refused")
+        # What the event loop does for it may await, as may what it starts there.
+        anyio.from_thread.run(proposal.reject, "busy")
+
+    @reviewer.tool
+    def plain(space: Space) -> str:
+        space.chat("hi")  # type: ignore[unused-coroutine]  # that is what is tested
+        return "done"
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, reviewer),
+            join(meeting, "proposer") as proposer,
+            join(meeting, "second") as second,
+        ):
+            async with proposer.propose("tools", "x", to="reviewer") as proposal:
+                outcome = await proposal.outcome()
+            assert isinstance(outcome, Rejected)
+            assert (outcome.reason, notes.all) == ("busy", ["refused"])
+            with pytest.raises(ToolError, match=r"chat\(\) was called by .*plain, which"):
+                await second.call("reviewer", "plain")
