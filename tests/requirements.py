@@ -299,6 +299,8 @@ GATEWAY: Final = {
     "3.withdraw.rate": "withdrawals have a rate of their own: what comes faster is read later",
     "3.pace.ends": "no withdraw, cancel or reject is lost for its pace; over HTTP it is said again",
     "3.pace.bytes": "bytes have a pace as messages have",
+    "3.pace.reader": "a loud sender waits for a slow reader, a second at most; others do not",
+    "3.queues": "what waits for a participant, and for all readers together, is bounded",
     "3.limits": "whoever is over a limit is told once which, and how much it allows",
     "3.frames": "frames that are no message have a pace, and a turn takes so many of a connection",
     "3.join.budget": "before the join a connection has one budget of frames, bytes and seconds",

@@ -45,6 +45,13 @@ class Limits:
         max_queued_frames: Frames that wait for a member who does not keep up: some seconds of a
             lively space. One more closes it with 1013.
         max_queued_bytes: The same in bytes: room for four of the largest messages.
+        max_participant_queued_bytes: Bytes that wait for a participant, over its connection and its
+            event streams; the fullest of them is closed with 1013.
+        max_gateway_queued_bytes: Bytes that wait for all readers of the gateway, where what waits
+            for several counts once; the participant for whom most waits is closed with 1013.
+        max_streams: Event streams of a participant at once; more are refused with 429.
+        slow_reader_seconds: For which loud senders wait for one reader whose queue is half full,
+            before it is closed with 1013.
         messages_per_second: Messages of a participant in the long run; what comes faster is read
             later.
         messages_burst: Messages that may come at once after a pause.
@@ -76,6 +83,10 @@ class Limits:
     max_depth: int = MAX_DEPTH
     max_queued_frames: int = 4_096
     max_queued_bytes: int = 16 * 1024 * 1024
+    max_participant_queued_bytes: int = 32 * 1024 * 1024
+    max_gateway_queued_bytes: int = 256 * 1024 * 1024
+    max_streams: int = 16
+    slow_reader_seconds: float = 1.0
     messages_per_second: float = 1_000.0
     messages_burst: int = 2_000
     bytes_per_second: float = BYTES_PER_SECOND

@@ -11,6 +11,7 @@ import anyio
 
 from meup_agent.gateway.admission import find_room, find_room_to_observe
 from meup_agent.gateway.auth import Identity, new_token
+from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.guesses import Guesses, TokensAt
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
@@ -37,6 +38,7 @@ class Hub:
     Attributes:
         journal: What was accepted.
         counters: What has happened, over all spaces.
+        backlogs: What waits for slow readers, over all spaces.
         tokens: Whose each token is.
         url: Where members dial; empty until somebody listens.
         spaces: The spaces by id.
@@ -64,6 +66,7 @@ class Hub:
         self.url = ""
         self.asked = set[anyio.CancelScope]()
         limits = config.limits
+        self.backlogs = Backlogs(limits, self.counters)
         self._guesses = Guesses(self.tokens, limits.failed_tokens, limits.failed_token_seconds, now)
         allowance = Allowance(
             max_depth=limits.max_depth,
@@ -90,6 +93,7 @@ class Hub:
                 allowance=allowance,
                 doors=_Doors(self, space.id),
                 announce_withdrawals=space.announce_withdrawals,
+                readers=self.backlogs.in_space(space.id),
             )
             for space in config.spaces
         }

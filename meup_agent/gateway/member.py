@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
+from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.backlog import TOO_SLOW, WRITE_BYTES, Backlogs
 from meup_agent.gateway.config import Limits
 from meup_agent.protocol.space.listeners import Form
 
-TOO_SLOW: Final = 1013
-"""Close code for a member that does not read as fast as its space speaks (PROTOCOL 3)."""
 
-
-def too_slow(limits: Limits, frames: int) -> str:
-    """Why a member is closed for which too much waits, in a sentence that names the limit.
+def too_slow(limits: Limits, frames: int) -> tuple[str, str]:
+    """The limit that a queue is over, by name, and a sentence that says so.
 
     Args:
         limits: The gateway's.
-        frames: How many frames wait for it.
+        frames: How many frames wait in it.
     """
     if frames > limits.max_queued_frames:
-        waits = f"{limits.max_queued_frames} messages wait for you (max_queued_frames)"
+        name, most, what = "max_queued_frames", limits.max_queued_frames, "messages"
     else:
-        waits = f"{limits.max_queued_bytes} bytes wait for you (max_queued_bytes)"
-    return f"you read too slowly: more than {waits}; connect again"
+        name, most, what = "max_queued_bytes", limits.max_queued_bytes, "bytes"
+    return name, f"more than {most} {what} wait for you ({name})"
 
 
 class Wire(Protocol):
@@ -82,18 +81,19 @@ class GatewayMember:
 
     def __init__(
         self,
-        participant: str,
+        identity: Identity,
         form: Form,
         last_seen: int | None,
         wire: Wire,
         turn: Turn,
         limits: Limits,
+        backlogs: Backlogs,
         on_closed: Callable[[GatewayMember, int], None],
         *,
         observes: bool = False,
     ) -> None:
         self.observes = observes
-        self.participant = participant
+        self.participant = identity.participant
         self.form = form
         self.last_seen = last_seen
         self.closed = False
@@ -104,6 +104,10 @@ class GatewayMember:
         self._queue: list[bytes] = []
         self._queued_bytes = 0
         self._paused = False
+        # While the socket is behind, the queue and what the socket has not taken are counted.
+        self._behind = False
+        self._written = b""
+        self._backlog = backlogs.open(identity.space, identity.participant, self._drop)
         self._then: Callable[[], None] | None = None
 
     @property
@@ -119,6 +123,8 @@ class GatewayMember:
             self._turn.add(self)
         self._queue.append(packed)
         self._queued_bytes += len(packed)
+        if self._behind:
+            self._backlog.add(packed)
         if (
             len(self._queue) > self._limits.max_queued_frames
             or self._queued_bytes > self._limits.max_queued_bytes
@@ -126,12 +132,13 @@ class GatewayMember:
             self._overflow()
 
     def flush(self) -> None:
-        """Write what is queued, if the socket takes it."""
-        if self._paused or not self._queue:
+        """Write what is queued, as far as the socket takes it."""
+        if not self._queue:
             return
-        queue, self._queue, self._queued_bytes = self._queue, [], 0
-        self._wire.write(queue[0] if len(queue) == 1 else b"".join(queue))
+        while self._queue and not self._paused:
+            self._write(self._next())
         if not self._paused:
+            self._behind, self._written = False, b""
             self._go_on()
 
     def ready(self, then: Callable[[], None]) -> None:
@@ -142,24 +149,80 @@ class GatewayMember:
 
     def pause(self) -> None:
         """Hold frames back: the socket takes no more for now."""
+        if self._paused:
+            return
         self._paused = True
+        # What was queued before it fell behind is not counted yet.
+        waits = () if self._behind else tuple(self._queue)
+        self._behind = True
+        self._backlog.add(self._written, *waits)
 
     def resume(self) -> None:
         """Write again."""
-        self._paused = False
+        self._taken()
+        if not self._queue:
+            self._behind = False
         self.flush()
-        self._go_on()
+        if not self._queue:
+            self._go_on()
 
     def close(self, code: int, reason: str) -> None:
         """Close the connection after what is queued; what its reader is too slow for is lost."""
-        if self.closed:
-            return
-        self.flush()
+        if not self.closed:
+            self.flush()
+        if not self.closed:
+            self._end(code, reason)
+
+    def lost(self) -> None:
+        """Take no more frames: the socket has gone, and what it had not taken with it."""
         self.closed = True
-        self._queue.clear()
-        self._queued_bytes = 0
+        self._clear()
+        self._taken()
+        self._backlog.close()
+
+    def _end(self, code: int, reason: str) -> None:
+        self.closed = True
+        self._clear()
         self._wire.close(code, reason)
         self._on_closed(self, code)
+
+    def _drop(self, reason: str) -> None:
+        if not self.closed:
+            self._end(TOO_SLOW, reason)
+
+    def _clear(self) -> None:
+        queue, self._queue, self._queued_bytes = self._queue, [], 0
+        if self._behind:
+            self._backlog.remove(queue)
+
+    def _taken(self) -> None:
+        """The socket has room again, or has gone."""
+        if self._paused:
+            self._paused = False
+            self._backlog.remove((self._written,))
+            self._written = b""
+
+    def _next(self) -> list[bytes]:
+        """What is handed to the socket next: what a turn has gathered, or the first part of it."""
+        queue = self._queue
+        if self._queued_bytes <= WRITE_BYTES:
+            self._queue, self._queued_bytes = [], 0
+            return queue
+        size, number = len(queue[0]), 1
+        while number < len(queue) and size + len(queue[number]) <= WRITE_BYTES:
+            size += len(queue[number])
+            number += 1
+        first = queue[:number]
+        del queue[:number]
+        self._queued_bytes -= size
+        return first
+
+    def _write(self, queue: list[bytes]) -> None:
+        # Kept, since it is not known before the socket says so whether it has taken all of it.
+        self._written = queue[0] if len(queue) == 1 else b"".join(queue)
+        if self._behind:
+            self._backlog.remove(queue)
+        self._wire.write(self._written)
 
     def _go_on(self) -> None:
         then, self._then = self._then, None
@@ -168,7 +231,13 @@ class GatewayMember:
 
     def _overflow(self) -> None:
         """Tell a lively turn, which one more write copes with, from a reader that is too slow."""
+        if self.closed:
+            return
         if self._paused:
-            self.close(TOO_SLOW, too_slow(self._limits, len(self._queue)))
+            self._backlog.drop(*too_slow(self._limits, len(self._queue)))
         else:
-            self.flush()
+            queue, self._queue, self._queued_bytes = self._queue, [], 0
+            self._write(queue)
+            if not self._paused:
+                self._written = b""
+                self._go_on()

@@ -54,6 +54,10 @@ class Settings(BaseSettings):
     max_depth: int = _LIMITS.max_depth
     max_queued_frames: int = _LIMITS.max_queued_frames
     max_queued_bytes: int = _LIMITS.max_queued_bytes
+    max_participant_queued_bytes: int = _LIMITS.max_participant_queued_bytes
+    max_gateway_queued_bytes: int = _LIMITS.max_gateway_queued_bytes
+    max_streams: int = _LIMITS.max_streams
+    slow_reader_seconds: float = _LIMITS.slow_reader_seconds
     messages_per_second: float = _LIMITS.messages_per_second
     messages_burst: int = _LIMITS.messages_burst
     bytes_per_second: float = _LIMITS.bytes_per_second

@@ -22,9 +22,10 @@ from meup_agent.gateway.admission import (
     read_resume,
     repeats_join,
 )
+from meup_agent.gateway.backlog import TOO_SLOW
 from meup_agent.gateway.embedded_config import Participants, embedded_config, first_token
 from meup_agent.gateway.hub import Hub
-from meup_agent.gateway.member import TOO_SLOW, too_slow
+from meup_agent.gateway.member import too_slow
 from meup_agent.protocol.space.listeners import Form
 from meup_agent.transport.base import (
     ABNORMAL,
@@ -258,7 +259,8 @@ class _Seat:
             self._inbox.send_nowait(packed)
         except anyio.WouldBlock:
             waiting = self._unread.statistics().current_buffer_used + 1
-            self.close(TOO_SLOW, too_slow(self._limits, waiting))
+            _, why = too_slow(self._limits, waiting)
+            self.close(TOO_SLOW, f"you read too slowly: {why}; connect again")
 
     def ready(self, then: Callable[[], None]) -> None:
         self._then = then

@@ -39,7 +39,7 @@ NO_LIMITS = {
         "framing.TOO_BIG",
         "host.TAKEN_OVER",
     ),
-    *("catch_up.TOO_SLOW", "member.TOO_SLOW", "server.RESTARTING", "script.INTERRUPTED"),
+    *("catch_up.TOO_SLOW", "backlog.TOO_SLOW", "server.RESTARTING", "script.INTERRUPTED"),
     *("payloads.EXCHANGE_ERROR", "payloads.INTERNAL_ERROR", "payloads.INVALID_PARAMS"),
     *("payloads.INVALID_REQUEST", "payloads.METHOD_NOT_FOUND"),
     *("events.KICKED", "events.NORMAL", "mount.RESTARTING", "sockets.LOST"),

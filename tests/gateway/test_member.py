@@ -6,8 +6,11 @@ from typing import Any, cast
 
 import pytest
 
+from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.member import GatewayMember, Turn
+from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.listeners import Form
 
 
@@ -48,17 +51,19 @@ class Setting:
         self.turn = Turn(cast("asyncio.AbstractEventLoop", self.loop))
         self.limits = Limits(**limits)
         self.codes: list[int] = []
+        self.backlogs = Backlogs(self.limits, Counters())
         self.member, self.socket = self.seat()
 
     def seat(self) -> tuple[GatewayMember, Socket]:
         socket = Socket()
         member = GatewayMember(
-            "alice",
+            Identity("demo", "alice"),
             Form("meup/v0.1"),
             None,
             socket,
             self.turn,
             self.limits,
+            self.backlogs,
             lambda _, code: self.codes.append(code),
         )
         return member, socket

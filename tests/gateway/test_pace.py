@@ -1,71 +1,19 @@
-"""Withdrawals, large messages and their pace, at each edge, over real sockets."""
+"""Withdrawals, bytes and their pace, at each edge, over real sockets."""
 
 import json
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
-import httpx
 import pytest
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
 from meup_agent.cli.beside.address import HttpAddress
 from meup_agent.cli.beside.http_space import open_http
-from meup_agent.gateway.config import HttpConfig, Limits
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.embedded_config import embedded_config
 from meup_agent.protocol import kinds
-from tests.gateway.conftest import PARTICIPANTS, envelope
-from tests.gateway.mounted import MountedPlace, mounted
+from tests.gateway.conftest import envelope
+from tests.gateway.edges import SECONDS, edge
 
 CALL = {"method": "tools/call", "params": {"name": "write"}}
-
-SECONDS = 30
-
-
-class Edge(NamedTuple):
-    """A gateway, its HTTP address, and how to join it."""
-
-    place: ThreadedGateway | MountedPlace
-    http: str
-
-    @contextmanager
-    def join(self, who: str, **options: Any) -> Generator[ClientConnection]:
-        header = {"Authorization": f"Bearer {self.place.token(who)}"}
-        address = f"{self.place.url.removesuffix('/ws')}/ws?space=demo"
-        options = {"proxy": None, "compression": None, "max_size": None, **options}
-        with connect(address, additional_headers=header, **options) as socket:
-            assert json.loads(socket.recv(SECONDS))["kind"] == "system.welcome"
-            assert json.loads(socket.recv(SECONDS))["kind"] == "system.presence"
-            yield socket
-
-    def post(self, who: str, body: bytes) -> httpx.Response:
-        return httpx.post(
-            f"{self.http}/participants/{who}/messages",
-            content=body,
-            headers={
-                "Authorization": f"Bearer {self.place.token(who)}",
-                "Content-Type": "application/json",
-            },
-            trust_env=False,
-            timeout=SECONDS,
-        )
-
-
-@contextmanager
-def edge(kind: str, **limits: Any) -> Generator[Edge]:
-    config = replace(
-        embedded_config("demo", PARTICIPANTS, Limits(**limits)), http=HttpConfig(port=0)
-    )
-    with ExitStack() as stack:
-        if kind == "mounted":
-            place = stack.enter_context(mounted(config))
-            yield Edge(place, place.http_url)
-        else:
-            gateway = stack.enter_context(Gateway(config=config).in_thread())
-            yield Edge(gateway, gateway.http_url)
 
 
 @pytest.fixture(params=["port", "mounted"])

@@ -119,6 +119,7 @@ class Connection(WSListener):
         self._join_frames = self._join_bytes = 0
         # Of frames that are no whole message; most connections never send one.
         self._pieces: Bucket | None = None
+        self._held_up = 0.0
 
     @property
     def participant(self) -> str | None:
@@ -131,7 +132,7 @@ class Connection(WSListener):
         """Join, or wait for the join frame."""
         self._transport = transport
         self._wire = transport.underlying_transport
-        self._gate = ReadGate(self._port.loop, self._wire, self._handle_unhandled)
+        self._gate = ReadGate(self._port.loop, self._wire, self._reopened)
         self._address = address_of(self._wire)
         self._peer = peer_of(self._wire)
         self._port.opened(self)
@@ -161,6 +162,8 @@ class Connection(WSListener):
         if self._ended_by is None:
             self._ended_by = self._closed_by_picows(transport)
         self._leave()
+        if self._member is not None:
+            self._member.lost()
         self._port.lost(self)
         log.info("%s: connection ended (code %d)", self._name(), self._ended_by)
 
@@ -243,7 +246,17 @@ class Connection(WSListener):
                 if message is not None:
                     self._take(message)
 
-    def _handle_unhandled(self) -> None:
+    def _reopened(self) -> None:
+        """Go on with what was read, unless a reader does not keep up with this loud sender."""
+        member, wait = self._member, 0.0
+        if member is not None and self._ended_by is None:
+            wait = self._port.hub.spaces[self._space].held_up(member.participant)
+        # Sooner or later it is read all the same, to hear that the other end is alive.
+        if wait and self._held_up < self._port.limits.ping_deadline / 2:
+            self._held_up += wait
+            self._gate.pause(wait)
+            return
+        self._held_up = 0.0
         while self._unhandled and self._gate.open:
             self._handle(*self._unhandled.popleft())
 
@@ -315,12 +328,13 @@ class Connection(WSListener):
         self._assembler = Assembler(port.limits.max_message_bytes)
         self.read_bytes = MEMBER_READ_BYTES
         self._member = GatewayMember(
-            identity.participant,
+            identity,
             Form(dialect, self._greeting.resumes, pack_text),
             self._greeting.last_seen,
             self,
             port.turn,
             port.limits,
+            port.hub.backlogs,
             self._on_member_closed,
             observes=self._greeting.observes,
         )

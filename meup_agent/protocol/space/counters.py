@@ -17,6 +17,8 @@ class Counters:
         dropped: Envelopes that nobody reads (``system/heartbeat``, ``system/register``).
         refused: Envelopes that were answered with ``system/error``, by its code.
         repeated: Envelopes that had been accepted before, and were not delivered again.
+        too_slow: Queues that were dropped since their reader was too slow, by the limit's name.
+        streams_refused: Event streams that a participant was refused, who had as many as it may.
         slowed: Times that a participant was told that it says more than is read at once.
         not_expressible: Times that an envelope was left out for those of a dialect that has no
             words for it.
@@ -35,11 +37,13 @@ class Counters:
     dropped: int = 0
     repeated: int = 0
     slowed: int = 0
+    streams_refused: int = 0
     not_expressible: int = 0
     joined: int = 0
     taken_over: int = 0
     left: int = 0
     observed: int = 0
+    too_slow: Counter[str] = field(default_factory=Counter[str])
     refused: Counter[str] = field(default_factory=Counter[str])
     closed: Counter[int] = field(default_factory=Counter[int])
     not_admitted: Counter[int] = field(default_factory=Counter[int])

@@ -36,7 +36,7 @@ from meup_agent.protocol.space.decisions import (
 )
 from meup_agent.protocol.space.doors import NO_DOORS, Doors
 from meup_agent.protocol.space.journal import Entry, Journal
-from meup_agent.protocol.space.listeners import Listener, Member
+from meup_agent.protocol.space.listeners import NO_READERS, Listener, Member, Readers
 from meup_agent.protocol.space.managing import KICKED_CODE, REMOVED
 from meup_agent.protocol.space.observers import (
     CROWDED_CODE,
@@ -79,6 +79,7 @@ class SpaceHost:
         allowance: How much each participant may say.
         doors: Lets in who is invited; ``None``: nobody can be invited.
         announce_withdrawals: Everybody is told of each withdrawal that took effect.
+        readers: Tells whether senders have to wait for somebody who reads slowly.
     """
 
     def __init__(
@@ -93,8 +94,10 @@ class SpaceHost:
         allowance: Allowance | None = None,
         doors: Doors | None = None,
         announce_withdrawals: bool = False,
+        readers: Readers = NO_READERS,
     ) -> None:
         self.name = name
+        self._readers = readers
         self.counters = counters
         self.journal = journal
         self._new_id = new_id
@@ -264,10 +267,20 @@ class SpaceHost:
             return 0.0 if paced is None else paced.seconds
         self.receive_as(participant, frame, form.dialect, repeats=form.numbered)
         over = self._pace.take(participant, self._now(), len(frame))
+        wait = self.held_up(participant)
         if over is None:
-            return 0.0
+            return wait
         self._slow_down(participant, over)
-        return over.seconds
+        return max(over.seconds, wait)
+
+    def held_up(self, participant: str) -> float:
+        """Seconds for which a participant is not read now since a reader does not keep up.
+
+        Only who is loud waits. Ask again after these seconds, before anything more is read.
+        """
+        if not self._readers.filling or not self._pace.loudness.is_loud(participant):
+            return 0.0
+        return self._readers.wait(participant)
 
     def too_fast(self, participant: str, size: int) -> OverPace | None:
         """The limit for which to refuse a message of a participant who has no connection.
@@ -276,6 +289,9 @@ class SpaceHost:
             participant: Its sender.
             size: Its bytes; it is counted if nothing is returned.
         """
+        wait = self.held_up(participant)
+        if wait:
+            return OverPace("slow_reader_seconds", self._readers.patience, wait)
         return self._pace.take_if_there(participant, self._now(), size)
 
     def receive_as(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from meup_agent.protocol.space.catch_up import CatchUp
@@ -62,6 +62,37 @@ class Member(Listener, Protocol):
     def observes(self) -> bool:
         """Whether it only looks on (PROTOCOL 3)."""
         ...
+
+
+class Readers(Protocol):
+    """Tells whether senders have to wait for somebody who reads slowly."""
+
+    @property
+    def filling(self) -> bool:
+        """Whether a queue is filling that is worth waiting for."""
+        ...
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which senders wait for one reader at most."""
+        ...
+
+    def wait(self, sender: str) -> float:
+        """Seconds for which a loud sender waits before it asks again; 0: it need not."""
+        ...
+
+
+class _NoReaders:
+    """Nobody waits for anybody: queues that are full are closed."""
+
+    filling = False
+    patience = 0.0
+
+    def wait(self, sender: str) -> float:
+        return 0.0
+
+
+NO_READERS: Final[Readers] = _NoReaders()
 
 
 class Listeners:

@@ -20,7 +20,17 @@ thousand."""
 BYTES_BURST: Final = 16 * MAX_FRAME_BYTES
 """Bytes of a participant's messages at once: sixteen of the largest."""
 
+MESSAGE_BYTES: Final = 4_096
+"""What a message counts beside its bytes where the loudest sender is looked for: a queue is bounded
+in frames, too."""
+
+HALF_FORGOTTEN: Final = 1_000_000
+"""Microseconds after which what somebody said counts half there."""
+
 _MICROSECONDS: Final = 1_000_000
+
+_MOST_HALVES: Final = 500
+"""After which all are forgotten, before the weights outgrow a float."""
 
 _ROUNDING: Final = 1e-6
 """What the sum of many small parts may lack."""
@@ -112,6 +122,37 @@ class Bucket:
         return self._left
 
 
+class Loudness:
+    """Knows who said most lately, in bytes; half of it is forgotten each second.
+
+    What is new weighs more, in place of all that is old weighing less: so the order of two senders
+    changes only when one of them says something, and the most ever is the most at this moment.
+    """
+
+    __slots__ = ("_most", "_said", "_since")
+
+    def __init__(self) -> None:
+        self._said: dict[str, float] = {}
+        self._most = 0.0
+        self._since: int | None = None
+
+    def add(self, participant: str, at: int, size: int) -> None:
+        """Count what a participant said."""
+        if self._since is None:
+            self._since = at
+        halves = (at - self._since) / HALF_FORGOTTEN
+        if halves > _MOST_HALVES:
+            self._said.clear()
+            self._most, self._since, halves = 0.0, at, 0.0
+        said = self._said.get(participant, 0.0) + (size + MESSAGE_BYTES) * 2.0**halves
+        self._said[participant] = said
+        self._most = max(self._most, said)
+
+    def is_loud(self, participant: str) -> bool:
+        """Whether a participant said at least half as much as the loudest."""
+        return self._said.get(participant, 0.0) * 2 >= self._most > 0
+
+
 class OverPace(NamedTuple):
     """A limit that a participant is over, and for how long.
 
@@ -131,9 +172,13 @@ class Pace:
 
     Args:
         allowance: How fast they may.
+
+    Attributes:
+        loudness: Who said most lately.
     """
 
     def __init__(self, allowance: Allowance) -> None:
+        self.loudness = Loudness()
         self._allowance = allowance
         self._messages: dict[str, Bucket] = {}
         self._bytes: dict[str, Bucket] = {}
@@ -147,6 +192,7 @@ class Pace:
             at: The time in microseconds.
             size: Its bytes.
         """
+        self.loudness.add(participant, at, size)
         messages, volume = self._buckets(participant)
         waits = messages.take(at), volume.take(at, size)
         # Few participants withdraw; for the others this is one look into a dictionary.
@@ -166,6 +212,7 @@ class Pace:
         waits = messages.wait(at), volume.wait(at, size)
         if any(waits):
             return self._over(*waits, 0.0)
+        self.loudness.add(participant, at, size)
         messages.take(at)
         volume.take(at, size)
         return None

@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.edge.asgi.callers import space_of
 from meup_agent.gateway.edge.asgi.messages import asked_dialect, is_seq
 from meup_agent.gateway.edge.asgi.outgoing import Outgoing
-from meup_agent.gateway.edge.asgi.problems import BAD_REQUEST, Problem
+from meup_agent.gateway.edge.asgi.problems import BAD_REQUEST, RETRY_SECONDS, TOO_MANY, Problem
 from meup_agent.gateway.edge.asgi.served import Served, read
-from meup_agent.gateway.member import TOO_SLOW
 from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.listeners import Form
 from meup_agent.transport.base import LAST_SEEN_HEADER
@@ -28,6 +28,9 @@ RETRY_MILLISECONDS: Final = 1_000
 
 NORMAL: Final = 1000
 KICKED: Final = 4403
+
+PIECE_BYTES: Final = 64 * 1024
+"""Bytes of a stream that are handed to the server at a time; it waits for the reader in between."""
 
 CATCH_UP_PAGE: Final = 100
 """Entries that are read at a time for a reader who does not follow."""
@@ -55,7 +58,7 @@ class EventResponse:
     Args:
         served: The gateway.
         host: The space.
-        reader: Who reads.
+        identity: Who reads.
         form: How the reader takes what is said.
         last_seen: The number after which it reads; ``None``: what comes from now on.
         follow: ``False``: end when there is nothing more for now.
@@ -65,16 +68,27 @@ class EventResponse:
         self,
         served: Served,
         host: SpaceHost,
-        reader: str,
+        identity: Identity,
         form: Form,
         last_seen: int | None,
         *,
         follow: bool = True,
     ) -> None:
         self._host = host
-        self._reader = reader
+        self._identity = identity
         self._limits = served.limits
-        self._stream = Outgoing(form, served.limits)
+        self._backlogs = backlogs = served.hub.backlogs
+        if not backlogs.add_stream(*identity):
+            most = served.limits.max_streams
+            raise Problem(
+                TOO_MANY,
+                "limit_exceeded",
+                f"you have {most} event streams, as many as you may; end one first",
+                headers={"Retry-After": str(RETRY_SECONDS)},
+                limit="max_streams",
+                max=most,
+            )
+        self._stream = Outgoing(identity, form, served.limits, backlogs)
         self._last_seen = last_seen
         self._follow = follow
 
@@ -83,9 +97,9 @@ class EventResponse:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
         headers += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
         stream, host = self._stream, self._host
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        stream.deliver(b"retry: %d\n\n" % RETRY_MILLISECONDS)
         try:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            stream.deliver(b"retry: %d\n\n" % RETRY_MILLISECONDS)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
                 tasks.start_soon(self._until_stuck, tasks.cancel_scope)
@@ -96,14 +110,18 @@ class EventResponse:
                     tasks.start_soon(self._read_what_there_is)
                 while (events := await stream.take(KEEP_ALIVE_SECONDS)) is not None:
                     chunk = b"".join(events) or b": nothing new\n\n"
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                    if host.is_kicked(self._reader):
+                    # In pieces, so that the server copies no more than one before it waits.
+                    for begin in range(0, len(chunk), PIECE_BYTES):
+                        piece = chunk[begin : begin + PIECE_BYTES]
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    if host.is_kicked(self._identity.participant):
                         stream.close(KICKED, "you were removed from the space")
                 await send({"type": "http.response.body", "body": b""})
                 tasks.cancel_scope.cancel()
         finally:
-            stream.close(TOO_SLOW, "")
             host.audience.unwatch(stream)
+            stream.release()
+            self._backlogs.remove_stream(*self._identity)
 
     def _announce_gap(self) -> None:
         host, seen = self._host, self._last_seen
@@ -154,7 +172,7 @@ async def get_events(served: Served, request: Request) -> Response:
     response = EventResponse(
         served,
         host,
-        identity.participant,
+        identity,
         Form(dialect, True, pack_event),
         None if said is None else int(said),
         follow=follow == "true",

@@ -79,7 +79,9 @@ async def post_message(served: Served, request: Request) -> Response:
         raise Problem(
             TOO_MANY,
             "limit_exceeded",
-            "you say more in a second than is taken here; send it again later",
+            "a reader does not keep up with you; send it again later"
+            if pace.limit == "slow_reader_seconds"
+            else "you say more in a second than is taken here; send it again later",
             headers={"Retry-After": str(math.ceil(pace.seconds))},
             limit=pace.limit,
             max=shown_limit(pace.most),

@@ -22,6 +22,8 @@ _ABOUT: Final = {
     "dropped": ("envelopes_dropped", "Envelopes of kinds that nobody reads."),
     "repeated": ("envelopes_repeated", "Envelopes that had been accepted before."),
     "slowed": ("participants_slowed", "Times that a participant said more than is read at once."),
+    "too_slow": ("queues_dropped", "Queues of readers that were too slow, by the limit's name."),
+    "streams_refused": ("streams_refused", "Event streams beyond those a participant may have."),
     "not_expressible": ("envelopes_not_expressible", "Envelopes that a dialect has no words for."),
     "joined": ("connections_joined", "Connections that joined a space."),
     "taken_over": ("connections_taken_over", "Connections that a newer one replaced."),
@@ -69,7 +71,7 @@ class Collector:
         members = GaugeMetricFamily(PREFIX + "members", "Members of a space.", labels=["space"])
         queued = GaugeMetricFamily(
             PREFIX + "queued_bytes",
-            "Bytes that wait for members and observers of a space.",
+            "Bytes that wait for slow readers of a space, observers included.",
             labels=["space"],
         )
         behind = GaugeMetricFamily(
@@ -85,11 +87,14 @@ class Collector:
         for name, host in served.hub.spaces.items():
             observers.add_metric([name], len(host.observers))
             members.add_metric([name], len(host.members))
-            listeners = (*host.members, *host.observers.all)
-            waiting = sum(getattr(each, "queued_bytes", 0) for each in listeners)
-            queued.add_metric([name], waiting)
+            queued.add_metric([name], served.hub.backlogs.waiting_in(name))
             behind.add_metric([name], max(0, host.journal.latest(name) - host.audience.delivered))
         yield from (members, observers, queued, behind)
+        yield GaugeMetricFamily(
+            PREFIX + "backlog_bytes",
+            "Bytes that wait for slow readers; what waits for several counts once.",
+            value=served.hub.backlogs.bytes,
+        )
 
 
 def registry(served: Served) -> CollectorRegistry:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import anyio
 
+from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.backlog import TOO_SLOW, WRITE_BYTES, Backlogs
 from meup_agent.gateway.config import Limits
-from meup_agent.gateway.member import TOO_SLOW, too_slow
+from meup_agent.gateway.member import too_slow
 from meup_agent.protocol.space.listeners import Form
 
 
@@ -15,8 +17,10 @@ class Outgoing:
     """A listener with a bounded queue.
 
     Args:
+        identity: Who hears.
         form: How it takes what is said.
         limits: How much may wait for it.
+        backlogs: Where what waits is counted.
 
     Attributes:
         form: See above.
@@ -25,7 +29,7 @@ class Outgoing:
         reason: The same in words.
     """
 
-    def __init__(self, form: Form, limits: Limits) -> None:
+    def __init__(self, identity: Identity, form: Form, limits: Limits, backlogs: Backlogs) -> None:
         self.form = form
         self.ended = anyio.Event()
         self.code = 0
@@ -35,7 +39,8 @@ class Outgoing:
         self._bytes = 0
         self._then: Callable[[], None] | None = None
         self._something = anyio.Event()
-        self._sending = False
+        self._sent: list[bytes] = []
+        self._backlog = backlogs.open(identity.space, identity.participant, self._drop)
 
     @property
     def queued_bytes(self) -> int:
@@ -51,12 +56,29 @@ class Outgoing:
         self._something.set()
         limits = self._limits
         # While nothing is being sent, the reader is not behind: it is a lively turn of the loop.
-        if self._sending and (
+        behind = bool(self._sent)
+        self._backlog.add(packed, behind=behind)
+        if behind and (
             len(self._queue) > limits.max_queued_frames or self._bytes > limits.max_queued_bytes
         ):
-            why = too_slow(limits, len(self._queue))
-            self._queue, self._bytes = [], 0
+            self._backlog.drop(*too_slow(limits, len(self._queue)))
+
+    def _drop(self, why: str) -> None:
+        if not self.ended.is_set():
+            self._clear()
             self.close(TOO_SLOW, why)
+
+    def _clear(self) -> None:
+        queue, self._queue, self._bytes = self._queue, [], 0
+        self._backlog.remove(queue)
+
+    def release(self) -> None:
+        """Forget what waits: nothing more is sent, or can be."""
+        self.close(TOO_SLOW, "")
+        self._clear()
+        sent, self._sent = self._sent, []
+        self._backlog.remove(sent)
+        self._backlog.close()
 
     def close(self, code: int, reason: str) -> None:
         """End after what is queued."""
@@ -81,20 +103,19 @@ class Outgoing:
             await taken.wait()
 
     async def take(self, seconds: float | None = None) -> list[bytes] | None:
-        """Everything that waits, as soon as something does; ``None``: it has ended.
+        """The first of what waits, as soon as something does; ``None``: it has ended.
 
         What was taken counts as being sent until this is called again.
 
         Args:
             seconds: After so much silence, take nothing.
         """
-        self._sending = False
+        sent, self._sent = self._sent, []
+        self._backlog.remove(sent)
         with anyio.move_on_after(seconds):
             while True:
                 if self._queue:
-                    self._sending = True
-                    queue, self._queue, self._bytes = self._queue, [], 0
-                    return queue
+                    return self._next()
                 if self.ended.is_set():
                     return None
                 then, self._then = self._then, None
@@ -104,3 +125,17 @@ class Outgoing:
                     self._something = anyio.Event()
                     await self._something.wait()
         return []
+
+    def _next(self) -> list[bytes]:
+        """The first of what waits, as much as is sent at a time."""
+        size = number = 0
+        for packed in self._queue:
+            size += len(packed)
+            if number and size > WRITE_BYTES:
+                size -= len(packed)
+                break
+            number += 1
+        self._sent = self._queue[:number]
+        del self._queue[:number]
+        self._bytes -= size
+        return self._sent

@@ -17,6 +17,7 @@ from meup_agent.gateway.admission import (
     repeats_join,
 )
 from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.edge.asgi.outgoing import Outgoing
 from meup_agent.gateway.edge.asgi.served import Served
@@ -57,17 +58,18 @@ class SocketMember(Outgoing):
 
     def __init__(
         self,
-        participant: str,
+        identity: Identity,
         form: Form,
         last_seen: int | None,
         limits: Limits,
+        backlogs: Backlogs,
         closed: Counter[int],
         *,
         observes: bool = False,
     ) -> None:
-        super().__init__(form, limits)
+        super().__init__(identity, form, limits, backlogs)
         self.observes = observes
-        self.participant = participant
+        self.participant = identity.participant
         self.last_seen = last_seen
         self._closed = closed
 
@@ -124,6 +126,8 @@ class SocketConnection:
         self._scope = anyio.CancelScope()
         self._told: tuple[int, str] | None = None
         self._code = LOST
+        # As at the message port: short enough to hear that the other end is alive.
+        self._longest_pause = served.limits.ping_deadline / 2
 
     async def run(self) -> None:
         """Join, and serve until one end closes."""
@@ -141,6 +145,7 @@ class SocketConnection:
             finally:
                 member.lose()
                 host.leave(member)
+                member.release()
 
     def shut(self, code: int, reason: str) -> None:
         """Close the connection, joined or not."""
@@ -171,10 +176,11 @@ class SocketConnection:
             return None
         form = Form(dialect, greeting.resumes)
         member = SocketMember(
-            identity.participant,
+            identity,
             form,
             greeting.last_seen,
             served.limits,
+            served.hub.backlogs,
             served.hub.counters.closed,
             observes=greeting.observes,
         )
@@ -222,9 +228,19 @@ class SocketConnection:
                 continue
             first = False
             wait = host.receive(member, message)
-            await anyio.sleep(wait)
+            await anyio.sleep(min(wait, self._longest_pause))
+            await self._until_readers_keep_up(host, member)
             await served.until_kept()
         return member.code or self._code
+
+    async def _until_readers_keep_up(self, host: SpaceHost, member: SocketMember) -> None:
+        """Wait for readers that this sender is too loud for, and no longer than is healthy."""
+        with anyio.move_on_after(self._longest_pause):
+            while not member.ended.is_set():
+                wait = host.held_up(member.participant)
+                if not wait:
+                    return
+                await anyio.sleep(wait)
 
     async def _receive(self) -> bytes | None:
         """The next message; ``None``: the connection has ended."""

@@ -1,0 +1,141 @@
+"""A gateway at each of its edges: the message port with HTTP beside it, and mounted."""
+
+import json
+import socket
+import struct
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from threading import Thread
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+from websockets.sync.client import ClientConnection, connect
+
+from meup_agent.gateway.config import HttpConfig, Limits
+from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.embedded_config import embedded_config
+from tests.gateway.conftest import PARTICIPANTS
+from tests.gateway.mounted import MountedPlace, mounted
+
+SECONDS = 60
+
+
+class Speaker(Thread):
+    """Writes messages to a socket, and reads it meanwhile without looking into what comes."""
+
+    def __init__(self, found: socket.socket) -> None:
+        super().__init__(daemon=True)
+        self._socket = found
+        self.start()
+
+    def send(self, message: bytes) -> None:
+        """Send a message; the mask is 0, which changes nothing."""
+        self._socket.sendall(struct.pack("!BBQ4x", 0x81, 0xFF, len(message)) + message)
+
+    def run(self) -> None:
+        with suppress(OSError):
+            while self._socket.recv(1 << 20):
+                pass
+
+
+class Edge(NamedTuple):
+    """A gateway, its HTTP address, and how to join it."""
+
+    place: ThreadedGateway | MountedPlace
+    http: str
+
+    @contextmanager
+    def join(self, who: str, **options: Any) -> Generator[ClientConnection]:
+        header = {"Authorization": f"Bearer {self.place.token(who)}"}
+        address = f"{self.place.url.removesuffix('/ws')}/ws?space=demo"
+        options = {"proxy": None, "compression": None, "max_size": None, **options}
+        with connect(address, additional_headers=header, **options) as socket:
+            assert json.loads(socket.recv(SECONDS))["kind"] == "system.welcome"
+            assert json.loads(socket.recv(SECONDS))["kind"] == "system.presence"
+            yield socket
+
+    def post(self, who: str, body: bytes) -> httpx.Response:
+        return httpx.post(
+            f"{self.http}/participants/{who}/messages",
+            content=body,
+            headers={
+                "Authorization": f"Bearer {self.place.token(who)}",
+                "Content-Type": "application/json",
+            },
+            trust_env=False,
+            timeout=SECONDS,
+        )
+
+    def read_events(self, who: str) -> int:
+        """The status of a short event stream, read to its end."""
+        return httpx.get(
+            f"{self.http}/spaces/demo/events?follow=false",
+            headers={"Authorization": f"Bearer {self.place.token(who)}"},
+            trust_env=False,
+            timeout=SECONDS,
+        ).status_code
+
+    @contextmanager
+    def speaker(self, who: str) -> Generator["Speaker"]:
+        """A member that says what it likes at full speed, and reads as fast as it can."""
+        with self.stall(who, buffer=4 << 20) as found:
+            speaker = Speaker(found)
+            yield speaker
+            found.shutdown(socket.SHUT_RDWR)
+            speaker.join(SECONDS)
+
+    @contextmanager
+    def stall(self, who: str, *, buffer: int = 4096) -> Generator[socket.socket]:
+        """A member that has joined and reads nothing more."""
+        asks = "GET {path}/ws?space=demo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
+        asks += "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        asks += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        with self._asked(self.place.url, who, asks, b" 101 ", buffer) as found:
+            yield found
+
+    @contextmanager
+    def stream(self, who: str, status: int = 200) -> Generator[socket.socket]:
+        """An event stream of which nothing more is read."""
+        asks = "GET {path}/spaces/demo/events HTTP/1.1\r\nHost: x\r\n"
+        with self._asked(self.http, who, asks, b" %d " % status) as found:
+            yield found
+
+    @contextmanager
+    def _asked(
+        self, url: str, who: str, asks: str, answer: bytes, buffer: int = 4096
+    ) -> Generator[socket.socket]:
+        parts = urlsplit(url)
+        path = parts.path.removesuffix("/ws")
+        with socket.socket() as found:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+            found.settimeout(SECONDS)
+            found.connect((parts.hostname, parts.port))
+            token = f"Authorization: Bearer {self.place.token(who)}\r\n\r\n"
+            found.sendall((asks.format(path=path) + token).encode())
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += found.recv(1)
+            assert answer in head, head
+            yield found
+
+    def metric(self, name: str) -> float:
+        """A number from the metrics, over all labels."""
+        said = httpx.get(f"{self.http}/metrics", trust_env=False, timeout=SECONDS).text
+        lines = [line for line in said.splitlines() if line.startswith("meup_" + name)]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+@contextmanager
+def edge(kind: str, **limits: Any) -> Generator[Edge]:
+    config = replace(
+        embedded_config("demo", PARTICIPANTS, Limits(**limits)), http=HttpConfig(port=0)
+    )
+    with ExitStack() as stack:
+        if kind == "mounted":
+            place = stack.enter_context(mounted(config))
+            yield Edge(place, place.http_url)
+        else:
+            gateway = stack.enter_context(Gateway(config=config).in_thread())
+            yield Edge(gateway, gateway.http_url)
