@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
 
 from anyio.lowlevel import checkpoint
 
 from meup_agent.client.forgetting import awaited
-from meup_agent.client.requests import TIMEOUT, request
+from meup_agent.client.requests import request
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
+from meup_agent.protocol.exchange.ledger import content_of
 from meup_agent.protocol.fulfilling import fulfilling
+from meup_agent.protocol.moments import CLOCK_DIFFERENCE
 from meup_agent.protocol.outcomes import Fulfilled
 
 if TYPE_CHECKING:
     from meup_agent.client.progress import OnProgress, Progress
     from meup_agent.client.tools import ToolLists
     from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.exchange import ProposalRecord
     from meup_agent.protocol.lifecycle import ProposalState
     from meup_agent.session import Session
 
@@ -61,8 +65,18 @@ class Proposal:
     @property
     def state(self) -> ProposalState | None:
         """Where it stands now, as far as we have seen; ``None`` if it is long forgotten."""
-        record = self._session.table.ledger.get(self._key, self._session.now())
+        record = self._record
         return None if record is None else record.state
+
+    @property
+    def _record(self) -> ProposalRecord | None:
+        """What is known of it, and not of another one that its proposer made under its id since."""
+        latest = self._session.table.ledger.get(self._key, self._session.now())
+        if latest is None or not latest.earlier:
+            return latest
+        content, older = content_of(self.envelope), latest.earlier
+        every = (latest, *older)
+        return next((each for each in every if each.content == content), older[-1])
 
     @awaited
     async def fulfill(
@@ -70,15 +84,20 @@ class Proposal:
         arguments: dict[str, Any] | None = None,
         *,
         executor: str | None = None,
-        timeout: float | None = TIMEOUT,
+        timeout: float | Literal["proposer"] | None = "proposer",
         on_progress: OnProgress | None = None,
     ) -> Fulfilled:
         """Make the real request, and wait for its response (PROTOCOL 4.4).
 
+        The proposal's state, its deadline, and its proposer are looked at when the request leaves,
+        however long a handler has held the proposal.
+
         Args:
             arguments: Other arguments than the proposed ones; the proposer is told the difference.
             executor: Who carries it out, if not the proposal's target.
-            timeout: Seconds to wait for the response; then the request is cancelled.
+            timeout: Seconds to wait for the response; then the request is cancelled. By default
+                as long as the proposer waits: a minute longer than its ``expires_at``, since
+                clocks differ, and without one as long as it takes.
             on_progress: Told of the tool's progress.
 
         Returns:
@@ -86,13 +105,16 @@ class Proposal:
 
         Raises:
             AlreadyInProgress: Somebody else is fulfilling it; leave it to them.
-            AlreadyDecided: It is not pending any more.
+            AlreadyDecided: It is not pending any more, or expired more than a minute ago.
+            AmbiguousProposal: Its proposer made several under its id, and an edited request does
+                not tell which one it means.
             InvalidArguments: The executor's list of tools is known (:meth:`Space.tools`), and the
                 tool does not take these ``arguments``; nothing was sent.
             UsageError: The proposal does not say who should carry it out; give ``executor``.
-            RequestTimeout: No response came in time.
+            RequestTimeout: No response came in time, or there was no connection in time.
             Refused: The gateway does not let us make that request.
-            ParticipantGone: The executor left the space.
+            ParticipantGone: The executor left the space; or the proposer did, 30 s ago or more,
+                and nothing was sent.
             ConnectionFailed: The request was not sent, or its outcome is not known.
         """
         to = executor or self.target
@@ -101,6 +123,8 @@ class Proposal:
                 f"proposal {self.id} does not say who should carry it out; "
                 "name somebody: fulfill(executor=…)"
             )
+        if timeout == "proposer":
+            timeout = self._seconds_left()
         if arguments is not None and self.method == "tools/call":
             await self._tools.check(to, self.tool, arguments, timeout)
         params, changes = fulfilling(self._call, arguments, to, proposer=self.proposer)
@@ -116,6 +140,7 @@ class Proposal:
                 timeout=timeout,
                 on_progress=on_progress,
                 fulfills=self._key,
+                expires=self.expires_at,
             )
         except AlreadyInProgress as error:
             raise AlreadyInProgress(self.id, error.by) from None
@@ -127,6 +152,13 @@ class Proposal:
             error=response.error,
             changes=changes,
         )
+
+    def _seconds_left(self) -> float | None:
+        """How long the proposer certainly waits at the most; ``None``: as long as it takes."""
+        if self.expires_at is None:
+            return None
+        left = self.expires_at + CLOCK_DIFFERENCE - datetime.now(UTC)
+        return max(left.total_seconds(), 0.0)
 
     @awaited
     async def reject(self, reason: str, *, explain: str | None = None) -> None:
@@ -143,7 +175,7 @@ class Proposal:
             NotSent: There is no connection any more, and there will be none.
             UsageError: The explanation is larger than anybody takes. Then nothing was sent.
         """
-        record = self._session.table.ledger.get(self._key, self._session.now())
+        record = self._record
         if record is not None and not record.state.is_pending:
             raise AlreadyDecided(self.id, record.state)
         if record is not None and record.in_progress_by is not None:

@@ -61,7 +61,8 @@ def raise_for(ending: Ending, *, what: str = "the request") -> NoReturn:
             raise ProposalExpired(ending.proposal_id, sent=ending.sent, begun_by=ending.begun_by)
         case Gone():
             absent = ", ".join(ending.participants)
-            raise ParticipantGone(f"{what} cannot be answered: {absent} left the space")
+            why = f"{absent} left the space" if absent else "nobody is present who may"
+            raise ParticipantGone(f"{what} cannot be answered: {why}")
         case GatewayRefused():
             raise Refused(ending.error, ending.message, ending.details)
         case Unsent():

@@ -49,11 +49,19 @@ class OwnProposal:
 
     @property
     def state(self) -> ProposalState:
-        """Where it stands now (PROTOCOL 4.2)."""
+        """Where it stands now (PROTOCOL 4.2).
+
+        What we took back is withdrawn at once; should the gateway have ordered the result of its
+        fulfillment before that, it is fulfilled when we hear so (PROTOCOL 4.13).
+        """
         record = self._session.table.ledger.get(
             ProposalKey(self._session.me, self.id), self._session.now()
         )
-        return ProposalState.PENDING if record is None else record.state
+        state = ProposalState.PENDING if record is None else record.state
+        ending = self._left or self._session.exchanges.ended(self._key)
+        if state.is_pending and isinstance(ending, Withdrawn):
+            return ProposalState.WITHDRAWN
+        return state
 
     @awaited
     async def outcome(self) -> Outcome:

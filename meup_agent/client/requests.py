@@ -14,6 +14,8 @@ from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.outcomes import Responded, Withdrawn
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from meup_agent.client.progress import OnProgress
     from meup_agent.protocol.exchange import Key, ProposalKey
     from meup_agent.protocol.outcomes import Ending
@@ -33,6 +35,7 @@ async def request(
     idempotent: bool = False,
     on_progress: OnProgress | None = None,
     fulfills: ProposalKey | None = None,
+    expires: datetime | None = None,
 ) -> Responded:
     """Send an MCP request and wait for the response.
 
@@ -44,7 +47,7 @@ async def request(
         ParticipantGone: The addressee left, and did not come back.
         ConnectionFailed: It was not sent, or its outcome is not known.
         AlreadyInProgress: It fulfills what somebody else is fulfilling.
-        AlreadyDecided: It fulfills what is no longer pending.
+        AlreadyDecided: It fulfills what is no longer pending, or certainly expired.
     """
     request_id = session.table.new_id()
     if on_progress is not None:
@@ -68,6 +71,7 @@ async def request(
         parent=parent,
         idempotent=idempotent,
         fulfills=fulfills,
+        expires=expires,
         on_progress=relay(on_progress),
     )
     ending = await ending_or_give_up(session, key, parent)

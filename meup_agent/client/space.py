@@ -15,6 +15,7 @@ from meup_agent.client.presence import present
 from meup_agent.client.proposing import TTL, OwnProposal, propose
 from meup_agent.client.requests import TIMEOUT, request
 from meup_agent.client.tools import ToolLists
+from meup_agent.errors import AmbiguousProposal, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Participant, Wait
@@ -276,10 +277,39 @@ class Space(Managing):
         )
         return Proposing(block)
 
-    def proposal(self, of: ProposalRecord | Envelope) -> Proposal:
-        """Somebody's proposal, one of :attr:`proposals`, to decide outside of a handler."""
+    def proposal(
+        self, of: ProposalRecord | Envelope | str, *, proposer: str | None = None
+    ) -> Proposal:
+        """Somebody's proposal, to decide outside of a handler.
+
+        What is decided is the proposal that was handed over: where its proposer has used its id
+        for another one since, or takes it back, it is not pending any more.
+
+        Args:
+            of: One of :attr:`proposals`, its envelope, or its id.
+            proposer: Whose it is, where ``of`` is an id, which is unique for its proposer alone.
+
+        Raises:
+            AmbiguousProposal: Several proposals have that id.
+            UsageError: No proposal with that id, of that proposer, is known.
+        """
+        if isinstance(of, str):
+            of = self._known_proposal(of, proposer)
         envelope = of if isinstance(of, Envelope) else of.envelope
         return Proposal(self._session, envelope, self._tools)
+
+    def _known_proposal(self, proposal_id: str, proposer: str | None) -> ProposalRecord:
+        known = self._session.table.ledger.under(proposal_id, self._session.now())
+        theirs = [each for each in known if proposer in (None, each.key.proposer)]
+        every = [each for latest in theirs for each in (latest, *latest.earlier)]
+        if len(every) > 1:
+            raise AmbiguousProposal(proposal_id, [each.key.proposer for each in every])
+        if not every:
+            whose = "" if proposer is None else f" of {proposer!r}"
+            raise UsageError(
+                f"no proposal {proposal_id!r}{whose} is known here; see those in space.proposals"
+            )
+        return every[0]
 
     # --- talk ---
 

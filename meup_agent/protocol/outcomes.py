@@ -103,7 +103,12 @@ class Expired(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """Everyone it was addressed to has been absent too long (PROTOCOL 4.6)."""
+    """Everyone it was addressed to has been absent too long (PROTOCOL 4.6).
+
+    Attributes:
+        proposal_id: The proposal or request.
+        participants: Who is absent; empty: a proposal was for whoever may, and nobody was here.
+    """
 
     proposal_id: str
     participants: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from meup_agent.transport.loops import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
+    from datetime import datetime
 
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Effect, ExchangeTable, Key, Progressed, ProposalKey
@@ -77,6 +78,7 @@ class Exchanges:
         wait: Wait = Wait.ADDRESSED,
         idempotent: bool = False,
         fulfills: ProposalKey | None = None,
+        expires: datetime | None = None,
         on_progress: Callable[[Progressed], None] | None = None,
     ) -> Key:
         """Begin a request or proposal of ours; see :meth:`ExchangeTable.open`.
@@ -88,6 +90,7 @@ class Exchanges:
             wait: Which rejection ends the wait for a proposal.
             idempotent: Send it again after a reconnect.
             fulfills: The proposal that it carries out.
+            expires: When the proposer gives that up, by the proposer's clock.
             on_progress: Told of each progress; must return at once.
 
         Raises:
@@ -112,6 +115,7 @@ class Exchanges:
             wait=wait,
             idempotent=idempotent,
             fulfills=fulfills,
+            expires=expires,
         )
         self._waits[key] = _Wait(Wakeup(), opening.kind, now, on_progress)
         if self._events.observers:

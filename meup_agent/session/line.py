@@ -57,7 +57,8 @@ class Line:
         heard: Told of each envelope, and of its number where it has one; must return at once, with
             what it said if it was the first welcome of this connection.
         caught_up: Tells whether what we missed has been read; nothing is sent before.
-        left: Told of the id of each request or proposal, just before it leaves.
+        left: Told of the id of each request or proposal, just before it leaves; ``False``: it is
+            not to leave any more.
         lost: Told when a connection that had welcomed us has ended.
         invalid: Told of each frame that is no envelope.
         unsayable: Told of the id of an envelope that has no wire form, or that the other end
@@ -72,7 +73,7 @@ class Line:
         new_id: Callable[[], str],
         heard: Callable[[Envelope, int | None], Welcomed | None],
         caught_up: Callable[[], bool],
-        left: Callable[[str], None],
+        left: Callable[[str], bool],
         lost: Callable[[], None],
         invalid: Callable[[InvalidEnvelope], None],
         unsayable: Callable[[str, str], None],
@@ -316,8 +317,9 @@ class Line:
             return True
         # From here on it may have been sent, and a request is never sent twice.
         is_opening = waiting.priority is Priority.OPEN
-        if is_opening:
-            self._left(draft.id)
+        if is_opening and not self._left(draft.id):
+            self._outbox.gone()
+            return True
         if self._numbered:
             self._outbox.keep(waiting)
         self._before_last, self._last = self._last, draft.id

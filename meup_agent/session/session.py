@@ -283,9 +283,10 @@ class Session(AsyncContextManagerMixin):
             complete=table.is_complete,
         )
 
-    def _left(self, envelope_id: str) -> None:
-        """A request or proposal of ours is about to leave."""
+    def _left(self, envelope_id: str) -> bool:
+        """A request or proposal of ours is about to leave; ``False``: nobody wants it any more."""
         self.apply(self.table.sent(envelope_id, self.now()))
+        return self.table.is_open(Key("out", self.me, envelope_id))
 
     def _lost(self) -> None:
         self.apply(self.table.connection_lost(self.now()))

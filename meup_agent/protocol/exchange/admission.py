@@ -156,7 +156,8 @@ def early_fulfillment(request: Envelope, call: payloads.Call) -> Fulfillment:
     proposer = says_proposer(call)
     meta = {} if proposer is None else {payloads.META: {payloads.PROPOSER: proposer}}
     said = payloads.request(call.method, {"name": call.name, **meta}, call.rpc_name or request.id)
-    return Fulfillment(request.replace(raw_payload=encode_json(said), added=()), request.to)
+    kept = request.replace(raw_payload=encode_json(said), added=())
+    return Fulfillment(kept, request.to, early=True)
 
 
 def is_early(item: Fulfillment, record: ProposalRecord) -> bool:
@@ -168,7 +169,8 @@ def is_early(item: Fulfillment, record: ProposalRecord) -> bool:
     """
     call = payloads.read_call(item.envelope.payload)
     return (
-        (item.running or item.carried_out)
+        item.early
+        and (item.running or item.carried_out)
         and item.by != record.key.proposer
         and says_proposer(call) in (None, record.key.proposer)
         and carries_out(record, call)

@@ -150,7 +150,7 @@ class GatewaysWords:
         if update is None:
             return
         event, participant = update
-        self._outgoing.presence_changed(now)
+        self._outgoing.presence_changed(now, joined=event == "join")
         if participant.id == self._situation.me or event == UPDATE:
             return
         if event == "join":

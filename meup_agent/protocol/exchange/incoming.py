@@ -32,7 +32,7 @@ from meup_agent.protocol.exchange.ledger import (
     content_of,
 )
 from meup_agent.protocol.exchange.outgoing import Outgoing
-from meup_agent.protocol.exchange.resolution import NONE, Resolution
+from meup_agent.protocol.exchange.resolution import NONE, Resolution, resolve
 from meup_agent.protocol.exchange.situation import ABSENCE_SECONDS, Situation
 from meup_agent.protocol.exchange.slots import Limits, Slots
 from meup_agent.protocol.lifecycle import (
@@ -161,6 +161,16 @@ class Incoming:
                 if handling.fulfillment is item:
                     handling.fulfills = record
 
+    def _bind(self, handling: Handling, now: float) -> None:
+        """See which proposal a request carries out whose proposals were not known as it came."""
+        item = handling.fulfillment
+        if handling.fulfills is not None or item is None or not item.early:
+            return
+        means = resolve(handling.work.envelope, self._situation.ledger, now)
+        handling.fulfills, handling.doubt = means.record, means.doubt
+        if means.record is not None and means.record.key.proposer != item.by:
+            self._situation.ledger.requested(means.record, item, now)
+
     def _is_repeated(self, envelope: Envelope, now: float) -> bool:
         """Whether it is a request that came before: its answer is repeated, the work is not.
 
@@ -276,7 +286,8 @@ class Incoming:
     def _start_next(self, now: float) -> None:
         while (key := self._slots.next()) is not None:
             handling = self._open[key]
-            # Its proposal may have been decided while it waited.
+            # Its proposal may have come, or been decided, while it waited.
+            self._bind(handling, now)
             denial = self._admission.denial(handling, now)
             if denial is None:
                 self._apply(handling, IncomingEvent.START, now)

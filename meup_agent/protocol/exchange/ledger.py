@@ -73,6 +73,7 @@ class Fulfillment(msgspec.Struct):
         taken_up: We, as the executor, have taken it up.
         running: A handler of ours is queued or runs for it.
         carried_out: We, as the executor, have answered it.
+        early: It came before the proposal, and is not entered with any.
     """
 
     envelope: Envelope
@@ -81,6 +82,7 @@ class Fulfillment(msgspec.Struct):
     taken_up: bool = False
     running: bool = False
     carried_out: bool = False
+    early: bool = False
 
     @property
     def by(self) -> str:
@@ -295,6 +297,7 @@ class Ledger:
                 return None
             kept.remove(old)
         kept.append(fulfillment)
+        fulfillment.early = False
         if fulfillment.live:
             record.step(ProposalEvent.REQUEST, fulfillment.by)
         self._records.grow(record.key, size_of(fulfillment.envelope), now)

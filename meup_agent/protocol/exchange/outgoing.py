@@ -8,7 +8,6 @@ from meup_agent.errors import (
     AmbiguousProposal,
     ParticipantGone,
 )
-from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import (
     Key,
     Priority,
@@ -23,10 +22,7 @@ from meup_agent.protocol.exchange.ledger import (
     ProposalRecord,
 )
 from meup_agent.protocol.exchange.memory import Memory, size_of
-from meup_agent.protocol.exchange.own import (
-    Exchange,
-    verdict,
-)
+from meup_agent.protocol.exchange.own import Exchange, Wait, may_fulfill, verdict
 from meup_agent.protocol.exchange.resolution import executors, resolve
 from meup_agent.protocol.exchange.situation import ABSENCE_SECONDS, Situation
 from meup_agent.protocol.lifecycle import (
@@ -38,6 +34,7 @@ from meup_agent.protocol.lifecycle import (
 )
 from meup_agent.protocol.outcomes import (
     Ending,
+    Expired,
     GatewayRefused,
     Gone,
     Unknown,
@@ -101,7 +98,7 @@ class Outgoing:
             ParticipantGone: Whoever proposed that has left for good.
         """
         if exchange.fulfills is not None:
-            exchange.record = self._check_undecided(exchange.fulfills, exchange.draft, now)
+            exchange.record = self._check_undecided(exchange, exchange.fulfills, now)
             if exchange.record is not None:
                 exchange.record.holders += 1
         elif exchange.is_proposal:
@@ -111,11 +108,11 @@ class Outgoing:
         self._situation.look_again(exchange.deadline, exchange.key)
 
     def _check_undecided(
-        self, proposal: ProposalKey, request: Envelope, now: float
+        self, exchange: Exchange, proposal: ProposalKey, now: float
     ) -> ProposalRecord | None:
-        """What we are about to fulfill, if it is known, pending, in time, and wanted by anybody."""
+        """What we are about to fulfill, if it is known: pending, in time, and still waited for."""
         situation = self._situation
-        means = resolve(request, situation.ledger, now)
+        means = resolve(exchange.draft, situation.ledger, now)
         record = means.record or situation.ledger.get(proposal, now)
         if means.doubt is not None or (record is not None and record.key != proposal):
             raise AmbiguousProposal(proposal.id, [each.key.proposer for each in means.named])
@@ -124,24 +121,45 @@ class Outgoing:
                 raise AlreadyDecided(proposal.id, record.state)
             if record.in_progress_by is not None:
                 raise AlreadyInProgress(proposal.id, record.in_progress_by)
-            if situation.is_past(record.call.expires_at):
-                raise AlreadyDecided(proposal.id, ProposalState.EXPIRED)
-            left_at = situation.roster.left_at(proposal.proposer, now)
-            if left_at is not None and record.seen_at <= left_at <= now - ABSENCE_SECONDS:
-                raise ParticipantGone(
-                    f"proposal {proposal.id} was not fulfilled: {proposal.proposer!r}, who made"
-                    " it, left the space and nobody waits for it"
-                )
+            exchange.expires = exchange.expires or record.call.expires_at
         if situation.tombstones.get("withdrawn", *proposal, now) is not None:
             raise AlreadyDecided(proposal.id, ProposalState.WITHDRAWN)
         if self.fulfilling(proposal):
             raise AlreadyInProgress(proposal.id, situation.me)
+        if situation.is_past(exchange.expires):
+            raise AlreadyDecided(proposal.id, ProposalState.EXPIRED)
+        if self._has_left(proposal, record, now):
+            raise ParticipantGone(
+                f"proposal {proposal.id} was not fulfilled: {proposal.proposer!r}, whose it is,"
+                " has left the space"
+            )
         return record
 
+    def _has_left(self, proposal: ProposalKey, record: ProposalRecord | None, now: float) -> bool:
+        """Whether a proposer was seen to leave after it proposed, and not to come back."""
+        left_at = self._situation.roster.left_at(proposal.proposer, now)
+        if record is None or left_at is None:
+            return False
+        return record.seen_at <= left_at <= now - ABSENCE_SECONDS
+
+    def _unwanted(self, exchange: Exchange, now: float) -> Ending | None:
+        """How a fulfilling request ends that is about to leave, and that nobody waits for."""
+        if exchange.fulfills is None:
+            return None
+        if self._situation.is_past(exchange.expires):
+            return Expired(exchange.key.id, sent=exchange.state is not OutgoingState.UNSENT)
+        if self._has_left(exchange.fulfills, exchange.record, now):
+            return Gone(exchange.key.id, (exchange.fulfills.proposer,))
+        return None
+
     def sent(self, envelope_id: str, now: float) -> None:
-        """The transport has taken it."""
-        self._situation.voice.sent(envelope_id, now)
+        """The transport takes it now, unless it waited until nobody wants it any more."""
         exchange = self._open.get(envelope_id)
+        unwanted = None if exchange is None else self._unwanted(exchange, now)
+        if exchange is not None and unwanted is not None:
+            self.apply(exchange, OutgoingEvent.DEADLINE, now, unwanted)
+            return
+        self._situation.voice.sent(envelope_id, now)
         if exchange is not None:
             self.apply(exchange, OutgoingEvent.SENT, now)
 
@@ -190,10 +208,17 @@ class Outgoing:
             exchange.lost = exchange.lost and not exchange.echoed
         self.presence_changed(now)
 
-    def presence_changed(self, now: float) -> None:
-        """Somebody came or went: see whose rejection is missing, and whose absence counts."""
+    def presence_changed(self, now: float, *, joined: bool = True) -> None:
+        """Somebody came or went: see whose rejection is missing, and whose absence counts.
+
+        Args:
+            now: The time.
+            joined: Somebody came, or may have.
+        """
         for exchange in list(self._open.values()):
             if exchange.proposal is not None and not exchange.draft.to:
+                if joined:  # whoever comes may come to decide it, or be followed by who does
+                    exchange.nobody_since = None
                 self.reconsider(exchange, exchange.proposal, now)
             self.watch_absence(exchange, now)
 
@@ -226,7 +251,22 @@ class Outgoing:
         """When the wait ends for want of anybody who could answer (PROTOCOL 4.6)."""
         if exchange.state is not OutgoingState.WAITING or not self._situation.connected:
             return None
-        return self._situation.absent_for_good(self._awaited(exchange), now)
+        awaited = self._awaited(exchange)
+        if awaited or exchange.proposal is None or exchange.wait is Wait.DEADLINE:
+            return self._situation.absent_for_good(awaited, now)
+        if self._somebody_may(exchange.proposal):
+            exchange.nobody_since = None
+            return None
+        if exchange.nobody_since is None:
+            exchange.nobody_since = now
+        return exchange.nobody_since + ABSENCE_SECONDS
+
+    def _somebody_may(self, record: ProposalRecord) -> bool:
+        """Whether anybody is present who may fulfill a broadcast proposal, as far as is known."""
+        roster = self._situation.roster
+        others = (each for each in roster.participants() if each.id != roster.me)
+        # Not every gateway announces what its participants may send.
+        return any(not each.capabilities for each in others) or bool(may_fulfill(record, roster))
 
     def _awaited(self, exchange: Exchange) -> tuple[str, ...]:
         """Who could still answer: for a proposal in progress, whoever fulfills it."""

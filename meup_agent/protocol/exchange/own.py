@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, cast
 
@@ -46,6 +47,8 @@ class Exchange(msgspec.Struct):
         echoed: The gateway has ordered it.
         progress: The last value reported.
         late: A result came after its end.
+        expires: When the proposer gives up what it fulfills, by the proposer's clock.
+        nobody_since: Since when nobody is present who may fulfill a broadcast proposal.
     """
 
     key: Key
@@ -63,6 +66,8 @@ class Exchange(msgspec.Struct):
     echoed: bool = False
     progress: float = float("-inf")
     late: bool = False
+    expires: datetime | None = None
+    nobody_since: float | None = None
 
     @property
     def is_proposal(self) -> bool:
@@ -107,6 +112,16 @@ class Exchange(msgspec.Struct):
         return envelope.concerns(me) and (not self.draft.to or envelope.sender in self.draft.to)
 
 
+def may_fulfill(record: ProposalRecord, roster: Roster) -> set[str]:
+    """Those present whose announced capabilities allow the request that fulfills a proposal."""
+    request = payloads.request(record.call.method, record.call.params, "")
+    return {
+        each.id
+        for each in roster.participants()
+        if each.id != roster.me and roster.may(each.id, kinds.MCP_REQUEST, request)
+    }
+
+
 def verdict(exchange: Exchange, record: ProposalRecord, roster: Roster) -> Rejected | None:
     """The rejection that ends the wait for a proposal of ours, if there is one (PROTOCOL 4.5).
 
@@ -118,13 +133,7 @@ def verdict(exchange: Exchange, record: ProposalRecord, roster: Roster) -> Rejec
     if exchange.wait is Wait.ADDRESSED and exchange.draft.to:
         said = [rejection for rejection in said if rejection.by in exchange.draft.to]
     elif exchange.wait is Wait.ADDRESSED:
-        fulfilling = payloads.request(record.call.method, record.call.params, "")
-        able = {
-            participant.id
-            for participant in roster.participants()
-            if participant.id != roster.me
-            and roster.may(participant.id, kinds.MCP_REQUEST, fulfilling)
-        }
+        able = may_fulfill(record, roster)
         said = [rejection for rejection in said if rejection.by in able]
         if len(said) < len(able):
             return None

@@ -164,6 +164,7 @@ class ExchangeTable:
         wait: Wait = Wait.ADDRESSED,
         idempotent: bool = False,
         fulfills: ProposalKey | None = None,
+        expires: datetime | None = None,
     ) -> tuple[Key, list[Effect]]:
         """Begin a request or a proposal of our own.
 
@@ -178,10 +179,13 @@ class ExchangeTable:
             wait: Which rejection ends the wait for a proposal.
             idempotent: Send it again after a reconnect, under the same id.
             fulfills: The proposal that this request carries out.
+            expires: When its proposer gives that up, by the proposer's clock.
 
         Raises:
             AlreadyInProgress: Somebody is fulfilling that proposal already.
-            AlreadyDecided: That proposal is no longer pending.
+            AlreadyDecided: That proposal is no longer pending, or has certainly expired.
+            AmbiguousProposal: It does not tell which of several proposals it carries out.
+            ParticipantGone: That proposal's proposer has left.
             IllegalStep: The handler has ended; what it began would outlive it.
             ObservingOnly: We only look on.
         """
@@ -194,7 +198,14 @@ class ExchangeTable:
             )
         key = Key("out", self._situation.me, draft.id)
         exchange = Exchange(
-            key, self._voice.dated(draft), deadline, parent, wait, idempotent, fulfills
+            key,
+            self._voice.dated(draft),
+            deadline,
+            parent,
+            wait,
+            idempotent,
+            fulfills,
+            expires=expires,
         )
         self._outgoing.open(exchange, now)
         if handler is not None and handler.cause is not None:
