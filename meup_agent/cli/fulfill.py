@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.beside.address import As, Http, http_address
-from meup_agent.cli.beside.deciding import pending_proposal
+from meup_agent.cli.beside.deciding import digest_of, pending_proposal
 from meup_agent.cli.beside.requesting import request
+from meup_agent.cli.beside.showing import call_in_lines, changes_in_lines, confirmed
 from meup_agent.cli.beside.visit import HttpVisit
 from meup_agent.cli.connection import Space, Token, TokenFile
-from meup_agent.cli.escape import arguments as in_words
-from meup_agent.cli.escape import compact, visible
+from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.options import Args, ArgsFile, Json, NoColour, Timeout, seconds
 from meup_agent.cli.reading import arguments_for, read_given
@@ -26,6 +26,8 @@ from meup_agent.protocol.fulfilling import fulfilling
 
 if TYPE_CHECKING:
     from meup_agent.cli.reading import Given
+
+OTHERWISE: Final = "read the call above, and give --yes to carry it out"
 
 
 def fulfill(
@@ -51,8 +53,20 @@ def fulfill(
         typer.Option(metavar="NAME", help="Who carries it out, if not whom the proposal names."),
     ] = None,
     proposer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whose proposal it is.")
+        str | None,
+        typer.Option(metavar="NAME", help="Whose proposal it is, where several have used the id."),
     ] = None,
+    digest: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HEX",
+            help="The digest of the call that is meant (`dev.meup/digest`): any other is not"
+            " carried out.",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")
+    ] = False,
     act_as: As = None,
     http: Http = None,
     space: Space = None,
@@ -64,6 +78,9 @@ def fulfill(
 ) -> None:
     """Carry out somebody's proposal, and print the result.
 
+    It shows the call, all of it, and asks. What is then requested is the call that was shown, and
+    it says whose proposal it carries out.
+
     The real request is made over HTTP as the participant whose token you have; an agent that runs
     with this token keeps its connection. Ctrl-C cancels the request.
 
@@ -74,7 +91,9 @@ def fulfill(
     given = read_given(edit or [], args, args_file)
 
     async def act(visit: HttpVisit) -> None:
-        record = await pending_proposal(visit.space, proposal, proposer=proposer)
+        record = await pending_proposal(
+            visit.space, proposal, proposer=proposer, digest=digest, whichever_call=False
+        )
         envelope = await visit.space.envelope(int(record["seq"]))
         if envelope.sender == visit.space.me:
             raise Failure(
@@ -93,14 +112,18 @@ def fulfill(
             call, _edited(call.arguments, given), to, proposer=envelope.sender
         )
         said = f"{visible(to, 64)}.{visible(call.name or call.method, 64)}"
-        visit.notes.say(
-            f"fulfilling {envelope.id} of {visible(envelope.sender, 64)}:"
-            f" {said}({in_words(payloads.as_object(params.get('arguments')), 200)})"
-        )
-        for change in changes:
-            visit.notes.say(
-                f"{visible(change.path, 64)} is {compact(change.fulfilled, 64)}"
-                f" instead of {compact(change.proposed, 64)}"
+        visit.notes.show(call_in_lines(envelope, to, call.method, params))
+        for change in changes_in_lines(changes):
+            visit.notes.show(f"  {change}")
+        if not yes:
+            await confirmed(visit.notes, "carry it out?", otherwise=OTHERWISE)
+            # It may have been withdrawn, or its id used again, while somebody read it.
+            await pending_proposal(
+                visit.space,
+                envelope.id,
+                proposer=envelope.sender,
+                digest=digest_of(record),
+                whichever_call=False,
             )
         answer = await request(
             visit, to, call.method, params, seconds=limit, fulfills=(envelope.sender, envelope.id)

@@ -31,3 +31,11 @@ class Notes:
         """Write a line; everything in it that does not print as itself is escaped."""
         line = Text(f"meup: {visible(note, MAX_NOTE)}", style="dim")
         self.console.print(line, soft_wrap=True)
+
+    def show(self, lines: str) -> None:
+        """Write lines whose parts were escaped by the caller, however long they are."""
+        self.console.print(Text(lines), soft_wrap=True)
+
+    def ask(self, question: str) -> None:
+        """Write a question, after which the answer is typed."""
+        self.console.print(Text(question), end="", soft_wrap=True)

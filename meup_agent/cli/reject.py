@@ -40,7 +40,10 @@ def reject(
     proposal: Annotated[
         str,
         typer.Argument(
-            metavar="PROPOSAL", help="The proposal's id, not shortened.", show_default=False
+            metavar="PROPOSAL",
+            help="The proposal's id, or its beginning where it is known: over HTTP, or at a gateway"
+            " that tells newcomers of open proposals.",
+            show_default=False,
         ),
     ],
     reason: Annotated[
@@ -58,7 +61,11 @@ def reject(
     ] = None,
     proposer: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose proposal it is; else everybody is told."),
+        typer.Option(
+            metavar="NAME",
+            help="Whose proposal it is, where several have used the id; where it is not known, the"
+            " only one who is told.",
+        ),
     ] = None,
     http: Http = None,
     act_as: As = None,
@@ -94,8 +101,7 @@ def reject(
     where = address(url, space, token, token_file, participant)
 
     async def act(visit: Visit) -> None:
-        _remark_reason(visit.notes, reason)
-        record = seen_as(visit.space.proposals, proposal)
+        record = seen_as(visit.space.proposals, proposal, proposer)
         whole = proposal if record is None else record.key.id
         whose = proposer if record is None else record.key.proposer
         if record is None:
@@ -110,6 +116,7 @@ def reject(
             if explain:
                 chat = partial(visit.space.chat, explain, to=to, about=rejection)
                 await say(visit.space, "the explanation", chat)
+            _remark_reason(visit.notes, reason)
             visit.notes.say(f"rejection of {whole} sent; nobody confirms that it counts")
             if as_json:
                 document = {"rejection": rejection, "proposal": whole, "confirmed": confirmed}
@@ -131,7 +138,6 @@ class Rejecting(NamedTuple):
 
 
 async def _reject_beside(wanted: Rejecting, visit: HttpVisit) -> None:
-    _remark_reason(visit.notes, wanted.reason)
     space = visit.space
     record = await pending_proposal(space, wanted.proposal, proposer=wanted.proposer)
     whole, to = str(record["id"]), (str(record["proposer"]),)
@@ -141,27 +147,38 @@ async def _reject_beside(wanted: Rejecting, visit: HttpVisit) -> None:
     if wanted.explain:
         body = {"message": wanted.explain}
         await space.say(kinds.CHAT, body, id=new_id(), to=to, correlation=(rejection.id,))
+    _remark_reason(visit.notes, wanted.reason)
     visit.notes.say(f"rejection of {whole} sent; nobody confirms that it counts")
     if wanted.as_json:
         document = {"rejection": rejection.id, "proposal": whole, "confirmed": True}
         await visit.output.write(as_json_line(document))
 
 
-def seen_as(proposals: list[ProposalRecord], given: str) -> ProposalRecord | None:
+def seen_as(
+    proposals: list[ProposalRecord], given: str, proposer: str | None = None
+) -> ProposalRecord | None:
     """The proposal that an id, or the beginning of one, means; ``None`` if it was not seen.
 
     Args:
         proposals: Those that we have seen.
         given: The id.
+        proposer: Whose it is; ``None``: anybody's.
 
     Raises:
-        Failure: Several begin like this.
+        Failure: Several begin like this, or have this id.
         AlreadyDecided: It is not pending any more.
         AlreadyInProgress: Its fulfillment is on its way.
     """
-    found = [each for each in proposals if each.key.id.startswith(given)]
+    theirs = [each for each in proposals if proposer in (None, each.key.proposer)]
+    found = [each for each in theirs if each.key.id.startswith(given)]
     whole = [each for each in found if each.key.id == given]
-    if len(found) > 1 and len(whole) != 1:
+    if len(whole) > 1:
+        said = ", ".join(f"{each.key.id} of {each.key.proposer}" for each in whole[:4])
+        raise Failure(
+            f"several proposals have the id {given!r}: {said}; say with --proposer whose is meant",
+            exit_codes.USAGE,
+        )
+    if len(found) > 1 and not whole:
         ids = ", ".join(each.key.id for each in found[:4])
         raise Failure(f"several proposals begin with {given!r}: {ids}", exit_codes.USAGE)
     if not found:
@@ -178,15 +195,16 @@ def _remark_id(visit: Visit, given: str) -> None:
     """Who has just come has seen no proposal, and cannot tell what a shortened id means."""
     if len(given) < WHOLE_ID and _HEX.issuperset(given):
         visit.notes.say(
-            f"{given!r} looks shortened, and is sent as it is, though nobody may know it by that;"
-            " meup tail --json shows ids in full"
+            f"{given!r} looks shortened, and nobody may know it by that; meup tail --json shows ids"
+            " in full"
         )
 
 
 def _remark_reason(notes: Notes, reason: str) -> None:
+    """Say of a reason that was sent that receivers may not know it."""
     known = [str(each) for each in Reason]
     if reason in known:
         return
     close = get_close_matches(reason, known, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
-    notes.say(f"{reason!r} is none of the protocol's reasons{hint}; sent as it is")
+    notes.say(f"{reason!r} is none of the protocol's reasons{hint}; it was sent as it is")

@@ -20,7 +20,6 @@ from meup_agent.cli.visit import Visit
 from meup_agent.cli.waiting import waiting_for
 from meup_agent.errors import MeupError, Refused
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +82,7 @@ def tools(
             await _show(visit, listed)
 
     # It has no handlers: what is proposed to its participant is not for it to reject.
-    Visit(where, colour=not no_colour, mode=Mode.OUTGOING_ONLY).run(act)
+    Visit(where, colour=not no_colour).run(act)
 
 
 def _not_allowed(space: client.Space, error: MeupError) -> Failure | None:

@@ -46,7 +46,8 @@ class Visit:
         where: Where the space is, and who we are there.
         colour: ``False``: none, also on a terminal.
         seconds: How long to wait for the welcome; ``None``: as long as it takes.
-        mode: How much it does there.
+        mode: How much it does there. A command answers nothing: what is asked of the participant
+            is for its agent, in whose place it stands for a moment.
         take_over: Where it only observes, join also a gateway that knows no observers.
 
     Attributes:
@@ -65,7 +66,7 @@ class Visit:
         *,
         colour: bool = True,
         seconds: float | None = WELCOME_SECONDS,
-        mode: Mode = Mode.PARTICIPATING,
+        mode: Mode = Mode.OUTGOING_ONLY,
         take_over: bool = False,
     ) -> None:
         self.where = where

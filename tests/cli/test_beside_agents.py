@@ -143,7 +143,7 @@ def test_a_person_fulfills_what_an_agent_looks_at(scene: Scene) -> None:
     with scene.agent("files") as files, scene.agent("reviewer") as reviewer:
         with running(*call, variables=scene.variables("paula")) as asking:
             proposal = proposal_of(reviewer)
-            assert "a is written" in scene.beside("reviewer", "fulfill", proposal)
+            assert "a is written" in scene.beside("reviewer", "fulfill", proposal, "--yes")
             assert asking.end() == exit_codes.OK
         assert asking.out == "a is written\n"
         scene.beside("alice", "call", "reviewer", "decide", "--as", "alice")

@@ -4,11 +4,16 @@ An agent that runs with the same token keeps its connection.
 """
 
 import json
+import os
+import pty
+import select
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import replace
 
+import httpx
 import pytest
 
 from meup_agent import Fulfilled, Outcome, Rejected, Space, Withdrawn
@@ -17,8 +22,10 @@ from meup_agent.cli.program import run
 from meup_agent.gateway.config import HttpConfig, TlsConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.protocol import payloads
+from meup_agent.protocol.proposing import proposal_of
 from tests.cli.conftest import Done
-from tests.cli.processes import meup, running
+from tests.cli.processes import COMMAND, PATIENCE, environment, meup, running
 from tests.cli.stage import ESCAPED, HOSTILE, PARTICIPANTS, Stage, on_stage
 from tests.programs import ROOT
 
@@ -97,9 +104,11 @@ def test_withdraw_ends_the_wait_of_the_agent_beside(stage: Stage, beside: Beside
 
 def test_fulfill_carries_out_what_is_proposed(stage: Stage, beside: Beside) -> None:
     proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
-    done = beside("fulfill", proposed.id[:12])
+    done = beside("fulfill", proposed.id[:12], "--yes")
     assert (done.code, done.out) == (0, "'a' has 'b'\n")
-    assert 'files.write_file(path="a", text="b")' in done.err
+    assert done.err == (
+        f'proposal {proposed.id} of paula:\n  files.write_file\n    path = "a"\n    text = "b"\n'
+    )
     outcome = proposed.outcome()
     assert isinstance(outcome, Fulfilled)
     assert (outcome.by, outcome.executor, outcome.as_proposed) == ("alice", "files", True)
@@ -109,9 +118,158 @@ def test_fulfill_carries_out_what_is_proposed(stage: Stage, beside: Beside) -> N
     assert f"proposal {proposed.id} is fulfilled" in again.err
 
 
+def test_nobody_is_asked_where_no_terminal_is(stage: Stage, beside: Beside) -> None:
+    text = "x" * 3_000 + "\x1b[2J"
+    proposed = Proposed(stage, "write_file", {"path": "a", "text": text}, to="alice")
+    done = beside("fulfill", proposed.id)
+    assert (done.code, done.out) == (exit_codes.USAGE, "")
+    shown, said = done.err.rsplit("\n", 2)[:2]
+    assert shown.endswith("x" * 100 + '\\u001b[2J"'), "the call is shown whole, and escaped"
+    assert "x" * 3_000 in shown
+    assert said == (
+        "meup: standard input is no terminal, so nobody can be asked; read the call above, and give"
+        " --yes to carry it out"
+    )
+    assert stage.calls == []
+    assert beside("withdraw", proposed.id, participant="paula").code == 0
+    proposed.outcome()
+
+
+class Asked:
+    """`meup fulfill` at a terminal, and what is to be answered."""
+
+    def __init__(self, stage: Stage, proposal: str) -> None:
+        self.master, terminal = pty.openpty()
+        self.process = subprocess.Popen(
+            (*COMMAND, "fulfill", proposal),
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(variables(stage, "alice")),
+        )
+        os.close(terminal)
+        self.err = ""
+        assert self.process.stderr is not None
+        while not self.err.endswith("carry it out? [y/N] "):
+            ready, _, _ = select.select([self.process.stderr], [], [], PATIENCE)
+            assert ready, self.err
+            read = os.read(self.process.stderr.fileno(), 4096)
+            assert read, self.err
+            self.err += read.decode()
+
+    def answer(self, text: str) -> tuple[int, str, str]:
+        os.write(self.master, text.encode())
+        return self.end()
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=PATIENCE)
+        os.close(self.master)
+        return self.process.returncode, out.decode(), err.decode()
+
+
+def test_what_is_shown_is_carried_out_when_a_person_says_yes(stage: Stage) -> None:
+    proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
+    asked = Asked(stage, proposed.id)
+    assert 'files.write_file\n    path = "a"\n    text = "b"\n' in asked.err
+    assert stage.calls == []
+    assert asked.answer("y\n") == (0, "'a' has 'b'\n", "")
+    assert isinstance(proposed.outcome(), Fulfilled)
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", "what?\n", "\x04"])
+def test_nothing_is_sent_when_a_person_does_not_say_yes(
+    stage: Stage, beside: Beside, answer: str
+) -> None:
+    proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
+    said = Asked(stage, proposed.id).answer(answer)
+    assert said == (exit_codes.FAILED, "", "meup: not confirmed; nothing was sent\n")
+    assert beside("withdraw", proposed.id, participant="paula").code == 0
+    proposed.outcome()
+    assert stage.calls == []
+
+
+def test_a_signal_ends_the_question(stage: Stage, beside: Beside) -> None:
+    proposed = Proposed(stage, "nothing", {}, to="alice")
+    asked = Asked(stage, proposed.id)
+    asked.process.send_signal(signal.SIGINT)
+    assert asked.end() == (exit_codes.INTERRUPTED, "", "meup: interrupted\n")
+    assert beside("withdraw", proposed.id, participant="paula").code == 0
+    proposed.outcome()
+
+
+def test_what_was_withdrawn_while_it_was_read_is_not_carried_out(
+    stage: Stage, beside: Beside
+) -> None:
+    proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
+    asked = Asked(stage, proposed.id)
+    assert beside("withdraw", proposed.id, participant="paula").code == 0
+    proposed.outcome()
+    code, _, err = asked.answer("y\n")
+    assert code == exit_codes.USAGE
+    assert f"proposal {proposed.id} is withdrawn" in err
+    assert stage.calls == []
+
+
+def say(stage: Stage, sender: str, kind: str, id: str, payload: object, about: str = "") -> None:
+    """Say something over HTTP, under an id of one's own choice."""
+    given = variables(stage, sender)
+    envelope = {"id": id, "kind": kind, "to": ["alice"], "payload": payload}
+    if about:
+        envelope["correlation_id"] = [about]
+    answer = httpx.post(
+        f"{given['MEUP_HTTP']}/participants/{sender}/messages",
+        headers={"Authorization": f"Bearer {given['MEUP_TOKEN']}", "MEUP-Dialect": "mew/v0.4"},
+        json=envelope,
+    )
+    assert answer.status_code == 200, answer.text
+
+
+def swap(stage: Stage, number: int) -> str:
+    """One id, used for another call after its proposal was taken back."""
+    id = f"swap{number}"
+    for path in ("harmless", "harmful"):
+        arguments = {"path": path, "text": "b"}
+        params = {"name": "write_file", "arguments": arguments}
+        body = proposal_of("tools/call", params, target="files", expires=None)
+        say(stage, "paula", "mcp/proposal", id, body)
+        if path == "harmless":
+            say(stage, "paula", "mcp/withdraw", f"{id}-w", {"reason": "other"}, about=id)
+    return id
+
+
+def test_an_id_that_was_used_twice_is_not_approved(stage: Stage, beside: Beside) -> None:
+    id = swap(stage, 1)
+    done = beside("fulfill", id, "--yes")
+    assert (done.code, done.out) == (exit_codes.USAGE, "")
+    assert f'{id} of paula, files.write_file(path="harmless", text="b"), withdrawn' in done.err
+    assert f'{id} of paula, files.write_file(path="harmful", text="b"), pending' in done.err
+    assert "say with --digest" in done.err
+    assert stage.calls == []
+
+
+def test_a_digest_says_which_call_is_approved(stage: Stage, beside: Beside) -> None:
+    id = swap(stage, 2)
+
+    def digest(path: str) -> str:
+        arguments = {"path": path, "text": "b"}
+        found = payloads.digest(
+            "tools/call", {"name": "write_file", "arguments": arguments}, "files"
+        )
+        assert found is not None
+        return found
+
+    read = beside("fulfill", id, "--yes", "--digest", digest("harmless"))
+    assert read.code == exit_codes.USAGE
+    assert "is withdrawn" in read.err
+    other = beside("fulfill", id, "--yes", "--digest", digest("another"))
+    assert (other.code, stage.calls) == (exit_codes.FAILED, [])
+    done = beside("fulfill", id, "--yes", "--digest", digest("harmful"))
+    assert (done.code, [call["path"] for call in stage.calls]) == (0, ["harmful"])
+
+
 def test_an_edit_is_told(stage: Stage, beside: Beside) -> None:
     proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
-    done = beside("fulfill", proposed.id, "--edit", "path=5", "--json")
+    done = beside("fulfill", proposed.id, "--yes", "--edit", "path=5", "--json")
     document = json.loads(done.out)
     assert (document["result"], document["edited"]) == ("'5' has 'b'", True)
     assert 'arguments.path is "5" instead of "a"' in done.err
@@ -122,7 +280,7 @@ def test_an_edit_is_told(stage: Stage, beside: Beside) -> None:
 
 def test_what_a_tool_says_is_escaped(stage: Stage, beside: Beside) -> None:
     proposed = Proposed(stage, "fail", {}, to="alice")
-    done = beside("fulfill", proposed.id)
+    done = beside("fulfill", proposed.id, "-y")
     assert (done.code, done.out) == (exit_codes.TOOL_FAILED, "")
     assert "meup: files.fail failed" in done.err
     assert HOSTILE not in done.err
@@ -134,7 +292,9 @@ def test_what_a_tool_says_is_escaped(stage: Stage, beside: Beside) -> None:
 
 def test_a_withdrawal_ends_a_fulfillment_that_runs(stage: Stage, beside: Beside) -> None:
     proposed = Proposed(stage, "read_long", {}, to="alice")
-    with running("fulfill", proposed.id, variables=variables(stage, "alice")) as fulfilling:
+    with running(
+        "fulfill", proposed.id, "--yes", variables=variables(stage, "alice")
+    ) as fulfilling:
         stage.wait_for("started")
         done = beside("withdraw", proposed.id, "policy", participant="paula")
         assert done.code == 0

@@ -63,7 +63,7 @@ def test_json_says_what_is_known(here: Here) -> None:
 
 def test_what_looks_wrong_is_remarked_and_sent(here: Here) -> None:
     done = here("reject", "0123abcd", "unsaef", "--proposer", "paul")
-    reason, shortened, absent, sent = done.err.splitlines()
+    shortened, absent, reason, sent = done.err.splitlines()
     assert done.code == 0
     assert "'unsaef' is none of the protocol's reasons (did you mean unsafe?)" in reason
     assert "'0123abcd' looks shortened" in shortened
@@ -76,6 +76,12 @@ def test_without_the_capability_nothing_is_said_to_be_sent(here: Here) -> None:
     assert (done.code, done.out) == (exit_codes.REFUSED, "")
     assert done.err.startswith("meup: the gateway refused the rejection: capability_violation")
     assert done.err.count("\n") == 1
+
+
+def test_a_reason_is_not_said_to_be_sent_where_nothing_is(here: Here) -> None:
+    done = here("reject", UNSEEN, "nonsense", participant="paula")
+    assert done.code == exit_codes.REFUSED
+    assert "sent" not in done.err
 
 
 def test_an_empty_id_or_reason_is_wrong(here: Here) -> None:
@@ -100,6 +106,12 @@ def test_the_beginning_of_an_id_is_enough_for_what_was_seen(stage: Stage) -> Non
                 for name, each in zip(("them-1", "them-10"), seen, strict=True)
             ]
             assert seen_as([tenth, first], "them-1") is first
+            # Two proposers may have used one id.
+            copied = ProposalRecord(ProposalKey("eve", "them-1"), seen[0].envelope, 0)
+            with pytest.raises(Failure, match="them-1 of them, them-1 of eve; say with --proposer"):
+                seen_as([first, copied], "them-1")
+            assert seen_as([first, copied], "them-1", "eve") is copied
+            assert seen_as([first], "them-1", "eve") is None
             return seen
 
     # Their blocks were left.
