@@ -306,6 +306,8 @@ GATEWAY: Final = {
     "3.limits": "whoever is over a limit is told once which, and how much it allows",
     "3.frames": "frames that are no message have a pace, and a turn takes so many of a connection",
     "3.join.budget": "before the join a connection has one budget of frames, bytes and seconds",
+    "3.join.pace": "joins of a participant, and an address's connections that do not, have a pace",
+    "3.refusals.logged": "who does not get in is logged at a pace, with how many were left out",
     "3.guesses": "an address that sent too many wrong tokens is refused for a while",
 }
 

@@ -63,6 +63,14 @@ class Limits:
         withdrawals_per_second: Withdrawals of a participant in the long run; likewise.
         withdrawals_burst: Withdrawals at once: whoever stops takes back everything.
         max_open_proposals: Proposals of a participant that are neither fulfilled nor withdrawn.
+        joins_per_second: Joins of a participant in the long run; more are refused with 429, in
+            answer to a join frame with 1013.
+        joins_burst: Joins that may come at once after a pause.
+        strangers_per_second: Connections from one address that do not say in their handshake who
+            joins where, in the long run; more are refused with 429. Who joins by a frame does not
+            count.
+        strangers_burst: Such connections that may come at once: all members behind one address,
+            when their gateway has restarted.
         failed_tokens: Wrong tokens from one address, before it is refused with 429.
         failed_token_seconds: After which one of these is forgiven.
         handshake_timeout: For a connection to send its handshake.
@@ -96,6 +104,10 @@ class Limits:
     withdrawals_per_second: float = 100.0
     withdrawals_burst: int = 1_000
     max_open_proposals: int = 1_000
+    joins_per_second: float = 5.0
+    joins_burst: int = 100
+    strangers_per_second: float = 20.0
+    strangers_burst: int = 1_000
     failed_tokens: int = 20
     failed_token_seconds: float = 5.0
     handshake_timeout: float = 10.0

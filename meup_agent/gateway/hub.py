@@ -14,6 +14,8 @@ from meup_agent.gateway.auth import Identity, new_token
 from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.guesses import Guesses, TokensAt
+from meup_agent.gateway.join_pace import JoinPace
+from meup_agent.gateway.refusal_log import RefusalLog
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.host import SpaceHost
@@ -42,6 +44,8 @@ class Hub:
         tokens: Whose each token is.
         url: Where members dial; empty until somebody listens.
         spaces: The spaces by id.
+        join_pace: Counts who joins, and who connects without a token.
+        refusals: Logs who does not get in.
         asked: Requests over HTTP that wait for their answer, to be given up.
 
     Raises:
@@ -67,6 +71,8 @@ class Hub:
         self.asked = set[anyio.CancelScope]()
         limits = config.limits
         self.backlogs = Backlogs(limits, self.counters)
+        self.join_pace = JoinPace(limits, now)
+        self.refusals = RefusalLog(now)
         self._guesses = Guesses(self.tokens, limits.failed_tokens, limits.failed_token_seconds, now)
         allowance = Allowance(
             max_depth=limits.max_depth,
@@ -127,6 +133,7 @@ class Hub:
 
     def close(self, code: int, reason: str) -> None:
         """Close every member of every space."""
+        self.refusals.tell_left_out()
         for space in self.spaces.values():
             space.close(code, reason)
 

@@ -147,7 +147,13 @@ class RunningGateway:
         context = None if tls is None else server_context(tls)
         try:
             self._server = await listening.listen(
-                self._accept, host, port, self.limits, backlog=BACKLOG, context=context
+                self._accept,
+                host,
+                port,
+                self.limits,
+                self.hub.refusals,
+                backlog=BACKLOG,
+                context=context,
             )
         except OSError as error:
             raise not_listening(host, port, error) from None
@@ -220,7 +226,7 @@ class RunningGateway:
         except NotAdmitted as refused:
             self.counters.not_admitted[refused.status] += 1
             said = "a handshake from %s was refused with %d: %s"
-            log.info(said, address, refused.status, refused)
+            self.hub.refusals.info(said, address, refused.status, refused)
             response = WSUpgradeResponse.create_error_response(
                 refused.status, str(refused).encode(), refused.headers
             )

@@ -67,6 +67,10 @@ class Settings(BaseSettings):
     withdrawals_per_second: float = _LIMITS.withdrawals_per_second
     withdrawals_burst: int = _LIMITS.withdrawals_burst
     max_open_proposals: int = _LIMITS.max_open_proposals
+    joins_per_second: float = _LIMITS.joins_per_second
+    joins_burst: int = _LIMITS.joins_burst
+    strangers_per_second: float = _LIMITS.strangers_per_second
+    strangers_burst: int = _LIMITS.strangers_burst
     failed_tokens: int = _LIMITS.failed_tokens
     failed_token_seconds: float = _LIMITS.failed_token_seconds
     handshake_timeout: float = _LIMITS.handshake_timeout

@@ -105,7 +105,7 @@ async def flood(writer: asyncio.StreamWriter, chunk: bytes, sent: list[int]) -> 
 @pytest.mark.rule("3.join.budget")
 @pytest.mark.parametrize("kind", FLOODS)
 async def test_stranger_that_floods_is_closed_after_some_frames(kind: str) -> None:
-    async with running(join_timeout=3_600) as gateway, member(gateway) as bob:
+    async with running(join_timeout=3_600, stop_timeout=0.2) as gateway, member(gateway) as bob:
         async with stranger(gateway) as (reader, writer), anyio.create_task_group() as tasks:
             closed: list[int] = []
 

@@ -165,7 +165,7 @@ class Connection(WSListener):
         if self._member is not None:
             self._member.lost()
         self._port.lost(self)
-        log.info("%s: connection ended (code %d)", self._name(), self._ended_by)
+        self._log("%s: connection ended (code %d)", self._name(), self._ended_by)
 
     def pause_writing(self) -> None:
         """Hold frames back until the socket takes more."""
@@ -363,7 +363,7 @@ class Connection(WSListener):
 
     def _end(self, code: int, reason: str) -> None:
         """Close by our own decision about this connection."""
-        log.info("%s: closed with %d: %s", self._name(), code, shown(reason))
+        self._log("%s: closed with %d: %s", self._name(), code, shown(reason))
         self.shut(code, reason)
 
     def _answer_close(self, code: int) -> None:
@@ -405,6 +405,11 @@ class Connection(WSListener):
         self._port.hub.counters.closed[code] += 1
         # Later, since whoever closes a member may be going through all of them.
         self._port.loop.call_soon(self._leave)
+
+    def _log(self, said: str, *values: object) -> None:
+        """Log what happens to a member, and at a bounded rate what happens to strangers."""
+        say = log.info if self._member is not None else self._port.hub.refusals.info
+        say(said, *values)
 
     def _name(self) -> str:
         if self._identity is None:

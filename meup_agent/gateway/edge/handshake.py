@@ -76,7 +76,7 @@ def read_handshake(
         address: Where the handshake came from.
 
     Raises:
-        NotAdmitted: The token, the space or the dialect is not known here.
+        NotAdmitted: The token, the space or the dialect is not known here, or it is one too many.
     """
     space = _space(target)
     dialect = dialect_named(headers.get(DIALECT_HEADER))
@@ -89,7 +89,10 @@ def read_handshake(
     if identity is not None and space is not None:
         enter(identity, space, hub.spaces)
         hub.find_room(identity, observes=observes)
+        hub.join_pace.join(identity)
         dialect = dialect or hub.dialect(identity)
+    else:
+        hub.join_pace.connect(address)
     return Greeting(identity, space, dialect, *resume, observes)
 
 
@@ -119,6 +122,8 @@ def read_join_frame(
     )
     dialect = greeting.dialect or dialect_named(frame.protocol) or hub.dialect(identity)
     hub.find_room(identity, observes=greeting.observes)
+    hub.join_pace.join(identity)
+    hub.join_pace.joined(address)
     return identity, dialect
 
 

@@ -16,6 +16,7 @@ from meup_agent.gateway.config import Limits
 from meup_agent.gateway.edge.handshaking import Handshakes, most_handshakes
 from meup_agent.gateway.edge.picows_log import PicowsLog
 from meup_agent.gateway.logs import log
+from meup_agent.gateway.refusal_log import RefusalLog
 
 READ_BEYOND: Final = 2
 """A message up to so many times too large is read to its end and thrown away, so that its sender
@@ -41,6 +42,7 @@ async def listen(
     host: str,
     port: int,
     limits: Limits,
+    refusals: RefusalLog,
     *,
     backlog: int,
     context: ssl.SSLContext | None = None,
@@ -54,6 +56,7 @@ async def listen(
         host: Where to listen.
         port: Where to listen; 0: any free port.
         limits: What is taken and waited for.
+        refusals: Logs who does not get in.
         backlog: Connections that wait to be taken.
         context: What to encrypt with.
 
@@ -75,7 +78,7 @@ async def listen(
             None,
             False,  # is no client
             decide,
-            PicowsLog(log),
+            PicowsLog(log, refusals),
             True,  # disconnects if we raise
             limits.handshake_timeout,
             True,  # pings

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from meup_agent.gateway.refusal_log import RefusalLog
+
 
 class PicowsLog(logging.LoggerAdapter[logging.Logger]):
     """Lets through what went wrong.
@@ -14,10 +16,12 @@ class PicowsLog(logging.LoggerAdapter[logging.Logger]):
 
     Args:
         logger: Where to.
+        refusals: Where to log what strangers can cause without end.
     """
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: logging.Logger, refusals: RefusalLog) -> None:
         super().__init__(logger, {})
+        self._refusals = refusals
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name of the standard library
         """Only what is an error."""
@@ -26,6 +30,6 @@ class PicowsLog(logging.LoggerAdapter[logging.Logger]):
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log what is an error; what a stranger's frame caused only at INFO."""
         if isinstance(msg, str) and msg.startswith("WS parser error"):
-            self.logger.info("a connection broke the rules of WebSocket: %s", *args)
+            self._refusals.info("a connection broke the rules of WebSocket: %s", *args)
         else:
             super().log(level, msg, *args, **kwargs)

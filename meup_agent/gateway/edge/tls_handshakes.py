@@ -10,7 +10,8 @@ from typing import Any, Final
 import aiofastnet
 
 from meup_agent.gateway.edge.listening import address_of
-from meup_agent.gateway.logs import log
+from meup_agent.gateway.hub import wall_clock
+from meup_agent.gateway.refusal_log import RefusalLog
 
 FAILED: Final = "SSL handshake failed"
 """What aiofastnet says then."""
@@ -25,11 +26,14 @@ def briefly_told() -> Generator[None]:
     """
     loop = asyncio.get_running_loop()
     before = loop.get_exception_handler()
+    refusals = RefusalLog(wall_clock)
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         wire = context.get("transport")
         if isinstance(wire, aiofastnet.Transport) and context["message"] == FAILED:
-            log.info("%s ended before its TLS handshake did", address_of(wire) or "a connection")
+            refusals.info(
+                "%s ended before its TLS handshake did", address_of(wire) or "a connection"
+            )
         elif before is not None:
             before(loop, context)
         else:

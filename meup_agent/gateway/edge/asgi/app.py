@@ -77,8 +77,8 @@ async def _answer(
     find: Callable[[], Served], path: str, endpoints: dict[str, Endpoint], request: Request
 ) -> Response:
     method = "GET" if request.method == "HEAD" else request.method
+    served = find()
     try:
-        served = find()
         with anyio.CancelScope() as scope:
             served.hub.asked.add(scope)
             try:
@@ -91,5 +91,5 @@ async def _answer(
             "the gateway ends, and whether this was kept is not known; ask again later",
         )
     except Problem as problem:
-        log_refusal(method, path, problem)
+        log_refusal(served.hub.refusals, method, path, problem)
         raise

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from meup_agent.gateway.admission import NotAdmitted
-from meup_agent.gateway.logs import log, shown
+from meup_agent.gateway.logs import shown
+from meup_agent.gateway.refusal_log import RefusalLog
 from meup_agent.protocol.space.decisions import Refused
 
 BAD_REQUEST: Final = 400
@@ -114,10 +115,11 @@ def refused(decision: Refused) -> Problem:
     return Problem(status, code, message, headers=headers, **payload)
 
 
-def log_refusal(method: str, path: str, problem: Problem) -> None:
+def log_refusal(refusals: RefusalLog, method: str, path: str, problem: Problem) -> None:
     """Log who does not get in.
 
     Args:
+        refusals: Where to log it.
         method: The HTTP method.
         path: The path as the API has it, with its parameters in braces: what a stranger wrote there
             may be a token.
@@ -125,7 +127,7 @@ def log_refusal(method: str, path: str, problem: Problem) -> None:
     """
     if problem.status in (UNAUTHORIZED, FORBIDDEN, TOO_MANY):
         said = "HTTP: %s %s was refused with %d: %s"
-        log.info(said, method, path, problem.status, shown(str(problem)))
+        refusals.info(said, method, path, problem.status, shown(str(problem)))
 
 
 async def on_problem(request: Request, error: Exception) -> Response:

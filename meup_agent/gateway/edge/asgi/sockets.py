@@ -93,7 +93,8 @@ async def serve_socket(served: Mounted, websocket: WebSocket) -> None:
         greeting = read_handshake(target, websocket.headers, served.hub, address)
     except NotAdmitted as refused:
         served.hub.counters.not_admitted[refused.status] += 1
-        log.info("a handshake from %s was refused with %d: %s", address, refused.status, refused)
+        said = "a handshake from %s was refused with %d: %s"
+        served.hub.refusals.info(said, address, refused.status, refused)
         await _deny(websocket, refused)
         return
     connection = SocketConnection(served, websocket, greeting, address)
@@ -266,7 +267,8 @@ class SocketConnection:
         scope.cancel()
 
     async def _close(self, code: int, reason: str) -> None:
-        log.info("a connection from %s: closed with %d: %s", self._address, code, shown(reason))
+        say = log.info if self._member is not None else self._served.hub.refusals.info
+        say("a connection from %s: closed with %d: %s", self._address, code, shown(reason))
         said = reason.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore")
         await self._websocket.send({"type": "websocket.close", "code": code, "reason": said})
 

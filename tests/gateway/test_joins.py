@@ -1,0 +1,246 @@
+"""How often somebody joins, and how much those who do not get in can make a gateway write."""
+
+import json
+import logging
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.http11 import Response
+
+from meup_agent.gateway import join_pace, refusal_log
+from meup_agent.gateway.admission import NotAdmitted
+from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.config import Config, HttpConfig, Limits
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.join_pace import JoinPace
+from meup_agent.gateway.refusal_log import LINES_BURST, RefusalLog
+from tests.gateway.conftest import PARTICIPANTS
+from tests.gateway.test_edge import close_code, dial, join_frame, read
+
+SECOND = 1_000_000
+ANN = Identity("demo", "ann")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __call__(self) -> int:
+        return self.at
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def pace(clock: Clock) -> JoinPace:
+    strangers = {"strangers_per_second": 0.25, "strangers_burst": 2}
+    limits: dict[str, Any] = {"joins_per_second": 0.5, "joins_burst": 3, **strangers}
+    return JoinPace(Limits(**limits), clock)
+
+
+@pytest.fixture
+def anyio_backend() -> Any:
+    return "asyncio"
+
+
+# --- the pace itself -------------------------------------------------------------------------
+
+
+def test_participant_that_joins_too_often_is_told_when_to_come_back(
+    pace: JoinPace, clock: Clock
+) -> None:
+    for _ in range(3):
+        pace.join(ANN)
+    for _ in range(5):
+        with pytest.raises(NotAdmitted, match="joins_per_second") as refused:
+            pace.join(ANN)
+    assert (refused.value.status, refused.value.close_code) == (429, 1013)
+    assert refused.value.headers == {"Retry-After": "2"}
+    pace.join(Identity("demo", "bob"))
+    pace.join(Identity("other", "ann"))
+    clock.at = 2 * SECOND
+    pace.join(ANN)
+
+
+def test_stranger_that_joins_does_not_count(pace: JoinPace) -> None:
+    for _ in range(100):
+        pace.connect("10.0.0.1")
+        pace.joined("10.0.0.1")
+    pace.connect("10.0.0.1")
+    pace.connect("10.0.0.1")
+    with pytest.raises(NotAdmitted, match="strangers_per_second") as refused:
+        pace.connect("10.0.0.1")
+    assert refused.value.headers == {"Retry-After": "4"}
+    pace.connect("10.0.0.2")
+
+
+def test_joins_of_who_never_connected_give_nothing(pace: JoinPace) -> None:
+    for _ in range(100):
+        pace.joined("10.0.0.1")
+    for _ in range(2):
+        pace.connect("10.0.0.1")
+    with pytest.raises(NotAdmitted):
+        pace.connect("10.0.0.1")
+
+
+def test_network_of_an_address_counts(pace: JoinPace) -> None:
+    pace.connect("2001:db8::1")
+    pace.connect("2001:db8::2")
+    with pytest.raises(NotAdmitted):
+        pace.connect("2001:db8::3")
+
+
+def test_memory_of_who_came_is_bounded(pace: JoinPace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_pace, "MAX_REMEMBERED", 3)
+    for number in range(100):
+        pace.connect(f"10.0.0.{number}")
+        pace.join(Identity("demo", str(number)))
+    pace.connect("10.0.0.99")
+    with pytest.raises(NotAdmitted):
+        pace.connect("10.0.0.99")
+
+
+# --- over sockets ----------------------------------------------------------------------------
+
+
+def limited(**limits: Any) -> Gateway:
+    return Gateway(participants=PARTICIPANTS, limits=Limits(**limits))
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("3.join.pace")
+async def test_one_token_that_joins_without_end_is_refused_and_others_hear_little() -> None:
+    async with limited(joins_per_second=0.001, joins_burst=5) as gateway:
+        async with dial(gateway, "bob") as bob:
+            await read(bob, 2)
+            refusals: list[Response] = []
+            for _ in range(20):
+                try:
+                    async with dial(gateway, "alice"):
+                        pass
+                except InvalidStatus as refused:
+                    refusals.append(refused.response)
+            assert [each.status_code for each in refusals] == [429] * 15
+            assert all(int(each.headers["Retry-After"]) > 100 for each in refusals)
+            await bob.send(
+                json.dumps(
+                    {
+                        "protocol": "meup/v0.1",
+                        "id": "x",
+                        "from": "bob",
+                        "kind": "chat",
+                        "payload": {},
+                    }
+                )
+            )
+            heard: list[dict[str, Any]] = []
+            while not heard or heard[-1]["id"] != "x":
+                heard += await read(bob)
+            # Each join and each leave is one event; what was refused is none.
+            assert [each["kind"] for each in heard] == ["system.presence"] * 10 + ["chat"]
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("3.join.pace")
+async def test_joins_by_frame_have_the_same_pace() -> None:
+    async with limited(joins_per_second=0.001, joins_burst=2) as gateway:
+        for _ in range(2):
+            async with dial(gateway, path="/") as alice:
+                await alice.send(join_frame(gateway))
+                await read(alice)
+        async with dial(gateway, path="/") as alice:
+            await alice.send(join_frame(gateway))
+            assert await close_code(alice) == 1013
+            assert "joins_per_second" in (alice.close_reason or "")
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("3.join.pace")
+async def test_address_whose_connections_do_not_join_is_refused_for_a_while() -> None:
+    async with limited(strangers_per_second=0.001, strangers_burst=3) as gateway:
+        for _ in range(10):  # they join, and count no more
+            async with dial(gateway, path="/") as alice:
+                await alice.send(join_frame(gateway))
+                await read(alice)
+        for _ in range(3):
+            async with dial(gateway, path="/"):
+                pass
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(gateway.url):
+                pass
+        assert refused.value.response.status_code == 429
+        assert "Retry-After" in refused.value.response.headers
+        # Who says a token in the handshake still comes in.
+        async with dial(gateway, "alice") as alice:
+            await read(alice)
+
+
+# --- the log ---------------------------------------------------------------------------------
+
+
+def test_refusals_are_logged_at_a_pace_and_counted(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "meup_agent.gateway")
+    refusals = RefusalLog(clock)
+    for number in range(LINES_BURST + 900):
+        refusals.info("refused %d", number)
+    assert len(caplog.messages) == LINES_BURST
+    clock.at = 2 * SECOND
+    refusals.info("refused later")
+    left_out, later = caplog.messages[LINES_BURST:]
+    assert left_out == "900 lines about refused connections were left out here"
+    assert later == "refused later"
+    refusals.tell_left_out()
+    assert len(caplog.messages) == LINES_BURST + 2
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("3.refusals.logged")
+async def test_wrong_tokens_over_http_fill_no_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "meup_agent.gateway")
+    monkeypatch.setattr(refusal_log, "LINES_PER_SECOND", 1e-6)
+    config = embedded_config("demo", PARTICIPANTS, None)
+    config = Config(config.spaces, http=HttpConfig(port=0))
+    async with Gateway(config=config) as gateway:
+        async with httpx.AsyncClient(base_url=gateway.http_url) as client:
+            for number in range(LINES_BURST * 3):
+                answer = await client.get("/me", headers={"Authorization": f"Bearer w{number}"})
+                assert answer.status_code in (401, 429)
+    refused = [line for line in caplog.messages if "was refused" in line]
+    assert len(refused) == LINES_BURST
+    left_out = f"{LINES_BURST * 2} lines about refused connections were left out here"
+    assert left_out in caplog.messages
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("3.refusals.logged")
+async def test_strangers_on_the_message_port_fill_no_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "meup_agent.gateway")
+    monkeypatch.setattr(refusal_log, "LINES_PER_SECOND", 1e-6)
+    async with limited() as gateway:
+        for _ in range(LINES_BURST):
+            async with connect(gateway.url, compression=None) as stranger:
+                await stranger.send("no join frame")
+                assert await close_code(stranger) == 4400
+        async with dial(gateway, "alice") as alice:
+            await read(alice)
+        with anyio.fail_after(10):
+            while gateway.counters.left != 1:
+                await anyio.lowlevel.checkpoint()
+    said = [line for line in caplog.messages if "connection from" in line]
+    assert len(said) == LINES_BURST
+    # Members' lines are bounded by their joins, and stay.
+    assert [line for line in caplog.messages if line.startswith("'alice'")]
