@@ -211,6 +211,8 @@ EXTRAS: Final = {
 
 RESUME: Final = {
     "6.seq.the_gateways": "an envelope's number is the gateway's, whatever its sender wrote there",
+    "6.journal.one_gateway": "a journal's file is one gateway's, by whatever name it is opened",
+    "6.journal.damage": "what damage took from a journal is kept, logged, and a gap for all",
     "6.resume.order": "who comes back gets what it missed, in order, before anything new",
     "6.resume.no_handler_yet": "until that is read, ends and answers count and no handler starts",
     "6.resume.taken_back": "what was taken back meanwhile never starts",

@@ -95,6 +95,14 @@ def gateway(
             help="Listen without TLS where others than this machine can reach it and read along.",
         ),
     ] = False,
+    accept_damage: Annotated[
+        bool,
+        typer.Option(
+            "--accept-damage",
+            help="Start although the journal's file was damaged, without what is lost of it; the"
+            " damaged file is kept.",
+        ),
+    ] = False,
     check: Annotated[
         bool,
         typer.Option(
@@ -134,6 +142,9 @@ def gateway(
         port=settings.port if port is None else port,
         insecure=settings.insecure or insecure,
         tls=_tls(settings, tls_certificate, tls_key),
+        journal=replace(
+            settings.journal, accept_damage=settings.journal.accept_damage or accept_damage
+        ),
     )
     if dev:
         http = settings.http or HttpConfig(settings.host, next_to(settings.port))

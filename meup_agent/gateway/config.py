@@ -142,6 +142,8 @@ class JournalConfig:
     Attributes:
         path: An SQLite file; ``None``: in memory, gone with the process.
         synchronous: Of the file: ``normal`` outlives the process, ``full`` a power cut as well.
+        accept_damage: With ``full``: start where the file was damaged after it was written, without
+            what is lost. With ``normal`` a power cut can do the same, so nobody is asked.
         max_age: Seconds after which the file forgets an envelope; ``None``: never.
         max_bytes: Bytes of the file beyond which it forgets the oldest; ``None``: no limit.
         memory_entries: Envelopes that are kept in memory where there is no file.
@@ -150,6 +152,7 @@ class JournalConfig:
 
     path: Path | None = None
     synchronous: Literal["normal", "full"] = "normal"
+    accept_damage: bool = False
     max_age: float | None = None
     max_bytes: int | None = None
     memory_entries: int = MAX_ENTRIES

@@ -83,6 +83,7 @@ class Settings(BaseSettings):
 
     journal_path: Path | None = None
     journal_synchronous: Literal["normal", "full"] = _JOURNAL.synchronous
+    journal_accept_damage: bool = _JOURNAL.accept_damage
     journal_max_age: float | None = Field(None, gt=0)
     journal_max_bytes: int | None = Field(None, gt=0)
     journal_memory_entries: int = Field(_JOURNAL.memory_entries, gt=0)

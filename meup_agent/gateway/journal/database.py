@@ -7,14 +7,21 @@ commits; with ``FULL`` it does not, at the price of an fsync for each.
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.lock import FileLock
+from meup_agent.gateway.journal.wal import WalDamage, find_damage
+
+log = logging.getLogger("meup_agent.gateway")
 
 APPLICATION: Final = 0x4D455550
 """Tells a journal from another database: "MEUP", where SQLite keeps such a mark."""
@@ -27,6 +34,9 @@ BUSY_SECONDS: Final = 30.0
 
 MAX_WAL_BYTES: Final = 16 * 1024 * 1024
 """Bytes to which the file beside the journal, where commits come first, is cut when it can be."""
+
+PAGE_SIZE_AT: Final = 16
+"""Where the file says how large its pages are."""
 
 _TABLES: Final = """
 CREATE TABLE envelope (
@@ -72,22 +82,29 @@ class Database:
     Args:
         path: The file; made if it is not there.
         synchronous: When a commit is on the disk.
+        accept_damage: Whether to go on where damage is found that no power cut can have done.
 
     Attributes:
         path: The file.
         writer: For the one thread that writes.
         reader: For the one thread that reads.
+        damage: What was found before SQLite opened the file; what came last is lost then.
 
     Raises:
         ConfigurationError: The file cannot be used; the message says which and why.
     """
 
-    def __init__(self, path: Path, synchronous: Synchronous) -> None:
-        self.path = path = path.absolute()
+    def __init__(
+        self, path: Path, synchronous: Synchronous, *, accept_damage: bool = False
+    ) -> None:
+        # As SQLite, which names the file beside it by the path without symbolic links.
+        self.path = path = Path(os.path.realpath(path))
+        self.damage: WalDamage | None = None
+        self._lock: FileLock | None = None
         self._connections: list[sqlite3.Connection] = []
         try:
-            self._make(path)
-            self._lock(path)
+            self._lock = FileLock(path)
+            self._look_for_damage(self._lock, refuse=synchronous == "full" and not accept_damage)
             self.writer = self._connect(path)
             self._check_form(self.writer)
             self.writer.execute(f"PRAGMA synchronous = {synchronous.upper()}")
@@ -110,32 +127,39 @@ class Database:
             with suppress(sqlite3.Error):
                 connection.close()
         self._connections.clear()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _look_for_damage(self, lock: FileLock, *, refuse: bool) -> None:
+        """Find damage that SQLite would pass over without a word, and keep what it would drop.
+
+        Raises:
+            ConfigurationError: It is refused to go on without what was lost.
+        """
+        wal = self.path.with_name(f"{self.path.name}-wal")
+        os.lseek(lock.descriptor, PAGE_SIZE_AT, os.SEEK_SET)
+        damage = find_damage(wal, int.from_bytes(os.read(lock.descriptor, 2)))
+        if damage is None:
+            return
+        what = (
+            f"the file {wal} is damaged in its middle: {damage.lost} of its"
+            f" {damage.kept + damage.lost} pages cannot be read, and what they held is lost"
+        )
+        if refuse and damage.certain:
+            raise ConfigurationError(
+                f"{what}; with synchronous: full no power cut does that, so look after the disk,"
+                " and restore a copy, or start with what is left (journal.accept_damage, or"
+                " --accept-damage)"
+            )
+        aside = _copy_aside(wal)
+        log.error("%s; it is kept as %s, and whoever comes back is told of a gap", what, aside)
+        self.damage = damage
 
     @contextmanager
     def connected(self) -> Generator[sqlite3.Connection]:
         """One more connection, for the length of a block."""
         with closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as connection:
             yield connection
-
-    def _make(self, path: Path) -> None:
-        """Make the file, readable for nobody else: it holds everything that was said."""
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-
-    def _lock(self, path: Path) -> None:
-        """Keep other gateways out for as long as this process lives, and no longer."""
-        beside = path.with_name(path.name + "-lock")
-        lock = sqlite3.connect(beside, timeout=0, isolation_level=None, check_same_thread=False)
-        self._connections.append(lock)
-        try:
-            lock.execute("PRAGMA journal_mode = MEMORY")
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            if not _is_busy(error):
-                raise
-            raise ConfigurationError(
-                f"the journal {path} is another gateway's, which is running; stop that one, or"
-                " give this one a file of its own"
-            ) from None
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -186,6 +210,13 @@ def why(error: Exception) -> str:
     return str(error)
 
 
-def _is_busy(error: sqlite3.Error) -> bool:
-    code: int = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF == sqlite3.SQLITE_BUSY
+def _copy_aside(wal: Path) -> Path:
+    """Copy a damaged file, readable for nobody else, before SQLite writes over it."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    aside = wal.with_name(f"{wal.name}.damaged-{stamp}")
+    to = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(to, "wb") as copy, wal.open("rb") as damaged:
+        shutil.copyfileobj(damaged, copy)
+        copy.flush()
+        os.fsync(copy.fileno())
+    return aside

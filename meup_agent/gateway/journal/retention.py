@@ -29,7 +29,12 @@ SELECT max(seq) FROM (
     )
 ) WHERE before < ?
 """
-_FLOORS: Final = "SELECT space, max(seq) FROM envelope WHERE seq <= ? GROUP BY space"
+_FLOORS: Final = """
+SELECT envelope.space, max(max(seq), coalesce(floor, 0)) FROM envelope
+LEFT JOIN space ON space.name = envelope.space
+WHERE seq <= ? GROUP BY envelope.space
+"""
+# A floor is never lowered: where something was lost, it is above what is still there.
 _RAISE: Final = (
     "INSERT INTO space VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET floor = excluded.floor"
 )

@@ -89,7 +89,7 @@ class SqliteJournal:
         self._now = now
         self.on_full: Callable[[bool], None] = _ignore
         self.on_failed: Callable[[str], None] = _ignore
-        self._database = Database(path, config.synchronous)
+        self._database = Database(path, config.synchronous, accept_damage=config.accept_damage)
         # Of each space; floors are raised by the writer.
         self._floors: dict[str, int] = {}
         self._latest: dict[str, int] = {}
@@ -333,11 +333,22 @@ class SqliteJournal:
             if kept < start and kept:
                 execute("INSERT OR REPLACE INTO unknown VALUES (?, ?)", (kept, start))
                 execute("DELETE FROM unknown WHERE before <= ?", (min(self._floors.values()),))
+            if self._database.damage is not None:
+                self._say_lost(start)
             self._unknown = execute("SELECT after, before FROM unknown").fetchall()
             return start
         except sqlite3.Error as error:
             self._database.close()
             raise self._unreadable(error) from None
+
+    def _say_lost(self, start: int) -> None:
+        """Have everybody who was here before told of a gap, since nobody knows what is missing."""
+        execute = self._database.writer.execute
+        execute("UPDATE space SET floor = ?", (start,))
+        self._floors = dict.fromkeys(self._floors, start)
+        # What is right behind the damage would be taken for lost once more after the next kill.
+        if execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+            raise sqlite3.OperationalError("another program reads it; end that one")
 
     def _unreadable(self, error: sqlite3.Error) -> ConfigurationError:
         return ConfigurationError(

@@ -1,0 +1,163 @@
+"""Finds damage in the file that SQLite writes first (WAL), before SQLite reads it.
+
+SQLite reads that file up to the first frame that is not right, and takes the rest for what a power
+cut left; so one wrong byte in its middle makes everything behind it disappear without a word.
+Behind a torn end nothing is right. Where whole transactions are right behind a frame that is not,
+what was there is lost.
+
+https://www.sqlite.org/fileformat2.html#the_write_ahead_log
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+MAGIC: Final = 0x377F0682
+"""The first word; one more where checksums are of big-endian words."""
+
+USUAL_PAGE_SIZE: Final = 4_096
+"""Where neither the file nor the database says another."""
+
+_HEAD: Final = struct.Struct(">8I")
+_FRAME_HEAD: Final = struct.Struct(">6I")
+_FORMAT: Final = 3_007_000
+_PAGE_SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
+_WORD: Final = 0xFFFFFFFF
+
+
+class WalDamage(NamedTuple):
+    """What is wrong with such a file.
+
+    Attributes:
+        kept: Frames before the damage; a frame is one page of the database.
+        lost: Frames from there on that SQLite will not read.
+        certain: A power cut cannot have done it where each commit waits for the disk: the damage is
+            followed by more than the one transaction that was being written.
+    """
+
+    kept: int
+    lost: int
+    certain: bool
+
+
+class _Frame(NamedTuple):
+    commits: bool
+    salts: tuple[int, int]
+    sums: tuple[int, int]
+    head: bytes
+    page: bytes
+
+
+def find_damage(wal: Path, page_size: int) -> WalDamage | None:
+    """What is wrong with such a file; ``None``: nothing that could be told from a torn end.
+
+    Args:
+        wal: The file; it need not be there.
+        page_size: The database's, where the file does not say it any more.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    try:
+        with wal.open("rb") as file:
+            return _find_damage(file, page_size)
+    except FileNotFoundError:
+        return None
+
+
+def _find_damage(file: BinaryIO, page_size: int) -> WalDamage | None:
+    head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        return None
+    magic, version, said_size, _, *salts, sum1, sum2 = _HEAD.unpack(head)
+    words = ">" if magic & 1 else "<"
+    usable = (
+        magic & ~1 == MAGIC
+        and version == _FORMAT
+        and said_size in _PAGE_SIZES
+        and _checksum(words, head[:24], (0, 0)) == (sum1, sum2)
+    )
+    sizes = (size for size in (said_size, page_size) if size in _PAGE_SIZES)
+    frames = _frames(file, next(sizes, USUAL_PAGE_SIZE))
+    if usable:
+        return _behind_first_wrong(frames, words, (salts[0], salts[1]), (sum1, sum2))
+    # Nothing of it will be read. Torn while it was begun anew, it has frames that are in the
+    # database since; their salts are older than the head's.
+    return _intact(frames, words, None, before=None, kept=0, salts_of_head=(salts[0], salts[1]))
+
+
+def _behind_first_wrong(
+    frames: Iterator[_Frame], words: str, salts: tuple[int, int], sums: tuple[int, int]
+) -> WalDamage | None:
+    kept = 0
+    for number, frame in enumerate(frames, 1):
+        right = frame.salts == salts and _sums(words, frame, sums) == frame.sums
+        sums = frame.sums
+        if not right:
+            return _intact(frames, words, salts, before=sums, kept=kept, already=number - kept)
+        if frame.commits:
+            kept = number
+    return None
+
+
+def _intact(
+    frames: Iterator[_Frame],
+    words: str,
+    salts: tuple[int, int] | None,
+    *,
+    before: tuple[int, int] | None,
+    kept: int,
+    already: int = 0,
+    salts_of_head: tuple[int, int] | None = None,
+) -> WalDamage | None:
+    """Look for transactions that are right although what comes before them is not.
+
+    Each frame can be judged by itself, from the checksum that the one before it says.
+
+    Args:
+        frames: Those that come.
+        words: The order of bytes of the checksums' words.
+        salts: Which all frames of this file have; ``None``: it is not known.
+        before: The checksum of the frame before them.
+        kept: Frames before the damage.
+        already: Frames that were looked at since.
+        salts_of_head: Those of a head that is not right.
+    """
+    lost = already
+    commits, goes_on, last_salts = 0, False, None
+    for frame in frames:
+        lost += 1
+        same = frame.salts == (last_salts if salts is None else salts)
+        if before is not None and same and _sums(words, frame, before) == frame.sums:
+            goes_on = goes_on or commits > 0
+            commits += frame.commits
+        before, last_salts = frame.sums, frame.salts
+    if not commits:
+        return None
+    if salts_of_head is not None:
+        return WalDamage(kept, lost, certain=last_salts == salts_of_head)
+    return WalDamage(kept, lost, certain=goes_on)
+
+
+def _frames(file: BinaryIO, page_size: int) -> Iterator[_Frame]:
+    size = _FRAME_HEAD.size + page_size
+    while len(frame := file.read(size)) == size:
+        _, pages, salt1, salt2, sum1, sum2 = _FRAME_HEAD.unpack_from(frame)
+        page = frame[_FRAME_HEAD.size :]
+        yield _Frame(pages != 0, (salt1, salt2), (sum1, sum2), frame[:8], page)
+
+
+def _sums(words: str, frame: _Frame, before: tuple[int, int]) -> tuple[int, int]:
+    return _checksum(words, frame.page, _checksum(words, frame.head, before))
+
+
+def _checksum(words: str, data: bytes, before: tuple[int, int]) -> tuple[int, int]:
+    """Of all before and these, whose size must be a multiple of 8."""
+    sum1, sum2 = before
+    for word1, word2 in struct.iter_unpack(f"{words}2I", data):
+        sum1 = (sum1 + word1 + sum2) & _WORD
+        sum2 = (sum2 + word2 + sum1) & _WORD
+    return sum1, sum2

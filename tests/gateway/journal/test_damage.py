@@ -1,0 +1,261 @@
+"""Damage in the middle of what SQLite writes first: it is kept, told, and a gap."""
+
+import shutil
+import sqlite3
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.database import Database
+from meup_agent.gateway.journal.wal import WalDamage, find_damage
+from tests.gateway.journal.conftest import Clock, chat, ids, kept, opened, read
+
+pytestmark = pytest.mark.anyio
+
+COMMITS = 40
+PAGE = 4_096
+FRAME = 24 + PAGE
+HEAD = 32
+
+
+def wal_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def frames_of(path: Path) -> int:
+    return (wal_of(path).stat().st_size - HEAD) // FRAME
+
+
+async def killed(path: Path, clock: Clock, commits: int = COMMITS, **config: Any) -> Path:
+    """The files as a gateway leaves them that was killed after so many commits."""
+    running = path.with_name("running.db")
+    async with opened(running, clock, **config) as journal:
+        for number in range(1, commits + 1):
+            await kept(journal, chat(number))
+        shutil.copy(running, path)
+        shutil.copy(wal_of(running), wal_of(path))
+    return path
+
+
+def flip(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 0x40
+    file.write_bytes(bytes(content))
+
+
+async def rows(path: Path, clock: Clock, **config: Any) -> list[str]:
+    async with opened(path, clock, **config) as journal:
+        return ids(await read(journal))
+
+
+# --- what is no damage -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, FRAME, FRAME + 1, 10 * FRAME, 10 * FRAME + 77])
+async def test_torn_end_is_what_a_power_cut_leaves(path: Path, clock: Clock, cut: int) -> None:
+    await killed(path, clock)
+    wal = wal_of(path)
+    content = wal.read_bytes()
+    wal.write_bytes(content[: len(content) - cut])
+    assert find_damage(wal, PAGE) is None
+    await rows(path, clock, synchronous="full")
+    assert not list(path.parent.glob("*damaged*"))
+
+
+async def test_last_frame_that_is_wrong_is_a_torn_end(path: Path, clock: Clock) -> None:
+    await killed(path, clock)
+    flip(wal_of(path), HEAD + (frames_of(path) - 1) * FRAME + 500)
+    assert find_damage(wal_of(path), PAGE) is None
+
+
+async def test_frames_of_an_older_turn_are_no_damage(path: Path, clock: Clock) -> None:
+    running = path.with_name("running.db")
+    async with opened(running, clock) as journal:
+        for number in range(COMMITS):
+            await kept(journal, chat(number))
+        with sqlite3.connect(running) as connection:
+            connection.execute("PRAGMA wal_checkpoint(RESTART)")
+        connection.close()
+        before = wal_of(running).stat().st_size
+        await kept(journal, chat(1_000))
+        assert wal_of(running).stat().st_size == before  # begun anew, with old frames behind
+        assert find_damage(wal_of(running), PAGE) is None
+
+
+def test_no_such_file_and_an_empty_one(path: Path) -> None:
+    assert find_damage(path, PAGE) is None
+    path.touch()
+    assert find_damage(path, PAGE) is None
+    path.write_bytes(bytes(31))
+    assert find_damage(path, PAGE) is None
+    path.write_bytes(b"nothing of SQLite's" * 10_000)
+    assert find_damage(path, 0) is None
+
+
+async def test_transaction_that_was_not_committed_is_no_damage(path: Path, clock: Clock) -> None:
+    """Its frames stay behind what the next process writes over their beginning."""
+    await killed(path, clock)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA cache_size = 1")  # so that pages are written before the commit
+    connection.execute("PRAGMA cache_spill = 1")
+    connection.execute("BEGIN")
+    for number in range(200):
+        row = (10**17 + number, "demo", 0, "a", "i", "chat", "[]", "[]", None, "meup/v0.1")
+        connection.execute(
+            "INSERT INTO envelope VALUES (?,?,?,?,?,?,?,?,?,?,?)", (*row, b"x" * 3_000)
+        )
+    aside = path.with_name("aside.db")
+    shutil.copy(path, aside)
+    shutil.copy(wal_of(path), wal_of(aside))
+    connection.execute("ROLLBACK")
+    connection.close()
+    assert frames_of(aside) > COMMITS
+    second = sqlite3.connect(aside, isolation_level=None)
+    second.execute("INSERT INTO fact (space, key, value) VALUES ('demo', 'k', '{}')")
+    assert find_damage(wal_of(aside), PAGE) is None
+    second.close()
+
+
+# --- what is ---------------------------------------------------------------------------------
+
+PLACES: dict[str, Callable[[int], int]] = {
+    "page": lambda frame: HEAD + frame * FRAME + 24 + 1_000,
+    "salt": lambda frame: HEAD + frame * FRAME + 9,
+    "checksum": lambda frame: HEAD + frame * FRAME + 17,
+    "number-of-the-page": lambda frame: HEAD + frame * FRAME + 2,
+}
+
+
+@pytest.mark.rule("6.journal.damage")
+@pytest.mark.parametrize("place", PLACES)
+async def test_damage_in_the_middle_is_kept_told_and_a_gap(
+    path: Path, clock: Clock, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(path.with_name("whole.db"), clock) as journal:
+        entries = [entry for number in range(1, 4) for entry in await kept(journal, chat(number))]
+    seen = entries[1].seq
+    await killed(path, clock)
+    wal = wal_of(path)
+    flip(wal, PLACES[place](frames_of(path) // 2))
+    damaged = wal.read_bytes()
+    clock.now += 1_000_000
+    async with opened(path, clock) as journal:
+        left = ids(await read(journal))
+        assert 0 < len(left) < COMMITS
+        # Whoever saw what is there, what is lost, or nothing: nobody knows what is missing.
+        first = (await read(journal))[0].seq
+        for number in (0, first, seen, journal.latest("demo"), clock.now - 1):
+            assert journal.begin("demo", number) != number
+        assert journal.floor("demo") == clock.now
+        (now,) = await kept(journal, chat(1_000))
+        assert journal.begin("demo", now.seq) == now.seq
+    (aside,) = path.parent.glob("journal.db-wal.damaged-*")
+    assert aside.read_bytes() == damaged
+    assert aside.stat().st_mode & 0o077 == 0
+    (told,) = [each for each in caplog.messages if "is damaged in its middle" in each]
+    assert str(aside) in told
+    assert "told of a gap" in told
+    # It is known again after the next start, and no new damage.
+    caplog.clear()
+    async with opened(path, clock) as journal:
+        assert journal.begin("demo", first) != first
+        assert journal.begin("demo", now.seq) == now.seq
+        assert ids(await read(journal)) == [*left, "1000"]
+    assert not caplog.messages
+    assert len(list(path.parent.glob("*damaged*"))) == 1
+
+
+@pytest.mark.rule("6.journal.damage")
+async def test_what_no_power_cut_can_have_done_is_refused_with_full(
+    path: Path, clock: Clock
+) -> None:
+    await killed(path, clock, synchronous="full")
+    flip(wal_of(path), PLACES["page"](frames_of(path) // 2))
+    before = {each.name: each.read_bytes() for each in path.parent.glob("journal.db*")}
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="no power cut does that") as refused:
+            Database(path, "full")
+        assert "--accept-damage" in str(refused.value)
+        # Nothing is changed, so that what is refused once is refused again.
+        assert {each.name: each.read_bytes() for each in path.parent.glob("journal.db*")} == before
+    left = await rows(path, clock, synchronous="full", accept_damage=True)
+    assert 0 < len(left) < COMMITS
+    assert list(path.parent.glob("*damaged*"))
+    assert await rows(path, clock, synchronous="full") == left
+
+
+async def test_last_transaction_of_a_power_cut_is_not_refused_with_full(
+    path: Path, clock: Clock
+) -> None:
+    """Its frames reach the disk in any order, and nobody was told that they are there."""
+    await killed(path, clock)
+    connection = sqlite3.connect(path, isolation_level=None)
+    before = frames_of(path)
+    connection.execute("BEGIN")
+    for number in range(20):
+        row = (10**17 + number, "demo", 0, "a", "i", "chat", "[]", "[]", None, "meup/v0.1")
+        connection.execute(
+            "INSERT INTO envelope VALUES (?,?,?,?,?,?,?,?,?,?,?)", (*row, b"x" * 3_000)
+        )
+    connection.execute("COMMIT")
+    after = path.with_name("after.db")
+    shutil.copy(path, after)
+    shutil.copy(wal_of(path), wal_of(after))
+    connection.close()
+    flip(wal_of(after), PLACES["page"](before))
+    damage = find_damage(wal_of(after), PAGE)
+    assert damage is not None
+    assert not damage.certain
+    assert damage.kept == before
+    Database(after, "full").close()
+
+
+@pytest.mark.parametrize(("at", "certain"), [(24, True), (0, True), (4, True), (16, False)])
+async def test_head_that_is_wrong_loses_everything_and_is_found(
+    path: Path, clock: Clock, at: int, certain: bool
+) -> None:
+    await killed(path, clock)
+    flip(wal_of(path), at)
+    damage = find_damage(wal_of(path), PAGE)
+    assert damage == WalDamage(0, frames_of(path), certain)
+
+
+async def test_page_size_in_the_head_that_is_wrong(path: Path, clock: Clock) -> None:
+    await killed(path, clock)
+    wal = wal_of(path)
+    wal.write_bytes(wal.read_bytes()[:8] + struct.pack(">I", 7) + wal.read_bytes()[12:])
+    assert find_damage(wal, PAGE) == WalDamage(0, frames_of(path), True)
+
+
+async def test_damage_of_which_no_copy_can_be_kept_starts_nothing(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await killed(path, clock)
+    flip(wal_of(path), PLACES["page"](10))
+    before = wal_of(path).read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", fail)
+    with pytest.raises(ConfigurationError, match="no space left on device"):
+        Database(path, "normal")
+    assert wal_of(path).read_bytes() == before
+
+
+async def test_floor_that_was_raised_is_not_lowered_by_forgetting(path: Path, clock: Clock) -> None:
+    await killed(path, clock)
+    flip(wal_of(path), PLACES["page"](frames_of(path) // 2))
+    clock.now += 3_600_000_000
+    start = clock.now
+    async with opened(path, clock, max_age=60) as journal:
+        assert journal.floor("demo") == start
+        clock.now += 120_000_000
+        await kept(journal, chat(1))
+        assert journal.floor("demo") >= start
+    async with opened(path, clock) as journal:
+        assert journal.floor("demo") >= start
