@@ -1,8 +1,9 @@
 """A space with a past, at a gateway that keeps its journal in a file and runs on."""
 
 import json
+import sqlite3
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,18 +97,29 @@ def past(folder: Path) -> Generator[Past]:
         journal=JournalConfig(path=journal),
         http=HttpConfig(port=0),
     )
-    with start_blocking_portal() as portal, ExitStack() as stack:
-        gateway = stack.enter_context(
-            portal.wrap_async_context_manager(serve(config, "127.0.0.1", 0))
-        )
-        assert gateway.http is not None
-        with ExitStack() as sockets:
+    with start_blocking_portal() as portal:
+        serving = portal.wrap_async_context_manager(serve(config, "127.0.0.1", 0))
+        with serving as gateway, ExitStack() as sockets:
             members = [
                 Member(name, sockets.enter_context(_joined(gateway.url, config, name)))
                 for name in ("alice", "bob", "files", "carol")
             ]
             _story(*members)
-        yield Past(journal, gateway.http.url, config)
+        _copy_an_id(journal)
+        serving = portal.wrap_async_context_manager(serve(config, "127.0.0.1", 0))
+        with serving as gateway:
+            assert gateway.http is not None
+            yield Past(journal, gateway.http.url, config)
+
+
+def _copy_an_id(journal: Path) -> None:
+    """Let two have used one id, as gateways let them before ids were claimed."""
+    with closing(sqlite3.connect(journal)) as connection, connection:
+        (frame,) = connection.execute("SELECT frame FROM envelope WHERE id = 'p-own'").fetchone()
+        connection.execute(
+            "UPDATE envelope SET id = 'p-twice', frame = ? WHERE id = 'p-own'",
+            (frame.replace(b"p-own", b"p-twice"),),
+        )
 
 
 def _joined(url: str, config: Config, name: str) -> ClientConnection:
@@ -135,7 +147,7 @@ def _story(alice: Member, bob: Member, files: Member, carol: Member) -> None:
     alice.say("w-3", "mcp.withdraw", {"reason": "timeout"}, correlationId="p-withdrawn")
 
     carol.propose("p-twice", "e.txt", to=["bob"])
-    alice.propose("p-twice", f"d.txt{HOSTILE}")
+    alice.propose("p-own", f"d.txt{HOSTILE}")
     bob.request("r-2", "p-twice", "e.txt")
     cancelled = {"requestId": "r-2", "reason": "no_longer_needed"}
     cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}

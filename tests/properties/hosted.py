@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.resume import REPLAYED
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.decisions import Dropped, Refused
 from meup_agent.protocol.space.host import SpaceHost
@@ -209,7 +210,7 @@ class Client:
         self.uplink: deque[bytes] = deque()
         self.seq: int | None = None
         self.until: int | None = None
-        self.welcomed = False
+        self.welcomed = self.whole = False
         self.read: list[tuple[int, str]] = []
         """What was for everybody: its number and its id."""
         self.gaps = 0
@@ -282,6 +283,11 @@ class Client:
                 correlated = said.get("correlationId", said.get("correlation_id"))
                 for name in [correlated] if isinstance(correlated, str) else correlated or ():
                     self._refuse(name)
+        elif REPLAYED in said and said["from"] != self.name and seq == self.seq:
+            assert self.welcomed
+            assert not self.whole, "what is read anyway was told as well"
+            assert kind in ("mcp.proposal", "mcp.request"), "something else was replayed"
+            assert said["id"] not in {name for _, name in self.read}, "it was read before"
         elif self.seq is not None and seq <= self.seq:
             assert said["from"] == self.name, "something came twice"
             self._accept(said["id"], seq)
@@ -298,6 +304,7 @@ class Client:
 
     def _welcome(self, payload: Any, seq: int) -> None:
         self.welcomed = True
+        self.whole = payload["resumed"] and not payload["gap"]
         if payload["gap"]:
             self.gaps += 1
             # Nobody knows any more what became of these.
