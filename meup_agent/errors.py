@@ -296,7 +296,10 @@ class ProposalExpired(PeerError, TimeoutError):
 
 
 class RequestTimeout(PeerError, TimeoutError):
-    """No response came before the deadline; the request was cancelled."""
+    """No response came before the deadline; the request was cancelled, if it was no ``initialize``.
+
+    The deadline counts from the last progress, up to ten times the timeout in all.
+    """
 
 
 class Refused(PeerError):

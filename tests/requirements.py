@@ -69,6 +69,7 @@ LIFECYCLE: Final = {
     "4.8.our_cancel": "our cancel goes to the request's to and correlates to the request",
     "4.9.token": "progress carries the request's token",
     "4.9.increases": "progress values increase",
+    "4.9.extends": "a request's deadline counts from its last progress, up to ten times in all",
     "4.9.none_after_completion": "there is no progress after completion",
     "4.10.only_the_gateway": "system/* comes only from the gateway",
     "4.10.any_context": "messages to a participant are handled whatever their context",

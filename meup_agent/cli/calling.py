@@ -211,6 +211,8 @@ async def _request(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> A
             "tools/call",
             _params(wanted, arguments),
             timeout=wanted.request_seconds,
+            # Whoever says how long means it, whatever comes meanwhile.
+            total_timeout=wanted.request_seconds,
             idempotent=wanted.idempotent,
             on_progress=waiting.told,
         )

@@ -75,8 +75,13 @@ def raise_for(ending: Ending, *, what: str = "the request") -> NoReturn:
             raise AssertionError("an ending with a value is no error")
 
 
-def response_of(ending: Ending, *, what: str) -> Responded:
+def response_of(ending: Ending, *, what: str, cancelled: bool = True) -> Responded:
     """The response to a request of ours.
+
+    Args:
+        ending: How it ended.
+        what: The request.
+        cancelled: Whether it was cancelled at its deadline, as all are but ``initialize``.
 
     Raises:
         RequestTimeout: None came in time.
@@ -90,8 +95,13 @@ def response_of(ending: Ending, *, what: str) -> Responded:
             raise RequestTimeout(f"{what} could not be sent before its deadline")
         case Withdrawn():
             raise OutcomeUnknown(f"{what} was given up: {ending.cause}")
-        case Expired():
+        case Expired() if cancelled:
             raise RequestTimeout(f"{what} got no response before its deadline, and was cancelled")
+        case Expired():
+            raise RequestTimeout(
+                f"{what} got no response before its deadline; it is never cancelled, so it may"
+                " still be carried out"
+            )
         case _:
             raise_for(ending, what=what)
 

@@ -12,6 +12,7 @@ from meup_agent.client.progress import relay
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.outcomes import Responded, Withdrawn
+from meup_agent.session.timeouts import checked_timeout, checked_total
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -36,10 +37,13 @@ async def request(
     on_progress: OnProgress | None = None,
     fulfills: ProposalKey | None = None,
     expires: datetime | None = None,
+    total_timeout: float | None = None,
 ) -> Responded:
     """Send an MCP request and wait for the response.
 
-    A caller that is cancelled, or whose time is up, cancels the request (PROTOCOL 4.7).
+    A caller that is cancelled, or whose time is up, cancels the request (PROTOCOL 4.7). The time
+    counts from the last progress, up to ``total_timeout`` seconds; of a request that fulfills a
+    proposal it does not, since its proposer waits no longer.
 
     Raises:
         RequestTimeout: No response came in time.
@@ -49,6 +53,7 @@ async def request(
         AlreadyInProgress: It fulfills what somebody else is fulfilling.
         AlreadyDecided: It fulfills what is no longer pending, or certainly expired.
     """
+    timeout, total_timeout = checked_timeout(timeout), checked_total(timeout, total_timeout)
     request_id = session.table.new_id()
     if on_progress is not None:
         meta = {
@@ -74,8 +79,10 @@ async def request(
         expires=expires,
         on_progress=relay(on_progress),
     )
+    if timeout is not None and fulfills is None:
+        session.exchanges.extend_by_progress(key, timeout, total_timeout)
     ending = await ending_or_give_up(session, key, parent)
-    return response_of(ending, what=f"{method} to {to!r}")
+    return response_of(ending, what=f"{method} to {to!r}", cancelled=method != "initialize")
 
 
 async def ending_or_give_up(session: Session, key: Key, parent: Key | None) -> Ending:

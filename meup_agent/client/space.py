@@ -108,6 +108,7 @@ class Space(Managing):
         params: dict[str, Any] | None = None,
         *,
         timeout: float | None = TIMEOUT,
+        total_timeout: float | None = None,
         idempotent: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Any:
@@ -120,6 +121,9 @@ class Space(Managing):
             method: The MCP method, for example ``tools/list``.
             params: Its parameters.
             timeout: Seconds to wait; ``None``: as long as it takes.
+            total_timeout: Seconds to wait in all: each progress (``on_progress``) lets the
+                ``timeout`` begin anew. ``None``: ten times the timeout; as much as the timeout:
+                progress changes nothing.
             idempotent: It may be sent again after a reconnect, under the same id.
             on_progress: Told of progress; must return at once.
 
@@ -128,7 +132,7 @@ class Space(Managing):
 
         Raises:
             RequestError: It was answered with an error.
-            RequestTimeout: No response came in time.
+            RequestTimeout: No response came in time; it was cancelled.
             Refused: The gateway did not let it through.
             ParticipantGone: The addressee left, and did not come back.
             ConnectionFailed: It was not sent, or its outcome is not known.
@@ -139,6 +143,7 @@ class Space(Managing):
             method,
             params or {},
             timeout=timeout,
+            total_timeout=total_timeout,
             idempotent=idempotent,
             on_progress=on_progress,
         )
@@ -153,6 +158,7 @@ class Space(Managing):
         *,
         to: str | Iterable[str] = (),
         timeout: float | None = TIMEOUT,
+        total_timeout: float | None = None,
         idempotent: bool = False,
         accept_edits: bool = False,
         on_progress: OnProgress | None = None,
@@ -168,6 +174,9 @@ class Space(Managing):
             arguments: Its arguments.
             to: If it becomes a proposal: who should decide it; empty: whoever may.
             timeout: Seconds to wait; ``None``: as long as it takes.
+            total_timeout: Seconds to wait in all: each progress (``on_progress``) lets the
+                ``timeout`` begin anew. ``None``: ten times the timeout; as much as the timeout:
+                progress changes nothing.
             idempotent: A request may be sent again after a reconnect, under the same id.
             accept_edits: If it becomes a proposal: take the result also of what was carried out
                 otherwise than proposed, or perhaps so.
@@ -184,7 +193,7 @@ class Space(Managing):
                 whether it was.
             ProposalRejected: The proposal was rejected.
             ProposalExpired: Nobody decided, or was done, in time.
-            RequestTimeout: No response came in time.
+            RequestTimeout: No response came in time; it was cancelled.
             Refused: The gateway let through neither.
             ParticipantGone: Whoever could answer has left.
             ConnectionFailed: It was not sent, or its outcome is not known.
@@ -198,6 +207,7 @@ class Space(Managing):
                 "tools/call",
                 params,
                 timeout=timeout,
+                total_timeout=total_timeout,
                 idempotent=idempotent,
                 on_progress=on_progress,
             )

@@ -123,6 +123,16 @@ class Exchanges:
         self._apply(effects)
         return key
 
+    def extend_by_progress(self, key: Key, timeout: float, total: float) -> None:
+        """Let the deadline of a request that was opened just now count from its last progress.
+
+        Args:
+            key: The request.
+            timeout: Seconds from each progress.
+            total: Seconds in all.
+        """
+        self._table.extend_by_progress(key, by=timeout, until=self._now() + total)
+
     async def ending(self, key: Key, *, parent: Key | None = None) -> Ending:
         """Wait until one has ended; the handler that waits gives its place free."""
         wait = self._waits.get(key)

@@ -1,5 +1,7 @@
 """What takes seconds or hours, on a clock that jumps: in memory, on trio, without threads."""
 
+from typing import Any
+
 import anyio
 import pytest
 from trio.testing import MockClock
@@ -15,11 +17,23 @@ from meup_agent import (
     Proposal,
     ProposalExpired,
     ProposalState,
+    Reason,
     RequestError,
     RequestTimeout,
     Settings,
+    UsageError,
 )
-from tests.interaction.people import InMemory, Latch, Notes, has_state, is_idle, join, lines
+from tests.interaction.people import (
+    InMemory,
+    Latch,
+    Notes,
+    has_state,
+    is_idle,
+    join,
+    lines,
+    raw,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -263,3 +277,88 @@ async def test_where_nothing_can_be_known_the_outcome_says_so(
         with pytest.raises(OutcomeUnknown, match="connection was lost"):
             await proposal.outcome()
         assert elapsed() == pytest.approx(300)
+
+
+def steady(notes: Notes, *, every: float = 50.0) -> Agent:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def endless(ctx: Context) -> None:
+        done = 0
+        try:
+            while True:
+                await anyio.sleep(every)
+                done += 1
+                ctx.progress(done)
+        finally:
+            notes((elapsed(), ctx.reason.code if ctx.reason else None))
+
+    @agent.tool
+    async def slow(ctx: Context) -> str:
+        for done in range(5):
+            await anyio.sleep(every)
+            ctx.progress(done)
+        return "done"
+
+    return agent
+
+
+@pytest.mark.rule("4.9.extends")
+async def test_each_progress_lets_the_timeout_begin_anew(meeting: InMemory, notes: Notes) -> None:
+    async with join(meeting, steady(notes)), join(meeting, "second") as caller:
+        assert await caller.call("tools", "slow", on_progress=notes) == "done"
+        assert elapsed() == pytest.approx(250)
+
+
+@pytest.mark.rule("4.9.extends")
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({}, 600),
+        ({"timeout": 70.0}, 700),
+        ({"total_timeout": 60.0}, 60),
+        ({"total_timeout": 130.0}, 130),
+    ],
+)
+async def test_progress_without_an_end_is_not_waited_for_for_ever(
+    meeting: InMemory, notes: Notes, options: dict[str, Any], seconds: float
+) -> None:
+    async with join(meeting, steady(notes)), join(meeting, "second") as caller:
+        with pytest.raises(RequestTimeout, match="was cancelled"):
+            await caller.call("tools", "endless", on_progress=lambda _: None, **options)
+        assert elapsed() == pytest.approx(seconds)
+        await until(lambda: bool(notes.all))
+    assert notes.all == [(pytest.approx(seconds), Reason.TIMEOUT)]
+
+
+@pytest.mark.rule("4.9.extends")
+async def test_silence_after_some_progress_ends_the_wait(meeting: InMemory, notes: Notes) -> None:
+    tools = Agent("tools")
+
+    @tools.tool
+    async def stuck(ctx: Context) -> None:
+        await anyio.sleep(30)
+        ctx.progress(1)
+        await anyio.sleep_forever()
+
+    async with join(meeting, tools), join(meeting, "second") as caller:
+        with pytest.raises(RequestTimeout):
+            await caller.request(
+                "tools", "tools/call", {"name": "stuck"}, on_progress=lambda _: None
+            )
+        assert elapsed() == pytest.approx(90)
+
+
+@pytest.mark.rule("4.9.extends")
+@pytest.mark.parametrize("total", [59.0, -1.0, float("nan")])
+async def test_total_below_the_timeout_is_refused(meeting: InMemory, total: float) -> None:
+    async with join(meeting, "second") as caller:
+        with pytest.raises(UsageError, match="total_timeout"):
+            await caller.request("tools", "ping", total_timeout=total)
+
+
+@pytest.mark.rule("4.7.initialize")
+async def test_initialize_is_not_said_to_be_cancelled(meeting: InMemory) -> None:
+    async with raw(meeting), join(meeting, "second") as caller:
+        with pytest.raises(RequestTimeout, match="it is never cancelled, so it may still"):
+            await caller.request("mallory", "initialize")

@@ -242,6 +242,7 @@ class Outgoing:
             self.apply(exchange, OutgoingEvent.GONE, now, ending)
         else:
             self._situation.look_again(gone_at, key)
+            self._situation.look_again(exchange.deadline, key)  # progress may have moved it
 
     def watch_absence(self, exchange: Exchange, now: float) -> None:
         """Look again when the wait ends for want of anybody who could answer."""

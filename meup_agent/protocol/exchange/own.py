@@ -49,6 +49,9 @@ class Exchange(msgspec.Struct):
         late: A result came after its end.
         expires: When the proposer gives up what it fulfills, by the proposer's clock.
         nobody_since: Since when nobody is present who may fulfill a broadcast proposal.
+        patience: Seconds from each progress until the wait ends by itself; ``None``: progress
+            changes nothing.
+        latest: When the wait ends, however often progress comes.
     """
 
     key: Key
@@ -68,6 +71,14 @@ class Exchange(msgspec.Struct):
     late: bool = False
     expires: datetime | None = None
     nobody_since: float | None = None
+    patience: float | None = None
+    latest: float = float("inf")
+
+    def advanced(self, done: float, now: float) -> None:
+        """Progress was reported: its deadline counts from here, up to the latest."""
+        self.progress = done
+        if self.patience is not None and self.deadline is not None:
+            self.deadline = max(self.deadline, min(now + self.patience, self.latest))
 
     @property
     def is_proposal(self) -> bool:

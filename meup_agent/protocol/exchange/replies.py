@@ -156,7 +156,7 @@ class Replies:
         exchange = self._reported(envelope, params.get(payloads.PROGRESS_TOKEN), now)
         if exchange is None or done is None or done <= exchange.progress:
             return
-        exchange.progress = done
+        exchange.advanced(done, now)
         total, message = payloads.number(params.get("total")), params.get("message")
         text = message if isinstance(message, str) else ""
         self._situation.effects.append(Progressed(exchange.key, done, total, text))

@@ -213,6 +213,18 @@ class ExchangeTable:
         self._forget_timers()
         return key, self._flush()
 
+    def extend_by_progress(self, key: Key, *, by: float, until: float) -> None:
+        """Let the deadline of a request of ours count from its last progress.
+
+        Args:
+            key: The request.
+            by: Seconds from each progress.
+            until: When the wait ends, however often progress comes.
+        """
+        exchange = self._outgoing.opened(key)
+        if exchange is not None:
+            exchange.patience, exchange.latest = by, until
+
     def _forget_timers(self) -> None:
         """Drop the timers of what has ended, which most of them are on a busy day."""
         timers = self._situation.timers
