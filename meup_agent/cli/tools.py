@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import anyio
@@ -10,6 +11,9 @@ import typer
 from rich.text import Text
 
 from meup_agent.cli import exit_codes
+from meup_agent.cli.beside.address import As, Http, http_address
+from meup_agent.cli.beside.listing import names_to_ask, tools_of
+from meup_agent.cli.beside.visit import HttpVisit
 from meup_agent.cli.connection import Participant, Space, Token, TokenFile, Url, address
 from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
@@ -22,12 +26,17 @@ from meup_agent.errors import MeupError, Refused
 from meup_agent.protocol import kinds, payloads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
-    from meup_agent.client import space as client
+    from meup_agent.cli.output import Output
 
 AT_ONCE: Final = 16
 """Participants that are asked at the same time."""
+
+AT_ONCE_OVER_HTTP: Final = 4
+"""The same over HTTP, where each takes an event stream, of which a participant has only some."""
+
+_WAITING: Final = "waiting for everybody's answer"
 
 MAX_NAME: Final = 64
 MAX_TYPE: Final = 120
@@ -40,7 +49,7 @@ class _Listed(NamedTuple):
 
     participant: str
     tools: list[dict[str, Any]]
-    error: MeupError | None
+    error: MeupError | Failure | None
 
 
 def tools(
@@ -55,58 +64,90 @@ def tools(
     token: Token = None,
     token_file: TokenFile = None,
     participant: Participant = None,
+    act_as: As = None,
+    http: Http = None,
     timeout: Timeout = 5.0,
     as_json: Json = False,
     no_colour: NoColour = False,
 ) -> None:
     """Show which tools there are, and what arguments they take.
 
+    With `--as` it is asked over HTTP, beside the agent that runs under that name: joining with its
+    token would take its connection over.
+
     Example: `MEUP_TOKEN=… meup tools files --url ws://localhost:8420 --space demo`
     """
-    where = address(url, space, token, token_file, participant)
     limit = seconds(timeout, "--timeout")
 
     async def act(visit: Visit) -> None:
         if owner is not None:
             visit.require(owner)
         names = [owner] if owner is not None else visit.others()
-        async with waiting_for(visit.notes.console, "waiting for everybody's answer"):
-            listed = await _ask(visit, names, limit)
-        errors = [each.error for each in listed if each.error is not None]
-        if errors and len(errors) == len(listed):
-            # Nobody answered: what is wrong with the first is most likely wrong with all.
-            raise _not_allowed(visit.space, errors[0]) or errors[0]
-        if as_json:
-            await visit.output.write(as_json_line(_document(listed)))
-        else:
-            await _show(visit, listed)
+        async with waiting_for(visit.notes.console, _WAITING):
+            listed = await _ask(names, partial(visit.space.tools, timeout=limit), AT_ONCE)
+        may = visit.space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, ""))
+        await _tell(visit, listed, visit.space.me, may=may, as_json=as_json)
 
+    async def act_beside(visit: HttpVisit) -> None:
+        names = await names_to_ask(visit, owner)
+        async with waiting_for(visit.notes.console, _WAITING) as waiting:
+            ask = partial(tools_of, visit, seconds=limit, waiting=waiting)
+            listed = await _ask(names, ask, AT_ONCE_OVER_HTTP)
+        asked = payloads.request("tools/list", {}, "")
+        may = visit.space.capabilities.allow(kinds.MCP_REQUEST, asked)
+        await _tell(visit, listed, visit.space.me, may=may, as_json=as_json)
+
+    if act_as is not None:
+        beside = http_address(http, space, token, token_file, act_as)
+        HttpVisit(beside, colour=not no_colour).run(act_beside)
+        return
+    where = address(url, space, token, token_file, participant)
     # It has no handlers: what is proposed to its participant is not for it to reject.
     Visit(where, colour=not no_colour).run(act)
 
 
-def _not_allowed(space: client.Space, error: MeupError) -> Failure | None:
+async def _tell(
+    visit: Visit | HttpVisit, listed: list[_Listed], me: str, *, may: bool, as_json: bool
+) -> None:
+    """Print what everybody said.
+
+    Raises:
+        Failure: Nobody answered.
+        MeupError: Likewise.
+    """
+    errors = [each.error for each in listed if each.error is not None]
+    if errors and len(errors) == len(listed):
+        # What is wrong with the first is most likely wrong with all.
+        raise _not_allowed(me, errors[0], may=may) or errors[0]
+    if as_json:
+        await visit.output.write(as_json_line(_document(listed)))
+    else:
+        await _show(visit.output, listed)
+
+
+def _not_allowed(me: str, error: MeupError | Failure, *, may: bool) -> Failure | None:
     """What to say where it is our capabilities that do not allow the question."""
-    asked = payloads.request("tools/list", {}, "")
-    if not isinstance(error, Refused) or space.may(kinds.MCP_REQUEST, asked):
+    if not isinstance(error, Refused) or may:
         return None
     return Failure(
-        f"{visible(space.me, MAX_NAME)!r} may not ask for tools: that takes the capability"
+        f"{visible(me, MAX_NAME)!r} may not ask for tools: that takes the capability"
         " mcp/request with the method tools/list; meup who shows what everybody may send",
         exit_codes.REFUSED,
     )
 
 
-async def _ask(visit: Visit, names: list[str], limit: float | None) -> list[_Listed]:
-    """Ask everybody at once; the answers in the order of the names."""
+async def _ask(
+    names: list[str], tools_of: Callable[[str], Awaitable[list[dict[str, Any]]]], at_once: int
+) -> list[_Listed]:
+    """Ask everybody, so many at once; the answers in the order of the names."""
     answers: dict[str, _Listed] = {}
-    limiter = anyio.CapacityLimiter(AT_ONCE)
+    limiter = anyio.CapacityLimiter(at_once)
 
     async def ask(name: str) -> None:
         async with limiter:
             try:
-                answers[name] = _Listed(name, await visit.space.tools(name, timeout=limit), None)
-            except MeupError as error:
+                answers[name] = _Listed(name, await tools_of(name), None)
+            except (MeupError, Failure) as error:
                 answers[name] = _Listed(name, [], error)
 
     async with anyio.create_task_group() as tasks:
@@ -126,14 +167,14 @@ def _document(listed: list[_Listed]) -> dict[str, Any]:
     }
 
 
-async def _show(visit: Visit, listed: list[_Listed]) -> None:
-    width = visit.output.console.width if visit.output.is_terminal else None
+async def _show(output: Output, listed: list[_Listed]) -> None:
+    width = output.console.width if output.is_terminal else None
     with_tools = [each for each in listed if each.tools]
     for position, each in enumerate(with_tools):
-        await visit.output.show(*([""] if position else []), *_block(each, width))
+        await output.show(*([""] if position else []), *_block(each, width))
     last = list(_without(listed))
     if last:
-        await visit.output.show(*([""] if with_tools else []), *last)
+        await output.show(*([""] if with_tools else []), *last)
 
 
 def _without(listed: list[_Listed]) -> Iterator[Text]:

@@ -13,6 +13,7 @@ import anyio
 import pytest
 from websockets.sync.server import ServerConnection
 
+from meup_agent import Agent
 from meup_agent.cli.diagnosis import Given, diagnose
 from meup_agent.cli.findings import NAMES, NOT_TRIED, Check, Report
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
@@ -130,6 +131,19 @@ async def test_a_good_space_is_told_in_full(ours: ThreadedGateway) -> None:
     assert of(report, "here").said == "nobody else"
     assert [check.name for check in report.checks if check.ok is None] == ["tls"]
     assert not any(check.advice for check in report.checks)
+
+
+@pytest.mark.rule("3.observe.takes_no_part")
+async def test_the_agent_that_runs_with_the_token_is_not_disturbed(
+    ours: ThreadedGateway,
+) -> None:
+    token = ours.token("ann")
+    async with Agent("ann").join(ours.url, space="demo", token=token) as space:
+        report = await look_at(ours.url, token=token)
+        assert report.ok
+        assert report.participants == ("ann",)
+        await space.chat("still here")
+    assert ours.counters.taken_over == 0
 
 
 async def test_a_token_in_a_file_and_a_name_do_as_well(

@@ -1,7 +1,12 @@
 """`meup tools`: what there is to call."""
 
 import json
+from functools import partial
 
+import anyio
+import pytest
+
+from meup_agent import Space
 from meup_agent.cli import exit_codes
 from tests.cli.conftest import Here
 from tests.cli.processes import meup
@@ -17,6 +22,25 @@ WRITE_FILE = """\
       tags  array of string or null, else null
       size  integer, else 0
 """
+
+
+@pytest.mark.rule("3.observe.takes_no_part")
+def test_nothing_is_rejected_while_it_asks(stage: Stage) -> None:
+    """It has no handlers, and what is proposed to its participant is not for it to decide."""
+
+    async def propose(space: Space) -> None:
+        async with space.propose("files", "fail", to="alice", wait="deadline") as proposal:
+            ask = partial(meup, "tools", "files", variables=stage.variables())
+            done = await anyio.to_thread.run_sync(ask)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout.startswith("files\n")
+            # Whatever it said before it left has come, since its leaving has.
+            while "alice" in {each.id for each in space.participants}:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            [record] = [each for each in space.proposals if each.key.id == proposal.id]
+            assert record.rejections == {}
+
+    stage.as_somebody("paula", propose)
 
 
 def test_the_tools_of_one(stage: Stage) -> None:

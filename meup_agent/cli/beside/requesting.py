@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Any, Final
 
 import anyio
@@ -13,7 +13,7 @@ from meup_agent.cli.beside.http_space import Heard, HttpSpace
 from meup_agent.cli.beside.visit import HttpVisit
 from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.waiting import waiting_for
+from meup_agent.cli.waiting import Waiting, waiting_for
 from meup_agent.client.progress import Progress
 from meup_agent.errors import RequestTimeout
 from meup_agent.protocol import kinds, payloads
@@ -50,6 +50,7 @@ async def request(
     *,
     seconds: float | None,
     fulfills: tuple[str, str] | None = None,
+    waiting: Waiting | None = None,
 ) -> Responded:
     """Make a request, and wait for its response; it is cancelled if nobody waits any more.
 
@@ -60,6 +61,7 @@ async def request(
         params: Its parameters.
         seconds: How long to wait; ``None``: as long as it takes.
         fulfills: Proposer and id of the proposal that it carries out.
+        waiting: Shows that something is waited for, where several requests share one line.
 
     Raises:
         RequestTimeout: No response came in time.
@@ -82,7 +84,8 @@ async def request(
         )
         return f"{visible(to, 64)} was asked to stop"
 
-    async with waiting_for(visit.notes.console, f"waiting for {to}") as waiting:
+    shown = waiting_for(visit.notes.console, f"waiting for {to}")
+    async with shown if waiting is None else nullcontext(waiting) as line:
         async with visit.giving_up(cancel):
             said = await space.say(
                 kinds.MCP_REQUEST,
@@ -96,7 +99,7 @@ async def request(
                     async for heard in events:
                         progress = _progress(heard, to, request_id)
                         if progress is not None:
-                            waiting.told(progress)
+                            line.told(progress)
                         response = _response(heard, space, to, request_id)
                         if response is not None:
                             return response
