@@ -56,14 +56,18 @@ class Journal:
         proposal: str,
         *,
         by: str = "bob",
-        to: str = "files",
+        to: str | None = "files",
         path: str = "a.txt",
         id: str = "r1",
         name: str = "write_file",
+        meta: dict[str, Any] | None = None,
     ) -> str:
-        params = {"name": name, "arguments": {"path": path, "text": "hi"}}
+        params: dict[str, Any] = {"name": name, "arguments": {"path": path, "text": "hi"}}
+        if meta is not None:
+            params["_meta"] = meta
         payload = payloads.request("tools/call", params, id)
-        return self.say(by, kinds.MCP_REQUEST, payload, id=id, to=(to,), correlation=(proposal,))
+        asked = () if to is None else (to,)
+        return self.say(by, kinds.MCP_REQUEST, payload, id=id, to=asked, correlation=(proposal,))
 
     def cancel(self, request: str, *, by: str = "bob") -> str:
         params = {"requestId": request, "reason": "no_longer_needed: changed my mind"}
@@ -282,6 +286,76 @@ def test_two_proposers_may_use_one_id() -> None:
     states = {item.proposer: item.state.value for item in journal.audit.named("p1")}
     assert states == {"alice": "pending", "carol": "withdrawn"}
     assert [item.proposer for item in journal.audit.named("p1", proposer="carol")] == ["carol"]
+
+
+@pytest.mark.rule("4.4.by_proposer", "4.8.audit")
+def test_the_decisions_of_two_proposals_with_one_id_are_not_swapped() -> None:
+    journal = Journal()
+    journal.propose("alice", id="p1")
+    journal.propose("mallory", id="p1")
+    meta = {payloads.PROPOSER: "mallory"}
+    journal.respond(journal.request("p1", by="bob", id="b1", meta=meta))
+    journal.withdraw("p1", by="alice", reason="policy")
+    hers, his = journal.audit.named("p1")
+    assert (hers.proposer, hers.state, hers.decision and hers.decision.by) == (
+        "alice",
+        "withdrawn",
+        "alice",
+    )
+    assert (his.proposer, his.state, his.decision and his.decision.by) == (
+        "mallory",
+        "fulfilled",
+        "bob",
+    )
+    assert (hers.fulfillments, len(his.fulfillments)) == ([], 1)
+
+
+@pytest.mark.rule("4.4.ambiguous")
+def test_in_an_old_journal_an_id_that_stands_twice_is_ambiguous() -> None:
+    journal = Journal()
+    journal.propose("alice", id="p1")
+    journal.propose("mallory", id="p1")
+    journal.respond(journal.request("p1", by="bob", id="b1"), to="bob")
+    for proposal in journal.audit.named("p1"):
+        assert proposal.state == "pending"
+        step = proposal.steps[1]
+        assert (step.what, step.by, step.ignored) == (What.REFERRED, "bob", Why.AMBIGUOUS)
+
+
+@pytest.mark.rule("4.4.one_proposal")
+def test_a_request_that_names_two_is_shown_at_both_and_decides_none() -> None:
+    journal = Journal()
+    first, second = journal.propose("alice"), journal.propose("carol")
+    payload = payloads.request("tools/call", {"name": "write_file", "arguments": {}}, "b1")
+    journal.say("bob", kinds.MCP_REQUEST, payload, id="b1", correlation=(first, second))
+    journal.respond("b1")
+    for proposal in journal.audit.proposals:
+        assert proposal.state == "pending"
+        assert proposal.steps[1].ignored is Why.AMBIGUOUS
+
+
+@pytest.mark.rule("4.4.reused_id")
+def test_a_request_for_what_was_replaced_is_shown_there() -> None:
+    journal = Journal()
+    journal.propose(id="p1")
+    other = payloads.proposal("tools/call", {"name": "write_file", "arguments": {"path": "b"}})
+    journal.say("alice", kinds.MCP_PROPOSAL, other, id="p1")
+    journal.request("p1", id="b1")
+    older, newer = journal.audit.named("p1")
+    assert (older.state, newer.state) == ("withdrawn", "pending")
+    assert [(step.what, step.ignored) for step in older.steps[-1:]] == [(What.REQUESTED, Why.LATE)]
+    assert len(newer.steps) == 1
+
+
+@pytest.mark.rule("4.4.without_to")
+def test_without_to_each_owner_that_carries_it_out_is_shown() -> None:
+    journal = Journal()
+    request = journal.request(journal.propose(), to=None)
+    journal.respond(request, by="files")
+    journal.respond(request, by="copies")
+    answers = [step for step in journal.only.steps if step.what is What.RESPONDED]
+    assert [(step.by, step.ignored) for step in answers] == [("files", None), ("copies", Why.AGAIN)]
+    assert journal.only.state == "fulfilled"
 
 
 def test_an_id_that_is_used_again_for_something_else_is_another_proposal() -> None:
