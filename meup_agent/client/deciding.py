@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from anyio.lowlevel import checkpoint
-
 from meup_agent.client.forgetting import awaited
 from meup_agent.client.requests import request
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, UsageError
@@ -164,6 +162,9 @@ class Proposal:
     async def reject(self, reason: str, *, explain: str | None = None) -> None:
         """Say no. Nobody waits for the explanation, which follows as a chat.
 
+        Returns when the gateway has taken it, where the gateway shows that. Without a connection
+        it is said later.
+
         Args:
             reason: A reason code, for example ``Reason.UNSAFE``.
             explain: Longer words for the proposer.
@@ -173,6 +174,7 @@ class Proposal:
             AlreadyInProgress: Its fulfillment is on its way.
             NotExpressible: JSON, or the gateway's dialect, has no words for it.
             NotSent: There is no connection any more, and there will be none.
+            Refused: The gateway did not let it through.
             UsageError: The explanation is larger than anybody takes. Then nothing was sent.
         """
         record = self._record
@@ -191,7 +193,7 @@ class Proposal:
         rejection = self._session.reject(self._key, str(reason))
         if explain:
             self._session.say(kinds.CHAT, body, to=to, correlation=(rejection.id,))
-        await checkpoint()
+        await self._session.taken((rejection.id,))
 
 
 def _ignore(_: Progress) -> None:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.client.current import cause_of_leaving, parent_in
 from meup_agent.client.endings import outcome_of, raise_for, tool_value
@@ -117,13 +117,19 @@ class OwnProposal:
     async def withdraw(self, reason: str = Reason.NO_LONGER_NEEDED) -> None:
         """Take it back; whoever works on it stops. On a decided proposal it does nothing.
 
+        Returns when the gateway has taken it, where the gateway shows that. Without a connection
+        it is said later.
+
         Args:
             reason: The reason code that the others see.
+
+        Raises:
+            Refused: The gateway did not let it through.
         """
-        self._session.exchanges.give_up(
+        said = self._session.exchanges.give_up(
             self._key, Cause(str(reason), self._session.me, at=self._session.now())
         )
-        await checkpoint()
+        await self._session.taken(said)
 
     def leave(self) -> None:
         """Its block is left: withdraw it if it is undecided."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from meup_agent.protocol.exchange import Wait
+from meup_agent.protocol.exchange import Priority, Send, Wait
 from meup_agent.protocol.outcomes import Unsent
 from meup_agent.session.timeouts import checked_timeout
 from meup_agent.transport.loops import Wakeup
@@ -161,9 +161,19 @@ class Exchanges:
         wait = self._waits.get(key)
         return None if wait is None else wait.ending
 
-    def give_up(self, key: Key, cause: Cause) -> None:
-        """Stop waiting: withdraw or cancel it if it is still open."""
-        self._apply(self._table.give_up(key, cause, self._now()))
+    def give_up(self, key: Key, cause: Cause) -> list[str]:
+        """Stop waiting: withdraw or cancel it if it is still open.
+
+        Returns:
+            The ids of what is said for that.
+        """
+        effects = list(self._table.give_up(key, cause, self._now()))
+        self._apply(effects)
+        return [
+            effect.draft.id
+            for effect in effects
+            if isinstance(effect, Send) and effect.priority is Priority.END
+        ]
 
     def forget(self, key: Key) -> None:
         """Nobody will ask for the ending any more."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import msgspec
 from anyio import AsyncContextManagerMixin
+from anyio.lowlevel import checkpoint
 
 from meup_agent.errors import (
     CannotConnect,
@@ -46,6 +47,7 @@ from meup_agent.session.joining import Welcomed, join_frame
 from meup_agent.session.line import Line
 from meup_agent.session.link import Link
 from meup_agent.session.outbox import Outbox
+from meup_agent.session.receipts import Receipts
 from meup_agent.session.settings import Settings
 from meup_agent.session.telling import Events
 from meup_agent.session.timer import Timer
@@ -133,6 +135,7 @@ class Session(AsyncContextManagerMixin):
         self._dropped = Dropped(self.events, self.watchers.ask_about)
         self.counters: Final = self._dropped.counters
         """What was dropped and why, by the exchange table's codes."""
+        self._receipts: Final = Receipts()
         self.exchanges: Final = Exchanges(
             self.table,
             self.outbox,
@@ -266,6 +269,8 @@ class Session(AsyncContextManagerMixin):
             self.connections += 1
             self.events.connected(self.table.me, self._where, envelope.protocol)
         self.apply(effects)
+        if self._receipts:
+            self._receipts.heard(envelope, self.table.me)
         for watcher in self.watchers.listeners:
             watcher.put(envelope)
         if not welcomed:
@@ -289,12 +294,14 @@ class Session(AsyncContextManagerMixin):
         return self.table.is_open(Key("out", self.me, envelope_id))
 
     def _lost(self) -> None:
+        self._receipts.lost()
         self.apply(self.table.connection_lost(self.now()))
 
     def _unsayable(self, envelope_id: str, words: str) -> None:
         """It has no wire form, or the gateway would rather close the connection than take it."""
         log.error("%s of ours could not be sent: %s", envelope_id, words)
         self.outbox.remove(envelope_id)
+        self._receipts.failed(envelope_id, NotSent(f"{envelope_id} was not sent: {words}"))
         self.apply(self.table.unsayable(envelope_id, words, self.now()))
 
     def _attempt_failed(self, error: TransportError) -> None:
@@ -345,6 +352,21 @@ class Session(AsyncContextManagerMixin):
     def dialect(self) -> str:
         """What the gateway speaks, by the first welcome of its latest connection."""
         return self._dialect
+
+    async def taken(self, envelope_ids: Iterable[str]) -> None:
+        """Wait until the gateway has taken what was said just now, where it shows that for certain.
+
+        Where there is no connection it is said later, and nobody waits for that. Nor is a refusal
+        the end where a gateway may have forgotten us: then it is said again (PROTOCOL 2).
+
+        Raises:
+            Refused: The gateway refused it.
+        """
+        guarantees = self.table.roster.guarantees
+        if self.table.connected and guarantees.echo and guarantees.identity_checked:
+            await self._receipts.wait(envelope_ids)
+        else:
+            await checkpoint()
 
     def reject(self, proposal: ProposalKey, reason: str) -> Envelope:
         """Say no to somebody's proposal; the reject."""

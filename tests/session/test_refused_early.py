@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
 import pytest
@@ -72,7 +73,9 @@ async def test_a_rejection_that_is_too_large_leaves_not_even_in_part(
             with pytest.raises(UsageError, match="cannot be sent"):
                 await proposal.reject(words["reason"], explain=words["explain"])
             assert await end.probe(session) == []
-            await proposal.reject("unsafe", explain="because")
-            reject = await end.hear(kinds.MCP_REJECT)
-            chat = await end.hear(kinds.CHAT)
-            assert chat.correlation == (reject.id,)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(proposal.reject, "unsafe", explain="because"))
+                reject = await end.hear(kinds.MCP_REJECT)
+                chat = await end.hear(kinds.CHAT)
+                assert chat.correlation == (reject.id,)
+                await end.echo(reject)

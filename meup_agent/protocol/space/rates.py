@@ -24,8 +24,8 @@ MESSAGE_BYTES: Final = 4_096
 """What a message counts beside its bytes where the loudest sender is looked for: a queue is bounded
 in frames, too."""
 
-HALF_FORGOTTEN: Final = 1_000_000
-"""Microseconds after which what somebody said counts half there."""
+HALF_LIFE_SECONDS: Final = 1.0
+"""After which what somebody said counts half there."""
 
 _MICROSECONDS: Final = 1_000_000
 
@@ -140,7 +140,7 @@ class Loudness:
         """Count what a participant said."""
         if self._since is None:
             self._since = at
-        halves = (at - self._since) / HALF_FORGOTTEN
+        halves = (at - self._since) / _MICROSECONDS / HALF_LIFE_SECONDS
         if halves > _MOST_HALVES:
             self._said.clear()
             self._most, self._since, halves = 0.0, at, 0.0

@@ -1,0 +1,91 @@
+"""Whether the gateway took what ends something: a withdraw or a reject that a caller waits for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from meup_agent.errors import MeupError, Refused
+from meup_agent.protocol import kinds
+from meup_agent.transport.loops import Wakeup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from meup_agent.protocol.envelope import Envelope
+
+RECEIPT_SECONDS: Final = 30.0
+"""How long a caller waits for that; a gateway reads later what comes too fast, and after a thousand
+withdrawals at once that takes its time. What was said stays said when nobody waits any more."""
+
+
+class Receipts:
+    """Envelopes of ours of which somebody waits to see what the gateway made of them."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, MeupError | None] = {}
+        self._changed = Wakeup()
+
+    def __bool__(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._waiting)
+
+    async def wait(self, envelope_ids: Iterable[str]) -> None:
+        """Wait until the gateway has accepted envelopes that were said just now.
+
+        Returns all the same when the connection is lost, after which they are said again, and when
+        the gateway says nothing for :data:`RECEIPT_SECONDS`.
+
+        Args:
+            envelope_ids: Their ids.
+
+        Raises:
+            Refused: The gateway refused one of them.
+            NotSent: One of them has no wire form that anybody takes.
+        """
+        ids = list(envelope_ids)
+        self._waiting.update(dict.fromkeys(ids))
+        try:
+            with anyio.move_on_after(RECEIPT_SECONDS):
+                for each in ids:
+                    while each in self._waiting:
+                        problem = self._waiting[each]
+                        if problem is not None:
+                            raise problem
+                        await self._changed.wait()
+        finally:
+            for each in ids:
+                self._waiting.pop(each, None)
+
+    def heard(self, envelope: Envelope, me: str) -> None:
+        """Look whether an envelope tells what became of one of them."""
+        if envelope.sender == me:
+            if envelope.id in self._waiting:
+                del self._waiting[envelope.id]
+                self._changed.wake()
+        elif envelope.kind == kinds.SYSTEM_ERROR and envelope.sender in kinds.GATEWAY_NAMES:
+            for name in envelope.correlation:
+                self.failed(name, _refused(envelope, name))
+
+    def failed(self, envelope_id: str, problem: MeupError) -> None:
+        """One of them, perhaps, was not taken and will not be."""
+        if envelope_id in self._waiting:
+            self._waiting[envelope_id] = problem
+            self._changed.wake()
+
+    def lost(self) -> None:
+        """The connection is lost: nobody is told now what became of what was said."""
+        if self._waiting:
+            self._waiting.clear()
+            self._changed.wake()
+
+
+def _refused(error: Envelope, name: str) -> Refused:
+    payload = error.payload_object
+    code, said = payload.get("error"), payload.get("message")
+    code = code if isinstance(code, str) else "error"
+    message = f"the gateway refused {name}: {code}"
+    if isinstance(said, str) and said:
+        message = f"{message} ({said})"
+    return Refused(code, message, payload)
