@@ -165,6 +165,22 @@ def read_call(payload: object) -> Call:
     )
 
 
+def called(body: JsonObject) -> tuple[str, str]:
+    """The method and the tool's (or prompt's) name of a call; empty where there is none.
+
+    A gateway needs no more of most calls, and reads them all.
+    """
+    method, params = body.get("method"), body.get("params")
+    name = cast("JsonObject", params).get("name") if isinstance(params, dict) else None
+    return method if isinstance(method, str) else "", name if isinstance(name, str) else ""
+
+
+def meta_of(body: JsonObject) -> JsonObject:
+    """What stands in the ``_meta`` of a call; an empty object where there is none."""
+    params = body.get("params")
+    return as_object(cast("JsonObject", params).get(META)) if isinstance(params, dict) else {}
+
+
 def request(method: str, params: JsonObject, rpc_id: str) -> JsonObject:
     """A JSON-RPC request."""
     return {"jsonrpc": "2.0", "id": rpc_id, "method": method, "params": params}

@@ -51,6 +51,8 @@ def check_beginning(
 
 def owner_by_name(envelope_id: str) -> str:
     """Whose an id of the form ``<participant>-<number>`` is; empty for any other id."""
+    if "-" not in envelope_id:  # as ours are
+        return ""
     name, _, number = envelope_id.rpartition("-")
     return name if number.isdecimal() and number.isascii() else ""
 
@@ -97,7 +99,7 @@ def _check_named(
             " alone in its correlation",
         )
     for proposals in named.values():
-        meant = payloads.read_call(payload).meta.get(payloads.PROPOSER)
+        meant = payloads.meta_of(payload).get(payloads.PROPOSER)
         found = [each for each in proposals if each.proposer == meant] or proposals
         if any(each.state.is_pending for each in found):
             return None
@@ -119,16 +121,16 @@ def _check_keys(proposal: Envelope, payload: dict[str, Any]) -> Refused | None:
 
     Also in a wrapper that readers here do not open, since others may.
     """
-    for body in (payload, payloads.as_object(payload.get(payloads.WRAPPER))):
-        if payloads.PROPOSER in payloads.read_call(body).meta:
-            return _refused(
-                proposal,
-                RESERVED_KEY,
-                f"{payloads.PROPOSER!r} in '_meta' says whose proposal a request fulfills, so a"
-                " proposal must not have it; leave it out",
-                key=payloads.PROPOSER,
-            )
-    return None
+    inner = payloads.as_object(payload.get(payloads.WRAPPER))
+    if not any(payloads.PROPOSER in payloads.meta_of(body) for body in (payload, inner)):
+        return None
+    return _refused(
+        proposal,
+        RESERVED_KEY,
+        f"{payloads.PROPOSER!r} in '_meta' says whose proposal a request fulfills, so a proposal"
+        " must not have it; leave it out",
+        key=payloads.PROPOSER,
+    )
 
 
 def _refused(envelope: Envelope, code: str, message: str, **details: Any) -> Refused:

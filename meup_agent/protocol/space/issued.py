@@ -23,11 +23,14 @@ class Issued(Generic[V]):
 
     Args:
         limit: Envelopes of each participant.
+
+    Attributes:
+        by_id: What is remembered, by id and issuer; only to be read.
     """
 
     def __init__(self, limit: int = MAX_ISSUED) -> None:
         self._limit = limit
-        self._by_id: dict[str, dict[str, V]] = {}
+        self.by_id: dict[str, dict[str, V]] = {}
         self._in_order: dict[str, OrderedDict[str, None]] = {}
 
     def remember(self, envelope_id: str, issuer: str, value: V) -> None:
@@ -38,25 +41,25 @@ class Issued(Generic[V]):
         if envelope_id in share:
             share.move_to_end(envelope_id)
         share[envelope_id] = None
-        issuers = self._by_id.get(envelope_id)
+        issuers = self.by_id.get(envelope_id)
         if issuers is None:
-            self._by_id[envelope_id] = {issuer: value}
+            self.by_id[envelope_id] = {issuer: value}
         else:
             issuers[issuer] = value
         if len(share) > self._limit:
             oldest, _ = share.popitem(last=False)
-            issuers = self._by_id[oldest]
+            issuers = self.by_id[oldest]
             del issuers[issuer]
             if not issuers:
-                del self._by_id[oldest]
+                del self.by_id[oldest]
 
     def of(self, envelope_id: str) -> Mapping[str, V]:
         """What is remembered under an id, by issuer; nothing if it is unknown or forgotten."""
-        return self._by_id.get(envelope_id, _NOBODY)
+        return self.by_id.get(envelope_id, _NOBODY)
 
     def __contains__(self, envelope_id: str) -> bool:
         """Whether an envelope with that id is remembered."""
-        return envelope_id in self._by_id
+        return envelope_id in self.by_id
 
     def __len__(self) -> int:
         """How many envelopes are remembered, over all participants."""

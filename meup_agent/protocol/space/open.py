@@ -7,7 +7,7 @@ has ended, too, as long as that is remembered: a request to several has several 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -57,6 +57,13 @@ class OpenExchanges:
         self._proposals = Shelf(MAX_DECIDED)
         self._begun = 0
         self._kept_bytes: dict[str, int] = {}
+        # Each has the participants under an id, as keys or in order. Looked at for each envelope.
+        self._owners: tuple[Mapping[str, Iterable[str]], ...] = (
+            self._proposals.senders_by_id,
+            self._requests.senders_by_id,
+            self._proposals.ended.by_id,
+            self._requests.ended.by_id,
+        )
 
     @property
     def participants(self) -> frozenset[str]:
@@ -82,9 +89,9 @@ class OpenExchanges:
         A claim lasts while what began under the id is open, and is remembered after its end.
         """
         other = None
-        for shelf in (self._proposals, self._requests):
-            for owners in (shelf.opened_by(envelope_id), shelf.ended.of(envelope_id)):
-                for owner in owners:
+        for owners in self._owners:
+            if envelope_id in owners:
+                for owner in owners[envelope_id]:
                     if owner == sender:
                         return None
                     other = owner
@@ -199,11 +206,12 @@ class OpenExchanges:
             self._take(shelf, sender, envelope_id)
 
     def _proposed(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
-        call = payloads.read_proposal(payload)
-        expires_at = call.expires_at
-        proposal = Open(envelope, at, called=(call.method, call.name))
-        if expires_at is not None:
-            proposal.expires_at = microseconds(expires_at)
+        body = payloads.unwrapped(payload)
+        proposal = Open(envelope, at, called=payloads.called(body))
+        if payloads.EXPIRES_AT in payloads.meta_of(body):
+            expires_at = payloads.read_call(body).expires_at
+            if expires_at is not None:
+                proposal.expires_at = microseconds(expires_at)
         self._begin(self._proposals, proposal)
 
     def _requested(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
@@ -231,18 +239,17 @@ class OpenExchanges:
         method, any request does. Where two proposers used the id, it says whose it means, or
         fulfills none. Nobody fulfills their own.
         """
-        named = [each for each in dict.fromkeys(request.correlation) if each in self._proposals]
+        named = [each for each in set(request.correlation) if each in self._proposals]
         if len(named) != 1:
             return None
-        call = payloads.read_call(payload)
-        called = (call.method, call.name)
+        called = payloads.called(payload)
         fitting = [
             item
             for item in self._proposals.under(named[0])
             if item.envelope.sender != request.sender
             and (not item.called[0] or item.called == called)
         ]
-        meant = call.meta.get(payloads.PROPOSER)
+        meant = payloads.meta_of(payload).get(payloads.PROPOSER)
         of_proposer = [item for item in fitting if item.envelope.sender == meant]
         found = of_proposer or fitting
         return found[0] if len(found) == 1 else None

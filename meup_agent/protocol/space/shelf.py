@@ -126,12 +126,13 @@ class Shelf:
 
     Attributes:
         ended: Those that were taken out lately.
+        senders_by_id: Who has something open under each id; only to be read.
     """
 
     def __init__(self, remembered: int) -> None:
         self.ended: Issued[Ended] = Issued(remembered)
         self._by_sender: dict[str, OrderedDict[str, Open]] = {}
-        self._senders: dict[str, tuple[str, ...]] = {}
+        self.senders_by_id: dict[str, tuple[str, ...]] = {}
 
     def put(self, item: Open) -> None:
         """Put something in; its sender has nothing else under its id."""
@@ -140,7 +141,7 @@ class Shelf:
         if share is None:
             share = self._by_sender[sender] = OrderedDict()
         share[envelope_id] = item
-        self._senders[envelope_id] = (*self._senders.get(envelope_id, ()), sender)
+        self.senders_by_id[envelope_id] = (*self.senders_by_id.get(envelope_id, ()), sender)
 
     def get(self, sender: str, envelope_id: str) -> Open | None:
         """What a sender has open under an id."""
@@ -155,11 +156,11 @@ class Shelf:
             return None
         if not share:
             del self._by_sender[sender]
-        senders = self._senders[envelope_id]
+        senders = self.senders_by_id[envelope_id]
         if len(senders) == 1:
-            del self._senders[envelope_id]
+            del self.senders_by_id[envelope_id]
         else:
-            self._senders[envelope_id] = tuple(each for each in senders if each != sender)
+            self.senders_by_id[envelope_id] = tuple(each for each in senders if each != sender)
         fulfilled = None if item.fulfills is None else item.fulfills.key
         ended = Ended(item.envelope.to, item.state, fulfilled, item.content)
         self.ended.remember(envelope_id, sender, ended)
@@ -167,15 +168,15 @@ class Shelf:
 
     def __contains__(self, envelope_id: str) -> bool:
         """Whether something has, or had, an id."""
-        return envelope_id in self._senders or envelope_id in self.ended
+        return envelope_id in self.senders_by_id or envelope_id in self.ended
 
     def senders(self, envelope_id: str) -> frozenset[str]:
         """Whose an id is, or was."""
-        return frozenset((*self.ended.of(envelope_id), *self._senders.get(envelope_id, ())))
+        return frozenset((*self.ended.of(envelope_id), *self.senders_by_id.get(envelope_id, ())))
 
     def opened_by(self, envelope_id: str) -> tuple[str, ...]:
         """Who has something open under an id."""
-        return self._senders.get(envelope_id, ())
+        return self.senders_by_id.get(envelope_id, ())
 
     def addressed(self, envelope_id: str, participant: str) -> bool:
         """Whether something with that id is, or was, for a participant, by name or for all."""
@@ -186,7 +187,7 @@ class Shelf:
 
     def under(self, envelope_id: str) -> tuple[Open, ...]:
         """Everything open that has an id, whoever sent it."""
-        senders = self._senders.get(envelope_id, ())
+        senders = self.senders_by_id.get(envelope_id, ())
         return tuple([self._by_sender[sender][envelope_id] for sender in senders])
 
     def fairly(self) -> Iterator[Open]:

@@ -406,12 +406,13 @@ def test_a_request_that_names_more_than_64_is_refused(here: Here, named: int) ->
 @pytest.mark.rule("3.ids.proposer_key")
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("beside", [{}, {"more": 1}])
+@pytest.mark.parametrize("whose", ["alice", None])
 def test_a_proposal_does_not_say_whose_it_is(
-    here: Here, wrapped: bool, beside: dict[str, Any]
+    here: Here, wrapped: bool, beside: dict[str, Any], whose: str | None
 ) -> None:
     call = {
         "method": "tools/call",
-        "params": {**WRITE, "_meta": {"dev.meup/proposer": "alice"}},
+        "params": {**WRITE, "_meta": {"dev.meup/proposer": whose}},
     }
     payload = {"proposal": call, **beside} if wrapped else {**call, **beside}
     error = refuse(here.say("bob", "mcp/proposal", payload), "reserved_key")
