@@ -168,6 +168,20 @@ class OpenExchanges:
         self._forget_old(self._proposals, participant, at)
         return self._proposals.count(participant)
 
+    def forget_ghosts(self, participant: str, at: int, gone_until: int | None) -> None:
+        """Forget proposals that nobody waits for any more, although nobody withdrew them.
+
+        Args:
+            participant: Whose.
+            at: The time in microseconds since 1970 (UTC).
+            gone_until: Up to when it proposed in processes that are gone; ``None``: in none.
+        """
+        for proposal in self._proposals.of(participant):
+            proposal.state = proposal.state_at(at)
+            left_behind = gone_until is not None and proposal.at <= gone_until
+            if not proposal.state.is_pending or (left_behind and not proposal.fulfilling):
+                self.end(proposal)
+
     def accepted(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
         """Follow an accepted envelope: something begins, or something ends.
 

@@ -11,6 +11,7 @@ from meup_agent.protocol.managing import GRANT_ACK
 from meup_agent.protocol.space.arrival import Arrival
 from meup_agent.protocol.space.claims import check_beginning
 from meup_agent.protocol.space.decisions import Refused, over_limit, refusal
+from meup_agent.protocol.space.departures import Departures
 from meup_agent.protocol.space.managing import KICKED, REMOVED, Management
 from meup_agent.protocol.space.open import OpenExchanges
 from meup_agent.protocol.space.rates import Allowance
@@ -29,6 +30,12 @@ _ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 _BEGINNINGS = frozenset({kinds.MCP_PROPOSAL, kinds.MCP_REQUEST})
 
 
+LOOK_SECONDS: Final = 1.0
+"""How often it is looked, for a participant that has no room, for proposals nobody waits for."""
+
+_LOOK_MICROSECONDS: Final = round(LOOK_SECONDS * 1_000_000)
+
+
 class Rules:
     """What is refused, and why; nothing is changed by asking.
 
@@ -37,6 +44,7 @@ class Rules:
         management: Who was removed, and who was granted what.
         exchanges: What is open.
         allowance: How much each of them may say.
+        departures: Which processes of participants are gone.
         now: Tells the time in microseconds since 1970 (UTC).
     """
 
@@ -46,8 +54,11 @@ class Rules:
         management: Management,
         exchanges: OpenExchanges,
         allowance: Allowance,
+        departures: Departures,
         now: Callable[[], int],
     ) -> None:
+        self._departures = departures
+        self._looked: dict[str, int] = {}
         self._held = held
         self._management = management
         self._open = exchanges
@@ -147,7 +158,7 @@ class Rules:
     def _refused_proposal(self, participant: str, proposal: Envelope) -> Refused | None:
         """Nobody keeps more proposals open than the others can be asked to look at."""
         most = self._allowance.max_open_proposals
-        if self._open.open_proposals(participant, self._now()) < most:
+        if self._has_room(participant, most):
             return None
         if self._open.is_open(participant, proposal.id):
             return None  # sent again, or in place of the other
@@ -158,6 +169,16 @@ class Rules:
             f"you have {most} open proposals, as many as are taken; withdraw some",
             about=proposal.id,
         )
+
+    def _has_room(self, participant: str, most: int) -> bool:
+        """Whether a participant may propose more; looks for ghosts before it says no."""
+        at = self._now()
+        if self._open.open_proposals(participant, at) < most:
+            return True
+        if not 0 <= at - self._looked.get(participant, -_LOOK_MICROSECONDS) < _LOOK_MICROSECONDS:
+            self._looked[participant] = at
+            self._open.forget_ghosts(participant, at, self._departures.gone_until(participant, at))
+        return self._open.open_proposals(participant, at) < most
 
 
 def _method(payload: dict[str, Any]) -> str:

@@ -34,6 +34,7 @@ from meup_agent.protocol.space.decisions import (
     refusal,
     said,
 )
+from meup_agent.protocol.space.departures import Departures
 from meup_agent.protocol.space.managing import MANAGING, Management
 from meup_agent.protocol.space.open import FOLLOWED, OpenExchanges
 from meup_agent.protocol.space.rates import Allowance
@@ -83,7 +84,10 @@ class Space:
         self._management = Management(
             self._held, self._present, new_token=new_token, address=address
         )
-        self._rules = Rules(self._held, self._management, self.open, self._allowance, now)
+        self._departures = Departures()
+        self._rules = Rules(
+            self._held, self._management, self.open, self._allowance, self._departures, now
+        )
         self._announce_withdrawals = announce_withdrawals
         # Only where somebody may say by a JSON-RPC id what a response answers.
         self._rpc_ids: RpcIds | None = None
@@ -120,6 +124,9 @@ class Space:
 
     def restore(self, facts: Mapping[str, dict[str, Any]]) -> list[str]:
         """Know again what held before a restart; the ids of grants that hold no more."""
+        for proposer in self.open.participants:
+            # Nobody is here yet, and who comes back resumes.
+            self._departures.left(proposer, self._now())
         return self._management.restore(facts)
 
     def speaks(self, dialect: str) -> None:
@@ -144,6 +151,8 @@ class Space:
             participant: Who joins; must be a participant of the space.
             arriving: What it missed, if it asked for that; ``None``: it did not.
         """
+        is_new = arriving is not None and not arriving.resumed
+        self._departures.joined(participant, self._now(), new=is_new)
         self._present[participant] = None
         you = described(participant, self._held[participant])
         return Joined(
@@ -188,6 +197,7 @@ class Space:
     def leave(self, participant: str) -> Envelope:
         """Take a participant out; the draft of what everybody else is told."""
         del self._present[participant]
+        self._departures.left(participant, self._now())
         return said(kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}})
 
     def receive(self, participant: str, frame: bytes, dialect: str) -> Decision:

@@ -1,0 +1,147 @@
+"""Proposals that nobody waits for any more keep no room (PROTOCOL 3)."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from meup_agent.protocol.dialects import encode
+from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.space.arriving import Arriving
+from meup_agent.protocol.space.decisions import Accepted
+from meup_agent.protocol.space.departures import GONE_SECONDS
+from meup_agent.protocol.space.open import OPEN_SECONDS
+from meup_agent.protocol.space.rates import Allowance
+from meup_agent.protocol.space.rules import LOOK_SECONDS
+from meup_agent.protocol.space.space import Space
+from meup_agent.protocol.space.standing import member_capabilities
+
+NEW = Arriving(0)
+BACK = Arriving(0, resumed=True)
+EVERYTHING = member_capabilities([{"kind": "*"}])
+SECOND = 1_000_000
+
+
+class Scene:
+    """A space in which alice may keep two proposals open, and a clock."""
+
+    def __init__(self) -> None:
+        self.at = 1_700_000_000 * SECOND
+        self.space = Space(
+            {"alice": EVERYTHING, "bob": EVERYTHING},
+            allowance=Allowance(max_open_proposals=2),
+            now=lambda: self.at,
+        )
+        self._number = 0
+
+    def later(self, seconds: float) -> None:
+        self.at += round(seconds * SECOND)
+
+    def say(self, kind: str, sender: str, payload: dict[str, Any], **header: Any) -> bool:
+        self._number += 1
+        envelope_id = f"x{self._number:x}y"
+        envelope = draft(kind, payload, id=envelope_id, sender=sender, **header)
+        decision = self.space.receive(sender, encode(envelope, "meup/v0.1"), "meup/v0.1")
+        return isinstance(decision, Accepted)
+
+    def propose(self, ttl: float | None = None) -> bool:
+        """Whether alice may propose now."""
+        params: dict[str, Any] = {"name": "write"}
+        if ttl is not None:
+            ends = datetime.fromtimestamp(self.at / SECOND, UTC) + timedelta(seconds=ttl)
+            params["_meta"] = {"dev.meup/expires_at": ends.isoformat()}
+        return self.say("mcp/proposal", "alice", {"method": "tools/call", "params": params})
+
+    def fill(self, ttl: float | None = None) -> None:
+        assert [self.propose(ttl) for _ in range(3)] == [True, True, False]
+        self.later(LOOK_SECONDS)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+@pytest.mark.rule("3.open.ghosts")
+def test_what_has_certainly_expired_makes_room(scene: Scene) -> None:
+    scene.fill(ttl=10)
+    scene.later(60)
+    assert not scene.propose()
+    scene.later(11)
+    assert [scene.propose() for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.rule("3.open.ghosts")
+def test_what_a_process_left_behind_makes_room_when_another_has_begun(scene: Scene) -> None:
+    scene.space.join("alice", NEW)
+    scene.fill()
+    scene.space.leave("alice")
+    scene.later(1)
+    scene.space.join("alice", NEW)
+    assert not scene.propose()
+    scene.later(GONE_SECONDS)
+    assert [scene.propose() for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.rule("3.open.ghosts")
+def test_what_was_left_for_long_makes_room_whoever_comes_back(scene: Scene) -> None:
+    scene.space.join("alice")
+    scene.fill()
+    scene.space.leave("alice")
+    scene.later(GONE_SECONDS)
+    scene.space.join("alice")
+    assert scene.propose()
+
+
+@pytest.mark.rule("3.open.ghosts")
+@pytest.mark.parametrize("arriving", [BACK, None])
+def test_who_comes_back_soon_has_them_open_still(scene: Scene, arriving: Arriving | None) -> None:
+    scene.space.join("alice", NEW)
+    scene.later(GONE_SECONDS)
+    scene.fill()
+    scene.space.leave("alice")
+    scene.later(GONE_SECONDS - 1)
+    scene.space.join("alice", arriving)
+    scene.later(10 * GONE_SECONDS)
+    assert not scene.propose()
+    scene.later(OPEN_SECONDS)
+    assert scene.propose()
+
+
+@pytest.mark.rule("3.open.ghosts")
+def test_joining_anew_again_and_again_makes_no_room(scene: Scene) -> None:
+    scene.space.join("alice", NEW)
+    scene.fill()
+    for _ in range(10):
+        scene.later(GONE_SECONDS / 2)
+        scene.space.join("alice", NEW)
+        assert not scene.propose()
+
+
+def test_what_somebody_carries_out_is_no_ghost(scene: Scene) -> None:
+    scene.space.join("alice", NEW)
+    scene.fill()
+    call = {"method": "tools/call", "params": {"name": "write"}, "id": 1}
+    assert scene.say("mcp/request", "bob", call, to=("alice",), correlation=("x1y",))
+    scene.later(1)
+    scene.space.join("alice", NEW)
+    scene.later(GONE_SECONDS)
+    assert [scene.propose() for _ in range(3)] == [True, False, False]
+
+
+def test_after_a_restart_who_does_not_come_back_has_left(scene: Scene) -> None:
+    scene.fill()
+    scene.space.restore({})
+    assert not scene.propose()
+    scene.later(GONE_SECONDS)
+    assert scene.propose()
+
+
+def test_the_proposer_can_still_withdraw_what_makes_room(scene: Scene) -> None:
+    scene.space.join("alice", NEW)
+    scene.fill()
+    scene.space.join("alice", NEW)
+    scene.later(GONE_SECONDS)
+    assert scene.propose()
+    assert scene.say("mcp/withdraw", "alice", {"reason": "other"}, correlation=("x1y",))
+    assert not scene.say("mcp/withdraw", "bob", {"reason": "other"}, correlation=("x1y",))
