@@ -348,6 +348,18 @@ def test_a_request_for_what_was_replaced_is_shown_there() -> None:
 
 
 @pytest.mark.rule("4.4.without_to")
+def test_without_to_the_target_carries_it_out_and_nothing_is_edited() -> None:
+    journal = Journal()
+    meta = {payloads.TARGET: "files"}
+    call = {"name": "write_file", "arguments": {"path": "a.txt", "text": "hi"}, "_meta": meta}
+    journal.say("alice", kinds.MCP_PROPOSAL, payloads.proposal("tools/call", call), id="p1")
+    journal.respond(journal.request("p1", to=None), by="mallory")
+    assert journal.only.state == "in_progress"
+    journal.respond("r1", by="files")
+    assert (journal.only.state, journal.only.changes) == ("fulfilled", ())
+
+
+@pytest.mark.rule("4.4.without_to")
 def test_without_to_each_owner_that_carries_it_out_is_shown() -> None:
     journal = Journal()
     request = journal.request(journal.propose(), to=None)

@@ -60,7 +60,7 @@ class Requests:
     def _note(
         self, proposal: ProposalAudit, fulfillment: Fulfillment, call: Call, step: Step
     ) -> None:
-        to = fulfillment.envelope.to
+        to = fulfillment.executors
         item = FulfillmentAudit(
             request=fulfillment,
             step=step,

@@ -277,8 +277,9 @@ class Arrivals:
 
     def _copied(self, record: ProposalRecord, envelope: Envelope, now: float) -> None:
         """Another proposer's proposal has this id: nobody may take one for the other."""
-        first = self._situation.ledger.under(record.key.id, now)[0]
-        conflict = Conflict(record.key.id, copied_by=envelope.sender, proposer=first.key.proposer)
+        named = self._situation.ledger.under(record.key.id, now)
+        first = next((each.key.proposer for each in named if not each.copied), "")
+        conflict = Conflict(record.key.id, copied_by=envelope.sender, proposer=first)
         self._incoming.notice(Role.CONFLICT, envelope, now, conflict, droppable=True)
 
     def _withdraw(self, envelope: Envelope, now: float) -> None:

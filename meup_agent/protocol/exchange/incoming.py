@@ -148,6 +148,8 @@ class Incoming:
                 self._situation.ledger.put_early(name, handling.fulfillment, now)
         if handling.fulfillment is not None:
             handling.fulfillment.taken_up = handling.fulfillment.running = True
+        if handling.fulfills is not None:
+            handling.fulfills.holders += 1
 
     def fulfilled_early(self, record: ProposalRecord, now: float) -> None:
         """A proposal has come; requests that carry it out may have come before it."""
@@ -160,6 +162,7 @@ class Incoming:
             for handling in self._requests.open():
                 if handling.fulfillment is item:
                     handling.fulfills = record
+                    record.holders += 1
 
     def _bind(self, handling: Handling, now: float) -> None:
         """See which proposal a request carries out whose proposals were not known as it came."""
@@ -168,8 +171,10 @@ class Incoming:
             return
         means = resolve(handling.work.envelope, self._situation.ledger, now)
         handling.fulfills, handling.doubt = means.record, means.doubt
-        if means.record is not None and means.record.key.proposer != item.by:
-            self._situation.ledger.requested(means.record, item, now)
+        if means.record is not None:
+            means.record.holders += 1
+            if means.record.key.proposer != item.by:
+                self._situation.ledger.requested(means.record, item, now)
 
     def _is_repeated(self, envelope: Envelope, now: float) -> bool:
         """Whether it is a request that came before: its answer is repeated, the work is not.
@@ -566,6 +571,8 @@ class Incoming:
             self._requests.settle(handling, now)
         if handling.fulfillment is not None:
             handling.fulfillment.running = False
+            if handling.fulfills is not None:
+                handling.fulfills.holders -= 1
         if handling.record is not None:
             handling.record.holders -= 1
             if self._proposals.get(handling.record.key) is handling:

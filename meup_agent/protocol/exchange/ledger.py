@@ -15,7 +15,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.memory import FairMemory, Shares, size_of
 from meup_agent.protocol.lifecycle import PROPOSAL, ProposalEvent, ProposalState
 from meup_agent.protocol.outcomes import Rejected
-from meup_agent.protocol.payloads import Call, read_call, read_proposal
+from meup_agent.protocol.payloads import Call, changes, read_call, read_proposal
 
 MAX_PROPOSALS = 4096
 """Proposals that are remembered: history for a person, and enough for everything in flight. The
@@ -231,9 +231,8 @@ class Ledger:
         """
         key = ProposalKey(envelope.sender, envelope.id)
         older = self._records.get(key, now)
-        others = self._by_id.get(key.id, ())
         # Its first proposer keeps an id, also where it uses it again after somebody copied it.
-        copied = bool(others) if older is None else older.copied
+        copied = bool(self.under(key.id, now)) if older is None else older.copied
         record = ProposalRecord(
             key,
             envelope.replace(),
@@ -241,9 +240,11 @@ class Ledger:
             holders=holders,
             copied=copied,
             seen_at=now,
-            earlier=() if older is None else (older, *older.earlier)[:MAX_EARLIER],
         )
         if older is not None:
+            # Of the same call made again nobody has to say which time is meant.
+            before = [each for each in (older, *older.earlier) if not _is_same(each, record)]
+            record.earlier = tuple(before[:MAX_EARLIER])
             older.earlier = ()
             self._leave_indexes(key, older)
         _enter(self._by_id, key.id, key)
@@ -326,10 +327,11 @@ class Ledger:
 
     def request_cancelled(self, sender: str, request_id: str, now: float) -> ProposalRecord | None:
         """A request was cancelled by its sender; the proposal that it was to carry out, if any."""
-        for record, item in self.fulfilling(request_id, now):
-            if item.by == sender:
-                self.not_carried_out(record, item)
-                return record
+        theirs = [each for each in self.fulfilling(request_id, now) if each[1].by == sender]
+        # Some use a JSON-RPC id again: what is out is meant, before what has ended.
+        for record, item in sorted(theirs, key=lambda each: not each[1].live):
+            self.not_carried_out(record, item)
+            return record
         return None
 
     def not_carried_out(self, record: ProposalRecord, fulfillment: Fulfillment) -> None:
@@ -352,6 +354,12 @@ class Ledger:
             return False
         record.step(ProposalEvent.RESPONSE, fulfillment.by)
         return True
+
+
+def _is_same(older: ProposalRecord, newer: ProposalRecord) -> bool:
+    """Whether two proposals are of the same call, for the same executor."""
+    call = newer.call
+    return not changes(older.call, call, call.target) and older.call.target == call.target
 
 
 def _enter(index: dict[str, tuple[ProposalKey, ...]], name: str, key: ProposalKey) -> None:

@@ -161,6 +161,23 @@ def test_the_same_call_under_the_same_id_again_is_the_later_one(me: Peer) -> Non
 
 
 @pytest.mark.rule("4.4.reused_id")
+def test_the_same_call_again_may_be_edited(me: Peer) -> None:
+    """Clients that count their ids propose the same again when they start anew."""
+    me.proposal("alice", "p1", ts="2026-01-01T00:00:00.000Z")
+    me.proposal("alice", "p1", ts="2026-01-01T00:01:00.000Z")
+    edited = meta_of("alice", OTHER, edited=True)
+    assert len(started(me.request("bob", "b1", fulfills="p1", params=OTHER, meta=edited))) == 1
+
+
+@pytest.mark.rule("5.memory.bounded")
+def test_a_copy_of_what_is_forgotten_is_none(me: Peer) -> None:
+    me.proposal("alice", "p1", to=("nobody",))
+    me.withdraw("alice", "p1")
+    me.passes(3601)
+    assert len(started(me.proposal("mallory", "p1"))) == 1
+
+
+@pytest.mark.rule("4.4.reused_id")
 def test_a_first_proposer_keeps_its_id_when_it_uses_it_again(me: Peer) -> None:
     me.proposal("alice", "p1")
     me.proposal("mallory", "p1")
