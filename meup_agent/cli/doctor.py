@@ -21,7 +21,7 @@ from meup_agent.cli.connection import Participant, Space, Token, TokenFile, Url
 from meup_agent.cli.diagnosis import Given, diagnose
 from meup_agent.cli.findings import NOT_TRIED, Check, Report
 from meup_agent.cli.logs import log_nothing
-from meup_agent.cli.options import NoColour, Timeout, seconds
+from meup_agent.cli.options import NoColour, seconds
 from meup_agent.cli.output import Output, OutputClosed
 from meup_agent.cli.signals import STOPPING, exit_code, tell_signals
 from meup_agent.errors import ConfigurationError
@@ -78,7 +78,14 @@ def doctor(
     token: Token = None,
     token_file: TokenFile = None,
     participant: Participant = None,
-    timeout: Timeout = STEP_SECONDS,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="How long each step may take, in seconds; inf: as long as it takes.",
+        ),
+    ] = STEP_SECONDS,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document with everything that was found.")
     ] = False,
@@ -87,8 +94,8 @@ def doctor(
     """Check the way to a space, step by step, and say what is wrong and what to do.
 
     From the address over name, port, TLS, handshake and token to what one may do there, and what
-    approvals are worth at that gateway. `--timeout` is for each step. It only looks on, and a
-    program that is connected with the same token is not disturbed. A gateway that knows no
+    approvals are worth at that gateway. It only looks on, and a program that is connected with the
+    same token is not disturbed. A gateway that knows no
     observers it joins for a moment, and takes that program's connection over: there, give it a
     token of its own. The exit code is 0 if all is good, 3 if there is no connection, else 1.
 

@@ -15,7 +15,7 @@ from meup_agent.cli.beside.visit import HttpVisit
 from meup_agent.cli.connection import Space, Token, TokenFile
 from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure, code_for
-from meup_agent.cli.options import Args, ArgsFile, Json, NoColour, Timeout, seconds
+from meup_agent.cli.options import Args, ArgsFile, Json, NoColour, seconds
 from meup_agent.cli.reading import arguments_for, read_given
 from meup_agent.cli.results import as_json_line, as_text
 from meup_agent.client.endings import tool_value
@@ -72,7 +72,15 @@ def fulfill(
     space: Space = None,
     token: Token = None,
     token_file: TokenFile = None,
-    timeout: Timeout = TIMEOUT,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="How long to wait for the result, in seconds; then the request is cancelled. inf:"
+            " as long as it takes.",
+        ),
+    ] = TIMEOUT,
     as_json: Json = False,
     no_colour: NoColour = False,
 ) -> None:

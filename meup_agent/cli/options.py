@@ -24,7 +24,7 @@ Timeout = Annotated[
     typer.Option(
         "--timeout",
         metavar="SECONDS",
-        help="How long to wait, in seconds; inf: as long as it takes.",
+        help="How long to wait for the gateway, in seconds; inf: as long as it takes.",
     ),
 ]
 Owner = Annotated[

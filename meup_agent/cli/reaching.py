@@ -21,18 +21,9 @@ from anyio.abc import ByteStream, SocketAttribute
 from anyio.lowlevel import current_token
 from anyio.streams.tls import TLSAttribute, TLSStream
 
-_PORTS: Final = {"ws": 80, "wss": 443}
+from meup_agent.transport.advice import untrusted, without_tls
 
-_ADVICE: Final = {
-    9: "set this machine's clock, or use a certificate that has begun",
-    10: "renew the gateway's certificate",
-    18: "add it to what this machine trusts: SSL_CERT_FILE=its-certificate.pem",
-    19: "add its root to what this machine trusts: SSL_CERT_FILE=root.pem",
-    20: "add its root to what this machine trusts: SSL_CERT_FILE=root.pem",
-    62: "dial by a name that stands in the certificate, or get one for this name",
-    64: "dial by a name that stands in the certificate, or get one for this address",
-}
-"""What to do, by OpenSSL's numbers of what is wrong with a certificate (X509_V_ERR_…)."""
+_PORTS: Final = {"ws": 80, "wss": 443}
 
 
 class Unreachable(Exception):
@@ -157,22 +148,19 @@ async def try_tls(place: Place, timeout: float) -> str:
                     stream, hostname=place.host, standard_compatible=False
                 )
             except ssl.SSLCertVerificationError as error:
-                raise Unreachable(
-                    f"the certificate is not to be trusted: {error.verify_message}",
-                    _ADVICE.get(error.verify_code, "use a certificate that this machine trusts"),
-                ) from None
+                raise Unreachable(*untrusted(error)) from None
             except (ssl.SSLError, OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
                 why = error.reason if isinstance(error, ssl.SSLError) else ""
                 raise Unreachable(
                     f"{place} speaks no TLS{f': {why}'.lower() if why else ''}",
-                    "write ws:// if the gateway has no TLS, or check the port",
+                    without_tls("wss"),
                 ) from None
             certificate = wrapped.extra(TLSAttribute.peer_certificate) or {}
             until = str(certificate.get("notAfter", "nobody knows when"))
             return f"{wrapped.extra(TLSAttribute.tls_version)}, certificate good until {until}"
     raise Unreachable(
         f"{place} did not answer in TLS within {timeout:g} s",
-        "write ws:// if the gateway has no TLS, or check the port",
+        without_tls("wss"),
     )
 
 

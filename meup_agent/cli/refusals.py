@@ -6,6 +6,7 @@ from typing import Final
 
 from meup_agent.cli.escape import visible
 from meup_agent.errors import TransportError
+from meup_agent.transport.advice import with_tls
 
 FIRST_CLOSE_CODE: Final = 1000
 """Below it are HTTP's statuses."""
@@ -74,5 +75,5 @@ def no_handshake(error: TransportError, timeout: float) -> tuple[str, str]:
             why = visible(str(root or error), 120)
             return (
                 f"what listens there answers no WebSocket handshake: {why}",
-                "check host, port and path; if it speaks TLS, write wss://",
+                with_tls("ws"),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
@@ -95,7 +96,7 @@ def reject(
     # Who names another gateway does not mean the HTTP address in the environment.
     if act_as is not None or http is not None or (url is None and http_url(http) is not None):
         beside = http_address(http, space, token, token_file, act_as or participant)
-        said = Rejecting(proposal, reason, explain, proposer, as_json)
+        said = Rejecting(proposal, reason, explain, proposer, limit, as_json)
         HttpVisit(beside, colour=not no_colour).run(partial(_reject_beside, said))
         return
     where = address(url, space, token, token_file, participant)
@@ -134,10 +135,18 @@ class Rejecting(NamedTuple):
     reason: str
     explain: str | None
     proposer: str | None
+    seconds: float | None
     as_json: bool
 
 
 async def _reject_beside(wanted: Rejecting, visit: HttpVisit) -> None:
+    with anyio.move_on_after(wanted.seconds) as waiting:
+        await _say_beside(wanted, visit)
+    if waiting.cancelled_caught:
+        raise unconfirmed("the rejection", wanted.seconds or math.inf)
+
+
+async def _say_beside(wanted: Rejecting, visit: HttpVisit) -> None:
     space = visit.space
     record = await pending_proposal(space, wanted.proposal, proposer=wanted.proposer)
     whole, to = str(record["id"]), (str(record["proposer"]),)

@@ -17,7 +17,7 @@ from meup_agent.cli.beside.visit import HttpVisit
 from meup_agent.cli.connection import Participant, Space, Token, TokenFile, Url, address
 from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.options import Json, NoColour, Timeout, seconds
+from meup_agent.cli.options import Json, NoColour, seconds
 from meup_agent.cli.results import as_json_line
 from meup_agent.cli.schema import Argument, read_inputs
 from meup_agent.cli.visit import Visit
@@ -66,7 +66,14 @@ def tools(
     participant: Participant = None,
     act_as: As = None,
     http: Http = None,
-    timeout: Timeout = 5.0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="How long to wait for each answer, in seconds; inf: as long as it takes.",
+        ),
+    ] = 5.0,
     as_json: Json = False,
     no_colour: NoColour = False,
 ) -> None:

@@ -52,6 +52,7 @@ from meup_agent.session.settings import Settings
 from meup_agent.session.telling import Events
 from meup_agent.session.timer import Timer
 from meup_agent.session.watcher import Watchers
+from meup_agent.transport.advice import advice_for
 from meup_agent.transport.base import (
     DIALECT_HEADER,
     LAST_SEEN_HEADER,
@@ -224,6 +225,10 @@ class Session(AsyncContextManagerMixin):
         if self.connections:
             return
         because = f": {self._failure}" if self._failure else ""
+        scheme = self._where.partition(":")[0]
+        if not because and (advice := advice_for(TimeoutError(), scheme)) is not None:
+            # A port without TLS waits for the rest of what it takes for a request.
+            because = f"; {advice.todo}"
         raise CannotConnect(
             f"no welcome came from {self._where} in {self._settings.first_welcome:g} s{because}"
         ) from self._failure

@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, parse_qs, quote, urlsplit, urlunsplit
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from meup_agent.errors import CannotConnect, ConfigurationError, HandshakeRefused
+from meup_agent.transport.advice import CHECK_PLACE, Advice, advice_for
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
@@ -149,10 +150,9 @@ def cannot_connect(url: str, error: BaseException, timeout: float) -> CannotConn
         error: What the library raised.
         timeout: Seconds that the attempt was given.
     """
-    return CannotConnect(
-        f"cannot connect to {urlsplit(url).netloc}: {_why(error, timeout)};"
-        " check the address and that a gateway listens there"
-    )
+    parts = urlsplit(url)
+    found = advice_for(error, parts.scheme) or Advice(_why(error, timeout), CHECK_PLACE)
+    return CannotConnect(f"cannot connect to {parts.netloc}: {found}")
 
 
 def _why(error: BaseException, timeout: float) -> str:

@@ -404,13 +404,27 @@ def test_https_trusts_what_the_machine_trusts() -> None:
         }
         stranger = meup("audit", variables=where)
         assert stranger.returncode == exit_codes.NO_CONNECTION
-        assert "CERTIFICATE_VERIFY_FAILED" in stranger.stderr
+        trust = (
+            "the certificate is not to be trusted: self-signed certificate; add it to what this"
+            " machine trusts: SSL_CERT_FILE=its-certificate.pem\n"
+        )
+        assert stranger.stderr.endswith(trust)
+        url = {"MEUP_URL": gateway.url, "MEUP_SPACE": "demo"}
+        joining = meup("who", variables={**where, **url})
+        assert (joining.returncode, joining.stdout) == (exit_codes.NO_CONNECTION, "")
+        assert joining.stderr.endswith(trust)
+        url["MEUP_URL"] = gateway.url.replace("wss", "ws")
+        joining = meup("who", variables={**where, **url})
+        assert joining.returncode == exit_codes.NO_CONNECTION
+        assert joining.stderr.endswith(
+            "check host, port and path; if it speaks TLS, write wss://\n"
+        )
         known = meup("audit", variables={**where, "SSL_CERT_FILE": str(CERTIFICATE)})
         assert (known.returncode, known.stderr) == (exit_codes.OK, "meup: 0 proposals\n")
         plain = {**where, "MEUP_HTTP": gateway.http_url.replace("https", "http")}
         lost = meup("audit", variables=plain)
         assert lost.returncode == exit_codes.NO_CONNECTION
-        assert lost.stderr.endswith("; check --http or MEUP_HTTP, and its http or https\n")
+        assert lost.stderr.endswith("if it speaks TLS, write https://\n")
 
 
 # --- tools ---

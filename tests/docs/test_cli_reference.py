@@ -38,8 +38,10 @@ def row(parameter: Any) -> str:
     default: object = parameter.default
     values = parameter.metavar or ""
     if isinstance(default, Enum):
-        values = r"\|".join(str(choice.value) for choice in type(default))
+        values = values or r"\|".join(str(choice.value) for choice in type(default))
         default = default.value
+    elif isinstance(default, float):
+        default = f"{default:g}"
     names = [] if parameter.param_type_name == "argument" else [", ".join(parameter.opts)]
     name = " ".join([*names, values]).strip()
     said = f" Default: `{default}`." if isinstance(default, str) else ""

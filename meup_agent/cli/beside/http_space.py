@@ -22,6 +22,7 @@ from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.payloads import as_object, objects_in
+from meup_agent.transport.advice import Advice, advice_for, with_tls, without_tls
 from meup_agent.transport.base import LAST_SEEN_HEADER
 
 if TYPE_CHECKING:
@@ -233,16 +234,19 @@ async def _ask(
             await anyio.sleep(min(left, _retry_after(response)))
             response = await client.request(method, path, **more)
     except httpx.ConnectError as error:
+        found = advice_for(error, client.base_url.scheme)
+        found = found or Advice(str(error), "check --http or MEUP_HTTP")
         raise Failure(
-            f"no gateway answers at {client.base_url}: {error}; check --http or MEUP_HTTP",
-            exit_codes.NO_CONNECTION,
+            f"no gateway answers at {client.base_url}: {found}", exit_codes.NO_CONNECTION
         ) from error
     except httpx.TransportError as error:
         why = str(error) or type(error).__name__
         code = exit_codes.UNKNOWN if method == "POST" else exit_codes.NO_CONNECTION
         also = ", so it may have been said" if method == "POST" else ""
         # Later on, the address has shown that it is right.
-        advice = "; check --http or MEUP_HTTP, and its http or https" if path == "/me" else ""
+        scheme = client.base_url.scheme
+        todo = with_tls(scheme) if scheme == "http" else without_tls(scheme)
+        advice = f"; check --http or MEUP_HTTP: {todo}" if path == "/me" else ""
         raise Failure(f"the gateway did not answer ({why}){also}{advice}", code) from error
     if response.status_code != 200:
         _refuse(response)
