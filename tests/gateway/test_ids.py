@@ -160,3 +160,15 @@ def test_a_proposal_that_says_whose_it_is_is_refused(api: Api) -> None:
     refused = api.post(said)
     assert (refused.status_code, refused.json()["error"]) == (400, "reserved_key")
     assert refused.json()["key"] == "dev.meup/proposer"
+
+
+@pytest.mark.rule("3.ids.not_pending", "6.resume.once")
+def test_a_fulfilling_request_whose_answer_was_lost_is_known_again(api: Api) -> None:
+    assert api.post(proposal("p")).status_code == 200
+    first = api.post(request("r", "p"), "carol")
+    answer = {"jsonrpc": "2.0", "id": "r", "result": {}}
+    said = {"kind": "mcp.response", "correlationId": "r", "payload": answer}
+    assert api.post(said, "tools").status_code == 200
+    again = api.post(request("r", "p"), "carol")
+    assert (again.status_code, again.json()["seq"]) == (200, first.json()["seq"])
+    assert api.post(request("s", "p"), "carol").status_code == 409

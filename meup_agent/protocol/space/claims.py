@@ -103,8 +103,6 @@ def _check_named(
         found = [each for each in proposals if each.proposer == meant] or proposals
         if any(each.state.is_pending for each in found):
             return None
-        if any(exchanges.has_fulfilled(request, each.proposer, each.id) for each in found):
-            return None  # it is said again, and its executor answers it again
         decided = found[0]
         return _refused(
             request,

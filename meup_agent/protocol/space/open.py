@@ -17,7 +17,6 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.moments import microseconds
 from meup_agent.protocol.space.issued import MAX_ISSUED
-from meup_agent.protocol.space.recent import content_of
 from meup_agent.protocol.space.shelf import MAX_DECIDED, Open, Shelf
 
 MAX_OPEN_REQUESTS: Final = 1_000
@@ -123,23 +122,6 @@ class OpenExchanges:
                 found[each] = here
         return found
 
-    def has_fulfilled(self, request: Envelope, proposer: str, proposal: str) -> bool:
-        """Whether the same request was accepted before, for the same proposal: it is said again."""
-        known = self._requests.get(request.sender, request.id)
-        ended = self._requests.ended.of(request.id).get(request.sender)
-        if known is not None:
-            key = None if known.fulfills is None else known.fulfills.key
-            content = known.content
-        elif ended is not None:
-            key, content = ended.fulfills, ended.content
-        else:
-            return False
-        return (
-            key is not None
-            and (key.proposer, key.id) == (proposer, proposal)
-            and content == content_of(request)
-        )
-
     def was_asked(self, participant: str, requests: tuple[str, ...]) -> bool:
         """Whether a participant was asked by one of some ids, and nobody but others by another."""
         asked = False
@@ -236,12 +218,10 @@ class OpenExchanges:
             self._cancelled(by, params.get("requestId"))
         elif not is_notification(payload):
             fulfills = self._fulfilled_by(envelope, payload) if envelope.correlation else None
-            content = 0
             if fulfills is not None:
                 fulfills.step(ProposalEvent.REQUEST)
-                content = content_of(envelope)
             rpc_name = payloads.rpc_name(payload.get("id"))
-            request = Open(envelope, at, rpc_name=rpc_name, fulfills=fulfills, content=content)
+            request = Open(envelope, at, rpc_name=rpc_name, fulfills=fulfills)
             self._begin(self._requests, request)
             if fulfills is not None:
                 fulfills.fulfilling[request.number] = request

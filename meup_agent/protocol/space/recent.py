@@ -44,7 +44,7 @@ class Recent:
         share = self._by_sender.get(envelope.sender)
         if share is None:
             share = self._by_sender[envelope.sender] = OrderedDict()
-        share[envelope.id] = _Accepted(content_of(envelope), seq, at)
+        share[envelope.id] = _Accepted(_content(envelope), seq, at)
         share.move_to_end(envelope.id)
         if len(share) > self._limit:
             share.popitem(last=False)
@@ -60,7 +60,7 @@ class Recent:
         """
         share = self._by_sender.get(envelope.sender)
         known = None if share is None else share.get(envelope.id)
-        if known is None or at - known.at > self._age or known.content != content_of(envelope):
+        if known is None or at - known.at > self._age or known.content != _content(envelope):
             return None
         return known.seq
 
@@ -77,8 +77,7 @@ class Recent:
             self._by_sender[sender] = share
 
 
-def content_of(envelope: Envelope) -> int:
-    """Tells what an envelope says from what another under its id says."""
+def _content(envelope: Envelope) -> int:
     # Python's hash is keyed anew in each process, so nobody can make two contents look alike.
     return hash(
         (envelope.kind, envelope.to, envelope.correlation, envelope.context, envelope.raw_payload)

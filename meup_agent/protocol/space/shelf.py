@@ -45,7 +45,6 @@ class Open(msgspec.Struct, eq=False):
         number: Counts what was begun in the space, so that the order is known.
         rpc_name: A request's JSON-RPC id, as a cancel names it.
         fulfills: The proposal that a request fulfills.
-        content: Tells a request that fulfills one from another under its id.
         refused_by: Those of its addressees who refused to carry a request out.
         state: Of a proposal.
         called: A proposal's method, and its tool (or prompt); no method: words of its own.
@@ -59,7 +58,6 @@ class Open(msgspec.Struct, eq=False):
     number: int = 0
     rpc_name: str | None = None
     fulfills: Open | None = None
-    content: int = 0
     refused_by: tuple[str, ...] = ()
     state: ProposalState = ProposalState.PENDING
     called: tuple[str, str] = ("", "")
@@ -105,13 +103,11 @@ class Ended(NamedTuple):
         to: Whom it was for.
         state: Of a proposal, its last; pending: it was forgotten, or its id was used again.
         fulfills: The proposal that a request fulfilled.
-        content: See :attr:`Open.content`.
     """
 
     to: tuple[str, ...]
     state: ProposalState
     fulfills: OpenKey | None
-    content: int
 
     def concerns(self, participant: str) -> bool:
         """Whether it was for a participant, by name or for everybody."""
@@ -162,7 +158,7 @@ class Shelf:
         else:
             self.senders_by_id[envelope_id] = tuple(each for each in senders if each != sender)
         fulfilled = None if item.fulfills is None else item.fulfills.key
-        ended = Ended(item.envelope.to, item.state, fulfilled, item.content)
+        ended = Ended(item.envelope.to, item.state, fulfilled)
         self.ended.remember(envelope_id, sender, ended)
         return item
 
