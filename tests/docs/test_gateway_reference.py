@@ -8,9 +8,14 @@ from pydantic import BaseModel
 
 from meup_agent.gateway.auth import hash_token
 from meup_agent.gateway.config import Limits
+from meup_agent.gateway.edge.asgi.problems import refused
 from meup_agent.gateway.files import load_config
 from meup_agent.gateway.forms import DefaultsForm, OurFile, ParticipantForm, SpaceForm
 from meup_agent.gateway.settings import SECTIONS, Settings, variable_of
+from meup_agent.protocol.observing import OBSERVING
+from meup_agent.protocol.space import claims, rules
+from meup_agent.protocol.space.decisions import ID_IN_USE, LIMIT_EXCEEDED, refusal
+from meup_agent.protocol.space.managing import KICKED
 from tests.programs import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "gateway.md").read_text(encoding="utf-8")
@@ -65,3 +70,16 @@ def test_token_and_hash_of_the_how_to_belong_together() -> None:
     token = re.search(r"^token: (\S+)$", HOW_TO, re.MULTILINE)
     assert token
     assert re.findall(r"sha256:\w+", HOW_TO) == [hash_token(token[1])] * 2
+
+
+def test_every_refusal_has_its_status() -> None:
+    """Of the errors that are listed; managing a space has more, which are all 403."""
+    section = PAGE.partition("## What is refused")[2].partition("## ")[0]
+    found = re.findall(r"^\| (`[a-z_`, ]+`) \| (\d{3}) \|", section, re.MULTILINE)
+    listed = {code: int(status) for codes, status in found for code in re.findall("[a-z_]+", codes)}
+    for code, status in listed.items():
+        assert refused(refusal("alice", code, "no")).status == status, code
+    known = {claims.NOT_PENDING, claims.RESERVED_KEY, claims.SEVERAL_PROPOSALS, ID_IN_USE}
+    known |= {rules.CAPABILITY_VIOLATION, rules.IDENTITY_MISMATCH, rules.NOT_PROPOSER}
+    known |= {rules.RESERVED_KIND, KICKED, LIMIT_EXCEEDED, OBSERVING}
+    assert known <= listed.keys()

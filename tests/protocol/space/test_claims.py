@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from meup_agent.protocol import payloads
+from meup_agent.protocol.dialects import DIALECTS, encode
+from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.space.claims import owner_by_name
 from meup_agent.protocol.space.decisions import Accepted, Decision
 from meup_agent.protocol.space.issued import MAX_ISSUED
@@ -425,3 +428,27 @@ def test_refusals_are_json_that_quotes_the_id(here: Here) -> None:
     accept(here.propose("alice", "p"))
     decision = here.propose("bob", "p")
     assert json.dumps(refuse(decision, "id_in_use")["message"]).isascii()
+
+
+@pytest.mark.rule("3.ids.claimed", "3.ids.not_pending", "3.ids.one_proposal")
+@pytest.mark.parametrize("asker", DIALECTS)
+@pytest.mark.parametrize("proposer", DIALECTS)
+def test_it_is_so_between_all_dialects(proposer: str, asker: str) -> None:
+    here = Here()
+
+    def say(sender: str, dialect: str, kind: str, payload: Any, **header: Any) -> Decision:
+        envelope = draft(kind, payload, sender=sender, **header)
+        return here.space.receive(sender, encode(envelope, dialect), dialect)
+
+    call = payloads.proposal("tools/call", WRITE)
+    asked = payloads.request("tools/call", WRITE, "r")
+    for id in ("p", "q"):
+        accept(say("alice", proposer, "mcp/proposal", call, id=id))
+        refuse(say("bob", asker, "mcp/proposal", call, id=id), "id_in_use")
+    both = {"id": "r", "to": ("tools",), "correlation": ("p", "q")}
+    refuse(say("carol", asker, "mcp/request", asked, **both), "several_proposals")
+    withdraw = {"id": "w", "correlation": ("p",)}
+    accept(say("alice", proposer, "mcp/withdraw", {"reason": "other"}, **withdraw))
+    late = {"id": "r", "to": ("tools",), "correlation": ("p",)}
+    refuse(say("carol", asker, "mcp/request", asked, **late), "not_pending")
+    accept(say("carol", asker, "mcp/request", asked, id="r", to=("tools",), correlation=("q",)))
