@@ -44,12 +44,14 @@ class Backlog:
         frames: Frames that wait.
         dropped: Whether its reader was too slow.
         waited_since: Since when somebody waits for it, in seconds; ``None``: nobody does.
+        awaited: Whether senders wait for its reader at all; they wait for no observer.
     """
 
     __slots__ = (
         "_all",
         "_drop",
         "_own_since",
+        "awaited",
         "bytes",
         "dropped",
         "frames",
@@ -57,7 +59,15 @@ class Backlog:
         "waited_since",
     )
 
-    def __init__(self, all_of_them: Backlogs, share: _Share, drop: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        all_of_them: Backlogs,
+        share: _Share,
+        drop: Callable[[str], None],
+        *,
+        awaited: bool = True,
+    ) -> None:
+        self.awaited = awaited
         self._all = all_of_them
         self._drop = drop
         self.share = share
@@ -157,7 +167,9 @@ class Backlogs:
         self._full = limits.max_queued_bytes // 2, limits.max_queued_frames // 2
         self._drained = limits.max_queued_bytes // 4, limits.max_queued_frames // 4
 
-    def open(self, space: str, participant: str, drop: Callable[[str], None]) -> Backlog:
+    def open(
+        self, space: str, participant: str, drop: Callable[[str], None], *, awaited: bool = True
+    ) -> Backlog:
         """A queue of a participant.
 
         Args:
@@ -165,9 +177,10 @@ class Backlogs:
             participant: Who reads.
             drop: Drops the queue, for a reason in words. Never raises, and calls nothing of this
                 object but :meth:`Backlog.remove` and :meth:`Backlog.close`.
+            awaited: Senders wait for its reader.
         """
         share = self._share(space, participant)
-        backlog = Backlog(self, share, drop)
+        backlog = Backlog(self, share, drop, awaited=awaited)
         share.backlogs.add(backlog)
         return backlog
 
@@ -216,6 +229,7 @@ class Backlogs:
         share = backlog.share
         if (
             behind
+            and backlog.awaited
             and backlog.waited_since is None
             and self._is_full(backlog)
             and share.impatient_until <= self._now()
@@ -247,7 +261,8 @@ class Backlogs:
         self._fills_no_more(backlog)
         self._counters.too_slow[limit] += 1
         now = self._now()
-        share.impatient_until = now + IMPATIENT_SECONDS
+        if backlog.awaited:
+            share.impatient_until = now + IMPATIENT_SECONDS
         name = f"{share.space}/{share.participant}"
         if self._told.due(name, limit, round(now * _MICROSECONDS)):
             said = "%s in %s reads too slowly, and is closed: %s"
@@ -304,10 +319,10 @@ class Backlogs:
     # --- who has too much ---
 
     def _drop_fullest(self, backlogs: Iterable[Backlog]) -> None:
-        """Drop the queue of a participant in which most waits."""
+        """Drop the queue of a participant in which most waits; an observer's before others."""
         found = max(
-            (each for each in backlogs if not each.dropped),
-            key=lambda each: each.bytes,
+            (each for each in backlogs if each.bytes and not each.dropped),
+            key=lambda each: (not each.awaited, each.bytes),
             default=None,
         )
         if found is not None:

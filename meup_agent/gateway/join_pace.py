@@ -34,16 +34,21 @@ class JoinPace:
     def __init__(self, limits: Limits, now: Callable[[], int]) -> None:
         self._limits = limits
         self._now = now
-        self._joins = _Buckets[Identity](limits.joins_per_second, limits.joins_burst)
+        self._joins = _Buckets[tuple[Identity, bool]](limits.joins_per_second, limits.joins_burst)
         self._strangers = _Buckets[str](limits.strangers_per_second, limits.strangers_burst)
 
-    def join(self, identity: Identity) -> None:
+    def join(self, identity: Identity, *, observes: bool = False) -> None:
         """Count a join.
+
+        Args:
+            identity: Who joins.
+            observes: It only looks on; that is counted by itself, so that no observer keeps its
+                participant's agent from coming back.
 
         Raises:
             NotAdmitted: The participant has joined too often lately; this one does not count.
         """
-        wait = self._joins.take(identity, self._now())
+        wait = self._joins.take((identity, observes), self._now())
         if wait:
             most = self._limits.joins_per_second
             raise _refusal(f"you join more than {most:g} times a second (joins_per_second)", wait)

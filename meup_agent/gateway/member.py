@@ -107,7 +107,9 @@ class GatewayMember:
         # While the socket is behind, the queue and what the socket has not taken are counted.
         self._behind = False
         self._written = b""
-        self._backlog = backlogs.open(identity.space, identity.participant, self._drop)
+        self._backlog = backlogs.open(
+            identity.space, identity.participant, self._drop, awaited=not observes
+        )
         self._then: Callable[[], None] | None = None
 
     @property

@@ -7,6 +7,12 @@ import anyio.abc
 import pytest
 
 from meup_agent.errors import HandshakeRefused
+from meup_agent.gateway.admission import NotAdmitted
+from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.backlog import Backlog, Backlogs
+from meup_agent.gateway.config import Limits
+from meup_agent.gateway.join_pace import JoinPace
+from meup_agent.protocol.space.counters import Counters
 from meup_agent.transport.base import OBSERVE_HEADER
 from tests.gateway.conftest import LIMITS, Site, envelope, hear
 
@@ -93,3 +99,37 @@ async def test_one_without_a_header_s_token_joins_by_a_frame(site: Site) -> None
         assert (await hear(one, "system.welcome"))["payload"]["observing"] is True
         await one.send(envelope("bob"))
         assert (await hear(one, "system.error"))["payload"]["error"] == "observing"
+
+
+@pytest.mark.rule("3.observe.takes_no_part")
+def test_no_sender_waits_for_an_observer() -> None:
+    """And its participant's agent is waited for as before, after the observer was dropped."""
+    limits = Limits(max_queued_bytes=1_000, max_participant_queued_bytes=4_000)
+    backlogs = Backlogs(limits, Counters(), now=lambda: 0.0)
+    dropped: list[str] = []
+
+    def queue(name: str, *, awaited: bool) -> Backlog:
+        def drop(why: str) -> None:
+            dropped.append(name)
+
+        return backlogs.open("demo", "alice", drop, awaited=awaited)
+
+    agent, observer = queue("agent", awaited=True), queue("observer", awaited=False)
+    observer.add(b"x" * 900)
+    assert not backlogs.is_filling("demo")
+    agent.add(b"y" * 3_000)
+    observer.add(b"z" * 900)
+    assert dropped == ["observer"]
+    assert backlogs.is_filling("demo")
+    assert backlogs.wait("demo", "bob") > 0
+
+
+@pytest.mark.rule("3.observe.takes_no_part")
+def test_who_looks_on_all_the_time_keeps_no_agent_from_joining() -> None:
+    pace = JoinPace(Limits(joins_per_second=1, joins_burst=2), lambda: 0)
+    alice = Identity("demo", "alice")
+    for _ in range(2):
+        pace.join(alice, observes=True)
+    with pytest.raises(NotAdmitted):
+        pace.join(alice, observes=True)
+    pace.join(alice)

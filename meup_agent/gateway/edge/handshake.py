@@ -89,7 +89,7 @@ def read_handshake(
     if identity is not None and space is not None:
         enter(identity, space, hub.spaces)
         hub.find_room(identity, observes=observes)
-        hub.join_pace.join(identity)
+        hub.join_pace.join(identity, observes=observes)
         dialect = dialect or hub.dialect(identity)
     else:
         hub.join_pace.connect(address)
@@ -122,7 +122,7 @@ def read_join_frame(
     )
     dialect = greeting.dialect or dialect_named(frame.protocol) or hub.dialect(identity)
     hub.find_room(identity, observes=greeting.observes)
-    hub.join_pace.join(identity)
+    hub.join_pace.join(identity, observes=greeting.observes)
     hub.join_pace.joined(address)
     return identity, dialect
 

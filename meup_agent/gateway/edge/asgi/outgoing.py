@@ -21,6 +21,7 @@ class Outgoing:
         form: How it takes what is said.
         limits: How much may wait for it.
         backlogs: Where what waits is counted.
+        awaited: Senders wait for it while it is behind.
 
     Attributes:
         form: See above.
@@ -29,7 +30,15 @@ class Outgoing:
         reason: The same in words.
     """
 
-    def __init__(self, identity: Identity, form: Form, limits: Limits, backlogs: Backlogs) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        form: Form,
+        limits: Limits,
+        backlogs: Backlogs,
+        *,
+        awaited: bool = True,
+    ) -> None:
         self.form = form
         self.ended = anyio.Event()
         self.code = 0
@@ -40,7 +49,9 @@ class Outgoing:
         self._then: Callable[[], None] | None = None
         self._something = anyio.Event()
         self._sent: list[bytes] = []
-        self._backlog = backlogs.open(identity.space, identity.participant, self._drop)
+        self._backlog = backlogs.open(
+            identity.space, identity.participant, self._drop, awaited=awaited
+        )
 
     @property
     def queued_bytes(self) -> int:

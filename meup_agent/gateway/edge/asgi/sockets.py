@@ -67,7 +67,7 @@ class SocketMember(Outgoing):
         *,
         observes: bool = False,
     ) -> None:
-        super().__init__(identity, form, limits, backlogs)
+        super().__init__(identity, form, limits, backlogs, awaited=not observes)
         self.observes = observes
         self.participant = identity.participant
         self.last_seen = last_seen
