@@ -311,6 +311,7 @@ GATEWAY: Final = {
     "3.frames": "frames that are no message have a pace, and a turn takes so many of a connection",
     "3.join.budget": "before the join a connection has one budget of frames, bytes and seconds",
     "3.join.pace": "joins of a participant, and an address's connections that do not, have a pace",
+    "3.join.storm": "each join is an event; what is due for a member in a turn is one write",
     "3.refusals.logged": "who does not get in is logged at a pace, with how many were left out",
     "3.guesses": "an address that sent too many wrong tokens is refused for a while",
 }

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
@@ -15,10 +16,12 @@ from meup_agent.gateway import join_pace, refusal_log
 from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Config, HttpConfig, Limits
+from meup_agent.gateway.edge.connection import Connection
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.embedded_config import embedded_config
 from meup_agent.gateway.join_pace import JoinPace
 from meup_agent.gateway.refusal_log import LINES_BURST, RefusalLog
+from tests.gateway.by_hand import frames, raw
 from tests.gateway.conftest import PARTICIPANTS
 from tests.gateway.test_edge import close_code, dial, join_frame, read
 
@@ -181,6 +184,57 @@ async def test_address_whose_connections_do_not_join_is_refused_for_a_while() ->
         # Who says a token in the handshake still comes in.
         async with dial(gateway, "alice") as alice:
             await read(alice)
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("3.join.storm")
+async def test_crowd_that_joins_at_once_is_many_events_and_few_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crowd = [f"m{number}" for number in range(100)]
+    writes: list[int] = []
+    write = Connection.write
+
+    def counted(self: Connection, packed: bytes) -> None:
+        writes.append(len(packed))
+        write(self, packed)
+
+    monkeypatch.setattr(Connection, "write", counted)
+    nothing: dict[str, list[dict[str, Any]]] = {who: [] for who in crowd}
+    async with Gateway(participants=nothing) as gateway, AsyncExitStack() as stack:
+        sockets = [await stack.enter_async_context(raw(gateway)) for _ in crowd]
+        for (_, writer), who in zip(sockets, crowd, strict=True):
+            writer.write(head_of(gateway.token(who)))
+        heard: list[list[str]] = []
+        for reader, _ in sockets:
+            heard.append([])
+            with anyio.fail_after(20):
+                await reader.readuntil(b"\r\n\r\n")
+                welcomed = 0
+                async for _, payload in frames(reader):
+                    said = json.loads(payload)
+                    if said["kind"] == "system.welcome":
+                        welcomed = len(said["payload"]["participants"])
+                    else:
+                        heard[-1].append(said["payload"]["participant"]["id"])
+                    # Each is told of each other, by its welcome or by an event of its own.
+                    if welcomed + len(heard[-1]) == len(crowd):
+                        break
+        joins = max(heard, key=len)
+        assert sorted(joins) == sorted(crowd)
+        for each in heard:
+            assert each == joins[-len(each) :]
+        frames_out = gateway.counters.delivered
+        assert frames_out == sum(len(each) for each in heard) + len(crowd)
+        assert len(writes) < frames_out / 5
+
+
+def head_of(token: str) -> bytes:
+    return (
+        "GET /ws?space=demo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        f"Authorization: Bearer {token}\r\n\r\n"
+    ).encode()
 
 
 # --- the log ---------------------------------------------------------------------------------

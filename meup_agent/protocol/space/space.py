@@ -10,7 +10,7 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
-from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.limits import MAX_DEPTH, check_depth
 from meup_agent.protocol.observing import OBSERVING
@@ -81,6 +81,9 @@ class Space:
         self._held = Standing(participants or {})
         # In the order in which they came.
         self._present: dict[str, None] = {}
+        # Of these, as JSON, and since which change of what anybody may send.
+        self._descriptions: dict[str, bytes] = {}
+        self._described_at = 0
         self._management = Management(
             self._held, self._present, new_token=new_token, address=address
         )
@@ -154,6 +157,8 @@ class Space:
         is_new = arriving is not None and not arriving.resumed
         self._departures.joined(participant, self._now(), new=is_new)
         self._present[participant] = None
+        if self._described_at == self._held.changes:
+            self._descriptions[participant] = self._described(participant)
         you = described(participant, self._held[participant])
         return Joined(
             self._welcome(participant, **missed_by(arriving)),
@@ -172,23 +177,42 @@ class Space:
             participant: Whose observer it is; must be a participant of the space.
             arriving: What it missed, as of :meth:`join`.
         """
-        payload = {
-            "you": described(participant, self._held[participant]),
-            "participants": [described(name, self._held[name]) for name in self._present],
-            OBSERVING: True,
-            **missed_by(arriving),
-            **said_by(OURS),
-        }
-        return said(kinds.SYSTEM_WELCOME, payload, to=participant)
+        more = {OBSERVING: True, **missed_by(arriving)}
+        return self._welcoming(participant, "", more)
 
     def _welcome(self, participant: str, **missed: Any) -> Envelope:
         """Who somebody is, what it may send, and who else is here; also when that has changed."""
-        you = described(participant, self._held[participant])
-        others = [
-            described(name, self._held[name]) for name in self._present if name != participant
-        ]
-        payload = {"you": you, "participants": others, **missed, **said_by(OURS)}
-        return said(kinds.SYSTEM_WELCOME, payload, to=participant)
+        return self._welcoming(participant, participant, missed)
+
+    def _welcoming(self, participant: str, left_out: str, more: Mapping[str, Any]) -> Envelope:
+        """The draft of a welcome, put together from what was encoded before.
+
+        Each newcomer is told of all the others: to encode all of them anew took half of the time
+        in which 2,000 came.
+        """
+        present = dict(self._described_present())
+        present.pop(left_out, None)
+        rest = encode_json({**more, **said_by(OURS)})
+        raw = b'{"you":%b,"participants":[%b],%b' % (
+            self._described(participant),
+            b",".join(present.values()),
+            rest[1:],
+        )
+        return said(kinds.SYSTEM_WELCOME, raw, to=participant)
+
+    def _described_present(self) -> dict[str, bytes]:
+        """Who is in the space, in the order in which they came, each described as JSON."""
+        if self._described_at != self._held.changes:
+            self._described_at = self._held.changes
+            self._descriptions.clear()
+        if len(self._descriptions) != len(self._present):
+            for name in self._present:
+                if name not in self._descriptions:
+                    self._descriptions[name] = self._described(name)
+        return self._descriptions
+
+    def _described(self, participant: str) -> bytes:
+        return encode_json(described(participant, self._held[participant]))
 
     def replays(self, participant: str) -> list[Replay]:
         """The open proposals that a newcomer is told of, since it may decide them."""
@@ -198,6 +222,7 @@ class Space:
         """Take a participant out; the draft of what everybody else is told."""
         del self._present[participant]
         self._departures.left(participant, self._now())
+        self._descriptions.pop(participant, None)
         return said(kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}})
 
     def receive(self, participant: str, frame: bytes, dialect: str) -> Decision:

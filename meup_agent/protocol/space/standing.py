@@ -95,6 +95,9 @@ class Standing:
 
     Args:
         configured: Those who are known from the beginning.
+
+    Attributes:
+        changes: How often what somebody may send has become something else.
     """
 
     def __init__(self, configured: Mapping[str, Capabilities]) -> None:
@@ -103,6 +106,7 @@ class Standing:
         self._grants: dict[str, Held] = {}
         self._number = 0
         self._compiled = dict(configured)
+        self.changes = 0
 
     def __contains__(self, participant: object) -> bool:
         """Whether somebody is a participant of the space."""
@@ -302,6 +306,7 @@ class Standing:
         return [each for each, _ in self._own(participant, self._number + 1)]
 
     def _compile(self, participant: str) -> None:
+        self.changes += 1
         granted = any(held.grant.participant == participant for held in self._grants.values())
         if granted or participant in self._revoked:
             self._compiled[participant] = member_capabilities(_once(self._listed(participant)))
