@@ -247,6 +247,8 @@ class Ledger:
             record.earlier = tuple(before[:MAX_EARLIER])
             older.earlier = ()
             self._leave_indexes(key, older)
+            # It is decided: of what carried it out only a handler that runs still knows.
+            older.fulfillments = []
         _enter(self._by_id, key.id, key)
         generations = (record, *record.earlier)
         size = sum(size_of(each.envelope) for each in generations)

@@ -190,7 +190,10 @@ def test_a_first_proposer_keeps_its_id_when_it_uses_it_again(me: Peer) -> None:
 def test_of_an_id_that_is_used_again_and_again_the_latest_are_kept(me: Peer) -> None:
     for number in range(MAX_EARLIER + 5):
         me.proposal("alice", "p1", params={"name": "write", "arguments": {"n": number}})
-    assert len(me.record("alice", "p1").earlier) == MAX_EARLIER
+        me.request("bob", f"b{number}", to=("tool",), fulfills="p1", meta=meta_of("alice"))
+    earlier = me.record("alice", "p1").earlier
+    assert len(earlier) == MAX_EARLIER
+    assert [each.fulfillments for each in earlier] == [[]] * MAX_EARLIER
 
 
 # --- whoever decides ---
