@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.logs import log, shown
 from meup_agent.protocol.space.counters import Counters
@@ -200,9 +201,39 @@ class Backlogs:
         share.streams -= 1
         self._forget(share)
 
+    def reserve(self, identity: Identity, size: int) -> bool:
+        """Count what comes from a participant and is not taken yet; whether there is room for it.
+
+        Args:
+            identity: Who sends it.
+            size: How many bytes.
+        """
+        share, limits = self._share(*identity), self._limits
+        if (
+            share.bytes + size > limits.max_participant_queued_bytes
+            or self.bytes + size > limits.max_gateway_queued_bytes
+        ):
+            self._forget(share)
+            return False
+        share.bytes += size
+        self.bytes += size
+        return True
+
+    def release(self, identity: Identity, size: int) -> None:
+        """Count it out: it was taken, or comes no more."""
+        share = self._share(*identity)
+        share.bytes -= size
+        self.bytes -= size
+        self._forget(share)
+
     def in_space(self, space: str) -> SpaceBacklogs:
         """What waits for the readers of one space."""
         return SpaceBacklogs(self, space)
+
+    @property
+    def participants(self) -> int:
+        """Participants that have queues, or were too slow lately."""
+        return len(self._shares)
 
     def waiting_in(self, space: str) -> int:
         """Bytes that wait for the participants of a space, counted for each of them."""
@@ -354,7 +385,8 @@ class Backlogs:
 
     def _forget(self, share: _Share) -> None:
         """Forget a participant without queues, unless it was too slow lately."""
-        if not share.backlogs and not share.streams and share.impatient_until <= self._now():
+        idle = not (share.bytes or share.backlogs or share.streams)
+        if idle and share.impatient_until <= self._now():
             self._shares.pop((share.space, share.participant), None)
 
 

@@ -96,6 +96,17 @@ class Edge(NamedTuple):
             yield found
 
     @contextmanager
+    def upload(self, who: str, size: int) -> Generator[None]:
+        """A message of which so many bytes come, and not the rest."""
+        parts = urlsplit(self.http)
+        with socket.create_connection((parts.hostname or "", parts.port or 0), SECONDS) as found:
+            head = f"POST {parts.path}/participants/{who}/messages HTTP/1.1\r\nHost: x\r\n"
+            head += f"Authorization: Bearer {self.place.token(who)}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {size + 1}\r\n\r\n"
+            found.sendall(head.encode() + b" " * size)
+            yield
+
+    @contextmanager
     def stream(self, who: str, status: int = 200) -> Generator[socket.socket]:
         """An event stream of which nothing more is read."""
         asks = "GET {path}/spaces/demo/events HTTP/1.1\r\nHost: x\r\n"

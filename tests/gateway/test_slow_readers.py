@@ -142,3 +142,22 @@ def test_of_all_that_wait_the_participant_with_most_is_dropped_first(kind: str) 
                     assert reader.heard() == [f"e{number}"]
                     assert it.metric("backlog_bytes") <= 7 * MIB
         assert set(it.place.counters.too_slow) == {"max_gateway_queued_bytes"}
+
+
+@pytest.mark.rule("3.queues")
+def test_messages_that_do_not_come_to_their_end_are_bounded(kind: str) -> None:
+    with edge(kind, max_participant_queued_bytes=4 * MIB, join_timeout=SECONDS) as it:
+        with ExitStack() as stack:
+            for _ in range(4):
+                stack.enter_context(it.upload("alice", MIB))
+            for _ in range(10_000):
+                if it.metric("backlog_bytes") == 4 * MIB:
+                    break
+            refused = it.post("alice", said(0, 10))
+            told = refused.json()["limit"]
+            assert (refused.status_code, told) == (429, "max_participant_queued_bytes")
+            assert it.post("bob", said(0, 10, "bob")).status_code == 200
+        for _ in range(10_000):
+            if it.metric("backlog_bytes") == 0:
+                break
+        assert it.post("alice", said(0, 10)).status_code == 200

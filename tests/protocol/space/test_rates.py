@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.protocol.space import rates
-from meup_agent.protocol.space.rates import TOLD_AGAIN_SECONDS, Bucket, Told
+from meup_agent.protocol.space.rates import (
+    MESSAGE_BYTES,
+    TOLD_AGAIN_SECONDS,
+    Bucket,
+    Loudness,
+    Told,
+)
 
 SECOND = 1_000_000
 
@@ -61,3 +67,36 @@ def test_who_was_told_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -
     assert all(told.due(name, "messages", 0) for name in ("ann", "bob", "carol"))
     assert told.due("ann", "messages", 0)
     assert not told.due("carol", "messages", 0)
+
+
+def test_who_said_most_lately_is_loud() -> None:
+    loudness = Loudness()
+    assert not loudness.is_loud("ann")
+    loudness.add("ann", 0, 1_000_000)
+    loudness.add("bob", 0, 600_000)
+    loudness.add("carol", 0, 400_000)
+    assert [loudness.is_loud(name) for name in ("ann", "bob", "carol")] == [True, True, False]
+    # A second later, all of it counts half.
+    loudness.add("carol", SECOND, 400_000)
+    assert [loudness.is_loud(name) for name in ("ann", "bob", "carol")] == [True, False, True]
+
+
+def test_who_is_silent_for_long_is_quiet() -> None:
+    loudness = Loudness()
+    loudness.add("ann", 0, 1 << 40)
+    loudness.add("bob", 10_000 * SECOND, 1)
+    assert [loudness.is_loud(name) for name in ("ann", "bob")] == [False, True]
+    loudness.add("bob", 0, 1)  # a clock that goes back changes no order
+    assert loudness.is_loud("bob")
+
+
+@given(st.lists(st.tuples(st.integers(0, 3 * SECOND), st.sampled_from("abc"), st.integers(0, 9))))
+def test_the_loudest_is_always_loud(said: list[tuple[int, str, int]]) -> None:
+    loudness, at, sums = Loudness(), 0, dict.fromkeys("abc", 0.0)
+    for pause, name, size in said:
+        at += pause
+        sums = {each: most * 0.5 ** (pause / SECOND) for each, most in sums.items()}
+        sums[name] += size + MESSAGE_BYTES
+        loudness.add(name, at, size)
+    if said:
+        assert loudness.is_loud(max(sums, key=lambda name: sums[name]))

@@ -15,9 +15,11 @@ from starlette.responses import Response
 
 from meup_agent.errors import InvalidEnvelope, NotExpressible
 from meup_agent.gateway.admission import MAX_SEQ_DIGITS, NotAdmitted, dialect_named
+from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.edge.asgi.callers import participant_of
 from meup_agent.gateway.edge.asgi.problems import (
     BAD_REQUEST,
+    RETRY_SECONDS,
     TIMEOUT,
     TOO_LARGE,
     TOO_MANY,
@@ -52,7 +54,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 async def post_message(served: Served, request: Request) -> Response:
     """Take an envelope; the answer comes when it is kept."""
     identity, host = participant_of(served, request)
-    body = await _body(served, request)
+    body = await _body(served, identity, request)
     try:
         check_frame(body)
         given = _fields(body)
@@ -199,20 +201,29 @@ async def _before(host: SpaceHost, at: int, until: int) -> int:
 # --- the envelope that is sent ---
 
 
-async def _body(served: Served, request: Request) -> bytes:
-    """The body, as far as it may go.
+async def _body(served: Served, identity: Identity, request: Request) -> bytes:
+    """The body, as far as it may go; while it comes, it counts among what waits for its sender.
 
     Raises:
-        Problem: It is too large, too slow, or no JSON by its own word.
+        Problem: It is too large, too slow, one too many, or no JSON by its own word.
     """
     media = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if media.lower() != "application/json":
         raise Problem(WRONG_TYPE, "unsupported_media_type", "send JSON, as application/json")
     most = served.limits.max_message_bytes
-    body = bytearray()
+    body, backlogs = bytearray(), served.hub.backlogs
     try:
         with anyio.fail_after(served.limits.join_timeout):
             async for chunk in request.stream():
+                if not backlogs.reserve(identity, len(chunk)):
+                    raise Problem(
+                        TOO_MANY,
+                        "limit_exceeded",
+                        "you send too many messages at the same time; send this one again later",
+                        headers={"Connection": "close", "Retry-After": str(RETRY_SECONDS)},
+                        limit="max_participant_queued_bytes",
+                        max=served.limits.max_participant_queued_bytes,
+                    )
                 body += chunk
                 if len(body) > most:
                     raise Problem(
@@ -229,6 +240,8 @@ async def _body(served: Served, request: Request) -> bytes:
         ) from None
     except ClientDisconnect:
         raise Problem(BAD_REQUEST, "bad_request", "the body is cut") from None
+    finally:
+        backlogs.release(identity, len(body))
     return bytes(body)
 
 
