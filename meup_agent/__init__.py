@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from meup_agent.client.managing import Invitation
     from meup_agent.client.progress import Progress
     from meup_agent.client.proposing import OwnProposal
+    from meup_agent.client.rejections import Rejection
     from meup_agent.client.space import Space
     from meup_agent.errors import (
         AlreadyDecided,
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
         Mode,
         Participant,
         ProposalRecord,
-        Rejection,
         Wait,
         Withdrawal,
     )
@@ -203,6 +203,7 @@ _NAMES = {
     "client.managing": ("Invitation",),
     "client.progress": ("Progress",),
     "client.proposing": ("OwnProposal",),
+    "client.rejections": ("Rejection",),
     "client.space": ("Space",),
     "errors": (
         "AlreadyDecided",
@@ -251,7 +252,6 @@ _NAMES = {
         "Mode",
         "Participant",
         "ProposalRecord",
-        "Rejection",
         "Wait",
         "Withdrawal",
     ),

@@ -260,10 +260,14 @@ class ProposalRejected(PeerError):
     Attributes:
         reason: The reason code, for example ``unsafe``.
         by: Who rejected it.
+        explanation: Their words, as far as they had come; they follow the rejection, and
+            :meth:`OwnProposal.explanation` waits for them.
     """
 
-    def __init__(self, proposal_id: str, reason: str, by: str) -> None:
-        super().__init__(f"proposal {proposal_id} was rejected by {by!r}: {reason}")
+    def __init__(self, proposal_id: str, reason: str, by: str, explanation: str = "") -> None:
+        said = f" ({printable(explanation[:MAX_SAID_CHARS])})" if explanation else ""
+        super().__init__(f"proposal {proposal_id} was rejected by {by!r}: {reason}{said}")
+        self.explanation = explanation
         self.proposal_id = proposal_id
         self.reason = reason
         self.by = by

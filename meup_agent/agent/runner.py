@@ -23,6 +23,7 @@ from meup_agent.agent.scope import (
 )
 from meup_agent.client.chat import Chat
 from meup_agent.client.current import RunningHandler, begin_handler
+from meup_agent.client.rejections import rejection_of
 from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
 from meup_agent.protocol.exchange.roster import participant_of
@@ -326,6 +327,8 @@ class Runner:
             case "participant":
                 return participant_of(envelope.payload_object.get("participant"))
             case "subject":
+                if isinstance(work.subject, exchange.Rejection):
+                    return rejection_of(self._used_session, work.subject)
                 return work.subject
             case _:
                 return envelope

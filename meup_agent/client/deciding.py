@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from meup_agent.client.forgetting import awaited
 from meup_agent.client.requests import request
-from meup_agent.errors import AlreadyDecided, AlreadyInProgress, UsageError
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress, Refused, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.exchange.ledger import content_of
@@ -172,6 +172,7 @@ class Proposal:
         Raises:
             AlreadyDecided: It is not pending any more.
             AlreadyInProgress: Its fulfillment is on its way.
+            Refused: Our capabilities do not allow it. What the gateway refuses later is logged.
             NotExpressible: JSON, or the gateway's dialect, has no words for it.
             NotSent: There is no connection any more, and there will be none.
             Refused: The gateway did not let it through.
@@ -182,10 +183,9 @@ class Proposal:
             raise AlreadyDecided(self.id, record.state)
         if record is not None and record.in_progress_by is not None:
             raise AlreadyInProgress(self.id, record.in_progress_by)
-        to, body = (self.proposer,), {"message": explain}
-        self._session.sayable(
-            kinds.MCP_REJECT, {"reason": str(reason)}, to=to, correlation=(self.id,)
-        )
+        to, body, payload = (self.proposer,), {"message": explain}, {"reason": str(reason)}
+        self._session.sayable(kinds.MCP_REJECT, payload, to=to, correlation=(self.id,))
+        self._check_may_reject(payload)
         if explain:
             self._session.sayable(
                 kinds.CHAT, body, to=to, correlation=(self._session.table.new_id(),)
@@ -194,6 +194,18 @@ class Proposal:
         if explain:
             self._session.say(kinds.CHAT, body, to=to, correlation=(rejection.id,))
         await self._session.taken((rejection.id,))
+
+    def _check_may_reject(self, payload: dict[str, Any]) -> None:
+        roster = self._session.table.roster
+        # Some gateways announce nothing to those whom they have forgotten (PROTOCOL 2).
+        known = bool(roster.my_capabilities) or roster.guarantees.identity_checked
+        if known and not roster.may(roster.me, kinds.MCP_REJECT, payload):
+            raise Refused(
+                "capability_violation",
+                f"proposal {self.id} was not rejected: none of the capabilities of {roster.me!r} "
+                f"allows mcp/reject with the reason {payload['reason']!r}; whoever manages the "
+                'space can grant {"kind": "mcp/reject"}',
+            )
 
 
 def _ignore(_: Progress) -> None:

@@ -50,11 +50,17 @@ def outcome_of(ending: Ending) -> Outcome:
     raise_for(ending)
 
 
-def raise_for(ending: Ending, *, what: str = "the request") -> NoReturn:
-    """Raise the exception for an ending that has no value."""
+def raise_for(ending: Ending, *, what: str = "the request", explanation: str = "") -> NoReturn:
+    """Raise the exception for an ending that has no value.
+
+    Args:
+        ending: How it ended.
+        what: What ended.
+        explanation: Words for a rejection.
+    """
     match ending:
         case Rejected():
-            raise ProposalRejected(ending.proposal_id, ending.reason, ending.by)
+            raise ProposalRejected(ending.proposal_id, ending.reason, ending.by, explanation)
         case Withdrawn():
             raise ProposalWithdrawn(ending.proposal_id, ending.reason)
         case Expired():

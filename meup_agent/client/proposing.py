@@ -12,12 +12,13 @@ from meup_agent.client.current import cause_of_leaving, parent_in
 from meup_agent.client.endings import outcome_of, raise_for, tool_value
 from meup_agent.client.forgetting import awaited
 from meup_agent.client.progress import relay
+from meup_agent.client.rejections import EXPLANATION_SECONDS, explanation_of, said_of
 from meup_agent.errors import ProposalEdited
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey, Wait
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Fulfilled, Withdrawn
+from meup_agent.protocol.outcomes import Fulfilled, Rejected, Withdrawn
 from meup_agent.protocol.proposing import proposal_of
 from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.session.timeouts import checked_timeout
@@ -105,13 +106,36 @@ class OwnProposal:
         """
         outcome = await self.outcome()
         if not isinstance(outcome, Fulfilled):
-            raise_for(outcome, what=f"proposal {self.id}")
+            raise_for(outcome, what=f"proposal {self.id}", explanation=self._explained(outcome))
         value = tool_value(outcome)
         if not outcome.as_proposed and not accept_edits:
             raise ProposalEdited(
                 self.id, outcome.by, outcome.changes, value, certain=outcome.knows_edits
             )
         return value
+
+    @awaited
+    async def explanation(self, timeout: float | None = EXPLANATION_SECONDS) -> str:
+        """Wait for the words of who rejected it, which follow the rejection (PROTOCOL 4.3).
+
+        Nothing else waits for them: the error of a rejected proposal has them if they had come.
+
+        Args:
+            timeout: Seconds to wait after the outcome; most rejections have no explanation.
+
+        Returns:
+            The words, at most 4,000 characters, as a stranger wrote them; empty where none have
+            come, or it was not rejected.
+        """
+        outcome = await self.outcome()
+        if not isinstance(outcome, Rejected):
+            return ""
+        return await explanation_of(self._session, outcome.by, outcome.rejection_id, timeout)
+
+    def _explained(self, outcome: Outcome) -> str:
+        if not isinstance(outcome, Rejected):
+            return ""
+        return said_of(self._session, outcome.by, outcome.rejection_id)
 
     @awaited
     async def withdraw(self, reason: str = Reason.NO_LONGER_NEEDED) -> None:

@@ -44,7 +44,10 @@ class Dropped:
             self._events.dropped(drop)
         if drop.expected or self._asked(envelope):
             return
-        log.warning(
+        # What the gateway refused of ours, and nobody waits for, is lost but for this line.
+        level = logging.ERROR if drop.why == "refused_by_gateway" else logging.WARNING
+        log.log(
+            level,
             "dropped %r %r from %r: %s%s",
             envelope.kind[:64],
             envelope.id[:64],

@@ -30,6 +30,7 @@ from meup_agent.protocol.exchange import (
     ExchangeTable,
     Key,
     Mode,
+    Priority,
     Progressed,
     ProposalKey,
     Send,
@@ -39,6 +40,7 @@ from meup_agent.protocol.exchange import (
 )
 from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.session.cancels import log_cancel
 from meup_agent.session.clock import loop_clock
 from meup_agent.session.dropping import Dropped
 from meup_agent.session.exchanges import Exchanges
@@ -322,6 +324,8 @@ class Session(AsyncContextManagerMixin):
         for effect in effects:
             match effect:
                 case Send():
+                    if effect.priority is Priority.END and not effect.again:
+                        log_cancel(effect.draft)
                     self.outbox.put(effect.draft, effect.priority, self.now())
                 case Unsend():
                     self.outbox.remove(effect.id)

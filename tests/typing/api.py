@@ -105,6 +105,7 @@ async def review_some(space: Space, proposal: Proposal) -> None:
 @agent.on_reject
 async def rejected(rejection: Rejection) -> None:
     assert_type(rejection.reason, str)
+    assert_type(await rejection.explanation(timeout=1.0), str)
     if rejection.reason == Reason.BUSY:
         return
 
@@ -359,6 +360,7 @@ def every_error_is_one_of_ours(error: meup_agent.MeupError) -> str:
             assert_type(error.result, dict[str, Any])
         case meup_agent.ProposalRejected():
             assert_type((error.reason, error.by), tuple[str, str])
+            assert_type(error.explanation, str)
         case meup_agent.ProposalEdited():
             assert_type(error.value, Any)
         case meup_agent.AlreadyInProgress():

@@ -7,6 +7,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.beside import Beside
 from meup_agent.protocol.exchange.effects import Conflict, Priority, Role
+from meup_agent.protocol.exchange.explanations import Explanations
 from meup_agent.protocol.exchange.gateways_words import GatewaysWords
 from meup_agent.protocol.exchange.incoming import USED_AGAIN, Incoming
 from meup_agent.protocol.exchange.ledger import (
@@ -73,6 +74,7 @@ class Arrivals:
         self._beside = Beside(situation, outgoing, incoming)
         self._seen: Memory[int, bool] = Memory(count=SEEN_COUNT, seconds=SEEN_SECONDS)
         self._granted: Memory[str, bool] = Memory(count=GRANTED_COUNT, seconds=GRANTED_SECONDS)
+        self.explanations = Explanations()
         self._gateway = GatewaysWords(situation, outgoing, incoming)
 
     def take(self, envelope: Envelope, now: float, seq: int | None = None) -> None:
@@ -143,6 +145,8 @@ class Arrivals:
         elif not is_new:
             self._situation.drop("duplicate", envelope, expected=True)
         elif envelope.kind == kinds.CHAT and envelope.concerns(self._situation.me):
+            if envelope.correlation:
+                self.explanations.heard(envelope, now)
             self._incoming.notice(Role.CHAT, envelope, now)
         elif envelope.kind in (GRANT, REVOKE):
             self._standing(envelope, now)
@@ -332,6 +336,7 @@ class Arrivals:
             self._situation.drop("duplicate_reject", envelope, expected=True)
             return
         if record.key.proposer == self._situation.me:
+            self.explanations.rejected(rejected.by, rejected.rejection_id, now)
             rejection = self._replies.rejection(record, rejected, now)
             if rejection is not None:
                 self._incoming.notice(Role.REJECT, envelope, now, rejection)

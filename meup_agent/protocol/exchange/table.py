@@ -18,6 +18,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.arrivals import Arrivals
 from meup_agent.protocol.exchange.effects import Effect, Key, Priority
+from meup_agent.protocol.exchange.explanations import Explanations
 from meup_agent.protocol.exchange.incoming import Incoming
 from meup_agent.protocol.exchange.ledger import Ledger, ProposalKey
 from meup_agent.protocol.exchange.mode import Mode
@@ -86,6 +87,11 @@ class ExchangeTable:
     def ledger(self) -> Ledger:
         """The proposals seen."""
         return self._situation.ledger
+
+    @property
+    def explanations(self) -> Explanations:
+        """The words that explain rejects of our proposals."""
+        return self._arrivals.explanations
 
     @property
     def connected(self) -> bool:

@@ -1,0 +1,172 @@
+"""Rejections: who may say no, and the words that explain it (PROTOCOL 4.3)."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import (
+    Agent,
+    Envelope,
+    Proposal,
+    ProposalRejected,
+    Reason,
+    Refused,
+    Rejected,
+    Rejection,
+)
+from meup_agent.protocol import kinds
+from meup_agent.protocol.exchange.explanations import MAX_CHARS
+from tests.interaction.people import PATIENCE, Meeting, Notes, join, lines, raw, session_of, taped
+
+pytestmark = pytest.mark.anyio
+
+
+def rejecting(explain: str | None, *, name: str = "reviewer") -> Agent:
+    reviewer = Agent(name)
+
+    @reviewer.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        await proposal.reject(Reason.UNSAFE, explain=explain)
+
+    return reviewer
+
+
+def is_proposal(envelope: Envelope) -> bool:
+    return envelope.kind == kinds.MCP_PROPOSAL
+
+
+@pytest.mark.rule("4.3.explained")
+async def test_explanation_of_a_rejection_can_be_waited_for(meeting: Meeting, notes: Notes) -> None:
+    agent = Agent("proposer")
+
+    @agent.on_reject
+    async def hear(rejection: Rejection) -> None:
+        assert (rejection.by, rejection.reason, rejection.counts) == ("reviewer", "unsafe", True)
+        notes(("heard", await rejection.explanation()))
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, rejecting("it smokes")), join(meeting, agent) as space:
+            async with space.propose("tools", "x", to="reviewer") as proposal:
+                outcome = await proposal.outcome()
+                assert isinstance(outcome, Rejected)
+                assert await proposal.explanation() == "it smokes"
+                with pytest.raises(ProposalRejected, match=r"unsafe \(it smokes\)$") as caught:
+                    await proposal.result()
+                assert caught.value.explanation == "it smokes"
+            assert await proposal.explanation() == "it smokes"
+            await notes.until(("heard", "it smokes"))
+
+
+@pytest.mark.rule("4.3.explained")
+async def test_nobody_waits_for_an_explanation_that_does_not_come(meeting: Meeting) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, rejecting(None)), join(meeting, "proposer") as space:
+            async with space.propose("tools", "x", to="reviewer") as proposal:
+                with pytest.raises(ProposalRejected, match=r"unsafe$") as caught:
+                    await proposal.result()
+                assert caught.value.explanation == ""
+                assert await proposal.explanation(timeout=0.0) == ""
+
+
+@pytest.mark.rule("4.3.explained")
+async def test_only_who_rejected_explains_and_only_once(meeting: Meeting) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with (
+            raw(meeting) as mallory,
+            raw(meeting, "reviewer") as reviewer,
+            join(meeting, "proposer") as space,
+            taped(space) as tape,
+        ):
+            async with space.propose("tools", "x", to="reviewer") as proposal:
+                found = await reviewer.hear(is_proposal)
+                about = {"to": ("proposer",), "correlation": ("r1",)}
+                await mallory.say(kinds.CHAT, {"message": "too soon"}, id="c0", **about)
+                await tape.until(said("c0"))
+                await reviewer.say(
+                    kinds.MCP_REJECT,
+                    {"reason": "unsafe"},
+                    id="r1",
+                    to=("proposer",),
+                    correlation=(found.id,),
+                )
+                outcome = await proposal.outcome()
+                assert isinstance(outcome, Rejected)
+                await mallory.say(kinds.CHAT, {"message": "forged"}, id="c1", **about)
+                await tape.until(said("c1"))
+                await reviewer.say(
+                    kinds.CHAT, {"message": "\x1b[2J" + "x" * 9000}, id="c2", **about
+                )
+                await reviewer.say(kinds.CHAT, {"message": "another"}, id="c3", **about)
+                await tape.until(said("c3"))
+                words = await proposal.explanation()
+                assert words == ("\x1b[2J" + "x" * 9000)[:MAX_CHARS]
+                with pytest.raises(ProposalRejected) as caught:
+                    await proposal.result()
+                assert "\x1b" not in str(caught.value)
+                assert len(str(caught.value)) < 1_000
+
+
+def said(id: str) -> Callable[[Envelope], bool]:
+    return lambda envelope: envelope.id == id
+
+
+@pytest.mark.rule("4.3.may_reject")
+async def test_reject_without_the_capability_raises(meeting: Meeting, notes: Notes) -> None:
+    observer = Agent("observer")
+
+    @observer.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        with pytest.raises(Refused, match="'observer' allows mcp/reject") as caught:
+            await proposal.reject("busy", explain="never said")
+        notes(caught.value.error)
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, observer), join(meeting, "proposer") as space:
+            async with taped(space) as tape:
+                async with space.propose("tools", "x"):
+                    await notes.until("capability_violation")
+                await tape.all_said(space)
+                assert [each for each in tape.envelopes if each.sender == "observer"] == []
+
+
+@pytest.mark.rule("4.3.may_reject")
+async def test_refusal_that_nobody_waits_for_is_an_error_in_the_log(
+    meeting: Meeting, caplog: pytest.LogCaptureFixture
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "observer") as observer, taped(observer) as tape:
+            id = (
+                session_of(observer)
+                .say(kinds.MCP_REJECT, {"reason": "busy"}, correlation=("p",))
+                .id
+            )
+            await tape.until(lambda e: e.kind == kinds.SYSTEM_ERROR and id in e.correlation)
+    (line,) = lines(caplog, logging.ERROR)
+    assert "refused_by_gateway" in line
+    assert "capability_violation" in line
+
+
+@pytest.mark.rule("4.7.logged")
+async def test_each_cancel_of_ours_is_logged_with_its_reason(
+    meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    tools = Agent("tools")
+
+    @tools.tool
+    async def endless() -> None:
+        notes("runs")
+        await anyio.sleep_forever()
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, tools), join(meeting, "second") as caller:
+            async with taped(caller) as tape, anyio.create_task_group() as tasks:
+                tasks.start_soon(caller.call, "tools", "endless")
+                await notes.until("runs")
+                tasks.cancel_scope.cancel()
+            (request,) = tape.calls("tools/call")
+    ours: list[Any] = [line for line in lines(caplog) if line.startswith("cancelled our request")]
+    assert ours == [f"cancelled our request {request.id!r} to 'tools': 'no_longer_needed'"]
