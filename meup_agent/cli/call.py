@@ -62,8 +62,8 @@ def call(
 ) -> None:
     """Call a tool and print its result.
 
-    Where you may not call it, the call is proposed, and somebody who may decides. Ctrl-C cancels
-    the request or withdraws the proposal.
+    Where you may not call it, the call is proposed, and a participant that may call it decides.
+    Ctrl-C cancels the request or withdraws the proposal.
 
     With `--as` it is said over HTTP, beside the agent that runs under that name: joining with its
     token would take its connection over.

@@ -57,7 +57,7 @@ class Wanted:
     """What is to be called, and how.
 
     Attributes:
-        participant: Who has the tool.
+        participant: The participant that has the tool.
         tool: Its name.
         given: The arguments as they were given.
         to: Who should decide, if it is proposed.

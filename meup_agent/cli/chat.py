@@ -31,7 +31,7 @@ def chat(
         typer.Option(
             "--to",
             metavar="NAME",
-            help="Whom it is for; may be given several times. Else everybody.",
+            help="An addressee; may be given several times. Without it, the message is for all.",
         ),
     ] = None,
     about: Annotated[

@@ -43,7 +43,7 @@ Participant = Annotated[
     typer.Option(
         "--participant",
         metavar="NAME",
-        help="Who you are, where the gateway does not know it by the token; else MEUP_PARTICIPANT.",
+        help="Your name, for a gateway that does not know it by the token; else MEUP_PARTICIPANT.",
     ),
 ]
 

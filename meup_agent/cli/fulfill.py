@@ -50,7 +50,10 @@ def fulfill(
     args_file: ArgsFile = None,
     executor: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Who carries it out, if not whom the proposal names."),
+        typer.Option(
+            metavar="NAME",
+            help="The participant that carries it out, if not the one that the proposal names.",
+        ),
     ] = None,
     proposer: Annotated[
         str | None,
@@ -84,7 +87,7 @@ def fulfill(
     as_json: Json = False,
     no_colour: NoColour = False,
 ) -> None:
-    """Carry out somebody's proposal, and print the result.
+    """Carry out a proposal, and print the result.
 
     It shows the call, all of it, and asks. What is then requested is the call that was shown, and
     it says whose proposal it carries out.

@@ -18,7 +18,8 @@ from meup_agent.cli.visit import Visit
 
 def grant(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Whom; they may be away.", show_default=False)
+        str,
+        typer.Argument(metavar="NAME", help="The participant; it may be away.", show_default=False),
     ],
     capabilities: Capabilities = None,
     reason: Why = None,
@@ -33,8 +34,8 @@ def grant(
 ) -> None:
     """Grant capabilities to a participant, at once; the grant's id is written to standard output.
 
-    Nobody can grant what they lack. It joins with the token, and takes an agent's connection over
-    that runs with the same one.
+    You can grant only what you may send yourself. The command joins with the token, and takes over
+    the connection of an agent that runs with the same token.
 
     Example: `MEUP_TOKEN=… meup grant proposer mcp/request --reason "knows the way"`
     """

@@ -29,10 +29,10 @@ def invite(
     as_json: Json = False,
     no_colour: NoColour = False,
 ) -> None:
-    """Invite somebody; their token is written to standard output, and nowhere else, this once.
+    """Invite a participant; its token is written to standard output, once and nowhere else.
 
-    Somebody who was removed may come back by it. Those of the gateway's configuration come with
-    the tokens that they have, and nothing is written.
+    A participant that was removed may come back by it. One of the gateway's configuration keeps its
+    tokens, and nothing is written.
 
     Example: `MEUP_TOKEN=… meup invite guest chat mcp/proposal > guest.token`
     """

@@ -15,7 +15,9 @@ from meup_agent.cli.visit import Visit
 
 
 def kick(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whom.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The participant.", show_default=False)
+    ],
     reason: Why = None,
     url: Url = None,
     space: Space = None,

@@ -29,7 +29,9 @@ Timeout = Annotated[
 ]
 Owner = Annotated[
     str,
-    typer.Argument(metavar="PARTICIPANT", help="Who has the tool.", show_default=False),
+    typer.Argument(
+        metavar="PARTICIPANT", help="The participant that has the tool.", show_default=False
+    ),
 ]
 Tool = Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name.", show_default=False)]
 Words = Annotated[
@@ -60,7 +62,9 @@ AcceptEdits = Annotated[
 To = Annotated[
     list[str] | None,
     typer.Option(
-        "--to", metavar="NAME", help="Who should decide the proposal; may be given several times."
+        "--to",
+        metavar="NAME",
+        help="A participant that should decide the proposal; may be given several times.",
     ),
 ]
 

@@ -37,8 +37,8 @@ def propose(
     wait: Annotated[
         Wait,
         typer.Option(
-            help="Which rejection ends the wait: of those asked with --to (of all who could, if"
-            " nobody is), anybody's, or none before the time is up."
+            help="Which rejection ends the wait: one by a participant of --to (without --to, those"
+            " of all that could fulfill it), any, or none before the time is up."
         ),
     ] = Wait.ADDRESSED,
     ttl: Annotated[
@@ -58,7 +58,7 @@ def propose(
     as_json: Json = False,
     no_colour: NoColour = False,
 ) -> None:
-    """Propose the call of a tool, and print its result once somebody has carried it out.
+    """Propose the call of a tool, wait, and print its result.
 
     Its id is on standard error at once; what becomes of it shows in the exit code. Ctrl-C
     withdraws it.

@@ -79,10 +79,10 @@ def reject(
     as_json: Json = False,
     no_colour: NoColour = False,
 ) -> None:
-    """Reject somebody's proposal.
+    """Reject a proposal.
 
-    Nobody confirms a rejection, and one that comes too late does nothing: whether it counts is the
-    proposer's to say. `meup tail --json` shows the ids in full.
+    A rejection is not confirmed, and a late one has no effect. The proposer decides whether it
+    counts. `meup tail --json` shows the ids in full.
 
     With an HTTP address (`--http` or MEUP_HTTP) it is said over HTTP, and an agent that runs with
     this token keeps its connection; without one it joins, and takes that connection over.

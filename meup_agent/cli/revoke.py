@@ -17,7 +17,9 @@ from meup_agent.cli.visit import Visit
 
 
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="From whom.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The participant.", show_default=False)
+    ],
     capabilities: Capabilities = None,
     grant: Annotated[
         str | None,

@@ -28,10 +28,10 @@ token = typer.Typer(
 
 @token.command("new", cls=Command)
 def new(json: Json = False) -> None:
-    """Make a token that nobody can guess, and its hash.
+    """Make a random token, and its hash.
 
-    The token is for the participant, who puts it into MEUP_TOKEN or a file. The hash is for the
-    gateway's file, under `token_hashes`; nobody can join by it. The token is shown this once.
+    The token is for the participant, in MEUP_TOKEN or a file. The hash is for the gateway's file,
+    under `token_hashes`, and is of no use for joining. The token is shown only once.
 
     Example: `meup token new`
     """

@@ -56,7 +56,7 @@ def tools(
     owner: Annotated[
         str | None,
         typer.Argument(
-            metavar="PARTICIPANT", help="Whose tools; else everybody's.", show_default=False
+            metavar="PARTICIPANT", help="Only the tools of this participant.", show_default=False
         ),
     ] = None,
     url: Url = None,

@@ -34,8 +34,8 @@ def who(
 ) -> None:
     """Show who is in the space, and what each of them may send.
 
-    What everybody may do without a capability is not listed; at this package's gateway: to answer
-    what one is asked, to tell its progress, and to cancel what one has asked for.
+    What needs no capability is not listed; at this package's gateway: to answer requests, to tell
+    their progress, and to cancel one's own.
 
     It only looks on: any participant's token will do, and an agent that runs with it is not
     disturbed.

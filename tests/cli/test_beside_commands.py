@@ -127,7 +127,7 @@ def test_nobody_is_asked_where_no_terminal_is(stage: Stage, beside: Beside) -> N
     assert shown.endswith("x" * 100 + '\\u001b[2J"'), "the call is shown whole, and escaped"
     assert "x" * 3_000 in shown
     assert said == (
-        "meup: standard input is no terminal, so nobody can be asked; read the call above, and give"
+        "meup: standard input is no terminal, so you cannot be asked; read the call above, and give"
         " --yes to carry it out"
     )
     assert stage.calls == []

@@ -118,7 +118,7 @@ def audit(
         bool,
         typer.Option(
             "--grants",
-            help="Who granted, revoked, invited and kicked, instead of the proposals.",
+            help="Grants, revocations, invitations and removals instead of the proposals.",
         ),
     ] = False,
     as_json: Annotated[
@@ -131,8 +131,8 @@ def audit(
 ) -> None:
     """Show what was proposed, what became of it, and who decided that, when and why.
 
-    It reads the journal of a gateway: its file, or over HTTP what a gateway that runs keeps of the
-    space of the token. Nothing is changed by it, and nobody in the space notices.
+    It reads the journal of a gateway: its file, or over HTTP the journal of a running one, for the
+    space of the token. It changes nothing, and the participants do not notice it.
 
     Example: `meup audit --journal journal.db --space demo`
 

@@ -62,7 +62,7 @@ async def confirmed(notes: Notes, question: str, *, otherwise: str) -> None:
     """
     if not sys.stdin.isatty():
         raise Failure(
-            f"standard input is no terminal, so nobody can be asked; {otherwise}", exit_codes.USAGE
+            f"standard input is no terminal, so you cannot be asked; {otherwise}", exit_codes.USAGE
         )
     notes.ask(f"{question} [y/N] ")
     # The loop goes on meanwhile: a signal ends the wait, which a thread in a read would survive.
