@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from meup_agent.protocol.payloads import as_object
+
 ARRIVED: Final = "dev.meup/arrived"
 """In a presence: the newcomer reads what it missed by itself. ``new``: it was not here before,
 ``resumed``: it gets everything, ``gap``: some of it is not known any more. Without this key it may
@@ -97,8 +99,7 @@ def read_replayed(extra: tuple[tuple[str, bytes], ...]) -> bool | None:
     """
     for name, raw in extra:
         if name == REPLAYED:
-            mark = _decode_json(raw)
-            return not (isinstance(mark, dict) and mark.get("in_progress") is False)
+            return as_object(_decode_json(raw)).get("in_progress") is not False
     return None
 
 

@@ -124,7 +124,7 @@ def test_a_gateway_that_started_anew_knows_it_all(tmp_path: Path) -> None:
             assert api.post(proposal(id)).status_code == 200
         assert api.post(withdraw("withdrawn")).status_code == 200
         assert api.post(request("r", "fulfilled"), "carol").status_code == 200
-        answer = {"jsonrpc": "2.0", "id": "r", "result": {}}
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": "r", "result": {}}
         said = {"kind": "mcp.response", "correlationId": "r", "payload": answer}
         assert api.post(said, "tools").status_code == 200
     with served(path) as api:
@@ -166,7 +166,7 @@ def test_a_proposal_that_says_whose_it_is_is_refused(api: Api) -> None:
 def test_a_fulfilling_request_whose_answer_was_lost_is_known_again(api: Api) -> None:
     assert api.post(proposal("p")).status_code == 200
     first = api.post(request("r", "p"), "carol")
-    answer = {"jsonrpc": "2.0", "id": "r", "result": {}}
+    answer: dict[str, Any] = {"jsonrpc": "2.0", "id": "r", "result": {}}
     said = {"kind": "mcp.response", "correlationId": "r", "payload": answer}
     assert api.post(said, "tools").status_code == 200
     again = api.post(request("r", "p"), "carol")

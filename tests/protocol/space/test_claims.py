@@ -79,7 +79,8 @@ class Here:
         )
 
     def respond(self, request: str, payload: dict[str, Any] | None = None) -> Decision:
-        body = {"jsonrpc": "2.0", "id": request, "result": {}} if payload is None else payload
+        result: dict[str, Any] = {"jsonrpc": "2.0", "id": request, "result": {}}
+        body = result if payload is None else payload
         return self.say("tools", "mcp/response", body, correlationId=request)
 
     def withdraw(self, sender: str, proposal: str) -> Decision:
