@@ -18,7 +18,7 @@ MAX_REPLAYED: Final = 100
 """Envelopes that follow the welcome of a newcomer: fewer than an agent keeps queued."""
 
 MAX_REPLAYED_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of the same."""
+"""Bytes of the same, and of those that are read to see whether the newcomer may decide them."""
 
 MAX_REPLAY_BYTES: Final = 256 * 1024
 """Bytes of one of them: a larger one would take the place of all others."""
@@ -59,19 +59,22 @@ def replays(exchanges: OpenExchanges, participant: str, may: May, at: int) -> li
     found: list[list[Open]] = []
     count = size = 0
     for proposal in islice(exchanges.fairly(), MAX_CONSIDERED):
-        if not (
-            _is_kept(proposal)
-            and proposal.envelope.sender != participant
-            and proposal.state_at(at) is not ProposalState.EXPIRED
-            and (rejects or _may_fulfill(proposal, may))
+        if (
+            not _is_kept(proposal)
+            or proposal.envelope.sender == participant
+            or proposal.state_at(at) is ProposalState.EXPIRED
         ):
             continue
         told = [proposal, *filter(_is_kept, proposal.fulfilling.values())]
-        count += len(told)
+        # What is only read costs time, too.
         size += sum(item.size for item in told)
-        if count > MAX_REPLAYED or size > MAX_REPLAYED_BYTES:
+        if size > MAX_REPLAYED_BYTES:
             break
-        found.append(told)
+        if rejects or _may_fulfill(proposal, may):
+            count += len(told)
+            if count > MAX_REPLAYED:
+                break
+            found.append(told)
     found.sort(key=lambda told: told[0].number)
     return [
         Replay(item.envelope, told[0].state is ProposalState.IN_PROGRESS)
