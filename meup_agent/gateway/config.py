@@ -69,8 +69,8 @@ class Limits:
         strangers_per_second: Connections from one address that do not say in their handshake who
             joins where, in the long run; more are refused with 429. Who joins by a frame does not
             count.
-        strangers_burst: Such connections that may come at once: all members behind one address,
-            when their gateway has restarted.
+        strangers_burst: Such connections that may come at once: the members behind one address,
+            when their gateway has restarted; the handshakes of more would keep the others waiting.
         failed_tokens: Wrong tokens from one address, before it is refused with 429.
         failed_token_seconds: After which one of these is forgiven.
         handshake_timeout: For a connection to send its handshake.
@@ -107,7 +107,7 @@ class Limits:
     joins_per_second: float = 5.0
     joins_burst: int = 100
     strangers_per_second: float = 20.0
-    strangers_burst: int = 1_000
+    strangers_burst: int = 250
     failed_tokens: int = 20
     failed_token_seconds: float = 5.0
     handshake_timeout: float = 10.0

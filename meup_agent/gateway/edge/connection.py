@@ -50,6 +50,9 @@ FRAMES_PER_TURN: Final = 128
 """Frames of a connection that are taken in a turn of the loop, before the others have theirs; each
 KiB of them counts as one more. A message takes some 30 µs, so a turn some milliseconds."""
 
+CLOSED_STRANGER_SECONDS: Final = 1.0
+"""Seconds between two reads of a connection that was closed before it joined and still sends."""
+
 _KIB_BITS: Final = 10
 _MICROSECONDS: Final = 1_000_000
 
@@ -228,6 +231,10 @@ class Connection(WSListener):
             self._gate.pause(0.0)
         if kind == CLOSE:
             self._answer_close(int.from_bytes(data[:2]))
+            return
+        if self._ended_by is not None and self._member is None:
+            # It was closed, and has nothing to say but that it closes as well.
+            self._gate.pause(CLOSED_STRANGER_SECONDS)
             return
         if self._ended_by is not None or not final or kind in (PING, PONG):
             self._count_piece()

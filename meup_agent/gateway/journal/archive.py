@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,10 @@ from urllib.parse import quote
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.database import APPLICATION, BUSY_SECONDS, VERSION, why
 from meup_agent.gateway.journal.rows import READ, entries_of
+from meup_agent.gateway.journal.wal import find_damage
 from meup_agent.protocol.space.journal import Entry
+
+log = logging.getLogger("meup_agent.gateway")
 
 
 class Archive:
@@ -29,6 +34,7 @@ class Archive:
         try:
             if not path.is_file():
                 raise ConfigurationError(f"there is no journal {path}; give a journal's file")
+            self._warn_of_damage()
             self._connection = self._open()
             self._check_form()
         except (sqlite3.Error, OSError) as error:
@@ -84,6 +90,17 @@ class Archive:
             # In a directory that cannot be written: nobody writes, so the file is all there is.
             connection = sqlite3.connect(f"{address}?immutable=1", uri=True)
         return connection
+
+    def _warn_of_damage(self) -> None:
+        """Say what SQLite would leave out without a word."""
+        path = Path(os.path.realpath(self._path))
+        damage = find_damage(path.with_name(f"{path.name}-wal"), 0)
+        if damage is not None:
+            log.warning(
+                "the journal %s was damaged: what %d pages held that came last cannot be read",
+                self._path,
+                damage.lost,
+            )
 
     def _check_form(self) -> None:
         ((application,),) = self._ask("PRAGMA application_id")

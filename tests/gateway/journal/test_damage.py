@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.archive import Archive
 from meup_agent.gateway.journal.database import Database
 from meup_agent.gateway.journal.wal import WalDamage, find_damage
 from tests.gateway.journal.conftest import Clock, chat, ids, kept, opened, read
@@ -245,6 +246,20 @@ async def test_damage_of_which_no_copy_can_be_kept_starts_nothing(
     with pytest.raises(ConfigurationError, match="no space left on device"):
         Database(path, "normal")
     assert wal_of(path).read_bytes() == before
+
+
+async def test_who_reads_the_file_is_warned(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await killed(path, clock)
+    Archive(path).close()
+    assert not caplog.messages
+    flip(wal_of(path), PLACES["page"](frames_of(path) // 2))
+    archive = Archive(path)
+    assert 0 < len(archive.read("demo", after=0, until=2**62, limit=1_000)) < COMMITS
+    archive.close()
+    (warned,) = caplog.messages
+    assert "was damaged" in warned
 
 
 async def test_floor_that_was_raised_is_not_lowered_by_forgetting(path: Path, clock: Clock) -> None:
