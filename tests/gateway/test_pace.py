@@ -43,11 +43,10 @@ def test_1800_withdrawals_at_once_all_arrive_in_order(kind: str) -> None:
             for number in range(most):
                 withdraw = {"correlationId": f"p{number}", "id": f"w{number}"}
                 alice.send(envelope("alice", "mcp.withdraw", {"reason": "other"}, **withdraw))
-            # Each of them ended a proposal: there is room for as many again.
-            for number in range(most):
-                alice.send(envelope("alice", "mcp.proposal", CALL, id=f"q{number}"))
+            # Each of them ended a proposal: there is room again.
+            alice.send(envelope("alice", "mcp.proposal", CALL, id="q"))
             assert heard(bob, most, "mcp.withdraw") == [f"w{number}" for number in range(most)]
-            assert heard(bob, most, "mcp.proposal") == [f"q{number}" for number in range(most)]
+            assert heard(bob, 1, "mcp.proposal") == ["q"]
         assert it.place.counters.refused == {}
 
 
