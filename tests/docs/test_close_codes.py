@@ -13,7 +13,7 @@ from meup_agent.errors import (
     TransportClosed,
     TransportError,
 )
-from meup_agent.gateway import admission, member, server
+from meup_agent.gateway import admission, backlog, server
 from meup_agent.gateway.edge import framing
 from meup_agent.protocol.space import host
 from meup_agent.session import Backoff, Session, Settings
@@ -44,7 +44,7 @@ CODES = {
     framing.PROTOCOL_ERROR,
     framing.TOO_BIG,
     host.TAKEN_OVER,
-    member.TOO_SLOW,
+    backlog.TOO_SLOW,
     server.RESTARTING,
 }
 

@@ -76,7 +76,9 @@ def test_file_of_several_spaces(tmp_path: Path) -> None:
     assert tokens.identify("carol-token") == Identity("quay", "carol")
     assert (config.host, config.port, config.insecure) == ("127.0.0.1", 8000, True)
     assert config.limits == Limits(max_members=7)
-    assert config.journal == JournalConfig(tmp_path / "kept/journal.db", "full", 60, 1_000_000)
+    assert config.journal == JournalConfig(
+        tmp_path / "kept/journal.db", "full", max_age=60, max_bytes=1_000_000
+    )
     assert config.http == HttpConfig(port=8001)
     assert config.tls == TlsConfig(Path("/etc/gateway.pem"), tmp_path / "gateway.key")
 
