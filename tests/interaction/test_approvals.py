@@ -136,15 +136,16 @@ async def test_an_id_alone_may_mean_several(meeting: Meeting) -> None:
         ):
             with pytest.raises(UsageError, match="no proposal 'p1'"):
                 space.proposal("p1")
-            for number in (1, 2):
-                body = payloads.proposal(
+            first, second = (
+                payloads.proposal(
                     "tools/call", {**call(number), "_meta": {payloads.TARGET: "tools"}}
                 )
-                await alice.say(kinds.MCP_PROPOSAL, body, id="p1")
-                await until(lambda: bool(space.proposals))
-                if number == 1:
-                    await until(lambda: has_state(space, "p1", ProposalState.PENDING))
-                    read = space.proposal("p1", proposer="proposer")
+                for number in (1, 2)
+            )
+            await alice.say(kinds.MCP_PROPOSAL, first, id="p1")
+            await until(lambda: has_state(space, "p1", ProposalState.PENDING))
+            read = space.proposal("p1", proposer="proposer")
+            await alice.say(kinds.MCP_PROPOSAL, second, id="p1")
             await until(lambda: read.state is ProposalState.WITHDRAWN)
             with pytest.raises(AmbiguousProposal) as caught:
                 space.proposal("p1", proposer="proposer")

@@ -94,7 +94,8 @@ def answered(
     """The proposal that a response (or progress) is about, and the request.
 
     All correlation ids are looked at, those of requests first (PROTOCOL 4.4). Two requesters may
-    have used one id: whom the response is for tells which is meant.
+    have used one id: whom the response is for tells which is meant. Of one requester, who counts
+    its ids anew, the request is meant that is still out, and came last.
     """
     for name in envelope.correlation[:MAX_NAMED]:
         found = [
@@ -102,10 +103,12 @@ def answered(
             for record, item in ledger.fulfilling(name, now)
             if item.envelope.id == name and item.may_answer(envelope.sender)
         ]
-        if len(found) > 1:
+        if len({item.by for _, item in found}) > 1:
             found = [(record, item) for record, item in found if item.by in envelope.to]
+            if len({item.by for _, item in found}) != 1:
+                return None
         if found:
-            return found[0] if len(found) == 1 else None
+            return max(reversed(found), key=lambda each: each[1].live)
     record = resolve(envelope, ledger, now).record
     if record is not None:
         for item in record.fulfillments:

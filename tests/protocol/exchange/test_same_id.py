@@ -275,3 +275,12 @@ def test_a_response_that_may_answer_two_requests_answers_neither(copied: Peer) -
     copied.response("tool", "1", to=("carol",))
     assert copied.record("alice", "p1").in_progress_by == "bob"
     assert copied.record("mallory", "p1").state == "fulfilled"
+
+
+@pytest.mark.rule("4.4.by_proposer", "race.restarted_peer")
+def test_a_response_to_an_id_that_its_requester_used_again_is_to_what_is_out(me: Peer) -> None:
+    for number in (1, 2):
+        me.proposal("alice", f"p{number}")
+        me.request("bob", "1", to=("tool",), fulfills=f"p{number}")
+        me.response("tool", "1", to=("bob",), result={"content": [number]})
+        assert me.record("alice", f"p{number}").state == "fulfilled"
