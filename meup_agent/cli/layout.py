@@ -116,9 +116,9 @@ def folded(text: Text, room: int, first: int | None = None) -> Iterator[Text]:
 
 
 def fold(text: str, room: int) -> list[str]:
-    """A plain text in lines, likewise."""
+    """A plain text in lines, likewise; without the spaces that a line ends with."""
     offsets = [0, *_breaks(text, room, room), len(text)]
-    return [text[begin:end] for begin, end in pairwise(offsets)]
+    return [text[begin:end].rstrip() for begin, end in pairwise(offsets)]
 
 
 def _breaks(text: str, room: int, first: int) -> Iterator[int]:

@@ -15,13 +15,14 @@ from rich.cells import cell_len
 from meup_agent.cli import exit_codes
 from meup_agent.cli.audit import listing
 from meup_agent.cli.audit.times import moment
-from meup_agent.cli.audit.words import lasted
+from meup_agent.cli.audit.words import IGNORED, lasted
 from meup_agent.cli.output import Output
 from meup_agent.cli.program import run
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.embedded_config import first_token
 from meup_agent.gateway.journal.archive import Archive
 from meup_agent.protocol import kinds
+from meup_agent.protocol.audit import Why
 from meup_agent.protocol.audit.settled import LOOK_AHEAD
 from meup_agent.protocol.envelope import Envelope
 from tests.bench.audit import envelopes, write
@@ -228,6 +229,10 @@ def test_widths_are_not_computed_anew_for_each_line(
     monkeypatch.setattr(listing, "cell_len", counted)
     done = audit(journal=long)
     assert measured < 10 * len(done.out.splitlines())
+
+
+def test_each_reason_to_ignore_a_step_has_words() -> None:
+    assert IGNORED.keys() == set(Why)
 
 
 def test_ids_that_begin_alike_are_longer_on_later_lines_too() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -83,19 +83,22 @@ def test_what_is_wanted_is_kept() -> None:
     assert [item.id for item in audit.proposals] == ["p1"]
 
 
-AGAIN = [
-    lambda first: [first],
-    lambda first: [
-        draft(kinds.MCP_WITHDRAW, {}, id="again", sender="ann", correlation=(first.id,)),
-    ],
-    lambda first: [
-        draft(kinds.MCP_REJECT, {}, id="again", sender="bob", correlation=(first.id,)),
-    ],
-]
+def said_again(first: Envelope) -> list[Envelope]:
+    return [first]
 
 
-@pytest.mark.parametrize("again", AGAIN, ids=["proposal", "withdraw", "reject"])
-def test_what_was_said_again_of_a_released_proposal_is_nothing_new(again: Any) -> None:
+def withdrawn_again(first: Envelope) -> list[Envelope]:
+    return [draft(kinds.MCP_WITHDRAW, {}, id="again", sender="ann", correlation=(first.id,))]
+
+
+def rejected_again(first: Envelope) -> list[Envelope]:
+    return [draft(kinds.MCP_REJECT, {}, id="again", sender="bob", correlation=(first.id,))]
+
+
+@pytest.mark.parametrize("again", [said_again, withdrawn_again, rejected_again])
+def test_what_was_said_again_of_a_released_proposal_is_nothing_new(
+    again: Callable[[Envelope], list[Envelope]],
+) -> None:
     payload = payloads.proposal("tools/call", {"name": "write", "arguments": {}})
     first = draft(kinds.MCP_PROPOSAL, payload, id="p", sender="ann")
     withdraw = draft(kinds.MCP_WITHDRAW, {}, id="w", sender="ann", correlation=("p",))

@@ -15,8 +15,8 @@ from meup_agent.protocol.payloads import Change
 MAX_WORDS: Final = 200
 """Characters of a reason or an explanation on a line."""
 
-MAX_VALUE: Final = 60
-"""Characters of a value that was edited."""
+MAX_VALUE: Final = 1_000
+"""Characters of a value that was edited: enough to see where two long texts differ."""
 
 FAILED: Final = "failed"
 
@@ -40,6 +40,7 @@ IGNORED: Final = {
     Why.NOT_THEIRS: "not theirs",
     Why.OWN_PROPOSAL: "own proposal",
     Why.REFUSED: "not carried out",
+    Why.AMBIGUOUS: "ambiguous",
 }
 """Why a step changed nothing."""
 
