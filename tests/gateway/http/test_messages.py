@@ -65,6 +65,8 @@ def test_what_is_given_stays_as_it_was_beside_what_is_filled_in(api: Api) -> Non
         (b'{"\xff": 1}', 400, "invalid_utf8"),
         (b'{"kind":"chat","payload":' + b'{"a":' * 200 + b"1" + b"}" * 201, 400, "too_deep"),
         (b'{"kind":"chat","payload":{"message":NaN}}', 400, "invalid_json"),
+        (b'{"kind":"chat","payload":{"n":1e400}}', 400, "invalid_json"),
+        (b'{"kind":"chat","payload":{"n":-%b}}' % (b"9" * 309), 400, "invalid_json"),
     ],
 )
 def test_what_a_connection_is_refused_is_refused_here(
