@@ -110,8 +110,10 @@ class _BoundedProtocol(WSProtocol):  # type: ignore[misc]  # not in picows' stub
 
     def get_buffer(self, size_hint: int) -> memoryview:
         """Room for the next read."""
-        room: memoryview = super().get_buffer(size_hint)
-        return room[: getattr(self.listener, "read_bytes", STRANGER_READ_BYTES)]
+        picows: Any = super()
+        room: memoryview = picows.get_buffer(size_hint)
+        listener: object = cast("Any", self).listener
+        return room[: getattr(listener, "read_bytes", STRANGER_READ_BYTES)]
 
 
 def address_of(wire: asyncio.BaseTransport) -> str:
