@@ -73,7 +73,7 @@ async def listen(
             return accept(request, address_of(protocol.transport.underlying_transport))
 
         # By position, since that is how picows itself makes one.
-        protocol = cast("Any", _BoundedProtocol)(
+        protocol = _BoundedProtocol(
             None,
             None,
             False,  # is no client
@@ -105,15 +105,16 @@ async def listen(
     )
 
 
-class _BoundedProtocol(WSProtocol):  # type: ignore[misc]  # not in picows' stubs
-    """Picows' protocol, which reads only so many bytes of a connection at a time."""
+_WSProtocol = cast("type[Any]", WSProtocol)
 
-    def get_buffer(self, size_hint: int) -> memoryview:
-        """Room for the next read."""
-        picows: Any = super()
-        room: memoryview = picows.get_buffer(size_hint)
-        listener: object = cast("Any", self).listener
-        return room[: getattr(listener, "read_bytes", STRANGER_READ_BYTES)]
+
+def _get_buffer(self: Any, size_hint: int) -> memoryview:
+    """Room for the next read; of picows' own it is as much as the connection may send at a time."""
+    room: memoryview = _WSProtocol.get_buffer(self, size_hint)
+    return room[: getattr(self.listener, "read_bytes", STRANGER_READ_BYTES)]
+
+
+_BoundedProtocol: Any = type("_BoundedProtocol", (_WSProtocol,), {"get_buffer": _get_buffer})
 
 
 def address_of(wire: asyncio.BaseTransport) -> str:
