@@ -103,7 +103,7 @@ class DevState:
                 raise ConfigurationError(
                     f"the gateway at {running[0].url} uses the tokens; stop it, then make new ones"
                 )
-            kept: Mapping[str, str] = {} if renew else self._read_tokens(folder)
+            kept = dict[str, str]() if renew else self._read_tokens(folder)
             tokens = {name: kept.get(name) or new_token() for name in names}
             if tokens != kept:
                 self._replace(folder, TOKENS_FILE, msgspec.json.encode(tokens))

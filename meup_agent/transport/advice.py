@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from websockets.exceptions import WebSocketException
 
@@ -104,5 +104,5 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         each = waiting.pop(0)
         yield each
         if isinstance(each, BaseExceptionGroup):
-            waiting += each.exceptions
+            waiting += cast("BaseExceptionGroup[BaseException]", each).exceptions
         waiting += [behind for behind in (each.__cause__ or each.__context__,) if behind]

@@ -31,10 +31,12 @@ class Arrival(NamedTuple):
     Attributes:
         envelope: The header, and the frame as it came.
         payload: The payload's JSON values.
+        at: When it came, in microseconds since 1970 (UTC): the clock is read once for a frame.
     """
 
     envelope: Envelope
     payload: dict[str, Any]
+    at: int
 
     @property
     def kind_as_sent(self) -> str:
@@ -42,7 +44,7 @@ class Arrival(NamedTuple):
         return decode_header(self.envelope.frame).kind
 
 
-def open_frame(frame: bytes, dialect: str) -> Arrival:
+def open_frame(frame: bytes, dialect: str, at: int) -> Arrival:
     """Decode a member's frame and check its form.
 
     All of it is decoded, although only the header is needed: what is delivered must be readable at
@@ -52,11 +54,13 @@ def open_frame(frame: bytes, dialect: str) -> Arrival:
     Args:
         frame: One message as it came from the network.
         dialect: The member's.
+        at: When it came, in microseconds since 1970 (UTC).
 
     Raises:
         InvalidEnvelope: It is no envelope of that dialect, or lacks what every envelope has.
     """
     envelope = decode_known(frame, dialect)
+    payload: Any
     if envelope is None:
         envelope = decode(frame, dialect)
         fields = _values(frame, envelope)
@@ -67,7 +71,7 @@ def open_frame(frame: bytes, dialect: str) -> Arrival:
     problem = _problem(envelope, payload)
     if problem is not None:
         raise InvalidEnvelope("invalid_envelope", problem, envelope_id=usable_id(envelope.id))
-    return Arrival(envelope, payload)
+    return Arrival(envelope, payload, at)
 
 
 def _values(raw: bytes, envelope: Envelope) -> Any:

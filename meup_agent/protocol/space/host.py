@@ -265,8 +265,9 @@ class SpaceHost:
             self._refuse_to_observer(member, refuse_observer(participant, frame, form.dialect))
             paced = self._observers_pace.take(participant, self._now(), len(frame))
             return 0.0 if paced is None else paced.seconds
-        self.receive_as(participant, frame, form.dialect, repeats=form.numbered)
-        over = self._pace.take(participant, self._now(), len(frame))
+        at = self._now()
+        self._receive(participant, frame, form.dialect, _ignore, form.numbered, at)
+        over = self._pace.take(participant, at, len(frame))
         wait = self.held_up(participant)
         if over is None:
             return wait
@@ -314,11 +315,21 @@ class SpaceHost:
                 do not resume begin to count their ids anew when they start, and mean what they
                 say a second time.
         """
+        self._receive(participant, frame, dialect, answer, repeats, self._now())
+
+    def _receive(
+        self,
+        participant: str,
+        frame: bytes,
+        dialect: str,
+        answer: Answer,
+        repeats: bool,
+        at: int,
+    ) -> None:
         self.counters.frames_in += 1
-        checked = self._space.check(participant, frame, dialect)
+        checked = self._space.check(participant, frame, dialect, at)
         match checked:
             case Arrival():
-                at = self._now()
                 seq = self._recent.find(checked.envelope, at) if repeats else None
                 if seq is not None:
                     self._repeated(Entry(seq, self.name, at, checked.envelope), answer)
@@ -349,7 +360,7 @@ class SpaceHost:
         envelope = arrival.envelope
         if answer is _ignore or envelope.kind != kinds.MCP_WITHDRAW:
             return None
-        over = self._pace.withdraws_too_fast(envelope.sender, self._now())
+        over = self._pace.withdraws_too_fast(envelope.sender, arrival.at)
         if over is None:
             return None
         said = f"more than {over.most:g} withdrawals a second are taken later; say it again"

@@ -89,7 +89,7 @@ def refuse_observer(participant: str, frame: bytes, dialect: str) -> Refused:
         dialect: The dialect that it is in.
     """
     try:
-        about: str | None = open_frame(frame, dialect).envelope.id
+        about: str | None = open_frame(frame, dialect, 0).envelope.id
     except InvalidEnvelope as invalid:
         about = invalid.envelope_id
     message = "an observer says nothing: connect without the header MEUP-Observe to take part"

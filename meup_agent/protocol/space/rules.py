@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from meup_agent.protocol import kinds, payloads
@@ -45,7 +44,6 @@ class Rules:
         exchanges: What is open.
         allowance: How much each of them may say.
         departures: Which processes of participants are gone.
-        now: Tells the time in microseconds since 1970 (UTC).
     """
 
     def __init__(
@@ -55,7 +53,6 @@ class Rules:
         exchanges: OpenExchanges,
         allowance: Allowance,
         departures: Departures,
-        now: Callable[[], int],
     ) -> None:
         self._departures = departures
         self._looked: dict[str, int] = {}
@@ -63,7 +60,6 @@ class Rules:
         self._management = management
         self._open = exchanges
         self._allowance = allowance
-        self._now = now
 
     def not_from(self, participant: str, arrival: Arrival) -> Refused | None:
         """Why somebody cannot have said an envelope, whatever they may say."""
@@ -121,10 +117,10 @@ class Rules:
                 arrival.payload,
                 participants=self._held,
                 exchanges=self._open,
-                at=self._now(),
+                at=arrival.at,
             )
             if refused is None and envelope.kind == kinds.MCP_PROPOSAL:
-                return self._refused_proposal(participant, envelope)
+                return self._refused_proposal(participant, envelope, arrival.at)
             return refused
         return None
 
@@ -155,10 +151,10 @@ class Rules:
                 )
         return None
 
-    def _refused_proposal(self, participant: str, proposal: Envelope) -> Refused | None:
+    def _refused_proposal(self, participant: str, proposal: Envelope, at: int) -> Refused | None:
         """Nobody keeps more proposals open than the others can be asked to look at."""
         most = self._allowance.max_open_proposals
-        if self._has_room(participant, most):
+        if self._has_room(participant, most, at):
             return None
         if self._open.is_open(participant, proposal.id):
             return None  # sent again, or in place of the other
@@ -170,9 +166,8 @@ class Rules:
             about=proposal.id,
         )
 
-    def _has_room(self, participant: str, most: int) -> bool:
+    def _has_room(self, participant: str, most: int, at: int) -> bool:
         """Whether a participant may propose more; looks for ghosts before it says no."""
-        at = self._now()
         if self._open.open_proposals(participant, at) < most:
             return True
         if not 0 <= at - self._looked.get(participant, -_LOOK_MICROSECONDS) < _LOOK_MICROSECONDS:

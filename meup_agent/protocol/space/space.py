@@ -89,7 +89,7 @@ class Space:
         )
         self._departures = Departures()
         self._rules = Rules(
-            self._held, self._management, self.open, self._allowance, self._departures, now
+            self._held, self._management, self.open, self._allowance, self._departures
         )
         self._announce_withdrawals = announce_withdrawals
         # Only where somebody may say by a JSON-RPC id what a response answers.
@@ -227,12 +227,14 @@ class Space:
 
     def receive(self, participant: str, frame: bytes, dialect: str) -> Decision:
         """Decide about a frame that nobody sent before; see :meth:`check` and :meth:`accept`."""
-        checked = self.check(participant, frame, dialect)
+        checked = self.check(participant, frame, dialect, self._now())
         if not isinstance(checked, Arrival):
             return checked
         return self.check_new(checked) or self.accept(checked)
 
-    def check(self, participant: str, frame: bytes, dialect: str) -> Arrival | Refused | Dropped:
+    def check(
+        self, participant: str, frame: bytes, dialect: str, at: int
+    ) -> Arrival | Refused | Dropped:
         """Decide whether a frame can be from its sender; changes nothing that others could notice.
 
         Args:
@@ -240,9 +242,10 @@ class Space:
                 compared with this.
             frame: One message, as it came.
             dialect: The member's.
+            at: When it came, in microseconds since 1970 (UTC).
         """
         try:
-            arrival = open_frame(frame, dialect)
+            arrival = open_frame(frame, dialect, at)
             if self._shallower:
                 named = usable_id(arrival.envelope.id)
                 check_depth(frame, self._allowance.max_depth, envelope_id=named)
@@ -287,11 +290,10 @@ class Space:
             return self._managed(envelope, arrival.payload)
         if envelope.kind not in FOLLOWED:
             return Accepted(envelope)
-        at = self._now()
         then: tuple[Consequence, ...] = ()
         if envelope.kind == kinds.MCP_WITHDRAW and self._announce_withdrawals:
             then = self._withdrawn(envelope, arrival.payload)
-        self.remember(envelope, arrival.payload, at)
+        self.remember(envelope, arrival.payload, arrival.at)
         return Accepted(envelope, then=then)
 
     def remember(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
