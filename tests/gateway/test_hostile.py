@@ -232,7 +232,10 @@ async def test_flood_of_refused_frames_beside_a_quiet_member() -> None:
 
 
 async def test_fragments_without_an_end_are_bounded() -> None:
-    async with running(max_message_bytes=10_000) as gateway, dial(gateway, "bob") as bob:
+    async with (
+        running(max_message_bytes=10_000, frames_burst=20_000) as gateway,
+        dial(gateway, "bob") as bob,
+    ):
         async with shaken(gateway, "mallory") as (reader, writer):
             writer.write(masked(0x01, b"{") + masked(0x00, b"") * 10_000)
             await undisturbed(bob)
@@ -242,7 +245,7 @@ async def test_fragments_without_an_end_are_bounded() -> None:
 
 
 async def test_stranger_gets_no_room_for_fragments_either() -> None:
-    async with running() as gateway, dial(gateway, "", "/") as stranger:
+    async with running(close_timeout=0.2) as gateway, dial(gateway, "", "/") as stranger:
         with contextlib.suppress(ConnectionClosed):
             await stranger.send(["x" * 1_000] * 100)
         with anyio.fail_after(20):

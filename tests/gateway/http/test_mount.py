@@ -141,7 +141,10 @@ def test_who_reads_too_slowly_is_closed_and_who_resumes_gets_the_rest() -> None:
             body = {"kind": "chat", "payload": {"message": "x" * 180_000}}
             said = 0
             while place.counters.closed[1013] == 0:
-                alice.post("/participants/alice/messages", json=body).raise_for_status()
+                answer = alice.post("/participants/alice/messages", json=body)
+                if answer.status_code == 429:  # carol's queue fills, and alice is loud
+                    continue
+                answer.raise_for_status()
                 said += 1
                 assert said < 300
             seen: list[int] = []
