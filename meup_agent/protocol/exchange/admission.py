@@ -100,9 +100,14 @@ class Admission:
                 return f"it names more than {MAX_NAMED} ids; a request carries out one proposal"
             case None:
                 pass
-        if handling.fulfills is None:
-            return self._refusal_of_unknown(handling, now)
-        return self._refusal_of_known(handling, handling.fulfills)
+        record, call = handling.fulfills, handling.call
+        refusal = None if record is None else self._refusal_of_known(handling, record)
+        if refusal is not None or call is None:
+            return refusal
+        if record is None or says_proposer(call) not in (None, record.key.proposer):
+            # Another's copy of what we have not seen must not stand in for it.
+            return self._refusal_of_unknown(handling, call, now)
+        return None
 
     def _refusal_of_known(self, handling: Handling, record: ProposalRecord) -> str | None:
         proposal, ours = f"proposal {record.key.id}", handling.fulfillment
@@ -126,14 +131,14 @@ class Admission:
             return f"{proposal} is being fulfilled by {first.by!r}"
         return None
 
-    def _refusal_of_unknown(self, handling: Handling, now: float) -> str | None:
+    def _refusal_of_unknown(
+        self, handling: Handling, call: payloads.Call, now: float
+    ) -> str | None:
         """A request may come before its proposal, or where we do not see that at all.
 
         It counts as a fulfillment where it, or a request before it, says whose proposal that is.
         """
-        call, tombstones = handling.call, self._situation.tombstones
-        if call is None:
-            return None
+        tombstones = self._situation.tombstones
         proposer = says_proposer(call)
         for name in handling.work.envelope.correlation:
             if proposer is None and tombstones.has_any("withdrawn", name, now):

@@ -450,8 +450,8 @@ class Arrivals:
         record, fulfillment = found
         payload = envelope.payload
         if payloads.is_refusal(payload):
-            self._situation.ledger.not_carried_out(record, fulfillment)
-            self._replies.no_longer_in_progress(record, now)
+            if self._situation.ledger.refused(record, fulfillment, envelope.sender):
+                self._replies.no_longer_in_progress(record, now)
             return None
         self._replies.order_unechoed(record, now)
         is_error = read_response(payload)[1] is not None

@@ -74,6 +74,7 @@ class Fulfillment(msgspec.Struct):
         running: A handler of ours is queued or runs for it.
         carried_out: We, as the executor, have answered it.
         early: It came before the proposal, and is not entered with any.
+        refused_by: Those of its executors who refused it.
     """
 
     envelope: Envelope
@@ -83,6 +84,7 @@ class Fulfillment(msgspec.Struct):
     running: bool = False
     carried_out: bool = False
     early: bool = False
+    refused_by: tuple[str, ...] = ()
 
     @property
     def by(self) -> str:
@@ -344,6 +346,20 @@ class Ledger:
         fulfillment.live = False
         if not any(item.live for item in record.fulfillments):
             record.step(ProposalEvent.REQUEST_CANCELLED, fulfillment.by)
+
+    def refused(self, record: ProposalRecord, fulfillment: Fulfillment, by: str) -> bool:
+        """Note who refuses a fulfilling request; whether nobody is left who could carry it out.
+
+        The others whom it was for may run it still, and its own sender cancels it instead. Of one
+        that was for whoever has the tool, nobody knows who is left.
+        """
+        executors = fulfillment.executors
+        if by in executors and by not in fulfillment.refused_by:
+            fulfillment.refused_by = (*fulfillment.refused_by, by)
+        if not executors or not all(name in fulfillment.refused_by for name in executors):
+            return False
+        self.not_carried_out(record, fulfillment)
+        return True
 
     def complete(self, record: ProposalRecord, fulfillment: Fulfillment, *, is_error: bool) -> bool:
         """Note the answer to a fulfilling request (PROTOCOL 4.2); whether it was carried out.

@@ -18,6 +18,7 @@ from tests.protocol.exchange.test_same_id import meta_of, refusals
 
 TO: list[tuple[str, ...]] = [("me",), (), ("me", "tool")]
 ADDRESSED = pytest.mark.parametrize("to", TO, ids=["addressed", "without to", "two"])
+REFUSAL = {"code": -32000, "message": "refused", "data": {"reason": "refused"}}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -131,9 +132,35 @@ def test_what_is_in_anothers_hands_is_refused(me: Peer) -> None:
 def test_a_refusal_by_somebody_else_frees_nothing_that_runs_here(me: Peer) -> None:
     me.proposal("alice", "p1")
     assert len(starts(me.request("bob", "b1", fulfills="p1", to=()))) == 1
-    refusal = {"code": -32000, "message": "refused", "data": {"reason": "refused"}}
-    me.response("mallory", "b1", to=("bob",), error=refusal)
+    me.response("mallory", "b1", to=("bob",), error=REFUSAL)
     assert refusals(me.request("carol", "c1", fulfills="p1", to=())) == ["c1"]
+
+
+@pytest.mark.rule("4.4.executor_refuses", "4.2.refusal_completes_nothing")
+def test_one_refusal_of_several_frees_nothing(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.request("carol", "c1", fulfills="p1", to=("tool", "other"))
+    me.response("tool", "c1", to=("carol",), error=REFUSAL)
+    me.response("tool", "c1", to=("carol",), error=REFUSAL)
+    assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
+    me.response("other", "c1", to=("carol",), error=REFUSAL)
+    assert len(starts(me.request("bob", "b2", fulfills="p1"))) == 1
+
+
+@pytest.mark.rule("4.4.executor_refuses", "4.2.refusal_completes_nothing")
+def test_who_was_to_carry_it_out_refuses_and_nobody_else(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.request("carol", "c1", fulfills="p1", to=("tool",))
+    me.response("carol", "c1", to=("carol",), error=REFUSAL)
+    assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
+
+
+@pytest.mark.rule("4.4.without_to", "4.2.refusal_completes_nothing")
+def test_without_to_a_refusal_of_anybody_frees_nothing(me: Peer) -> None:
+    key = me.begins_proposal()
+    me.request("carol", "c1", fulfills=key.id, to=())
+    me.response("mallory", "c1", to=("carol",), error=REFUSAL)
+    assert me.own(key).state == "in_progress"
 
 
 @pytest.mark.rule("4.4.executor_refuses")
@@ -342,6 +369,27 @@ def test_of_a_proposal_that_we_never_see_one_fulfillment_runs(me: Peer) -> None:
     assert refusals(me.request("carol", "c1", fulfills="p1", meta=meta_of("alice"))) == ["c1"]
     assert refusals(me.request("carol", "c2", fulfills="p1")) == ["c2"]
     assert len(starts(me.request("carol", "c3", fulfills="p1", meta=meta_of("dora")))) == 1
+
+
+@pytest.mark.rule("4.4.early", "5.tombstone")
+@pytest.mark.parametrize("first", ["withdrawn", "copied"])
+def test_a_copy_does_not_stand_in_for_what_was_withdrawn_unseen(me: Peer, first: str) -> None:
+    if first == "withdrawn":
+        me.withdraw("alice", "p1")
+    me.proposal("mallory", "p1")
+    if first == "copied":
+        me.withdraw("alice", "p1")
+    meant = me.request("bob", "b1", fulfills="p1", meta=meta_of("alice"))
+    assert (starts(meant), refusals(meant)) == ([], ["b1"])
+    assert len(starts(me.request("bob", "b2", fulfills="p1", meta=meta_of("mallory")))) == 1
+
+
+@pytest.mark.rule("4.4.early")
+def test_a_copy_does_not_stand_in_for_what_was_carried_out_unseen(me: Peer) -> None:
+    me.request("bob", "b1", fulfills="p1", meta=meta_of("alice"))
+    me.returns(Key("in", "bob", "b1"))
+    me.proposal("mallory", "p1")
+    assert refusals(me.request("carol", "c1", fulfills="p1", meta=meta_of("alice"))) == ["c1"]
 
 
 @pytest.mark.rule("4.4.early")
