@@ -10,18 +10,18 @@ Whose fault it was decides the branch::
     │   ├── NotExpressible            what a dialect or JSON has no words for
     │   ├── IllegalStep               a step that a lifecycle table does not have
     │   ├── ObservingOnly             a verb in a space that is only observed
-    │   ├── AlreadyInProgress         somebody else's fulfillment is on its way
+    │   ├── AlreadyInProgress         another fulfillment is on its way
     │   ├── AlreadyDecided            the proposal is no longer pending
-    │   └── AmbiguousProposal         several proposers used the id
-    ├── PeerError                 somebody else's mistake, or their answer
+    │   └── AmbiguousProposal         several proposals have the id
+    ├── PeerError                 another participant's mistake, or its answer
     │   ├── InvalidEnvelope           a frame that is no valid envelope
     │   ├── InvalidArguments          arguments that a tool does not take
     │   ├── RequestError              a request was answered with a JSON-RPC error
     │   ├── ToolError                 a tool ran and reported a failure
     │   ├── ProposalEdited            it was carried out otherwise than proposed
-    │   ├── ProposalRejected          somebody whose word counts said no
+    │   ├── ProposalRejected          a rejection that counts came
     │   ├── ProposalWithdrawn         the proposal was taken back
-    │   ├── ProposalExpired           nobody decided in time
+    │   ├── ProposalExpired           no decision or result in time
     │   ├── RequestTimeout            no response in time
     │   ├── Refused                   the gateway did not let the envelope through
     │   └── ParticipantGone           everyone who could answer has left
@@ -149,11 +149,11 @@ class AmbiguousProposal(UsageError, LookupError):
         self.proposers = tuple(proposers)
 
 
-# --- somebody else's mistake, or their answer -----------------------------------------------
+# --- another participant's mistake, or its answer ------------------------------------------
 
 
 class PeerError(MeupError):
-    """Somebody else's mistake, or an answer that is not a result."""
+    """Another participant's mistake, or an answer that is not a result."""
 
 
 class InvalidEnvelope(PeerError, ValueError):
@@ -216,10 +216,10 @@ class ToolError(PeerError):
 
 
 class ProposalEdited(PeerError):
-    """A proposal was carried out otherwise than proposed; whoever can live with that says so.
+    """A proposal was carried out otherwise than proposed; ``accept_edits=True`` takes its result.
 
     Where the fulfiller tells the outcome and not whether it changed something, as gateways that
-    hide the request make possible, it counts as changed: nobody can say that it was not.
+    hide the request make possible, it counts as changed, since it may have been.
 
     Attributes:
         by: Who fulfilled it.
@@ -255,7 +255,7 @@ class ProposalEdited(PeerError):
 
 
 class ProposalRejected(PeerError):
-    """A proposal was rejected by somebody whose rejection counts (PROTOCOL 4.5).
+    """A proposal was rejected by a participant whose rejection counts (PROTOCOL 4.5).
 
     Attributes:
         reason: The reason code, for example ``unsafe``.
@@ -274,7 +274,7 @@ class ProposalRejected(PeerError):
 
 
 class ProposalWithdrawn(PeerError):
-    """A proposal was withdrawn while somebody waited for its outcome."""
+    """A proposal was withdrawn while a caller waited for its outcome."""
 
     def __init__(self, proposal_id: str, reason: str) -> None:
         super().__init__(f"proposal {proposal_id} was withdrawn: {reason}")
@@ -287,11 +287,11 @@ class ProposalExpired(PeerError, TimeoutError):
 
     Attributes:
         proposal_id: The proposal's id.
-        begun_by: Who had begun to fulfill it, and was not done; empty: nobody was seen to.
+        begun_by: Who had begun to fulfill it, and was not done; empty: none was seen to.
     """
 
     def __init__(self, proposal_id: str, *, sent: bool = True, begun_by: str = "") -> None:
-        why = "nobody decided it in time" if sent else "it could not be sent in time"
+        why = "no participant decided it in time" if sent else "it could not be sent in time"
         if begun_by:
             why = f"{begun_by!r} had begun to fulfill it, and it was not done in time"
         super().__init__(f"proposal {proposal_id} expired: {why}")
@@ -328,7 +328,7 @@ class ParticipantGone(PeerError):
 
 
 class ConnectionFailed(MeupError):
-    """The connection failed; nobody's program was wrong."""
+    """The connection failed; no program was wrong."""
 
 
 class TransportError(ConnectionFailed):

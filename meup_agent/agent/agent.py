@@ -120,7 +120,7 @@ class Agent(Decorators):
             token: The participant's token, or a callable that gives it, asked once for each
                 attempt to connect; else ``MEUP_TOKEN``.
             participant: Who we are in the space; else ``MEUP_PARTICIPANT``. Where it is given, a
-                gateway that takes us for somebody else is left. Where it is not, we are whom the
+                gateway that takes us for another is left. Where it is not, we are whom the
                 token stands for; gateways that cannot tell are told the agent's name.
             settings: Backoff, limits, dialect, and how long to wait for the first welcome.
             grace: Seconds that running handlers get at the end.
@@ -260,7 +260,7 @@ def _where_to(
 ) -> tuple[Connector, str, str | None, Token | None, str | None]:
     """Connector, its address for people, space, token, participant: arguments or environment."""
     if participant is not None and not participant.strip():
-        raise ConfigurationError("the participant is empty; name somebody, or leave it out")
+        raise ConfigurationError("the participant is empty; give its name, or leave it out")
     if url is not None and not isinstance(url, str):
         return url, getattr(url, "where", "the gateway"), space, token, participant
     # What is passed counts, also an empty text: it is a variable that was not set, and no wish to

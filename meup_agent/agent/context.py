@@ -114,7 +114,7 @@ class Context:
         accept_edits: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Any:
-        """Call somebody's tool; see :meth:`Space.call`."""
+        """Call a participant's tool; see :meth:`Space.call`."""
         return await self.space.call(
             participant,
             tool,

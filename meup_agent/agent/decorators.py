@@ -144,7 +144,7 @@ class Decorators:
     @overload
     def on_reject(self, /) -> Callable[[F], F]: ...
     def on_reject(self, fn: F | None = None, /) -> F | Callable[[F], F]:
-        """Learn that somebody rejected a proposal of ours.
+        """Learn that a participant rejected a proposal of ours.
 
         Raises:
             HandlerDefinitionError: The function cannot work as such a handler.
@@ -194,7 +194,7 @@ class Decorators:
     def on_join(self, fn: F | None = None, /) -> F | Callable[[F], F]:
         """Learn that a participant has come, also while our connection was away.
 
-        Whoever was there before our first welcome stands in ``space.participants``.
+        Participants that were there before our first welcome stand in ``space.participants``.
 
         Raises:
             HandlerDefinitionError: The function cannot work as such a handler.

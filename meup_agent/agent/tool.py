@@ -73,7 +73,7 @@ class ToolDefinition:
     Attributes:
         name: How it is called.
         title: Its name for people.
-        description: What it does; ``None`` if nobody said.
+        description: What it does; ``None`` if it has none.
         input_schema: JSON Schema of the arguments, an object.
         output_schema: JSON Schema of the structured content; ``None`` if there is none.
         annotations: Hints about what it does to the world.

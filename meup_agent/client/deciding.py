@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class Proposal:
-    """A call that somebody proposes, for us to decide.
+    """A call that another participant proposes, for us to decide.
 
     Attributes:
         id: The proposal's id.
         proposer: Who proposes it.
-        to: Who should decide it; empty: whoever may.
+        to: Who should decide it; empty: any participant that may.
         method: The MCP method, usually ``tools/call``.
         tool: The tool's name; empty for other methods.
         arguments: The tool's arguments, as JSON values.
@@ -50,7 +50,7 @@ class Proposal:
         self.to = envelope.to
         self.method = call.method
         self.tool = call.name
-        # A copy of its own: whoever edits it hands it to fulfill(), which looks for the difference.
+        # A copy of its own: an edited one is handed to fulfill(), which looks for the difference.
         self.arguments = payloads.read_proposal(envelope.payload).arguments
         self.target = call.target
         self.expires_at = call.expires_at
@@ -102,7 +102,7 @@ class Proposal:
             The response, with ``is_error`` to look at.
 
         Raises:
-            AlreadyInProgress: Somebody else is fulfilling it; leave it to them.
+            AlreadyInProgress: Another request is fulfilling it; leave it to that.
             AlreadyDecided: It is not pending any more, or expired more than a minute ago.
             AmbiguousProposal: Its proposer made several under its id, and an edited request does
                 not tell which one it means.
@@ -119,7 +119,7 @@ class Proposal:
         if to is None:
             raise UsageError(
                 f"proposal {self.id} does not say who should carry it out; "
-                "name somebody: fulfill(executor=…)"
+                "name the executor: fulfill(executor=…)"
             )
         if timeout == "proposer":
             timeout = self._seconds_left()
@@ -160,7 +160,7 @@ class Proposal:
 
     @awaited
     async def reject(self, reason: str, *, explain: str | None = None) -> None:
-        """Say no. Nobody waits for the explanation, which follows as a chat.
+        """Reject the proposal. The explanation follows as a chat, without delaying the rejection.
 
         Returns when the gateway has taken it, where the gateway shows that. Without a connection
         it is said later.
@@ -203,8 +203,8 @@ class Proposal:
             raise Refused(
                 "capability_violation",
                 f"proposal {self.id} was not rejected: none of the capabilities of {roster.me!r} "
-                f"allows mcp/reject with the reason {payload['reason']!r}; whoever manages the "
-                'space can grant {"kind": "mcp/reject"}',
+                f"allows mcp/reject with the reason {payload['reason']!r}; ask a participant that "
+                'manages the space to grant {"kind": "mcp/reject"}',
             )
 
 

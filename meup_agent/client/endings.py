@@ -67,7 +67,7 @@ def raise_for(ending: Ending, *, what: str = "the request", explanation: str = "
             raise ProposalExpired(ending.proposal_id, sent=ending.sent, begun_by=ending.begun_by)
         case Gone():
             absent = ", ".join(ending.participants)
-            why = f"{absent} left the space" if absent else "nobody is present who may"
+            why = f"{absent} left the space" if absent else "no participant that may is present"
             raise ParticipantGone(f"{what} cannot be answered: {why}")
         case GatewayRefused():
             raise Refused(ending.error, ending.message, ending.details)

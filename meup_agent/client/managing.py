@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Invitation:
-    """Somebody was let into the space.
+    """A participant was let into the space.
 
     Attributes:
         participant: Who.
         token: What they join with. It is told this once and never again, so hand it on safely; it
-            stands in no ``repr``. ``None`` for somebody who had been removed, and comes back with
+            stands in no ``repr``. ``None`` for one that had been removed, and comes back with
             the token they have.
         url: Where they dial, where the gateway knows it.
     """
@@ -66,7 +66,7 @@ class _Answer:
 
 
 class Managing:
-    """What somebody does in a space who manages it."""
+    """The verbs of a participant that manages a space."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -80,7 +80,7 @@ class Managing:
         reason: str = "",
         timeout: float | None = TIMEOUT,
     ) -> Grant:
-        """Let somebody do more; it takes effect at once, and outlives their connection.
+        """Grant a participant capabilities, at once; they outlive its connection.
 
         It returns when the gateway has taken it; where a gateway sends nothing back
         (``guarantees.echo``), when it is on its way.
@@ -118,7 +118,7 @@ class Managing:
         reason: str = "",
         timeout: float | None = TIMEOUT,
     ) -> None:
-        """Let somebody do less, at once: what they have in flight and may do no more ends, too.
+        """Revoke capabilities, at once: what the participant has in flight without them ends, too.
 
         Args:
             participant: Whom.
@@ -153,10 +153,10 @@ class Managing:
         reason: str = "",
         timeout: float | None = TIMEOUT,
     ) -> Invitation:
-        """Let somebody into the space who could not join it so far, or was removed.
+        """Invite a participant that could not join the space so far, or was removed.
 
         Args:
-            participant: Their name, which nobody here has yet.
+            participant: Its name, which no participant here has yet.
             capabilities: What they may send: nothing that we lack ourselves.
             email: Where to reach them; everybody in the space can read it, and our own gateway
                 sends no mail.
@@ -192,7 +192,7 @@ class Managing:
     async def kick(
         self, participant: str, *, reason: str = "", timeout: float | None = TIMEOUT
     ) -> None:
-        """Remove somebody from the space: they stay out until they are invited again.
+        """Remove a participant from the space: it stays out until it is invited again.
 
         What they were granted is revoked, and what they have in flight ends.
 
@@ -234,7 +234,7 @@ async def _manage(
 
     Raises:
         Refused: The gateway did not let it through.
-        OutcomeUnknown: It was sent, and nobody said what became of it.
+        OutcomeUnknown: It was sent, and the gateway did not say what became of it.
         NotSent: It never left.
     """
     timeout = checked_timeout(timeout)
@@ -243,7 +243,7 @@ async def _manage(
     answer.id = said.id
     if not answered and not session.table.roster.guarantees.echo:
         await checkpoint()
-        return said  # nobody will say that it was taken
+        return said  # this gateway does not confirm it
     with (
         session.watchers.told_of(said.id, answer),
         session.exchanges.place_given_free(parent_in(session)),

@@ -1,4 +1,4 @@
-"""Waiting for somebody to come."""
+"""Waits for a participant to come."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Coming:
-    """Looks at each envelope whether somebody is there now."""
+    """Looks at each envelope whether the participant is present now."""
 
     def __init__(self, session: Session, participant: str) -> None:
         self.came = anyio.Event()

@@ -93,14 +93,14 @@ class OwnProposal:
                 result.
 
         Raises:
-            ProposalEdited: It was carried out otherwise than proposed, or nobody says whether it
+            ProposalEdited: It was carried out otherwise than proposed, or it is unknown whether it
                 was; the error has the result.
             ProposalRejected: It was rejected.
-            ProposalExpired: Nobody decided, or was done, in time.
+            ProposalExpired: It was not decided, or not done, in time.
             ProposalWithdrawn: It was withdrawn meanwhile.
             ToolError: The tool ran and failed.
             RequestError: It was answered with an error.
-            ParticipantGone: Whoever could decide has left.
+            ParticipantGone: Every participant that could decide has left.
             Refused: The gateway did not let it through.
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
@@ -139,7 +139,7 @@ class OwnProposal:
 
     @awaited
     async def withdraw(self, reason: str = Reason.NO_LONGER_NEEDED) -> None:
-        """Take it back; whoever works on it stops. On a decided proposal it does nothing.
+        """Withdraw it; a handler at work on it is cancelled. No effect on a decided proposal.
 
         Returns when the gateway has taken it, where the gateway shows that. Without a connection
         it is said later.

@@ -23,7 +23,7 @@ EXPLANATION_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Somebody rejected a proposal of ours.
+    """A rejection of a proposal of ours.
 
     Attributes:
         proposal_id: The proposal.
@@ -48,8 +48,8 @@ class Rejection:
             timeout: Seconds to wait; most rejections have no explanation.
 
         Returns:
-            The words of whoever rejected it, at most 4,000 characters, as a stranger wrote them;
-            empty where none have come.
+            The words of the participant that rejected it, as a stranger wrote them, at most 4,000
+            characters; empty where none have come.
         """
         if self._session is None:
             return ""

@@ -50,7 +50,7 @@ async def request(
         Refused: The gateway did not let it through.
         ParticipantGone: The addressee left, and did not come back.
         ConnectionFailed: It was not sent, or its outcome is not known.
-        AlreadyInProgress: It fulfills what somebody else is fulfilling.
+        AlreadyInProgress: It fulfills what another request is fulfilling.
         AlreadyDecided: It fulfills what is no longer pending, or certainly expired.
     """
     timeout, total_timeout = checked_timeout(timeout), checked_total(timeout, total_timeout)

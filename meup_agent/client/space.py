@@ -84,7 +84,7 @@ class Space(Managing):
 
     @awaited
     async def present(self, participant: str, *, timeout: float | None = TIMEOUT) -> Participant:
-        """Wait until somebody is in the space; at once if they are.
+        """Wait until a participant is in the space; at once if it is.
 
         Args:
             participant: Whom to wait for.
@@ -163,7 +163,7 @@ class Space(Managing):
         accept_edits: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Any:
-        """Call somebody's tool: a request if our capabilities allow it, otherwise a proposal.
+        """Call a participant's tool: a request if our capabilities allow it, otherwise a proposal.
 
         Where the participant's list of tools is known (:meth:`tools`), the call is checked by it
         first.
@@ -172,7 +172,7 @@ class Space(Managing):
             participant: Who has the tool.
             tool: Its name.
             arguments: Its arguments.
-            to: If it becomes a proposal: who should decide it; empty: whoever may.
+            to: If it becomes a proposal: who should decide it; empty: any that may.
             timeout: Seconds to wait; ``None``: as long as it takes.
             total_timeout: Seconds to wait in all: each progress (``on_progress``) lets the
                 ``timeout`` begin anew. ``None``: ten times the timeout; as much as the timeout:
@@ -189,13 +189,13 @@ class Space(Managing):
             InvalidArguments: There is no such tool, or it does not take these; nothing was sent.
             ToolError: The tool ran and failed.
             RequestError: It was answered with an error, for example for wrong arguments.
-            ProposalEdited: The proposal was carried out otherwise than proposed, or nobody says
+            ProposalEdited: The proposal was carried out otherwise than proposed, or it is unknown
                 whether it was.
             ProposalRejected: The proposal was rejected.
-            ProposalExpired: Nobody decided, or was done, in time.
+            ProposalExpired: It was not decided, or not done, in time.
             RequestTimeout: No response came in time; it was cancelled.
             Refused: The gateway let through neither.
-            ParticipantGone: Whoever could answer has left.
+            ParticipantGone: Every participant that could answer has left.
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
         params = {"name": tool, "arguments": arguments or {}}
@@ -225,7 +225,7 @@ class Space(Managing):
 
         A list is kept, and given again without asking, until its participant says that it changed,
         leaves, or joins anew, or our own connection is lost. While it is kept, calls and proposals
-        are checked by it before they are sent. Whoever asks at the same time shares one request.
+        are checked by it before they are sent. Callers that ask at the same time share one request.
 
         Args:
             participant: Whom to ask.
@@ -254,10 +254,10 @@ class Space(Managing):
         """Propose a call of a tool; leaving the block undecided withdraws it.
 
         Args:
-            participant: Who should carry it out; ``None``: whoever fulfills it decides that.
+            participant: Who should carry it out; ``None``: the fulfiller decides that.
             tool: The tool's name.
             arguments: Its arguments.
-            to: Who should decide it; empty: whoever may.
+            to: Who should decide it; empty: any participant that may.
             ttl: Seconds to wait for a decision and its result; ``None``: as long as it takes.
             wait: Which rejection ends the wait: ``addressed``, ``first`` or ``deadline``
                 (PROTOCOL 4.5).
@@ -290,7 +290,7 @@ class Space(Managing):
     def proposal(
         self, of: ProposalRecord | Envelope | str, *, proposer: str | None = None
     ) -> Proposal:
-        """Somebody's proposal, to decide outside of a handler.
+        """A participant's proposal, to decide outside of a handler.
 
         What is decided is the proposal that was handed over: where its proposer has used its id
         for another one since, or takes it back, it is not pending any more.

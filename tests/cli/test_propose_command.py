@@ -87,7 +87,7 @@ def test_a_failing_tool_is_no_rejection(here: Here) -> None:
 def test_an_undecided_one_expires(stage: Stage, here: Here) -> None:
     done = here(*WRITE, "path=later", "--ttl", "1", "--wait", "deadline")
     assert (done.code, done.out) == (exit_codes.TIMED_OUT, "")
-    assert "expired: nobody decided it in time" in done.err
+    assert "expired: no participant decided it in time" in done.err
 
 
 def test_one_that_takes_too_long_is_not_called_undecided(stage: Stage, here: Here) -> None:

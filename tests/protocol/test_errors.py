@@ -99,7 +99,7 @@ def test_errors_that_python_has_a_word_for(error: Exception, builtin: type[Excep
         ),
         (
             errors.ProposalExpired("p1"),
-            "proposal p1 expired: nobody decided it in time",
+            "proposal p1 expired: no participant decided it in time",
             {"proposal_id": "p1"},
         ),
         (

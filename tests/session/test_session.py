@@ -574,7 +574,7 @@ async def test_what_nobody_would_take_is_not_sent(gate: Gate) -> None:
 async def test_nobody_is_said_to_have_let_expire_what_never_left() -> None:
     with pytest.raises(ProposalExpired, match="it could not be sent in time"):
         raise_for(Expired("p1", sent=False))
-    with pytest.raises(ProposalExpired, match="nobody decided it in time"):
+    with pytest.raises(ProposalExpired, match="no participant decided it in time"):
         raise_for(Expired("p1"))
 
 
