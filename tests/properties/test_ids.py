@@ -63,6 +63,14 @@ class Model:
         name = id.rpartition("-")[0]
         assert not name or name == sender, "an id that another counts was let through"
 
+    def propose(self, key: ProposalId) -> None:
+        """Note a proposal; what is out for an older one under its id fulfills that, not this."""
+        self.begin(*key)
+        self.states[key] = "pending"
+        for request, proposal in self.fulfills.items():
+            if proposal == key:
+                self.fulfills[request] = None
+
     def request(self, key: tuple[str, str], named: str) -> None:
         """Check that nothing is carried out for what is decided, and note what a request does."""
         self.begin(*key)
@@ -142,8 +150,7 @@ def follow(model: Model, act: Act) -> None:
     what, sender, id, named, _ = act
     match what:
         case "propose":
-            model.begin(sender, id)
-            model.states[sender, id] = "pending"
+            model.propose((sender, id))
         case "request":
             model.request((sender, id), named)
         case "respond":
