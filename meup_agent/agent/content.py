@@ -23,7 +23,7 @@ _LISTS = (list, tuple)
 _ANY: Final = TypeAdapter[Any](Any)
 
 _NOT_FINITE: Final = (b"null", b"NaN", b"Infinity")
-"""What pydantic writes for a number that is not finite, and for other things."""
+"""Words in pydantic's JSON that may stand for a number that is not finite."""
 
 
 def is_content(value: object) -> bool:

@@ -155,7 +155,7 @@ def without_stops(error: BaseException) -> BaseException | None:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether an exception is a handler's own affair.
+    """Tell whether an exception fails the handler alone.
 
     ``SystemExit`` and ``GeneratorExit`` are, too: a tool that raises one ends no agent.
     """

@@ -9,7 +9,7 @@ from rich.console import Console
 
 
 def wants_colour(*, colour: bool = True) -> bool:
-    """Whether anything may be styled: neither ``--no-color`` nor ``NO_COLOR`` says no."""
+    """Tell whether output may be styled: neither ``--no-color`` nor ``NO_COLOR`` forbids it."""
     return colour and not os.environ.get("NO_COLOR")
 
 

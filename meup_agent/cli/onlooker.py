@@ -115,7 +115,7 @@ class Onlooker:
         return Sight(exchange, "" if part == exchange else part, state, edited, rejection)
 
     def _was_seen(self, envelope: Envelope, now: float) -> bool:
-        """Whether the same was said before, as after a reconnect (PROTOCOL 4.14).
+        """Tell whether an envelope repeats an earlier one, as after a reconnect (PROTOCOL 4.14).
 
         What begins something is said again under its id, which some senders use again for something
         else; ends are said again under ids of their own.
@@ -269,7 +269,7 @@ class Onlooker:
 
 
 def _fails(response: Envelope) -> bool:
-    """Whether a response is an error, or a result that says that the tool failed."""
+    """Tell whether a response is an error or the result of a failed tool."""
     result, error = read_response(response.payload)
     return error is not None or payloads.as_object(result).get("isError") is True
 

@@ -280,7 +280,7 @@ def _put_said(row: Row, said: Text, state: Text, columns: Columns) -> None:
 
 
 def _with_what_happened(said: str, sight: Sight) -> str:
-    """What an envelope says, and what it means where that is seen only beside the others."""
+    """An envelope in words, with the meaning that earlier envelopes give it."""
     if sight.edited:
         return f"{said} (edited)"
     if sight.rejection is not None and sight.state == REJECTED:

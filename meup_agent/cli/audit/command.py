@@ -233,7 +233,7 @@ class _Reading:
     def _lines(
         self, proposals: Sequence[ProposalAudit], operations: Sequence[Operation]
     ) -> list[str | Text]:
-        """What is shown of these."""
+        """The entries that the filters let through."""
         shown = self._shown
         if shown.proposal is not None:
             return []

@@ -92,7 +92,7 @@ def digest_of(record: dict[str, Any]) -> str | None:
 
 
 def _several(given: str, found: list[dict[str, Any]]) -> Failure:
-    """What to say where an id does not tell which proposal is meant; it names each of them."""
+    """The error for an ambiguous id; it names each proposal that has it."""
     proposers = {each.get("proposer") for each in found}
     if len({each.get("id") for each in found}) > 1:
         advice = "give more of the id"

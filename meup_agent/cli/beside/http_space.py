@@ -35,7 +35,7 @@ ANSWER_SECONDS: Final = 30.0
 life every 15 s."""
 
 ENDS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
-"""What is said until the gateway takes it, as a cancel is: it stops work (PROTOCOL 3)."""
+"""Kinds that are sent again until the gateway takes them, as a cancel is (PROTOCOL 3)."""
 
 SAY_AGAIN_SECONDS: Final = 60.0
 """For how long that is said again to a gateway that says to come later."""
@@ -257,7 +257,7 @@ async def _ask(
 
 
 def _ends(envelope: Envelope) -> bool:
-    """Whether an envelope stops work: a withdraw, a reject or a cancel."""
+    """Tell whether an envelope is a withdraw, a reject or a cancel."""
     if envelope.kind == kinds.MCP_REQUEST:
         return payloads.read_call(envelope.payload).method == kinds.CANCELLED
     return envelope.kind in ENDS

@@ -42,7 +42,7 @@ def call_in_lines(proposal: Envelope, executor: str, method: str, params: dict[s
 
 
 def changes_in_lines(changes: Iterable[Change]) -> list[str]:
-    """What is not as it was proposed."""
+    """The differences from the proposal."""
     return [
         f"{visible(change.path)} is {_value(change.fulfilled)} instead of {_value(change.proposed)}"
         for change in changes
