@@ -18,10 +18,12 @@ from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.hub import Hub
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.kinds import GATEWAY
+from meup_agent.protocol.kinds import GATEWAY, MCP_PROPOSAL, MCP_REQUEST
+from meup_agent.protocol.resume import REPLAYED
 from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import MemoryJournal
 from meup_agent.protocol.space.listeners import Form
+from meup_agent.protocol.space.replays import MAX_REPLAYED
 from tests.fuzz.frames import EXAMPLES
 from tests.fuzz.logs import checked_log
 
@@ -69,6 +71,10 @@ SEEDS = [
     b"D\nM\n"
     + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"][:4])
     + b"\n-d\nM\nD 1000003\n+1000001",
+    b"D\n"
+    + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"] if b'proposal"' in each)
+    + b"\nW\nM\nW\n"
+    + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"][-3:]),
 ]
 
 MAX_STEPS = 60
@@ -84,6 +90,8 @@ class Listener:
         self.frames: list[bytes] = []
         self.closed: tuple[int, str] | None = None
         self.numbers: list[int] = []
+        self.welcomed: int | None = None
+        self.replayed = 0
         self._later = later
 
     def deliver(self, packed: bytes) -> None:
@@ -253,9 +261,27 @@ class World:
             assert not envelope.kind.startswith(("system/", "system.")), "only the gateway's"
             kind = fields["kind"]
             assert not kind.startswith(("system/", "system.")), "only the gateway's"
-        if listener.form.numbered:
+        if listener.form.numbered and not self.is_replay(listener, envelope, fields):
             self.numbered(listener, envelope, fields["seq"])
         return envelope
+
+    def is_replay(self, listener: Listener, envelope: Envelope, fields: dict[str, Any]) -> bool:
+        """Is it an open proposal of before a member came, or a request that fulfills one?"""
+        if envelope.kind == "system/welcome":
+            listener.welcomed = fields["seq"]
+            return False
+        # Everything else with its welcome's number has been numbered before: a field that says
+        # that it is a replay, which everybody can write, is no excuse for another number.
+        if fields["seq"] != listener.welcomed or REPLAYED not in fields or listener.numbers:
+            return False
+        assert isinstance(listener, Member)
+        assert not listener.observes
+        own = envelope.sender == listener.participant
+        assert (envelope.kind, own) != (MCP_PROPOSAL, True), "nobody decides their own"
+        assert envelope.kind in {MCP_PROPOSAL, MCP_REQUEST}, envelope.kind
+        listener.replayed += 1
+        assert listener.replayed <= MAX_REPLAYED
+        return True
 
     def numbered(self, listener: Listener, envelope: Envelope, seq: int) -> None:
         """What is for everybody has growing numbers; the rest may repeat one that was read."""
