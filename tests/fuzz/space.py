@@ -18,7 +18,7 @@ from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.hub import Hub
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.kinds import GATEWAY, MCP_PROPOSAL, MCP_REQUEST
+from meup_agent.protocol.kinds import GATEWAY, MCP_PROPOSAL, MCP_REQUEST, MCP_WITHDRAW
 from meup_agent.protocol.resume import REPLAYED
 from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import MemoryJournal
@@ -225,8 +225,7 @@ class World:
             self.look(watcher, NAMES)
         for observer in self.observers:
             for envelope in self.look(observer, NAMES):
-                private = envelope.sender == GATEWAY and envelope.to
-                assert not private or envelope.kind in OBSERVERS_ALONE, envelope.kind
+                assert not is_private(envelope) or envelope.kind in OBSERVERS_ALONE, envelope.kind
         for listener in (*self.members.values(), *self.watchers, *self.observers):
             self.complete(listener)
         for name, member in tuple(self.members.items()):
@@ -287,7 +286,7 @@ class World:
         """What is for everybody has growing numbers; the rest may repeat one that was read."""
         numbers = listener.numbers
         whose = getattr(listener, "participant", "")
-        private = envelope.sender == GATEWAY and envelope.to == (whose,)
+        private = is_private(envelope) and envelope.to == (whose,)
         again = (
             envelope.sender == whose and self.counters.repeated and seq <= max(numbers, default=seq)
         )
@@ -302,6 +301,15 @@ class World:
             everything = self.everything.numbers
             first = bisect_left(everything, numbers[0])
             assert everything[first : first + len(numbers)] == numbers, (numbers, everything)
+
+
+def is_private(envelope: Envelope) -> bool:
+    """Did the gateway tell this to one participant alone?
+
+    What it ends in its own name after a revocation has a recipient, too, but is for everybody.
+    """
+    ends = envelope.kind in {MCP_REQUEST, MCP_WITHDRAW}
+    return envelope.sender == GATEWAY and bool(envelope.to) and not ends
 
 
 def same_for_all(envelopes: list[Envelope]) -> None:
