@@ -162,7 +162,10 @@ def test_violation_is_found(path: str, source: str) -> None:
         ("gateway/edge/picows.py", "import asyncio\nimport picows\nimport uvloop"),
         ("gateway/hub.py", "from meup_agent.protocol.space import routing"),
         ("agent/scope.py", "import anyio\nfrom meup_agent.client import verbs"),
-        ("cli/demo.py", "from meup_agent import errors, gateway\nfrom meup_agent.agent import x"),
+        (
+            "cli/demo.py",
+            "from meup_agent import errors, gateway\nfrom meup_agent.agent import x",
+        ),
     ],
 )
 def test_what_is_allowed_passes(path: str, source: str) -> None:

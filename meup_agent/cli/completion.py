@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from meup_agent.cli.wording import NOUNS
+from meup_agent.cli.render.formatting import NOUNS
 from meup_agent.protocol.kinds import KINDS, dotted
 from meup_agent.protocol.reasons import Reason
 

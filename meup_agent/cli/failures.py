@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.escape import visible
+from meup_agent.cli.render.escape import visible
 from meup_agent.errors import (
     ConnectionFailed,
     InvalidArguments,

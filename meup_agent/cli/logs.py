@@ -6,7 +6,7 @@ import logging
 from types import TracebackType
 from typing import Final
 
-from meup_agent.cli.escape import visible
+from meup_agent.cli.render.escape import visible
 from meup_agent.uncaught import debugging
 
 FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"

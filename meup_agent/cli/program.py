@@ -15,8 +15,8 @@ from typer.main import get_command
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import Commands
-from meup_agent.cli.consoles import wants_colour
 from meup_agent.cli.failures import Failure, code_for, sentence_for
+from meup_agent.cli.render.console import wants_colour
 from meup_agent.errors import MeupError
 from meup_agent.uncaught import DEBUG_VARIABLE, debugging, was_interrupted
 

@@ -3,9 +3,9 @@
 import pytest
 from rich.text import Text
 
-from meup_agent.cli.consoles import wants_colour
-from meup_agent.cli.notes import Notes
-from meup_agent.cli.output import Output
+from meup_agent.cli.render.console import wants_colour
+from meup_agent.cli.render.output import Output
+from meup_agent.cli.render.stderr import Notes
 from tests.cli.processes import meup
 
 STYLED = Text("[b]pending[/b]", style="bold dim red", no_wrap=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from meup_agent.cli import exit_codes
+from meup_agent.cli.commands.env import HOW_TO_RUN, Shell
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
-from meup_agent.cli.env import HOW_TO_RUN, Shell
 from meup_agent.cli.program import run
 from meup_agent.errors import ConfigurationError
 from tests.cli.processes import COMMAND, TERMINATE, Running, environment, meup, running

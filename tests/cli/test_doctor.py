@@ -14,8 +14,8 @@ import pytest
 from websockets.sync.server import ServerConnection
 
 from meup_agent import Agent
-from meup_agent.cli.diagnosis import Given, diagnose
-from meup_agent.cli.findings import NAMES, NOT_TRIED, Check, Report
+from meup_agent.cli.doctor.diagnosis import Given, diagnose
+from meup_agent.cli.doctor.findings import NAMES, NOT_TRIED, Check, Report
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.protocol.guarantees import Guarantees
 from meup_agent.transport.websocket import WebSocketTransport

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.findings import NAMES
+from meup_agent.cli.doctor.findings import NAMES
 from meup_agent.cli.program import run
 from meup_agent.gateway.embedded import ThreadedGateway
 from tests.cli.processes import INTERRUPT, meup, running

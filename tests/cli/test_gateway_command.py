@@ -12,7 +12,7 @@ import pytest
 
 from meup_agent import Agent, Context
 from meup_agent.cli import exit_codes
-from meup_agent.cli.dialing import ConnectionEvent, Ended, TellingConnector
+from meup_agent.cli.connector import ConnectionEvent, Ended, TellingConnector
 from meup_agent.cli.program import run
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import ThreadedGateway

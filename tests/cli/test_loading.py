@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from meup_agent.cli import exit_codes
+from meup_agent.cli.agent_loader import load_agent
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.loading import load_agent
 
 GOOD = """
 from meup_agent import Agent

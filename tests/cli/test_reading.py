@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from meup_agent.cli.arguments import arguments_for, read_given, unknown_among
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.reading import arguments_for, read_given, unknown_among
-from meup_agent.cli.schema import Inputs, read_inputs
+from meup_agent.cli.input_schema import Inputs, read_inputs
 from meup_agent.client.schemas import checker_for
 
 

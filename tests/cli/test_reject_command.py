@@ -7,8 +7,8 @@ import pytest
 
 from meup_agent import AlreadyDecided, ProposalRecord, Rejected, Space
 from meup_agent.cli import exit_codes
+from meup_agent.cli.commands.reject import seen_as
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.reject import seen_as
 from meup_agent.protocol.exchange import ProposalKey
 from tests.cli.conftest import Here
 from tests.cli.processes import meup, running

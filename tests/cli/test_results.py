@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.cli.results import as_json_line, as_text
+from meup_agent.cli.render.results import as_json_line, as_text
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.filters import Filter, misspelt
 from meup_agent.cli.program import run
+from meup_agent.cli.render.timeline_filter import Filter, misspelt
 from meup_agent.client.space import Space
 from meup_agent.gateway.embedded import ThreadedGateway
 from meup_agent.protocol.envelope import Envelope, draft

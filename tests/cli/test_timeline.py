@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from meup_agent.cli.layout import NARROW, Glyphs
-from meup_agent.cli.timeline import Timeline
+from meup_agent.cli.render.layout import NARROW, Glyphs
+from meup_agent.cli.render.timeline import Timeline
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.reasons import Cause, Link

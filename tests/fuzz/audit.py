@@ -10,9 +10,9 @@ from contextlib import suppress
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.cli.audit.chain import Chain
 from meup_agent.cli.audit.listing import Listing
-from meup_agent.cli.layout import NARROWEST, Glyphs
+from meup_agent.cli.audit.proposal_timeline import Chain
+from meup_agent.cli.render.layout import NARROWEST, Glyphs
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.audit import Audit
 from meup_agent.protocol.dialects import decode

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from rich.cells import cell_len
 
-from meup_agent.cli.layout import NARROWEST, Glyphs
-from meup_agent.cli.timeline import Timeline
+from meup_agent.cli.render.layout import NARROWEST, Glyphs
+from meup_agent.cli.render.timeline import Timeline
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.dialects import decode
 from tests.fuzz.agent import FROM_GATEWAY

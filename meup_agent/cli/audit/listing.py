@@ -18,8 +18,7 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.cli.abilities import in_short
-from meup_agent.cli.audit.words import (
+from meup_agent.cli.audit.phrases import (
     STYLES,
     call_of,
     edits,
@@ -31,10 +30,11 @@ from meup_agent.cli.audit.words import (
     time_of,
     why,
 )
-from meup_agent.cli.escape import compact, visible
-from meup_agent.cli.layout import NARROW, Glyphs, Row
-from meup_agent.cli.timeline import MAX_IDS
-from meup_agent.cli.wording import MAX_NAME, answer_in_words
+from meup_agent.cli.render.capabilities import in_short
+from meup_agent.cli.render.escape import compact, visible
+from meup_agent.cli.render.formatting import MAX_NAME, answer_in_words
+from meup_agent.cli.render.layout import NARROW, Glyphs, Row
+from meup_agent.cli.render.timeline import MAX_IDS
 from meup_agent.protocol.audit import Operation, ProposalAudit, What
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import objects_in

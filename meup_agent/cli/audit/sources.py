@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 from anyio.lowlevel import checkpoint
 
 from meup_agent.cli.beside.address import HttpAddress
-from meup_agent.cli.escape import visible
-from meup_agent.cli.wording import MAX_NAME
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.space.journal import Entry

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from meup_agent.cli.connection import token_from
+from meup_agent.cli.address import token_from
 from meup_agent.errors import ConfigurationError
 
 Http = Annotated[

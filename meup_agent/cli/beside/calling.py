@@ -11,7 +11,11 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.beside.http_space import HttpSpace
 from meup_agent.cli.beside.requesting import new_id, request
 from meup_agent.cli.beside.visit import HttpVisit
-from meup_agent.cli.calling import (
+from meup_agent.cli.failures import Failure, code_for
+from meup_agent.cli.render.escape import arguments as in_words
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.progress import waiting_for
+from meup_agent.cli.tool_call import (
     LIST_SECONDS,
     Answer,
     Wanted,
@@ -19,10 +23,6 @@ from meup_agent.cli.calling import (
     print_answer,
     print_undone,
 )
-from meup_agent.cli.escape import arguments as in_words
-from meup_agent.cli.escape import visible
-from meup_agent.cli.failures import Failure, code_for
-from meup_agent.cli.waiting import waiting_for
 from meup_agent.errors import (
     ProposalExpired,
     ProposalRejected,

@@ -6,9 +6,9 @@ from typing import Any
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.beside.http_space import HttpSpace
-from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.wording import call_in_words
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.formatting import call_in_words
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Call, as_object

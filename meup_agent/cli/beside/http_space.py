@@ -14,8 +14,8 @@ import msgspec
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.beside.address import HttpAddress
-from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
+from meup_agent.cli.render.escape import visible
 from meup_agent.errors import InvalidEnvelope, Refused
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities, compile_announced

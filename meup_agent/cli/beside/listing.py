@@ -9,9 +9,9 @@ import anyio
 from meup_agent.cli import exit_codes
 from meup_agent.cli.beside.requesting import request
 from meup_agent.cli.beside.visit import HttpVisit
-from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.waiting import Waiting
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.progress import Waiting
 from meup_agent.client.tools import MAX_LIST_CHARS, MAX_TOOL_PAGES
 from meup_agent.errors import RequestError
 from meup_agent.protocol.payloads import as_object, objects_in

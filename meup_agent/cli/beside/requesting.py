@@ -11,9 +11,9 @@ import anyio
 from meup_agent.cli import exit_codes
 from meup_agent.cli.beside.http_space import Heard, HttpSpace
 from meup_agent.cli.beside.visit import HttpVisit
-from meup_agent.cli.escape import visible
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.waiting import Waiting, waiting_for
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.progress import Waiting, waiting_for
 from meup_agent.client.progress import Progress
 from meup_agent.errors import RequestTimeout
 from meup_agent.protocol import kinds, payloads

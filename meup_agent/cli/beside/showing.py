@@ -9,9 +9,9 @@ from typing import Any, Final
 import anyio
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.escape import compact, visible
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.notes import Notes
+from meup_agent.cli.render.escape import compact, visible
+from meup_agent.cli.render.stderr import Notes
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.payloads import Call, Change, as_object, without_meta
 

@@ -15,8 +15,8 @@ from meup_agent.cli.demo.scenes import SCENES, Scene
 from meup_agent.cli.demo.stage import Stage, set_up
 from meup_agent.cli.demo.telling import record_checks
 from meup_agent.cli.demo.workspace import Workspace
-from meup_agent.cli.escape import visible
-from meup_agent.cli.output import Output
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.output import Output
 from meup_agent.errors import MeupError
 
 SCENE_SECONDS: Final = 10.0

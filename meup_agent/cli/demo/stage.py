@@ -11,6 +11,7 @@ import anyio
 from rich.console import RenderableType
 
 from meup_agent import Agent, Backoff, Chat, Envelope, Rejection, Settings, Space, Withdrawal
+from meup_agent.cli.connector import ConnectionEvent, Ended, Made, TellingConnector, in_words
 from meup_agent.cli.demo.arrivals import Arrivals
 from meup_agent.cli.demo.auditor import auditor_agent, listen
 from meup_agent.cli.demo.files import files_agent
@@ -18,8 +19,7 @@ from meup_agent.cli.demo.proposer import proposer_agent
 from meup_agent.cli.demo.reviewer import reviewer_agent
 from meup_agent.cli.demo.stops import Stop, Stops
 from meup_agent.cli.demo.workspace import Workspace
-from meup_agent.cli.dialing import ConnectionEvent, Ended, Made, TellingConnector, in_words
-from meup_agent.cli.output import Output
+from meup_agent.cli.render.output import Output
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.protocol import kinds, payloads
 from meup_agent.session.groups import background_tasks

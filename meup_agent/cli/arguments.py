@@ -1,0 +1,163 @@
+"""The arguments of a call, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.input_schema import Argument, Inputs
+from meup_agent.cli.render.escape import visible
+from meup_agent.protocol.limits import MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    from meup_agent.client.schemas import Checker
+
+STDIN: Final = "-"
+"""In place of a text: it is read from standard input."""
+
+MAX_SHOWN: Final = 60
+"""Characters of a name that are shown."""
+
+
+class Given(NamedTuple):
+    """The arguments as they were given.
+
+    Attributes:
+        whole: From a JSON object.
+        pairs: From ``key=value``; they win over the object.
+    """
+
+    whole: dict[str, Any]
+    pairs: dict[str, str]
+
+
+def read_given(words: list[str], args: str | None, args_file: Path | None) -> Given:
+    """Read ``key=value`` words and a JSON object.
+
+    Raises:
+        Failure: A word is no ``key=value``, there are two objects, or one is no JSON object.
+    """
+    sources = [word for word in words if word == STDIN]
+    if len(sources) + (args is not None) + (args_file is not None) > 1:
+        raise _wrong("the arguments are given twice; give one of --args, --args-file and -")
+    pairs: dict[str, str] = {}
+    for word in words:
+        if word == STDIN:
+            continue
+        name, equals, text = word.partition("=")
+        if not name or not equals:
+            raise _wrong(f"{word!r} is no argument for a tool; write it as key=value")
+        if name in pairs:
+            raise _wrong(f"the argument {name!r} is given twice; for a list use --args")
+        pairs[name] = text
+    if args is not None:
+        return Given(_object(args, "--args"), pairs)
+    if args_file is not None:
+        return Given(_object(_file(args_file), str(args_file)), pairs)
+    return Given(_object(read_stdin(), "standard input") if sources else {}, pairs)
+
+
+def read_stdin() -> str:
+    """Everything that standard input has, up to what fits into an envelope.
+
+    Raises:
+        Failure: It is no text, or there is more.
+    """
+    data = sys.stdin.buffer.read(MAX_FRAME_BYTES + 1)
+    if len(data) > MAX_FRAME_BYTES:
+        raise _wrong(f"standard input has more than the {MAX_FRAME_BYTES} bytes that can be sent")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise _wrong("standard input is no text in UTF-8") from None
+
+
+def arguments_for(
+    given: Given, inputs: Inputs | None = None, checker: Checker | None = None
+) -> dict[str, Any]:
+    """The arguments as JSON values.
+
+    A value in ``key=value`` is JSON where it is JSON, and text otherwise; an argument that takes
+    text, and nothing that the value is, stays text: ``path=5``.
+
+    Args:
+        given: What was given.
+        inputs: What the tool takes; ``None``: not known.
+        checker: Tells what does not fit; ``None``: nobody can, but the tool itself.
+
+    Raises:
+        Failure: The tool does not take them; every problem is named.
+    """
+    known = {} if inputs is None else inputs.arguments
+    arguments = dict(given.whole)
+    for name, text in given.pairs.items():
+        arguments[name] = _value(text, known.get(name))
+    problems = checker.problems(arguments) if checker is not None else []
+    if problems:
+        said = "; ".join(
+            f"{each}{did_you_mean(each.argument, known) if each.argument not in known else ''}"
+            for each in problems
+        )
+        raise _wrong(f"the tool was not called, since these arguments do not fit it: {said}")
+    return arguments
+
+
+def unknown_among(arguments: dict[str, Any], inputs: Inputs) -> list[str]:
+    """What a tool does not name, though it does not refuse it either; each in a few words."""
+    return [
+        f"{name!r} is none of its arguments{did_you_mean(name, inputs.arguments)}"
+        for name in arguments
+        if name not in inputs.arguments and not inputs.others
+    ]
+
+
+def did_you_mean(name: str, names: Any) -> str:
+    """A hint at what is close to a name, or nothing."""
+    close = get_close_matches(name, list(names), n=3)
+    return f" (did you mean {' or '.join(visible(each, MAX_SHOWN) for each in close)}?)" * bool(
+        close
+    )
+
+
+def _value(text: str, argument: Argument | None) -> Any:
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return text
+    if argument is not None and "string" in argument.types:
+        # Quotes that reached us are part of the text: the shell has taken its own.
+        return text if isinstance(value, str) or not argument.takes(value) else value
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    if not text.strip():
+        raise _wrong(f"there are no arguments in {where}; give a JSON object")
+    try:
+        value: object = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise _wrong(f"the arguments in {where} are no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise _wrong(f'the arguments in {where} are no JSON object, such as {{"path": "a.txt"}}')
+    return cast("dict[str, Any]", value)
+
+
+def _file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else "no text"
+        raise _wrong(f"the arguments in {path} cannot be read: {why}") from None
+
+
+def _wrong(sentence: str) -> Failure:
+    return Failure(sentence, exit_codes.USAGE)

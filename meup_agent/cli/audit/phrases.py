@@ -1,0 +1,129 @@
+"""What an audit says, in words; everything in it that a stranger wrote is safe to print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from meup_agent.cli.render.escape import compact, visible
+from meup_agent.cli.render.formatting import MAX_NAME, call_in_words
+from meup_agent.protocol.audit import ProposalAudit, Step, Why
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.payloads import Change
+
+MAX_WORDS: Final = 200
+"""Characters of a reason or an explanation on a line."""
+
+MAX_VALUE: Final = 1_000
+"""Characters of a value that was edited: enough to see where two long texts differ."""
+
+FAILED: Final = "failed"
+
+MAX_CHANGES: Final = 4
+"""Changes that are told; of more, only how many."""
+
+STYLES: Final = {
+    "pending": "",
+    "in progress": "bright_blue",
+    "fulfilled": "bold green",
+    FAILED: "bold red",
+    "rejected": "bold red",
+    "withdrawn": "bold yellow",
+    "expired": "bold yellow",
+}
+"""How a state looks; readable on dark and light backgrounds, and never all that tells it."""
+
+IGNORED: Final = {
+    Why.LATE: "too late",
+    Why.AGAIN: "again",
+    Why.NOT_THEIRS: "not theirs",
+    Why.OWN_PROPOSAL: "own proposal",
+    Why.REFUSED: "not carried out",
+    Why.AMBIGUOUS: "ambiguous",
+}
+"""Why a step changed nothing."""
+
+
+def local(at: int) -> datetime:
+    """A time in microseconds since 1970 (UTC), in the user's zone."""
+    return datetime.fromtimestamp(at / 1_000_000).astimezone()
+
+
+def time_of(at: int, *, beside: int | None = None) -> str:
+    """A time of day, with the date in front of it where that is another one.
+
+    Args:
+        at: The time.
+        beside: Another time that is told beside it.
+    """
+    moment = local(at)
+    same_day = beside is not None and local(beside).date() == moment.date()
+    return f"{moment:%H:%M:%S}" if same_day else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def lasted(begin: int, end: int) -> str:
+    """The time between two times, in its largest units: ``4 ms``, ``3 min 5 s``, ``2 d 4 h``."""
+    seconds = max(end - begin, 0) / 1_000_000
+    if seconds < 1:
+        return f"{seconds * 1_000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    rest, parts = round(seconds), list[str]()
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, length)
+        if count or parts:
+            parts.append(f"{count} {unit}")
+    return " ".join(part for part in parts[:2] if not part.startswith("0 "))
+
+
+def name(participant: str) -> str:
+    """A participant's name."""
+    return visible(participant, MAX_NAME)
+
+
+def names(participants: Iterable[str]) -> str:
+    """The names of some participants."""
+    return ", ".join(map(name, participants))
+
+
+def state_of(proposal: ProposalAudit) -> str:
+    """Where a proposal stands; fulfilled by an answer that is an error: ``failed``."""
+    answered = next((item for item in proposal.fulfillments if item.response is not None), None)
+    if proposal.state is ProposalState.FULFILLED and answered is not None and answered.is_error:
+        return FAILED
+    return proposal.state.value.replace("_", " ")
+
+
+def call_of(proposal: ProposalAudit) -> str:
+    """What is proposed, as a call."""
+    call = proposal.call
+    target = "" if call.target is None else f"{name(call.target)}."
+    return f"{target}{call_in_words(call)}"
+
+
+def edits(changes: Iterable[Change], arrow: str) -> str:
+    """What was changed: ``path "a.txt" → "b.txt"``."""
+    found = list(changes)
+    said = [
+        f"{visible(change.path.removeprefix('arguments.'), MAX_NAME)}"
+        f" {_value(change.proposed)} {arrow} {_value(change.fulfilled)}"
+        for change in found[:MAX_CHANGES]
+    ]
+    more = len(found) - len(said)
+    return "; ".join(said) + (f"; and {more} more" if more else "")
+
+
+def why(reason: str, explanation: str = "") -> str:
+    """A reason, and what was said to explain it."""
+    code, text = visible(reason, MAX_WORDS), visible(" ".join(explanation.split()), MAX_WORDS)
+    return f"{code}: {text}" if code and text else code or text
+
+
+def rejection(step: Step, proposal: ProposalAudit) -> str:
+    """Who rejected it, and why."""
+    return f"{name(step.by)} ({why(step.reason, proposal.explanation(step))})"
+
+
+def _value(value: object) -> str:
+    return "nothing" if value is None else compact(value, MAX_VALUE)

@@ -1,0 +1,187 @@
+"""Everything that was said about one proposal, as a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from meup_agent.cli.audit.phrases import (
+    FAILED,
+    IGNORED,
+    MAX_WORDS,
+    STYLES,
+    call_of,
+    edits,
+    lasted,
+    local,
+    name,
+    names,
+    state_of,
+    why,
+)
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.formatting import MAX_NAME, answer_in_words, call_in_words
+from meup_agent.cli.render.layout import NARROWEST, Glyphs, fold
+from meup_agent.protocol import payloads
+from meup_agent.protocol.audit import FulfillmentAudit, ProposalAudit, Step, What
+
+_NOUNS = {
+    What.PROPOSED: "proposal",
+    What.REQUESTED: "request",
+    What.CANCELLED: "cancel",
+    What.PROGRESSED: "progress",
+    What.RESPONDED: "response",
+    What.REJECTED: "reject",
+    What.WITHDREW: "withdraw",
+    What.SAID: "chat",
+    What.REFERRED: "request",
+}
+_NOUN = max(map(len, _NOUNS.values()))
+
+_STYLES = {
+    What.PROPOSED: "bold",
+    What.REJECTED: "red",
+    What.WITHDREW: "yellow",
+    What.CANCELLED: "yellow",
+    What.PROGRESSED: "dim",
+}
+
+
+class Chain:
+    """Makes the lines of a timeline.
+
+    Args:
+        width: The terminal's width in columns; ``None`` where there is no terminal.
+        glyphs: The characters that the output can show.
+    """
+
+    def __init__(self, width: int | None, glyphs: Glyphs) -> None:
+        self._width = width
+        self._glyphs = glyphs
+
+    def lines(self, proposal: ProposalAudit) -> Iterator[Text]:
+        """The proposal in a few lines, then what was said about it, in the gateway's order."""
+        yield from self._head(proposal)
+        who = max(cell_len(name(step.by)) for step in proposal.steps)
+        day = ""
+        previous = None
+        for step in proposal.steps:
+            moment = local(step.at)
+            if f"{moment:%Y-%m-%d}" != day:
+                day = f"{moment:%Y-%m-%d}"
+                yield Text(day, style="dim", no_wrap=True)
+            yield self._line(step, proposal, who, previous)
+            previous = step.state if step.ignored is None else previous
+        if proposal.omitted:
+            yield Text(f"and {proposal.omitted} more, which are not kept", style="dim")
+
+    def _head(self, proposal: ProposalAudit) -> Iterator[Text]:
+        state = state_of(proposal)
+        line = Text(visible(proposal.id, MAX_NAME), style="bold cyan", no_wrap=True)
+        yield line.append("  ").append(state, style=STYLES.get(state, ""))
+        whom = names(proposal.record.envelope.to)
+        yield self._wrapped(
+            f"{name(proposal.proposer)} proposed {call_of(proposal)}"
+            + (f" to {whom}" if whom else "")
+        )
+        decision = proposal.decision
+        if decision is not None:
+            said = why(decision.reason, proposal.explanation(decision.step))
+            took = lasted(proposal.first.at, decision.at)
+            yield self._wrapped(
+                f"decided by {name(decision.by)} after {took}" + (f": {said}" if said else "")
+            )
+        changes = edits(proposal.changes, self._glyphs.arrow)
+        if changes:
+            yield self._wrapped(f"edited: {changes}")
+        yield Text("")
+
+    def _line(
+        self, step: Step, proposal: ProposalAudit, who_width: int, previous: str | None
+    ) -> Text:
+        line = Text(no_wrap=True)
+        moment = local(step.at)
+        line.append(f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}  ", style="dim")
+        who = Text(name(step.by))
+        who.align("left", who_width)
+        line.append_text(who).append("  ")
+        line.append(f"{_NOUNS[step.what]:<{_NOUN}}  ", style=_STYLES.get(step.what, ""))
+        end = _end(step, previous, failed=_failed(_fulfillment(proposal, step.about), step))
+        said = self._said(step, proposal)
+        if end:
+            said = f"{said}  [{end}]" if said else f"[{end}]"
+        if self._width is None:
+            return line.append(said)
+        indent = line.cell_len
+        if self._width - indent < 2 * NARROWEST:
+            indent = 4
+            line.rstrip()
+            line.append("\n" + " " * indent)
+        room = max(self._width - indent, NARROWEST)
+        parts = fold(said, room)
+        style = "dim" if step.ignored is not None else ""
+        line.append(("\n" + " " * indent).join(parts), style=style)
+        line.rstrip()
+        return line
+
+    def _said(self, step: Step, proposal: ProposalAudit) -> str:
+        whom = f" {self._glyphs.arrow} {names(step.to)}" if step.to else ""
+        match step.what:
+            case What.PROPOSED:
+                return f"{call_of(proposal)}{whom}"
+            case What.REQUESTED:
+                item = _fulfillment(proposal, step.id)
+                return self._request(item, whom)
+            case What.RESPONDED:
+                return _answer(_fulfillment(proposal, step.about), step)
+            case What.PROGRESSED:
+                times = "once" if step.times == 1 else f"{step.times} times"
+                until = f", until {local(step.until):%H:%M:%S}" if step.times > 1 else ""
+                return f"{times}{until}"
+            case What.SAID | What.CANCELLED:
+                return visible(" ".join(step.text.split()), MAX_WORDS)
+            case What.REFERRED:
+                return f"{visible(step.text, MAX_WORDS)}, which is not what was proposed{whom}"
+            case What.REJECTED | What.WITHDREW:
+                return why(step.reason, step.text)
+
+    def _request(self, item: FulfillmentAudit | None, whom: str) -> str:
+        if item is None:
+            return whom.lstrip()
+        call = payloads.read_call(item.request.envelope.payload)
+        changed = edits(item.changes, self._glyphs.arrow)
+        edited = f", edited: {changed}" if changed else ""
+        return f"{call_in_words(call)}{whom}{edited}"
+
+    def _wrapped(self, text: str) -> Text:
+        if self._width is None:
+            return Text(text, no_wrap=True)
+        return Text("\n".join(fold(text, max(self._width, NARROWEST))), no_wrap=True)
+
+
+def _end(step: Step, previous: str | None, *, failed: bool) -> str:
+    """Why a step changed nothing, or the state that it led to."""
+    if step.ignored is not None:
+        return f"ignored: {IGNORED[step.ignored]}"
+    if failed and step.state != previous:
+        return FAILED
+    return "" if step.state == previous else step.state.value.replace("_", " ")
+
+
+def _fulfillment(proposal: ProposalAudit, request: str) -> FulfillmentAudit | None:
+    return next((item for item in proposal.fulfillments if item.id == request), None)
+
+
+def _failed(item: FulfillmentAudit | None, step: Step) -> bool:
+    """Tell whether a step is an error response to a request."""
+    return item is not None and item.response is step and item.is_error
+
+
+def _answer(item: FulfillmentAudit | None, step: Step) -> str:
+    if item is None or item.response is not step:
+        return ""
+    if item.answer is None:
+        return "an error, too long to be kept" if item.is_error else "too long to be kept"
+    return answer_in_words(item.answer)[0]

@@ -1,0 +1,306 @@
+"""``meup audit``: every proposal with its state, who decided it, when and why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import anyio
+import typer
+from rich.text import Text
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.address import Space, Token, TokenFile
+from meup_agent.cli.audit.listing import Listing
+from meup_agent.cli.audit.phrases import names, time_of
+from meup_agent.cli.audit.proposal_timeline import Chain
+from meup_agent.cli.audit.sources import Source, Wanted, from_file, over_http
+from meup_agent.cli.audit.times import moment
+from meup_agent.cli.beside.address import Http, HttpAddress, http_address, http_url
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.logs import log_nothing
+from meup_agent.cli.options import NoColour
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.formatting import MAX_NAME
+from meup_agent.cli.render.output import Output, OutputClosed
+from meup_agent.cli.render.progress import waiting_for
+from meup_agent.cli.render.results import as_json_line
+from meup_agent.cli.render.stderr import Notes
+from meup_agent.errors import ConfigurationError
+from meup_agent.protocol.audit import (
+    Audit,
+    Operation,
+    ProposalAudit,
+    Settled,
+    operation_as_json,
+    proposal_as_json,
+)
+from meup_agent.protocol.lifecycle import ProposalState
+
+
+class State(StrEnum):
+    """The states that can be asked for, as a person writes them."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in-progress"
+    FULFILLED = "fulfilled"
+    REJECTED = "rejected"
+    WITHDRAWN = "withdrawn"
+
+
+class Shown(NamedTuple):
+    """What is shown of an audit.
+
+    Attributes:
+        proposal: One proposal: its id, or the beginning of it.
+        proposer: Only this participant's proposals.
+        states: Only proposals in these states.
+        grants: What was done to the space, and no proposals.
+        as_json: As JSON Lines.
+    """
+
+    proposal: str | None
+    proposer: str | None
+    states: frozenset[ProposalState]
+    grants: bool
+    as_json: bool
+
+
+def audit(
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            "--journal",
+            metavar="FILE",
+            help="Read this journal of a gateway, which may run; no token is needed.",
+        ),
+    ] = None,
+    http: Http = None,
+    space: Space = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    proposal: Annotated[
+        str | None,
+        typer.Option(
+            "--proposal",
+            metavar="ID",
+            help="Only this one, with everything that was said about it, as a timeline. The id, or"
+            " the beginning of it.",
+        ),
+    ] = None,
+    proposer: Annotated[
+        str | None,
+        typer.Option("--from", metavar="NAME", help="Only what this participant proposed."),
+    ] = None,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Only proposals in this state: pending, in-progress, fulfilled, rejected or"
+            " withdrawn; may be given several times.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="Only what was said from then on: a time such as 2026-01-31T22:00, or how long"
+            " ago, such as 90s, 15m, 2h, 7d.",
+        ),
+    ] = None,
+    grants: Annotated[
+        bool,
+        typer.Option(
+            "--grants",
+            help="Grants, revocations, invitations and removals instead of the proposals.",
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Each proposal, or each thing that was done, as one line of JSON."
+        ),
+    ] = False,
+    no_colour: NoColour = False,
+) -> None:
+    """Show what was proposed, what became of it, and who decided that, when and why.
+
+    It reads the journal of a gateway: its file, or over HTTP the journal of a running one, for the
+    space of the token. It changes nothing, and the participants do not notice it.
+
+    Example: `meup audit --journal journal.db --space demo`
+
+    Example: `MEUP_TOKEN=… meup audit --http http://localhost:8421 --state rejected`
+
+    Example: `meup audit --journal journal.db --proposal 4f2a`
+    """
+    if grants and (proposal or state):
+        raise ConfigurationError("--grants shows no proposals; leave --proposal and --state out")
+    states = frozenset(ProposalState(each.value.replace("-", "_")) for each in state or ())
+    shown = Shown(proposal, proposer, states, grants, as_json)
+    now = time.time()
+    wanted = Wanted(space, None if since is None else moment(since, "--since", now))
+    where = _where(journal, http, space, token, token_file)
+    log_nothing()
+    anyio.run(_Reading(where, wanted, shown, now, colour=not no_colour).run)
+
+
+def _where(
+    journal: Path | None,
+    http: str | None,
+    space: str | None,
+    token: str | None,
+    token_file: Path | None,
+) -> Path | HttpAddress:
+    if journal is not None:
+        if http is not None:
+            raise ConfigurationError("give --journal or --http, not both")
+        return journal
+    if http_url(http) is None:
+        raise ConfigurationError(
+            "what to audit is missing; give --journal with a gateway's journal, or --http (or"
+            " MEUP_HTTP) with the address of one that runs"
+        )
+    return http_address(http, space, token, token_file)
+
+
+class _Reading:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        where: Path | HttpAddress,
+        wanted: Wanted,
+        shown: Shown,
+        now: float,
+        *,
+        colour: bool,
+    ) -> None:
+        self._where = where
+        self._wanted = wanted
+        self._shown = shown
+        self._begin: int | None = None
+        self._found = 0
+        self._output, self._notes = Output(colour=colour), Notes(colour=colour)
+        self._listing = Listing(self._width, self._output.glyphs, now)
+
+    async def run(self) -> None:
+        try:
+            async with self._source() as source, AsyncExitStack() as meanwhile:
+                await self._read(source, meanwhile)
+        except OutputClosed:
+            self._output.abandon()
+
+    def _source(self) -> AbstractAsyncContextManager[Source]:
+        if isinstance(self._where, Path):
+            return from_file(self._where, self._wanted)
+        return over_http(self._where, self._wanted)
+
+    async def _read(self, source: Source, meanwhile: AsyncExitStack) -> None:
+        """Take the journal in, and show what is settled as soon as it is."""
+        audit, count, wanted = Audit(), 0, self._shown.proposal
+        settled = Settled(
+            audit, keep=lambda item: wanted is not None and item.id.startswith(wanted)
+        )
+        waiting = await meanwhile.enter_async_context(
+            waiting_for(self._notes.console, "reading the journal")
+        )
+        async for page in source.pages():
+            for entry in page:
+                audit.take(entry)
+            if page and not count:
+                self._begin = page[0].at
+            count += len(page)
+            waiting.call_it(f"reading the journal: {count:,} envelopes")
+            lines = self._lines(list(settled.take(count)), audit.take_operations())
+            if lines and self._output.is_terminal:
+                # The lines themselves show how far it is; on one terminal the two would mix.
+                await meanwhile.aclose()
+            await self._output.show_all(lines)
+        await meanwhile.aclose()
+        if wanted is not None:
+            await self._show_chain(audit, wanted)
+            return
+        await self._output.show_all(self._lines(list(settled.rest()), []))
+        self._remark(0 if self._shown.grants else audit.unknown)
+
+    def _lines(
+        self, proposals: Sequence[ProposalAudit], operations: Sequence[Operation]
+    ) -> list[str | Text]:
+        """The entries that the filters let through."""
+        shown = self._shown
+        if shown.proposal is not None:
+            return []
+        if shown.grants:
+            done = [item for item in operations if shown.proposer in (None, item.by)]
+            self._found += len(done)
+            if shown.as_json:
+                return [as_json_line(operation_as_json(item)) for item in done]
+            return list(self._listing.operations(done))
+        found = [
+            item
+            for item in proposals
+            if (not shown.states or item.state in shown.states)
+            and shown.proposer in (None, item.proposer)
+        ]
+        self._found += len(found)
+        if shown.as_json:
+            return [as_json_line(proposal_as_json(item)) for item in found]
+        return list(self._listing.proposals(found))
+
+    def _remark(self, unknown: int) -> None:
+        """Say how many there are, and where the journal begins: before that, nothing is known."""
+        if self._shown.as_json or (self._found and not self._output.is_terminal):
+            return
+        what = "operation" if self._shown.grants else "proposal"
+        said = f"{self._found:,} {what}{'' if self._found == 1 else 's'}"
+        if self._begin is not None and self._wanted.since is None:
+            begin = f"{time_of(self._begin)}"
+            said += f"; what is kept begins {begin}"
+            if unknown:
+                said += f", and {unknown:,} decisions in it are about older proposals"
+        self._notes.say(said)
+
+    async def _show_chain(self, audit: Audit, wanted: str) -> None:
+        found = _one(audit.named(wanted, proposer=self._shown.proposer), wanted)
+        if self._shown.as_json:
+            await self._output.write(as_json_line(proposal_as_json(found, timeline=True)))
+        else:
+            await self._output.show_all(Chain(self._width, self._output.glyphs).lines(found))
+
+    @property
+    def _width(self) -> int | None:
+        return self._output.console.width if self._output.is_terminal else None
+
+
+def _one(found: Sequence[ProposalAudit], wanted: str) -> ProposalAudit:
+    """The proposal that is meant.
+
+    Raises:
+        Failure: There is none, or there are several.
+    """
+    if not found:
+        raise Failure(f"no proposal in the journal has an id that begins with {wanted!r}")
+    if len(found) == 1:
+        return found[0]
+    if len({item.id for item in found}) == 1:
+        proposers = list(dict.fromkeys(item.proposer for item in found))
+        if len(proposers) > 1:
+            raise Failure(
+                f"several participants have used the id {wanted!r}: {names(proposers)};"
+                " say with --from whose is meant",
+                exit_codes.USAGE,
+            )
+        raise Failure(
+            f"{names(proposers)} has used the id {wanted!r} {len(found)} times; meup audit --json"
+            " shows all of them, and --since tells them apart",
+            exit_codes.USAGE,
+        )
+    ids = ", ".join(visible(item.id, MAX_NAME) for item in found[:4])
+    raise Failure(f"several proposals begin with {wanted!r}: {ids}", exit_codes.USAGE)

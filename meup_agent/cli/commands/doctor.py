@@ -1,0 +1,253 @@
+"""``meup doctor``: what is wrong between this machine and a space."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import textwrap
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import anyio
+import typer
+from msgspec import structs
+from rich.text import Text
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url
+from meup_agent.cli.doctor.diagnosis import Given, diagnose
+from meup_agent.cli.doctor.findings import NOT_TRIED, Check, Report
+from meup_agent.cli.logs import log_nothing
+from meup_agent.cli.options import NoColour, seconds
+from meup_agent.cli.render.output import Output, OutputClosed
+from meup_agent.cli.signals import STOPPING, exit_code, tell_signals
+from meup_agent.errors import ConfigurationError
+from meup_agent.session.groups import background_tasks
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.guarantees import Guarantees
+
+STEP_SECONDS: Final = 5.0
+"""How long one check may take, unless the user says otherwise."""
+
+QUIET_SECONDS: Final = 2.0
+"""After how long we say what we are waiting for."""
+
+NAME_COLUMNS: Final = 17
+
+FOLLOWS: Final[dict[str, tuple[str, str]]] = {
+    "identity_checked": (
+        "an approval comes from whom it names",
+        "anybody can approve, reject or withdraw in anybody's name: take no approval for proof of"
+        " who gave it",
+    ),
+    "echo": (
+        "whether an approval or a withdrawal came first is decided here, the same for all",
+        "of an approval and a withdrawal that cross, each end believes what it saw first",
+    ),
+    "resume": (
+        "an approval that comes while the connection is away is sent again",
+        "an approval that comes while the connection is away is lost here; participants of this"
+        " package say it again themselves when the other one joins",
+    ),
+    "hidden_targets": (
+        "what is addressed to somebody is hidden from all others: the proposer hears of an approval"
+        " only from whoever gave it, and nobody can look on",
+        "everybody sees who proposed, approved and carried out what",
+    ),
+}
+"""What follows for approvals where a gateway guarantees something, and where it does not."""
+
+_BETTER_WITHOUT: Final = frozenset({"hidden_targets"})
+
+
+def doctor(
+    gateway: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="URL",
+            help="The gateway, for example ws://localhost:8420; else `--url` or MEUP_URL.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = None,
+    space: Space = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    participant: Participant = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="How long each step may take, in seconds; inf: as long as it takes.",
+        ),
+    ] = STEP_SECONDS,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document with everything that was found.")
+    ] = False,
+    no_colour: NoColour = False,
+) -> None:
+    """Check the way to a space, step by step, and say what is wrong and what to do.
+
+    From the address over name, port, TLS, handshake and token to what one may do there, and what
+    approvals are worth at that gateway. It only looks on, and a program that is connected with the
+    same token is not disturbed. A gateway that knows no
+    observers it joins for a moment, and takes that program's connection over: there, give it a
+    token of its own. The exit code is 0 if all is good, 3 if there is no connection, else 1.
+
+    Example: `MEUP_TOKEN=… meup doctor ws://localhost:8420 --space demo`
+    """
+    if gateway is not None and url is not None:
+        raise ConfigurationError("the url is given twice; give it as an argument or by --url")
+    found = gateway or url or os.environ.get("MEUP_URL")
+    if not found:
+        raise ConfigurationError("the url is missing; give it as an argument or set MEUP_URL")
+    limit = seconds(timeout, "--timeout") or math.inf
+    log_nothing()
+    given = Given(found, space, token, token_file, participant)
+    code = anyio.run(_Doctor(given, Output(colour=not no_colour), limit, as_json=as_json).run)
+    if code:
+        raise typer.Exit(code)
+
+
+class _Doctor:
+    """One run of the command."""
+
+    def __init__(self, given: Given, output: Output, limit: float, *, as_json: bool) -> None:
+        self._given = given
+        self._output = output
+        self._limit = limit
+        self._as_json = as_json
+        self._waits_for = ""
+        self._changed = anyio.Event()
+        self._code = exit_codes.OK
+
+    async def run(self) -> int:
+        """Look into everything; the exit code."""
+        try:
+            async with background_tasks() as tasks:
+                await tasks.start(tell_signals, STOPPING, partial(self._end, tasks.cancel_scope))
+                tasks.start_soon(self._say_what_takes_long)
+                report = await diagnose(self._given, self, timeout=self._limit)
+                await self._show(report)
+                if not report.ok:
+                    self._code = exit_codes.FAILED if report.connected else exit_codes.NO_CONNECTION
+        except OutputClosed:
+            self._output.abandon()
+        return self._code
+
+    # --- on the way ---
+
+    async def trying(self, what: str) -> None:
+        """Something is begun that may take a while."""
+        self._waits_for = what
+        self._changed.set()
+
+    async def tell(self, check: Check) -> None:
+        """A check is done."""
+        await self.trying("")
+        if not self._as_json and check.said != NOT_TRIED:
+            await self._output.show(*self._lines(check))
+
+    async def _say_what_takes_long(self) -> None:
+        while True:
+            self._changed = anyio.Event()
+            with anyio.move_on_after(QUIET_SECONDS if self._waits_for else float("inf")):
+                await self._changed.wait()
+                continue
+            until = "" if math.isinf(self._limit) else f", up to {self._limit:g} s in all"
+            sys.stderr.write(f"meup: waiting for {self._waits_for}{until}\n")
+            sys.stderr.flush()
+            self._waits_for = ""
+
+    def _end(self, scope: anyio.CancelScope, number: int) -> None:
+        self._code = exit_code(number)
+        scope.cancel()
+
+    # --- what is shown ---
+
+    async def _show(self, report: Report) -> None:
+        if self._as_json:
+            await self._output.write(json.dumps(as_document(report)) + "\n")
+            return
+        untried = [check.name for check in report.checks if check.said == NOT_TRIED]
+        if untried:
+            await self._output.show(self._line("-", "dim", NOT_TRIED, ", ".join(untried), "dim"))
+        if report.guarantees is not None:
+            await self._output.show(Text(), Text("What the gateway guarantees", style="bold"))
+            await self._output.show(*self._guarantees(report.guarantees))
+        failed = [check.name for check in report.checks if check.ok is False]
+        remarks = "; mind what is marked with !" if any(map(_is_remark, report.checks)) else ""
+        verdict = f"not good: {', '.join(failed)}" if failed else f"all is good{remarks}"
+        style = "bold red" if failed else "bold green"
+        await self._output.show(Text(), Text(verdict, style=style))
+
+    def _lines(self, check: Check) -> list[Text]:
+        glyphs = self._output.glyphs
+        sign, style = {
+            True: ("!", "yellow") if _is_remark(check) else (glyphs.yes, "green"),
+            False: (glyphs.no, "bold red"),
+            None: ("-", "dim"),
+        }[check.ok]
+        lines = [self._line(sign, style, check.name, check.said, "dim" if check.ok is None else "")]
+        if check.advice:
+            look = "yellow" if check.ok else "bold"
+            lines.append(self._line("", "", "", f"{glyphs.arrow} {check.advice}", look))
+        return lines
+
+    def _guarantees(self, guarantees: Guarantees) -> list[Text]:
+        lines: list[Text] = []
+        for name, given in structs.asdict(guarantees).items():
+            is_good = given is (name not in _BETTER_WITHOUT)
+            said = FOLLOWS[name][0 if given else 1]
+            word = "yes" if given else "no"
+            style = "green" if is_good else "yellow"
+            lines.append(
+                self._line(self._output.glyphs.yes if is_good else "!", style,
+                           name.replace("_", " "), f"{word}: {said}")
+            )  # fmt: skip
+        return lines
+
+    def _line(self, sign: str, style: str, name: str, said: str, look: str = "") -> Text:
+        """Sign, name and what is said, wrapped where there is a terminal."""
+        columns = self._output.console.width if self._output.is_terminal else None
+        widest = max(len(self._output.glyphs.yes), len(self._output.glyphs.no))
+        line = Text(no_wrap=True)
+        line.append(f"{sign:<{widest}} ", style=style)
+        line.append(f"{name:<{NAME_COLUMNS}}", style="bold" if style == "bold red" else "")
+        indent = widest + 1 + NAME_COLUMNS
+        room = None if columns is None else max(columns - indent, 20)
+        parts = [said] if room is None else textwrap.wrap(said, room) or [""]
+        line.append(("\n" + " " * indent).join(parts), style=look)
+        return line
+
+
+def _is_remark(check: Check) -> bool:
+    return check.ok is True and bool(check.advice)
+
+
+def as_document(report: Report) -> dict[str, Any]:
+    """The report as JSON values."""
+    return {
+        "ok": report.ok,
+        "connected": report.connected,
+        "url": report.url,
+        "space": report.space,
+        "checks": [asdict(check) for check in report.checks],
+        "me": report.me or None,
+        "dialect": {"asked": report.asked or None, "adopted": report.adopted or None},
+        "guarantees": None if report.guarantees is None else structs.asdict(report.guarantees),
+        "guarantees_said_by_gateway": report.said_guarantees,
+        "capabilities": list(report.capabilities),
+        "may": {
+            each.verb.replace(" ", "_"): {"allowed": each.allowed, "only": list(each.limits)}
+            for each in report.abilities
+        },
+        "participants": list(report.participants),
+        "round_trip_seconds": report.round_trip,
+        "clock_difference_seconds": report.clock_difference,
+    }

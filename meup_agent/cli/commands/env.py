@@ -1,0 +1,134 @@
+"""``meup env``: the variables that make a terminal a participant of a ``--dev`` gateway."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.commands.gateway import require_extra
+from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
+from meup_agent.cli.failures import Failure
+from meup_agent.errors import ConfigurationError
+
+
+class Shell(StrEnum):
+    """Whose words the variables are set in."""
+
+    POSIX = "posix"
+    FISH = "fish"
+    POWERSHELL = "powershell"
+
+
+def env(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="The participant.", show_default=False),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=65535, metavar="PORT", help="Of the gateway's port, where several run."
+        ),
+    ] = None,
+    shell: Annotated[
+        Shell,
+        typer.Option(
+            "--shell", help="The shell that reads it: `posix` is for sh, bash, zsh and ksh."
+        ),
+    ] = Shell.POSIX,
+) -> None:
+    """Print the commands that make a terminal a participant of the gateway of `meup gateway --dev`.
+
+    They set MEUP_URL, MEUP_HTTP, MEUP_SPACE, MEUP_PARTICIPANT and MEUP_TOKEN. The gateway must run
+    on this machine, under the same user.
+
+    Example: `eval "$(meup env proposer)"`
+
+    Example: `meup env proposer --shell fish | source`
+
+    Example: `meup env proposer --shell powershell | Out-String | Invoke-Expression`
+    """
+    require_extra()
+    gateway = _find(DevState(state_folder()).running(), port)
+    names = ", ".join(gateway.tokens)
+    if name is None:
+        raise ConfigurationError(f"which participant? give one of: {names}")
+    if name not in gateway.tokens:
+        raise ConfigurationError(
+            f"the gateway at {gateway.url} has no participant {name!r}; give one of: {names}"
+        )
+    sys.stdout.write(_commands(gateway, name, shell))
+    if sys.stdout.isatty():
+        again = f"meup env {name}" + ("" if port is None else f" --port {port}")
+        sys.stderr.write(f"meup: nothing is set yet; run this: {HOW_TO_RUN[shell].format(again)}\n")
+
+
+HOW_TO_RUN: Final = {
+    Shell.POSIX: 'eval "$({})"',
+    Shell.FISH: "{} --shell fish | source",
+    Shell.POWERSHELL: "{} --shell powershell | Out-String | Invoke-Expression",
+}
+
+
+def _find(running: Sequence[DevGateway], port: int | None) -> DevGateway:
+    """The gateway that is meant.
+
+    Raises:
+        Failure: None runs, or none at this port.
+        ConfigurationError: Several run, and the port is not given.
+    """
+    if not running:
+        raise Failure(
+            "no gateway of meup gateway --dev runs here; start one in another terminal:"
+            " meup gateway --dev",
+            exit_codes.NO_CONNECTION,
+        )
+    found = [each for each in running if port in (None, each.port)]
+    ports = ", ".join(str(each.port) for each in running)
+    if not found:
+        raise Failure(
+            f"no gateway of meup gateway --dev runs at port {port}; give one of: {ports}",
+            exit_codes.NO_CONNECTION,
+        )
+    if len(found) > 1:
+        raise ConfigurationError(f"several gateways run; give --port with one of: {ports}")
+    return found[0]
+
+
+def _commands(gateway: DevGateway, name: str, shell: Shell) -> str:
+    values = {
+        "MEUP_URL": gateway.url,
+        "MEUP_HTTP": gateway.http,
+        "MEUP_SPACE": gateway.space,
+        "MEUP_PARTICIPANT": name,
+        "MEUP_TOKEN": gateway.tokens[name],
+    }
+    write = WRITERS[shell]
+    return "".join(f"{write(key, value)}\n" for key, value in values.items() if value)
+
+
+def _posix(name: str, value: str) -> str:
+    return f"export {name}={shlex.quote(value)}"
+
+
+def _fish(name: str, value: str) -> str:
+    quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"set -gx {name} '{quoted}'"
+
+
+def _powershell(name: str, value: str) -> str:
+    quoted = value.replace("'", "''")
+    return f"$env:{name} = '{quoted}'"
+
+
+WRITERS: Final[dict[Shell, Callable[[str, str], str]]] = {
+    Shell.POSIX: _posix,
+    Shell.FISH: _fish,
+    Shell.POWERSHELL: _powershell,
+}

@@ -1,0 +1,329 @@
+"""``meup gateway``: the place where participants meet."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import anyio
+import typer
+
+from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.logs import log_to_stderr
+from meup_agent.cli.render.escape import visible
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT
+from meup_agent.protocol.dialects import DEFAULT_DIALECT
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.config import Config, TlsConfig
+    from meup_agent.gateway.server import RunningGateway
+
+NEEDED: Final = (
+    "picows",
+    "platformdirs",
+    "prometheus_client",
+    "pydantic_settings",
+    "starlette",
+    "uvicorn",
+    "yaml",
+)
+"""What the extra ``gateway`` brings and a gateway cannot do without."""
+
+MAX_PORT: Final = 65_535
+
+ROLES: Final = {
+    "proposer": "may not call tools, so it proposes",
+    "fulfiller": "reviews proposals and carries them out",
+    "tools": "has the tools",
+    "observer": "sees everything and says nothing",
+    "admin": "may do everything: grant, revoke, invite, kick",
+    "guest1": "a free seat, as are guest2 and guest3: may do what the proposer may",
+}
+"""The participants of ``--dev`` that are shown, and what each is for."""
+
+
+def gateway(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The spaces and participants, as YAML."),
+    ] = None,
+    dev: Annotated[
+        bool,
+        typer.Option(
+            "--dev",
+            help="Without a file: a space to try things out, for this machine only. It tells how to"
+            " set up a terminal as one of its participants, and keeps their tokens over a restart.",
+        ),
+    ] = False,
+    new_tokens: Annotated[
+        bool,
+        typer.Option("--new-tokens", help="With `--dev`: make new tokens; the old ones are void."),
+    ] = False,
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="HOST", help=f"Where to listen; else the file's, or {DEFAULT_HOST}."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help=f"Where to listen; else the file's, or {DEFAULT_PORT}. 0: any free port.",
+        ),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Speak TLS with this certificate and its chain, in PEM."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate's key, in PEM.")
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Listen without TLS where others than this machine can reach it and read along.",
+        ),
+    ] = False,
+    accept_damage: Annotated[
+        bool,
+        typer.Option(
+            "--accept-damage",
+            help="Start although the journal's file was damaged, without what is lost of it; the"
+            " damaged file is kept.",
+        ),
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Say what would be served, or what is wrong, without starting. It also warns of"
+            " keys in capabilities that no payload has.",
+        ),
+    ] = False,
+) -> None:
+    """Run a gateway until Ctrl-C or SIGTERM.
+
+    Members are told to dial again (close code 1012), and it exits with 0.
+
+    Example: `meup gateway --dev`
+
+    Example: `meup gateway --config space.yaml --host 127.0.0.1 --port 8420`
+
+    Example: `meup gateway --config space.yaml --check`
+    """
+    require_extra()
+    if (config is None) is not dev:
+        raise ConfigurationError("a gateway needs either --config FILE or --dev")
+    if new_tokens and not dev:
+        raise ConfigurationError("--new-tokens is for --dev; a file has its own tokens")
+    log_to_stderr("warning" if check else "info")
+    # It says in lines of its own when it starts and stops, which the gateway has said.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    from meup_agent.gateway.config import HttpConfig
+    from meup_agent.gateway.dev import PARTICIPANTS, dev_config
+    from meup_agent.gateway.files import load_config
+    from meup_agent.gateway.settings import environment_over
+
+    settings = environment_over(dev_config()) if config is None else load_config(config)
+    settings = replace(
+        settings,
+        host=settings.host if host is None else host,
+        port=settings.port if port is None else port,
+        insecure=settings.insecure or insecure,
+        tls=_tls(settings, tls_certificate, tls_key),
+        journal=replace(
+            settings.journal, accept_damage=settings.journal.accept_damage or accept_damage
+        ),
+    )
+    if dev:
+        http = settings.http or HttpConfig(settings.host, next_to(settings.port))
+        settings = replace(settings, http=http)
+        _check_local(settings.host, http.host)
+    if check:
+        sys.stdout.write(_checked(settings))
+        return
+    state = None
+    if dev:
+        state = DevState(state_folder())
+        tokens = state.tokens(PARTICIPANTS, renew=new_tokens)
+        settings = replace(settings, spaces=dev_config(tokens).spaces)
+    anyio.run(
+        _serve,
+        settings,
+        state,
+        backend_options={"use_uvloop": find_spec("uvloop") is not None},
+    )
+
+
+def _check_local(*hosts: str) -> None:
+    """Check that only this machine reaches a gateway whose tokens nobody looks after.
+
+    Raises:
+        ConfigurationError: Others reach it.
+    """
+    from meup_agent.gateway.encryption import is_loopback
+
+    for host in hosts:
+        if not is_loopback(host):
+            raise ConfigurationError(
+                f"--dev listens on this machine only, and other machines could reach"
+                f" {host or 'every address'}; leave the host out, or write a file for --config"
+            )
+
+
+def next_to(port: int) -> int:
+    """The port beside another one; beside any free port, any free port."""
+    return port + 1 if 0 < port < MAX_PORT else 0
+
+
+def require_extra() -> None:
+    """Check that a gateway can be run here.
+
+    Raises:
+        Failure: The extra ``gateway`` is not installed.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise Failure(
+            f"a gateway needs {', '.join(missing)}, not installed here;"
+            " run: pip install 'meup-agent[gateway]'"
+        )
+
+
+def _tls(settings: Config, certificate: Path | None, key: Path | None) -> TlsConfig | None:
+    """What to speak TLS with: what the command line says, and the rest from the file."""
+    from meup_agent.gateway.config import TlsConfig
+
+    if settings.tls is not None:
+        return TlsConfig(certificate or settings.tls.certificate, key or settings.tls.key)
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigurationError("TLS needs both --tls-certificate and --tls-key")
+    return TlsConfig(certificate, key)
+
+
+def _checked(settings: Config) -> str:
+    """What a gateway would serve, as lines.
+
+    Raises:
+        ConfigurationError: It would not start.
+    """
+    from meup_agent.gateway.addresses import host_and_port
+    from meup_agent.gateway.encryption import check_encrypted, server_context
+    from meup_agent.gateway.spelling import unknown_keys
+
+    check_encrypted(settings, settings.host)
+    if settings.http is not None:
+        check_encrypted(settings, settings.http.host)
+        if settings.http.port == settings.port != 0 and settings.http.host == settings.host:
+            raise ConfigurationError(
+                f"http.port: {settings.port} is also the port for WebSocket; give another one"
+            )
+    if settings.tls is not None:
+        server_context(settings.tls)
+    if settings.journal.path is not None:
+        _check_journal(settings.journal.path)
+    for sentence in unknown_keys(settings):
+        sys.stderr.write(f"meup: warning: {visible(sentence, 500)}\n")
+    secure = "" if settings.tls is None else "s"
+    lines = [f"listens at ws{secure}://{host_and_port(settings.host, settings.port)}"]
+    if settings.http is not None:
+        where = host_and_port(settings.http.host, settings.http.port)
+        lines.append(f"listens at http{secure}://{where} for HTTP")
+    where = "memory" if settings.journal.path is None else str(settings.journal.path)
+    lines.append(f"keeps its journal in {where}")
+    for space in settings.spaces:
+        names = ", ".join(space.participants) or "nobody"
+        dialect = space.dialect or DEFAULT_DIALECT
+        lines.append(f"space {space.id} ({dialect}): {names}")
+    return "\n".join(lines) + "\n"
+
+
+def _check_journal(path: Path) -> None:
+    """Look at a journal's file without changing anything; a gateway that runs may have it open.
+
+    Raises:
+        ConfigurationError: It is none, or cannot be made.
+    """
+    from meup_agent.gateway.journal.archive import Archive
+
+    try:
+        if not path.parent.is_dir():
+            raise ConfigurationError(f"journal.path: there is no folder {path.parent}")
+        if path.is_dir():
+            raise ConfigurationError(f"journal.path: {path} is a folder; give a file")
+        if path.exists() and path.stat().st_size:
+            Archive(path).close()
+    except OSError as error:
+        why = (error.strerror or "unknown reason").lower()
+        raise ConfigurationError(f"journal.path: {path} cannot be looked at ({why})") from None
+
+
+async def _serve(settings: Config, state: DevState | None) -> None:
+    from meup_agent.gateway.encryption import is_loopback
+    from meup_agent.gateway.open_files import fitted
+    from meup_agent.gateway.server import serve
+
+    # Around the gateway, so that a second Ctrl-C does not interrupt its stopping.
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with serve(fitted(settings)) as running:
+            if settings.tls is None and not is_loopback(settings.host):
+                sys.stderr.write(
+                    f"meup: warning: listening at {settings.host} without TLS, so tokens and"
+                    " messages can be read on the way\n"
+                )
+            # Inside the block: nothing else listens at the port while `meup env` tells it.
+            with nullcontext() if state is None else _shown(state, settings, running):
+                async with anyio.create_task_group() as waiting:
+                    waiting.start_soon(_end_by_signal, signals, waiting.cancel_scope)
+                    await running.failed.wait()
+                    waiting.cancel_scope.cancel()
+        if running.failure:
+            raise Failure(running.failure)
+
+
+async def _end_by_signal(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
+    await anext(signals)
+    scope.cancel()
+
+
+@contextmanager
+def _shown(state: DevState, settings: Config, running: RunningGateway) -> Generator[None]:
+    """Let ``meup env`` find a ``--dev`` gateway, and tell the user how to be a participant."""
+    (space,) = settings.spaces
+    http = None if running.http is None else running.http.url
+    tokens = {name: entry.tokens[0] for name, entry in space.participants.items()}
+    gateway = DevGateway(running.url, http, space.id, tokens)
+    with state.announce(gateway):
+        sys.stdout.write(_banner(gateway, state.path))
+        sys.stdout.flush()
+        yield
+
+
+def _banner(gateway: DevGateway, folder: Path) -> str:
+    """The way to be one of the participants, for each of them a command and its role."""
+    port = "" if gateway.port == DEFAULT_PORT else f" --port {gateway.port}"
+    commands = {name: f'eval "$(meup env {name}{port})"' for name in ROLES}
+    width = max(map(len, commands.values()))
+    return "\n".join(
+        [
+            "To be one of these participants, run its command in another terminal:",
+            "",
+            *(f"  {command:{width}}  # {ROLES[name]}" for name, command in commands.items()),
+            "",
+            f"Their tokens are kept in {folder}.",
+            "",
+        ]
+    )

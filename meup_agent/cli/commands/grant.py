@@ -1,0 +1,54 @@
+"""``meup grant``: let somebody do more."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.capability_arguments import Capabilities, Why, read_capabilities
+from meup_agent.cli.command_session import Visit
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.options import Json, NoColour, Timeout, seconds
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.results import as_json_line
+
+
+def grant(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The participant; it may be away.", show_default=False),
+    ],
+    capabilities: Capabilities = None,
+    reason: Why = None,
+    url: Url = None,
+    space: Space = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    participant: Participant = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
+    no_colour: NoColour = False,
+) -> None:
+    """Grant capabilities to a participant, at once; the grant's id is written to standard output.
+
+    You can grant only what you may send yourself. The command joins with the token, and takes over
+    the connection of an agent that runs with the same token.
+
+    Example: `MEUP_TOKEN=… meup grant proposer mcp/request --reason "knows the way"`
+    """
+    where = address(url, space, token, token_file, participant)
+    limit = seconds(timeout, "--timeout")
+    given = read_capabilities(capabilities)
+    if not given:
+        raise Failure("nothing is granted; name a capability, such as chat", exit_codes.USAGE)
+
+    async def act(visit: Visit) -> None:
+        made = await visit.space.grant(name, given, reason=reason or "", timeout=limit)
+        document = {"grant": made.id, "participant": name, "capabilities": given}
+        await visit.output.write(as_json_line(document) if as_json else f"{made.id}\n")
+        visit.notes.say(f"{visible(name, 64)} may do more now")
+
+    Visit(where, colour=not no_colour).run(act)

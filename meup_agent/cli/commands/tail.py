@@ -1,0 +1,272 @@
+"""``meup tail``: a space as a live timeline."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+import anyio
+import typer
+
+from meup_agent.agent.agent import Agent
+from meup_agent.cli import exit_codes
+from meup_agent.cli.address import Address, Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.completion import complete_kind
+from meup_agent.cli.connector import (
+    ConnectionEvent,
+    Ended,
+    FirstAttemptFailed,
+    Made,
+    TellingConnector,
+    loss,
+)
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.logs import log_nothing
+from meup_agent.cli.options import NoColour, TakeOver
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.formatting import MAX_NAME
+from meup_agent.cli.render.output import Output, OutputClosed
+from meup_agent.cli.render.stderr import Notes
+from meup_agent.cli.render.timeline_filter import Chain, Filter, misspelt
+from meup_agent.cli.signals import STOPPING, exit_code, tell_signals
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.session.groups import background_tasks
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+    from meup_agent.client import space as client
+
+UNPRINTED: Final = 64
+"""Lines that wait for a slow reader; beyond them envelopes wait in the watcher, which counts what
+it drops."""
+
+
+def tail(
+    url: Url = None,
+    space: Space = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    participant: Participant = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            metavar="PATTERN",
+            help="Only these kinds, as in capabilities: `mcp.*`, `acme/**`, `!system.*`; or a word"
+            " of the timeline, such as proposal or cancel. It and the next three may be given"
+            " several times.",
+            autocompletion=complete_kind,
+        ),
+    ] = None,
+    sender: Annotated[
+        list[str] | None,
+        typer.Option("--from", metavar="NAME", help="Only what this participant sends."),
+    ] = None,
+    to: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to", metavar="NAME", help="Only what is addressed to this participant by name."
+        ),
+    ] = None,
+    who: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--who",
+            metavar="NAME",
+            help="Only what this participant sends or is sent by name, and its coming and going.",
+        ),
+    ] = None,
+    about: Annotated[
+        str | None,
+        typer.Option(
+            "--about",
+            "--proposal",
+            metavar="ID",
+            help="Only one exchange, all of it: a proposal, who rejects it or carries it out, the"
+            " response, and what is said about it. The id as on the left, or more of it.",
+        ),
+    ] = None,
+    take_over: TakeOver = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Each envelope as one line of JSON, as it came.")
+    ] = False,
+    no_colour: NoColour = False,
+) -> None:
+    """Show a space as a live timeline, until Ctrl-C.
+
+    The ids on the left belong together: a proposal, the request that fulfills it and the response
+    begin with the same one. It only looks on: any participant's token will do, and an agent that
+    runs with it is not disturbed.
+
+    Example: `MEUP_TOKEN=… meup tail --url ws://localhost:8420 --space demo`
+
+    Example: `meup tail --kind 'mcp.*' --who alice`
+
+    Example: `meup tail --about 4f2a`
+    """
+    shown = Filter(kind=kind or (), sender=sender or (), to=to or (), who=who or (), about=about)
+    where = address(url, space, token, token_file, participant)
+    output, notes = Output(colour=not no_colour), Notes(colour=not no_colour)
+    for remark in misspelt(kind or ()):
+        notes.say(remark)
+    log_nothing()
+    code = anyio.run(_Tail(where, output, shown, as_json=as_json, take_over=take_over).run)
+    if code:
+        raise typer.Exit(code)
+
+
+class _Note(str):
+    """A line about our connection."""
+
+
+class _Tail:
+    """One run of the command."""
+
+    def __init__(
+        self, where: Address, output: Output, shown: Filter, *, as_json: bool, take_over: bool
+    ) -> None:
+        self._where = where
+        self._take_over = take_over
+        self._output = output
+        self._shown = shown
+        self._as_json = as_json
+        self._timeline = output.timeline()
+        self._me = ""
+        self._code = exit_codes.OK
+        send, receive = anyio.create_memory_object_stream[Envelope | _Note](UNPRINTED)
+        self._send: MemoryObjectSendStream[Envelope | _Note] = send
+        self._receive: MemoryObjectReceiveStream[Envelope | _Note] = receive
+
+    async def run(self) -> int:
+        """Follow the space; the exit code."""
+        try:
+            with self._send, self._receive:
+                async with background_tasks() as tasks:
+                    await tasks.start(
+                        tell_signals, STOPPING, partial(self._end, tasks.cancel_scope)
+                    )
+                    tasks.start_soon(self._until_nobody_reads, tasks.cancel_scope)
+                    tasks.start_soon(self._print)
+                    await self._follow()
+        except OutputClosed:
+            self._output.abandon()
+        except FirstAttemptFailed as error:
+            raise Failure(str(error), exit_codes.NO_CONNECTION) from error
+        return self._code
+
+    async def _follow(self) -> None:
+        dial = TellingConnector(self._where.url, self._where.space, self._tell, patient=False)
+        joining = Agent("meup tail").join(
+            dial,
+            space=self._where.space,
+            token=self._where.token,
+            participant=self._where.participant,
+            grace=0.0,
+            observe=True,
+            take_over=self._take_over,
+        )
+        async with joining as space:
+            with space.watch() as envelopes:
+                await self._send.send(self._greeting(space))
+                if space.guarantees.hidden_targets:
+                    await self._send.send(
+                        _Note("this gateway shows only what is for everybody, or for us")
+                    )
+                if self._shown.chain is not None:
+                    await self._send.send(_waiting_for(self._shown.chain))
+                missed = 0
+                async for envelope in envelopes:
+                    if envelopes.missed > missed:
+                        await self._send.send(
+                            _Note(f"missed {envelopes.missed - missed} envelopes, read too slowly")
+                        )
+                        missed = envelopes.missed
+                    await self._send.send(envelope)
+
+    def _greeting(self, space: client.Space) -> _Note:
+        self._me = visible(space.me, 64)
+        here = ", ".join(
+            visible(participant.id, 64)
+            for participant in space.participants
+            if participant.id != space.me or space.observing
+        )
+        where = f"{self._where.space} at {self._where.url}"
+        return _Note(f"connected to {where}; here: {here or 'nobody else'}")
+
+    async def _tell(self, event: ConnectionEvent) -> None:
+        """A line for what becomes of the connection; the first welcome has one of its own."""
+        match event:
+            case Made() if self._me:
+                await self._send.send(_Note("connected again"))
+            case Ended(info):
+                await self._send.send(_Note(loss(info)))
+            case _:
+                pass
+
+    # --- what is printed ---
+
+    async def _print(self) -> None:
+        async for item in self._receive:
+            if isinstance(item, _Note):
+                await self._print_note(item)
+            elif self._as_json and self._shown.shows_all:
+                await self._output.write(as_json_line(item))
+            else:
+                await self._print_if_shown(item)
+
+    async def _print_note(self, note: _Note) -> None:
+        if self._as_json:
+            sys.stderr.write(f"meup: {note}\n")
+            sys.stderr.flush()
+        else:
+            await self._output.show(self._timeline.note(self._me, "tail", note))
+
+    async def _print_if_shown(self, envelope: Envelope) -> None:
+        look = self._timeline.look(envelope, anyio.current_time())
+        chain = self._shown.chain
+        was_clear = chain is None or not chain.other
+        if self._shown.shows(look):
+            if self._as_json:
+                await self._output.write(as_json_line(envelope))
+            else:
+                await self._output.show(self._timeline.line(look))
+        if chain is not None and chain.other and was_clear:
+            await self._print_note(_not_clear(chain))
+
+    # --- when it ends ---
+
+    def _end(self, scope: anyio.CancelScope, number: int) -> None:
+        self._code = exit_code(number)
+        scope.cancel()
+
+    async def _until_nobody_reads(self, scope: anyio.CancelScope) -> None:
+        await self._output.until_closed()
+        scope.cancel()
+
+
+def _waiting_for(chain: Chain) -> _Note:
+    return _Note(
+        f"waiting for {visible(chain.wanted, MAX_NAME)}; what came before this moment is not shown"
+    )
+
+
+def _not_clear(chain: Chain) -> _Note:
+    wanted, shown, other = (
+        visible(each, MAX_NAME) for each in (chain.wanted, chain.exchange, chain.other)
+    )
+    return _Note(
+        f"more than one id begins with {wanted}: this is {shown}; for {other}, give more of it"
+    )
+
+
+def as_json_line(envelope: Envelope) -> str:
+    """An envelope as it came, on one line, in ASCII: safe for a terminal too."""
+    try:
+        value = json.loads(envelope.frame.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        # Not every gateway checks what it lets through.
+        value = {"id": envelope.id, "from": envelope.sender, "kind": envelope.kind}
+    return json.dumps(value).replace("\x7f", "\\u007f") + "\n"

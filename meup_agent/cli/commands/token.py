@@ -1,0 +1,62 @@
+"""``meup token``: make the secret that says who a participant is, and what a file keeps of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+import typer
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.flags import Command, Group
+from meup_agent.cli.options import Json
+from meup_agent.cli.render.results import as_json_line
+from meup_agent.gateway.auth import hash_token, new_token
+
+MAX_TOKEN_CHARS: Final = 4_096
+"""Characters of a token that is read: longer ones fit into no header."""
+
+token = typer.Typer(
+    name="token",
+    cls=Group,
+    help="Make a participant's token, and the hash of it that a gateway's file can keep.\n\n"
+    "Example: `meup token new` makes both.",
+    add_completion=False,
+)
+
+
+@token.command("new", cls=Command)
+def new(json: Json = False) -> None:
+    """Make a random token, and its hash.
+
+    The token is for the participant, in MEUP_TOKEN or a file. The hash is for the gateway's file,
+    under `token_hashes`, and is of no use for joining. The token is shown only once.
+
+    Example: `meup token new`
+    """
+    made = new_token()
+    if json:
+        sys.stdout.write(as_json_line({"token": made, "hash": hash_token(made)}))
+    else:
+        sys.stdout.write(f"token: {made}\nhash:  {hash_token(made)}\n")
+
+
+@token.command("hash", cls=Command)
+def hash_of_stdin(json: Json = False) -> None:
+    """Tell the hash of a token that is read from standard input.
+
+    It is not an argument, since other users of a machine can read those.
+
+    Example: `meup token hash < token.txt`
+    """
+    if sys.stdin.isatty():
+        sys.stderr.write("meup: type or paste the token, then Enter\n")
+    read = sys.stdin.readline(MAX_TOKEN_CHARS + 2).strip()
+    if not read or len(read) > MAX_TOKEN_CHARS or not read.isascii() or len(read.split()) != 1:
+        raise Failure(
+            "expected a token of ASCII characters, without blanks, on standard input",
+            exit_codes.USAGE,
+        )
+    hashed = hash_token(read)
+    sys.stdout.write(as_json_line({"hash": hashed}) if json else f"{hashed}\n")

@@ -1,0 +1,235 @@
+"""``meup tools``: the tools of those who are present, and what arguments they take."""
+
+from __future__ import annotations
+
+import textwrap
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import anyio
+import typer
+from rich.text import Text
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.beside.address import As, Http, http_address
+from meup_agent.cli.beside.listing import names_to_ask, tools_of
+from meup_agent.cli.beside.visit import HttpVisit
+from meup_agent.cli.command_session import Visit
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.input_schema import Argument, read_inputs
+from meup_agent.cli.options import Json, NoColour, seconds
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.progress import waiting_for
+from meup_agent.cli.render.results import as_json_line
+from meup_agent.errors import MeupError, Refused
+from meup_agent.protocol import kinds, payloads
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from meup_agent.cli.render.output import Output
+
+AT_ONCE: Final = 16
+"""Participants that are asked at the same time."""
+
+AT_ONCE_OVER_HTTP: Final = 4
+"""The same over HTTP, where each takes an event stream, of which a participant has only some."""
+
+_WAITING: Final = "waiting for everybody's answer"
+
+MAX_NAME: Final = 64
+MAX_TYPE: Final = 120
+MAX_ABOUT: Final = 1_000
+NARROWEST: Final = 40
+
+
+class _Listed(NamedTuple):
+    """What one participant said."""
+
+    participant: str
+    tools: list[dict[str, Any]]
+    error: MeupError | Failure | None
+
+
+def tools(
+    owner: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PARTICIPANT", help="Only the tools of this participant.", show_default=False
+        ),
+    ] = None,
+    url: Url = None,
+    space: Space = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    participant: Participant = None,
+    act_as: As = None,
+    http: Http = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="How long to wait for each answer, in seconds; inf: as long as it takes.",
+        ),
+    ] = 5.0,
+    as_json: Json = False,
+    no_colour: NoColour = False,
+) -> None:
+    """Show which tools there are, and what arguments they take.
+
+    With `--as` it is asked over HTTP, beside the agent that runs under that name: joining with its
+    token would take its connection over.
+
+    Example: `MEUP_TOKEN=… meup tools files --url ws://localhost:8420 --space demo`
+    """
+    limit = seconds(timeout, "--timeout")
+
+    async def act(visit: Visit) -> None:
+        if owner is not None:
+            visit.require(owner)
+        names = [owner] if owner is not None else visit.others()
+        async with waiting_for(visit.notes.console, _WAITING):
+            listed = await _ask(names, partial(visit.space.tools, timeout=limit), AT_ONCE)
+        may = visit.space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, ""))
+        await _tell(visit, listed, visit.space.me, may=may, as_json=as_json)
+
+    async def act_beside(visit: HttpVisit) -> None:
+        names = await names_to_ask(visit, owner)
+        async with waiting_for(visit.notes.console, _WAITING) as waiting:
+            ask = partial(tools_of, visit, seconds=limit, waiting=waiting)
+            listed = await _ask(names, ask, AT_ONCE_OVER_HTTP)
+        asked = payloads.request("tools/list", {}, "")
+        may = visit.space.capabilities.allow(kinds.MCP_REQUEST, asked)
+        await _tell(visit, listed, visit.space.me, may=may, as_json=as_json)
+
+    if act_as is not None:
+        beside = http_address(http, space, token, token_file, act_as)
+        HttpVisit(beside, colour=not no_colour).run(act_beside)
+        return
+    where = address(url, space, token, token_file, participant)
+    # It has no handlers: what is proposed to its participant is not for it to reject.
+    Visit(where, colour=not no_colour).run(act)
+
+
+async def _tell(
+    visit: Visit | HttpVisit, listed: list[_Listed], me: str, *, may: bool, as_json: bool
+) -> None:
+    """Print what everybody said.
+
+    Raises:
+        Failure: Nobody answered.
+        MeupError: Likewise.
+    """
+    errors = [each.error for each in listed if each.error is not None]
+    if errors and len(errors) == len(listed):
+        # What is wrong with the first is most likely wrong with all.
+        raise _not_allowed(me, errors[0], may=may) or errors[0]
+    if as_json:
+        await visit.output.write(as_json_line(_document(listed)))
+    else:
+        await _show(visit.output, listed)
+
+
+def _not_allowed(me: str, error: MeupError | Failure, *, may: bool) -> Failure | None:
+    """What to say where it is our capabilities that do not allow the question."""
+    if not isinstance(error, Refused) or may:
+        return None
+    return Failure(
+        f"{visible(me, MAX_NAME)!r} may not ask for tools: that takes the capability"
+        " mcp/request with the method tools/list; meup who shows what everybody may send",
+        exit_codes.REFUSED,
+    )
+
+
+async def _ask(
+    names: list[str], tools_of: Callable[[str], Awaitable[list[dict[str, Any]]]], at_once: int
+) -> list[_Listed]:
+    """Ask everybody, so many at once; the answers in the order of the names."""
+    answers: dict[str, _Listed] = {}
+    limiter = anyio.CapacityLimiter(at_once)
+
+    async def ask(name: str) -> None:
+        async with limiter:
+            try:
+                answers[name] = _Listed(name, await tools_of(name), None)
+            except (MeupError, Failure) as error:
+                answers[name] = _Listed(name, [], error)
+
+    async with anyio.create_task_group() as tasks:
+        for name in names:
+            tasks.start_soon(ask, name)
+    return [answers[name] for name in names]
+
+
+def _document(listed: list[_Listed]) -> dict[str, Any]:
+    return {
+        "participants": [
+            {"participant": each.participant, "tools": each.tools}
+            if each.error is None
+            else {"participant": each.participant, "error": str(each.error)}
+            for each in listed
+        ]
+    }
+
+
+async def _show(output: Output, listed: list[_Listed]) -> None:
+    width = output.console.width if output.is_terminal else None
+    with_tools = [each for each in listed if each.tools]
+    for position, each in enumerate(with_tools):
+        await output.show(*([""] if position else []), *_block(each, width))
+    last = list(_without(listed))
+    if last:
+        await output.show(*([""] if with_tools else []), *last)
+
+
+def _without(listed: list[_Listed]) -> Iterator[Text]:
+    """Those of whom there is nothing to show."""
+    none = [each.participant for each in listed if each.error is None and not each.tools]
+    if none:
+        names = ", ".join(visible(name, MAX_NAME) for name in none)
+        yield Text(f"no tools: {names}", style="dim", no_wrap=True)
+    for each in listed:
+        if each.error is not None:
+            name, why = visible(each.participant, MAX_NAME), visible(str(each.error), MAX_ABOUT)
+            yield Text(f"no answer from {name}: {why}", style="yellow", no_wrap=True)
+    if not listed:
+        yield Text("nobody else is here", style="dim")
+
+
+def _block(listed: _Listed, width: int | None) -> Iterator[Text]:
+    """A participant with its tools."""
+    yield Text(visible(listed.participant, MAX_NAME), style="bold")
+    for tool in listed.tools:
+        yield Text(f"  {visible(str(tool.get('name')), MAX_NAME)}", style="cyan", no_wrap=True)
+        about = tool.get("description", tool.get("title"))
+        if isinstance(about, str) and about.strip():
+            yield Text(_wrapped(about, 6, width), no_wrap=True)
+        arguments = list(read_inputs(tool.get("inputSchema")).arguments.values())
+        yield from _arguments(arguments, width)
+
+
+def _arguments(arguments: list[Argument], width: int | None) -> Iterator[Text]:
+    names = [visible(each.name, MAX_NAME) for each in arguments]
+    types = [visible(_type(each), MAX_TYPE) for each in arguments]
+    wide = max(map(len, names), default=0)
+    for name, type_, argument in zip(names, types, arguments, strict=True):
+        line = Text("      ", no_wrap=True)
+        line.append(name.ljust(wide), style="green").append("  ").append(type_)
+        if argument.about.strip():
+            line.append("\n" + _wrapped(argument.about, wide + 8, width), style="dim")
+        yield line
+
+
+def _type(argument: Argument) -> str:
+    if argument.required:
+        return f"{argument.words}, required"
+    return f"{argument.words}, else {argument.default}" if argument.default else argument.words
+
+
+def _wrapped(text: str, indent: int, width: int | None) -> str:
+    """A text on as many lines as it needs, indented; on one where there is no terminal."""
+    said = visible(" ".join(text.split()), MAX_ABOUT)
+    lines = [said] if width is None else textwrap.wrap(said, max(width - indent, NARROWEST))
+    return "\n".join(" " * indent + line for line in lines)

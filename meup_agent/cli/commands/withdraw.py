@@ -1,0 +1,83 @@
+"""``meup withdraw``: take a proposal back, beside the agent that proposed it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from meup_agent.cli.address import Space, Token, TokenFile
+from meup_agent.cli.beside.address import As, Http, http_address
+from meup_agent.cli.beside.deciding import pending_proposal
+from meup_agent.cli.beside.requesting import new_id
+from meup_agent.cli.beside.visit import HttpVisit
+from meup_agent.cli.completion import complete_reason
+from meup_agent.cli.options import Json, NoColour
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.results import as_json_line
+from meup_agent.protocol import kinds
+from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.reasons import Reason
+
+_REASONS = ", ".join(Reason)
+
+
+def withdraw(
+    proposal: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROPOSAL", help="The proposal's id, or its beginning.", show_default=False
+        ),
+    ],
+    reason: Annotated[
+        str,
+        typer.Argument(
+            metavar="[REASON]", help=f"Why: {_REASONS}.", autocompletion=complete_reason
+        ),
+    ] = Reason.NO_LONGER_NEEDED,
+    act_as: As = None,
+    http: Http = None,
+    space: Space = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+    no_colour: NoColour = False,
+) -> None:
+    """Withdraw a proposal of the participant whose token you have.
+
+    It is said over HTTP, so an agent that runs with this token keeps its connection, and learns
+    that its proposal was withdrawn.
+
+    Example: `MEUP_TOKEN=… meup withdraw 0c9f2c62a4ce --http http://localhost:8421`
+    """
+    where = http_address(http, space, token, token_file, act_as)
+
+    async def act(visit: HttpVisit) -> None:
+        record = await pending_proposal(
+            visit.space, proposal, proposer=visit.space.me, in_progress=True
+        )
+        whole = str(record["id"])
+        withdrawal = await visit.space.say(
+            kinds.MCP_WITHDRAW,
+            {"reason": reason},
+            id=new_id(),
+            to=tuple(map(str, record.get("to") or ())),
+            correlation=(whole,),
+        )
+        [now] = [
+            each
+            for each in await visit.space.proposals(whole)
+            if each.get("seq") == record.get("seq")
+        ] or [record]
+        state = str(now.get("state"))
+        visit.notes.say(
+            f"proposal {whole} is withdrawn"
+            if state == "withdrawn"
+            else f"the withdrawal of {whole} came too late: it is {visible(state, 64)},"
+            f" by {visible(str(as_object(now.get('decision')).get('by')), 64)}"
+        )
+        if as_json:
+            document = {"withdrawal": withdrawal.id, "proposal": whole, "state": state}
+            await visit.output.write(as_json_line(document))
+
+    HttpVisit(where, colour=not no_colour).run(act)

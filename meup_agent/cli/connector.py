@@ -1,0 +1,97 @@
+"""Connections that are told of: when one is made, when it ends, and when none can be made."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from meup_agent.cli.render.escape import visible
+from meup_agent.errors import CannotConnect
+from meup_agent.transport.base import ABNORMAL, CloseInfo, Transport
+from meup_agent.transport.websocket import websocket_connector
+
+FINAL: Final = frozenset({4400, 4403, 4404, 4409})
+"""Close codes after which nobody dials again (PROTOCOL 3); the error that follows says why."""
+
+MAX_WORDS: Final = 200
+"""Characters that are said of an end: more than a close frame has room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A connection is made; the welcome is still to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A connection has ended, and not because we left."""
+
+    info: CloseInfo
+
+
+ConnectionEvent = Made | Ended
+
+Tell = Callable[[ConnectionEvent], Awaitable[None]]
+"""Told of each event; the connection waits until it returns."""
+
+
+class FirstAttemptFailed(Exception):
+    """The very first attempt to connect failed, and nobody wants to wait for another."""
+
+
+class TellingConnector:
+    """A connector over WebSockets that tells what becomes of its connections.
+
+    Args:
+        url: The gateway's address.
+        space: The space to join.
+        tell: Told of each event.
+        patient: ``False``: where the first attempt finds no gateway, do not go on trying.
+
+    Attributes:
+        where: The gateway's address, for errors and the log.
+    """
+
+    def __init__(self, url: str, space: str, tell: Tell, *, patient: bool = True) -> None:
+        self.where = url
+        self._connector = websocket_connector(url, space=space)
+        self._tell = tell
+        self._patient = patient
+
+    @asynccontextmanager
+    async def __call__(self, headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
+        """Open a connection; leaving the block closes it.
+
+        Raises:
+            FirstAttemptFailed: There is no gateway at the address.
+            TransportError: As :class:`~meup_agent.transport.base.Connector` says.
+        """
+        connected = False
+        try:
+            async with self._connector(headers) as transport:
+                connected = self._patient = True
+                await self._tell(Made())
+                yield transport
+                info = transport.closed
+        except CannotConnect as error:
+            if connected or self._patient:
+                raise
+            raise FirstAttemptFailed(str(error)) from error
+        if info is not None and not info.local:
+            await self._tell(Ended(info))
+
+
+def in_words(info: CloseInfo) -> str:
+    """How a connection ended, for a person; the reason is a stranger's text."""
+    if info.code == ABNORMAL:
+        return "dropped without a close frame"
+    return f"closed with code {info.code}" + (f": {info.reason}" if info.reason else "")
+
+
+def loss(info: CloseInfo) -> str:
+    """How a connection ended and what comes next, on a line that is safe to print."""
+    if info.code in FINAL:
+        return f"connection ended, closed with code {info.code}"
+    return f"connection lost, {visible(in_words(info), MAX_WORDS)}; dialling again"

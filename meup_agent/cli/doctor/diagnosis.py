@@ -1,0 +1,371 @@
+"""What is wrong between us and a space: one check after the other, until one fails."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final, NoReturn, Protocol
+
+import anyio
+
+from meup_agent.agent.agent import Agent
+from meup_agent.cli.address import Address, address
+from meup_agent.cli.connector import in_words as ending_in_words
+from meup_agent.cli.doctor.connection_probe import DialledOnce, Once, Tap
+from meup_agent.cli.doctor.findings import NAMES, NOT_TRIED, Check, Report
+from meup_agent.cli.doctor.probe import Place, Unreachable, is_here, look_up, try_port, try_tls
+from meup_agent.cli.doctor.refusals import FIRST_CLOSE_CODE, no_handshake, refusal
+from meup_agent.cli.render.capabilities import abilities_by, in_words
+from meup_agent.cli.render.escape import visible
+from meup_agent.client.space import Space
+from meup_agent.errors import (
+    ConfigurationError,
+    ConnectionFailed,
+    HandshakeRefused,
+    MeupError,
+    SessionEnded,
+    TransportError,
+)
+from meup_agent.protocol.guarantees import WELCOME_KEY
+from meup_agent.session.settings import Settings
+from meup_agent.transport.base import CloseInfo, Transport
+from meup_agent.transport.handshake import handshake_url
+from meup_agent.transport.websocket import WebSocketTransport
+
+PINGS: Final = 5
+"""Pings of which the median is told: the first is slower than the others."""
+
+MAX_CLOCK_SECONDS: Final = 60.0
+"""The difference up to which times of expiry are trusted (PROTOCOL 6)."""
+
+MAX_LISTED: Final = 16
+"""Participants that are named."""
+
+_NAME: Final = (
+    "give --participant or MEUP_PARTICIPANT: this gateway goes by the name that one gives"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the user gave, as it came from the command line; the environment has the rest."""
+
+    url: str
+    space: str | None
+    token: str | None
+    token_file: Path | None
+    participant: str | None
+
+
+class Watching(Protocol):
+    """Whoever wants to know at once."""
+
+    async def trying(self, what: str) -> None:
+        """Something is begun that may take a while."""
+        ...
+
+    async def tell(self, check: Check) -> None:
+        """A check is done."""
+        ...
+
+
+class _Stop(Exception):
+    """A check failed, and those after it cannot be tried."""
+
+
+async def diagnose(given: Given, watching: Watching, *, timeout: float) -> Report:
+    """Try one thing after the other.
+
+    Args:
+        given: Where to, and as whom.
+        watching: Told of each check.
+        timeout: Seconds that each of them may take.
+    """
+    diagnosis = _Diagnosis(given, watching, timeout)
+    with suppress(_Stop):
+        await diagnosis.run()
+    await diagnosis.tell_untried()
+    return diagnosis.report
+
+
+class _Diagnosis:
+    def __init__(self, given: Given, watching: Watching, timeout: float) -> None:
+        self.report = Report()
+        self._given = given
+        self._watching = watching
+        self._timeout = timeout
+        self._participant: str | None = None
+
+    async def run(self) -> None:
+        """All checks.
+
+        Raises:
+            _Stop: One failed without which there is nothing to look at.
+        """
+        await self._address()
+        where = await self._settings()
+        await self._way(Place.of(self.report.url))
+        if where is None:
+            raise _Stop
+        await self._join(where)
+
+    async def tell_untried(self) -> None:
+        """Tell the checks that there was no use in trying."""
+        told = {check.name for check in self.report.checks}
+        for name in NAMES:
+            if name not in told:
+                await self._tell(Check(name, None, NOT_TRIED))
+        self.report.checks.sort(key=lambda check: NAMES.index(check.name))
+
+    # --- before there is a connection ---
+
+    async def _address(self) -> None:
+        try:
+            self.report.url = handshake_url(self._given.url, None)
+        except ConfigurationError as error:
+            await self._bad("address", *_split(error))
+        await self._good("address", visible(self.report.url, 200))
+
+    async def _settings(self) -> Address | None:
+        given = self._given
+        try:
+            where = address(
+                given.url, given.space, given.token, given.token_file, given.participant
+            )
+            token = where.token if isinstance(where.token, str) else where.token()
+        except ConfigurationError as error:
+            # The way to the gateway can be tried all the same.
+            await self._tell(Check("settings", False, *_split(error)))
+            return None
+        self.report.space = where.space
+        self._participant = where.participant
+        as_whom = "" if where.participant is None else f", as {visible(where.participant, 64)}"
+        await self._good("settings", f"space {visible(where.space, 64)}, with a token{as_whom}")
+        return where._replace(token=token)
+
+    async def _way(self, place: Place) -> None:
+        name = "name"
+        try:
+            await self._watching.trying(f"an address of {place.host}")
+            addresses = await look_up(place, self._timeout)
+            said = "is an address already" if place.is_address else f"is {', '.join(addresses)}"
+            await self._good(name, f"{place.host} {said}")
+            name = "port"
+            await self._watching.trying(f"{place} to take a connection")
+            answered = await try_port(place, self._timeout)
+            await self._good(name, f"{Place(answered, place.port, False)} takes connections")
+            name = "tls"
+            if place.is_tls:
+                await self._watching.trying(f"{place} to answer in TLS")
+                await self._good(name, await try_tls(place, self._timeout))
+            elif is_here([answered]):
+                await self._tell(Check(name, None, "none, and none is needed on one machine"))
+            else:
+                await self._good(
+                    name,
+                    "none: tokens and messages can be read on the way",
+                    "put a proxy with TLS in front of the gateway, and write wss://",
+                )
+        except Unreachable as error:
+            await self._bad(name, visible(str(error), 300), error.advice)
+
+    # --- the connection ---
+
+    async def _join(self, where: Address) -> None:
+        await self._watching.trying("an answer to the handshake")
+        once = Once(where, self._timeout, self._made)
+        settings = Settings(first_welcome=None)
+        self.report.asked = settings.dialect
+        joining = Agent("meup doctor").join(
+            once,
+            space=where.space,
+            token=where.token,
+            participant=where.participant,
+            settings=settings,
+            grace=0.0,
+            observe=True,
+            take_over=True,
+        )
+        try:
+            with anyio.CancelScope() as waiting:
+                once.waiting = waiting
+                async with joining as space:
+                    waiting.deadline = float("inf")
+                    assert once.tap is not None
+                    await self._look_around(space, once.tap)
+        except (ConnectionFailed, DialledOnce) as error:
+            if once.tap is not None and once.tap.welcome is not None:
+                self.report.lost = True
+                if isinstance(error, SessionEnded):
+                    await self._bad(self._next_name(), *_split(error))
+                why = ending_in_words(once.closed) if once.closed is not None else str(error)
+                await self._bad(
+                    self._next_name(),
+                    f"the connection ended: {visible(why, 300)}",
+                    "try again; if it stays so, look into the gateway's log",
+                )
+        if once.tap is None or once.tap.welcome is None:
+            await self._not_welcome(once)
+
+    async def _made(self, headers: Mapping[str, str]) -> None:
+        """The handshake is done; what came with it."""
+        said = [
+            f"{name} {visible(headers[key], 64)}"
+            for key, name in (("meup-protocol", "MEUP-Protocol"), ("server", "Server"))
+            if headers.get(key)
+        ]
+        await self._good("handshake", ", ".join(["a WebSocket (status 101)", *said]))
+        await self._watching.trying("the welcome")
+
+    async def _not_welcome(self, once: Once) -> NoReturn:
+        """Say why there is no welcome."""
+        match once.failure, once.closed:
+            case HandshakeRefused() as error, _:
+                await self._refused(error.status, f"status {error.status}", error.body)
+            case TransportError() as error, _:
+                said, advice = no_handshake(error, self._timeout)
+                await self._bad("handshake", said, advice)
+            case _, CloseInfo(local=False) as info:
+                await self._refused(info.code, f"code {info.code}", info.reason)
+            case _:
+                pass
+        unread = once.tap.unread if once.tap is not None else ""
+        await self._bad(
+            "welcome",
+            f"what came is no welcome: {visible(unread, 200)}"
+            if unread
+            else f"none came within {self._timeout:g} s",
+            "check that a MEUP gateway listens there",
+        )
+
+    async def _refused(self, code: int, shown: str, body: str) -> NoReturn:
+        name, said, advice = refusal(code, body)
+        # A sentence tells something; a page of a web server does not.
+        words = "" if body.startswith("<") or "\\n" in body else visible(body, 120)
+        if code < FIRST_CLOSE_CODE and name != "handshake":
+            await self._good("handshake", f"answered with status {code}")
+        await self._bad(name, f"{said} ({shown}{f': {words}' if words else ''})", advice)
+
+    # --- in the space ---
+
+    async def _look_around(self, space: Space, tap: Tap) -> None:
+        report, welcome = self.report, tap.welcome
+        assert welcome is not None
+        report.me = space.me
+        report.adopted = welcome.protocol
+        report.guarantees = space.guarantees
+        report.said_guarantees = WELCOME_KEY in welcome.payload_object
+        report.participants = tuple(each.id for each in space.participants)
+        report.capabilities = space.capabilities
+        report.abilities = abilities_by(report.capabilities)
+        me = visible(space.me, 64)
+        if space.guarantees.identity_checked:
+            await self._good("token", f"good: the gateway knows it as {me}")
+        else:
+            await self._good(
+                "token",
+                "taken, as any would be: this gateway does not check who is who",
+                "believe no name in this space; let the network decide who gets to it",
+            )
+        await self._good("space", visible(report.space, 64))
+        await self._good("welcome", f"{(tap.seconds or 0.0) * 1000:.0f} ms after the handshake")
+        await self._dialect_and_gateway()
+        goes_by_names = not space.guarantees.identity_checked and self._participant is None
+        await self._good("me", me, _NAME if goes_by_names else "")
+        await self._good("may", in_words(report.abilities))
+        await self._good("here", _others(report))
+        await self._round_trip(tap.inner)
+        await self._clock(welcome.ts, tap.welcomed_at)
+
+    async def _dialect_and_gateway(self) -> None:
+        report = self.report
+        asked = "as asked" if report.adopted == report.asked else f"asked for {report.asked}"
+        await self._good("dialect", f"{visible(report.adopted, 64)}, {asked}")
+        if report.said_guarantees:
+            await self._good("gateway", "it says what it guarantees (below)")
+        else:
+            await self._good(
+                "gateway",
+                f"an existing one of {visible(report.adopted, 64)}: it says nothing of itself, so"
+                " what gateways of its kind were seen to do is assumed (below)",
+            )
+
+    async def _round_trip(self, transport: Transport) -> None:
+        if not isinstance(transport, WebSocketTransport):
+            return
+        await self._watching.trying("the answers to pings")
+        taken: list[float] = []
+        with anyio.move_on_after(self._timeout):
+            for _ in range(PINGS):
+                began = anyio.current_time()
+                await transport.round_trip()
+                taken.append(anyio.current_time() - began)
+        if not taken:
+            await self._tell(
+                Check(
+                    "round trip",
+                    False,
+                    f"no ping was answered within {self._timeout:g} s",
+                    "the gateway or the network is overloaded: the connection will not last",
+                )
+            )
+            return
+        self.report.round_trip = statistics.median(taken)
+        shown = [f"{each * 1000:.2f}" for each in (self.report.round_trip, min(taken), max(taken))]
+        await self._good(
+            "round trip",
+            f"{shown[0]} ms (median of {len(taken)} pings, {shown[1]} to {shown[2]} ms)",
+        )
+
+    async def _clock(self, said: str | None, at: datetime | None) -> None:
+        try:
+            moment = datetime.fromisoformat(said or "")
+        except ValueError:
+            moment = None
+        if at is None or moment is None or moment.tzinfo is None:
+            await self._tell(Check("clock", None, "the welcome tells no time"))
+            return
+        ahead = (moment - at).total_seconds() + (self.report.round_trip or 0.0) / 2
+        self.report.clock_difference = ahead
+        if abs(ahead) < 1:
+            await self._good("clock", "the gateway's and ours differ by less than a second")
+            return
+        words = f"the gateway's is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} ours"
+        if abs(ahead) <= MAX_CLOCK_SECONDS:
+            await self._good("clock", words)
+        else:
+            advice = "set the clocks: times of expiry are not believed beyond 60 s of difference"
+            await self._tell(Check("clock", False, words, advice))
+
+    # --- telling ---
+
+    async def _tell(self, check: Check) -> None:
+        self.report.checks.append(check)
+        await self._watching.tell(check)
+
+    async def _good(self, name: str, said: str, advice: str = "") -> None:
+        await self._tell(Check(name, True, said, advice))
+
+    async def _bad(self, name: str, said: str, advice: str) -> NoReturn:
+        await self._tell(Check(name, False, said, advice))
+        raise _Stop
+
+    def _next_name(self) -> str:
+        told = {check.name for check in self.report.checks}
+        return next(name for name in NAMES if name not in told)
+
+
+def _others(report: Report) -> str:
+    others = [visible(name, 64) for name in report.participants if name != report.me]
+    more = f" and {len(others) - MAX_LISTED} more" if len(others) > MAX_LISTED else ""
+    return (", ".join(others[:MAX_LISTED]) or "nobody else") + more
+
+
+def _split(error: MeupError) -> tuple[str, str]:
+    """What happened, and what to do: the sentence's two halves."""
+    said, _, advice = visible(str(error), 400).rpartition("; ")
+    return (said, advice) if said else (advice, "")

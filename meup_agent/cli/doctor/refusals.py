@@ -1,0 +1,79 @@
+"""Why a gateway takes no connection, and what to do: by status, close code or exception."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from meup_agent.cli.render.escape import visible
+from meup_agent.errors import TransportError
+from meup_agent.transport.advice import with_tls
+
+FIRST_CLOSE_CODE: Final = 1000
+"""Below it are HTTP's statuses."""
+
+_TOKEN: Final = "check MEUP_TOKEN, --token-file or --token; a space's configuration has its tokens"
+_SPACE: Final = "check --space or MEUP_SPACE, and the path in the address"
+_REFUSALS: Final[dict[int, tuple[str, str, str]]] = {
+    401: ("token", "the gateway refuses the token", _TOKEN),
+    403: ("token", "the gateway refuses the token", _TOKEN),
+    404: ("space", "there is no such space, or no gateway at this path", _SPACE),
+    4401: ("token", "the gateway refuses the token", _TOKEN),
+    4403: ("welcome", "the participant is kept out of the space", "ask whoever runs the space"),
+    4404: ("space", "there is no such space", _SPACE),
+    4409: ("welcome", "another program joined with the same token", "give each one of its own"),
+    429: ("handshake", "the gateway has too much to do", "try again later"),
+    503: ("handshake", "the gateway has too much to do, or is not up yet", "try again later"),
+    1013: ("welcome", "the gateway has too much to do", "try again later"),
+}
+"""By HTTP status or close code (PROTOCOL 3): the check that fails, what happened, what to do."""
+
+
+_FORBIDDEN: Final = 403
+
+_NO_REASON: Final = (
+    "handshake",
+    "no gateway is at this path, or something in front of it refuses the token",
+    "check the path in the address, which for a mounted gateway begins with the path of its mount;"
+    " then the token",
+)
+"""For 403 without a reason: an ASGI server answers so where nothing is at a path."""
+
+
+def refusal(code: int, reason: str) -> tuple[str, str, str]:
+    """The check that fails by a status or a close code, what happened, and what to do.
+
+    Args:
+        code: The status or close code.
+        reason: The words that came with it.
+    """
+    if code == _FORBIDDEN and not reason:
+        return _NO_REASON
+    found = _REFUSALS.get(code)
+    if found is not None:
+        return found
+    advice = "check the address: host, port and path"
+    if code < FIRST_CLOSE_CODE:
+        return "handshake", "what answers is no gateway", advice
+    return "welcome", "the connection was closed before the welcome", advice
+
+
+def no_handshake(error: TransportError, timeout: float) -> tuple[str, str]:
+    """Why the port that took a connection made no WebSocket of it, and what to do.
+
+    Args:
+        error: What came of the attempt.
+        timeout: Seconds that it was given.
+    """
+    match error.__cause__:
+        case TimeoutError():
+            return (
+                f"no answer within {timeout:g} s: the port takes connections and says nothing",
+                "check the port; if it is the gateway's, the gateway hangs: restart it",
+            )
+        case cause:
+            root = cause if cause is None or cause.__cause__ is None else cause.__cause__
+            why = visible(str(root or error), 120)
+            return (
+                f"what listens there answers no WebSocket handshake: {why}",
+                with_tls("ws"),
+            )

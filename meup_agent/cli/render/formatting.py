@@ -1,0 +1,194 @@
+"""What an envelope says, in words; everything in it that a stranger wrote is safe to print."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from meup_agent.cli.render.escape import ELLIPSIS, arguments, compact, visible
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.payloads import as_object, objects_in
+
+MAX_NAME: Final = 64
+"""Characters of a participant's, a tool's or a kind's name."""
+
+MAX_SAID: Final = 400
+"""Characters of what an envelope says: some lines of a narrow terminal."""
+
+MAX_CALL: Final = 4_000
+"""Characters of a call's arguments: what is decided is shown, and longer ones say that they are
+cut; a screen or two."""
+
+MAX_NAMES: Final = 8
+"""Names of those whom an envelope is for; of more, only how many."""
+
+_NOUNS: Final = {
+    kinds.MCP_REQUEST: "request",
+    kinds.MCP_RESPONSE: "response",
+    kinds.MCP_PROPOSAL: "proposal",
+    kinds.MCP_WITHDRAW: "withdraw",
+    kinds.MCP_REJECT: "reject",
+    kinds.SYSTEM_WELCOME: "welcome",
+    kinds.SYSTEM_ERROR: "refused",
+}
+
+NOUNS: Final = (*_NOUNS.values(), "cancel", "progress")
+"""The words that this file says for kinds of envelopes, or of what they hold."""
+
+
+class Progressed(NamedTuple):
+    """How far something is.
+
+    Attributes:
+        done: How much is done.
+        total: How much there is to do, where that is known.
+    """
+
+    done: float
+    total: float | None
+
+
+class Wording(NamedTuple):
+    """An envelope in words.
+
+    Attributes:
+        who: Who sent it; for presence, who came or went.
+        whom: Whom it is for; empty: everybody.
+        noun: What kind of envelope it is.
+        said: What it says.
+        progress: The progress that it tells, if it does.
+        failed: Whether it tells of a failure.
+    """
+
+    who: str
+    whom: str
+    noun: str
+    said: str
+    progress: Progressed | None = None
+    failed: bool = False
+
+
+def in_words(envelope: Envelope) -> Wording:
+    """Say what an envelope says."""
+    noun, said, progress, failed = _said(envelope)
+    who = envelope.sender
+    whom = ", ".join(visible(name, MAX_NAME) for name in envelope.to[:MAX_NAMES])
+    if len(envelope.to) > MAX_NAMES:
+        whom += f" and {len(envelope.to) - MAX_NAMES} more"
+    if envelope.kind == kinds.SYSTEM_PRESENCE:
+        who, whom = _name(envelope.payload_object.get("participant")), ""
+    elif envelope.sender in kinds.GATEWAY_NAMES:
+        who = "gateway"
+    return Wording(visible(who, MAX_NAME), whom, noun, said, progress, failed)
+
+
+def _said(envelope: Envelope) -> tuple[str, str, Progressed | None, bool]:
+    payload = envelope.payload_object
+    noun = _NOUNS.get(envelope.kind, visible(envelope.kind, MAX_NAME))
+    match envelope.kind:
+        case kinds.MCP_PROPOSAL:
+            call = payloads.read_proposal(payload)
+            target = "" if call.target is None else f"{visible(call.target, MAX_NAME)}."
+            return noun, f"{target}{call_in_words(call)}", None, False
+        case kinds.MCP_REQUEST:
+            return _request(noun, payloads.read_call(payload))
+        case kinds.MCP_RESPONSE:
+            said, failed = answer_in_words(payload)
+            return noun, said, None, failed
+        case kinds.MCP_WITHDRAW | kinds.MCP_REJECT:
+            return noun, compact_text(payload.get("reason")), None, False
+        case kinds.CHAT:
+            return noun, compact_text(payload.get("message", payload.get("text"))), None, False
+        case kinds.SYSTEM_PRESENCE:
+            return compact_text(payload.get("event"), MAX_NAME), "", None, False
+        case kinds.SYSTEM_WELCOME:
+            return noun, _welcome(payload), None, False
+        case kinds.SYSTEM_ERROR:
+            code = compact_text(payload.get("error"), MAX_NAME)
+            return noun, f"{code}: {compact_text(payload.get('message'))}", None, True
+        case _:
+            return noun, compact(payload, MAX_SAID), None, False
+
+
+def _request(noun: str, call: payloads.Call) -> tuple[str, str, Progressed | None, bool]:
+    if call.method == kinds.CANCELLED:
+        return "cancel", _cancel(call), None, False
+    if call.method == kinds.PROGRESS:
+        done, total = _number(call.params.get("progress")), _number(call.params.get("total"))
+        message = call.params.get("message")
+        said = "" if message is None else compact_text(message)
+        return "progress", said, Progressed(done or 0.0, total), False
+    return noun, call_in_words(call), None, False
+
+
+def call_in_words(call: payloads.Call) -> str:
+    """A call as it would stand in Python."""
+    if call.method == "tools/call":
+        said = _whole(arguments(call.arguments, MAX_CALL))
+        return f"{visible(call.name, MAX_NAME)}({said})"
+    params = payloads.without_meta(call.params)
+    said = f" {_whole(compact(params, MAX_CALL))}" if params else ""
+    return visible(call.method, MAX_NAME) + said
+
+
+def _whole(said: str) -> str:
+    """Arguments as they are, or with a word that there are more of them."""
+    # None that are whole end like this: a text among them ends with its quotation mark.
+    cut = said.endswith(ELLIPSIS)
+    return f"{said} [cut: {MAX_CALL:,} characters are shown]" if cut else said
+
+
+def _cancel(call: payloads.Call) -> str:
+    """A cancel's reason, and who began it, where it came along a chain."""
+    said = compact_text(call.params.get("reason", "no reason given"))
+    links = objects_in(call.meta.get(payloads.CAUSE))
+    if not links:
+        return said
+    return f"{said}, begun by {compact_text(links[-1].get('by'), MAX_NAME)}"
+
+
+def answer_in_words(payload: dict[str, Any]) -> tuple[str, bool]:
+    """A response's result or error."""
+    if "error" in payload:
+        error = as_object(payload["error"])
+        code, message = compact(error.get("code"), 32), compact_text(error.get("message"))
+        return f"error {code}: {message}", True
+    result = payload.get("result")
+    body = as_object(result)
+    failed = body.get("isError") is True
+    structured = body.get("structuredContent")
+    if structured is not None and not failed:
+        if as_object(body.get("_meta")).get(payloads.WRAPPED) is True:
+            structured = as_object(structured).get("result")
+        return compact(structured, MAX_SAID), False
+    texts = [block["text"] for block in objects_in(body.get("content")) if "text" in block]
+    if texts:
+        said = " ".join(compact_text(text) for text in texts[:8])
+    else:
+        said = compact(result, MAX_SAID)
+    return (f"failed: {said}" if failed else said), failed
+
+
+def _welcome(payload: dict[str, Any]) -> str:
+    others = [_name(item) for item in objects_in(payload.get("participants"))]
+    here = ", ".join(visible(name, MAX_NAME) for name in others[:16])
+    more = f" and {len(others) - 16} more" if len(others) > 16 else ""
+    you = visible(_name(payload.get("you")), MAX_NAME)
+    return f"{you} is in; here: {here or 'nobody else'}{more}"
+
+
+def _name(participant: object) -> str:
+    name = as_object(participant).get("id")
+    return name if isinstance(name, str) else "?"
+
+
+def _number(value: object) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    # Beyond this no float is exact, and a stranger's integer may not even fit one.
+    return float(value) if abs(value) < 2**53 else None
+
+
+def compact_text(value: object, limit: int = MAX_SAID) -> str:
+    """A text as it is; anything else as JSON."""
+    return visible(value, limit) if isinstance(value, str) else compact(value, limit)

@@ -1,0 +1,327 @@
+"""A space as a timeline: one line an envelope, for ``meup tail`` and ``meup demo`` alike.
+
+::
+
+    09:41:07  4f2a       proposer → reviewer  proposal  files.read_file(path="a.md")       pending
+    09:41:07  4f2a/9c01  reviewer → files     request   read_file(path="a.md")         in progress
+    09:41:07  4f2a/9c01  files → reviewer     response  "# Harbour…"                     fulfilled
+
+A proposal, its requests and their responses share the first id (of the proposal), and its colour;
+the second is the request's. Lines hold no markup and no control character of a stranger's; they
+say everything without colour. What has no room on a line goes on below, and is not cut.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import msgspec
+from rich.cells import cell_len
+from rich.text import Text
+
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.formatting import MAX_NAME, Progressed, Wording, in_words
+from meup_agent.cli.render.layout import NARROW, NARROWEST, Glyphs, Row, folded
+from meup_agent.cli.render.observer import AGAIN, FOLLOWED_SECONDS, REJECTED, Onlooker, Sight
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.memory import Memory
+
+WIDE: Final = 100
+"""Columns from which the time has milliseconds and everything more room."""
+
+HANGING: Final = 48
+"""Columns from which on what is said is folded beside the rest, and not below it."""
+
+BESIDE_NAMES: Final = 41
+"""Columns of everything else on a narrow terminal's line, the longest states included."""
+
+IDS: Final = 9
+"""Columns of the ids."""
+
+NOUN: Final = 8
+"""Columns of the noun."""
+
+SHORT_ID: Final = 4
+"""Characters of an id that are shown, more where another one begins alike."""
+
+WHOLE_ID: Final = 9
+"""Ids up to this long are shown whole: people made them."""
+
+MAX_IDS: Final = 10_000
+"""Ids whose short form is remembered."""
+
+UNREADABLE: Final = "its payload cannot be read"
+
+BAR: Final = 10
+"""Columns of a progress bar."""
+
+_COLOURS: Final = ("cyan", "magenta", "bright_blue", "green")
+"""Of ids, in turn: an exchange keeps its colour. Readable on dark and light backgrounds."""
+
+_STATES: Final = {
+    "pending": "dim",
+    "in progress": "bright_blue",
+    "fulfilled": "bold green",
+    "failed": "bold red",
+    "refused": "bold red",
+    "rejected": "bold red",
+    "withdrawn": "bold yellow",
+    "expired": "bold yellow",
+    "cancelled": "yellow",
+}
+
+_NOUNS: Final = {
+    "proposal": "bold",
+    "reject": "red",
+    "withdraw": "yellow",
+    "cancel": "yellow",
+    "refused": "bold red",
+    "progress": "dim",
+    "join": "dim",
+    "leave": "dim",
+    "welcome": "dim",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where the columns begin.
+
+    Attributes:
+        time: How wide the time is.
+        gap: Columns between two of them.
+        names: Where the names begin; what is folded below the rest begins there, too.
+        noun: Where the noun begins.
+        said: Where what is said begins, where it stands beside the rest.
+        width: The terminal's; ``None`` where there is none.
+    """
+
+    time: int
+    gap: int
+    names: int
+    noun: int
+    said: int
+    width: int | None
+
+    @property
+    def ids(self) -> int:
+        """Where the ids begin."""
+        return self.time + self.gap
+
+    @property
+    def room(self) -> int:
+        """Columns for what is said, beside the rest; 0: it stands below."""
+        if self.width is None:
+            return sys.maxsize
+        return 0 if self.width < NARROW else self.width - self.said
+
+    @classmethod
+    def of(cls, width: int | None) -> Columns:
+        """The columns for a terminal of some width."""
+        if width is not None and width < NARROW:
+            time, names, gap = 8, min(max(width - BESIDE_NAMES, NARROWEST), 19), 1
+        else:
+            time, names, gap = (12, 23, 2) if width is None or width >= WIDE else (8, 21, 1)
+        at_names = time + IDS + 2 * gap
+        at_noun = at_names + names + gap
+        return cls(time, gap, at_names, at_noun, at_noun + NOUN + gap, width)
+
+
+class Look(NamedTuple):
+    """An envelope that was looked at.
+
+    Attributes:
+        envelope: The envelope.
+        sight: What it is to an onlooker.
+        words: What it says.
+        ids: The ids that are shown of its exchange.
+        colour: The colour of its exchange.
+    """
+
+    envelope: Envelope
+    sight: Sight
+    words: Wording
+    ids: str
+    colour: str
+
+
+class Timeline:
+    """Makes the lines.
+
+    Args:
+        width: Tells the terminal's width in columns; ``None`` where there is no terminal.
+        glyphs: The characters that the output can show.
+        now: Tells the time of day, in the user's zone.
+    """
+
+    def __init__(
+        self,
+        width: Callable[[], int | None],
+        glyphs: Glyphs,
+        now: Callable[[], datetime] = lambda: datetime.now().astimezone(),
+    ) -> None:
+        self._width = width
+        self._glyphs = glyphs
+        self._now = now
+        self._onlooker = Onlooker()
+        self._short_ids = ShortIds()
+
+    def envelope(self, envelope: Envelope, at: float) -> Text:
+        """The line for an envelope: :meth:`look` at it, and show it."""
+        return self.line(self.look(envelope, at))
+
+    def look(self, envelope: Envelope, at: float) -> Look:
+        """Take an envelope in, whether or not it is shown.
+
+        Args:
+            envelope: The next envelope, in the gateway's order.
+            at: Seconds of a clock that only goes forward.
+        """
+        try:
+            sight, words = self._onlooker.see(envelope, at), in_words(envelope)
+        except (msgspec.MsgspecError, RecursionError, ValueError):
+            # Not every gateway checks what it lets through.
+            sight = Sight(envelope.id)
+            words = Wording(
+                visible(envelope.sender, MAX_NAME), "", visible(envelope.kind, MAX_NAME), UNREADABLE
+            )
+        return Look(envelope, sight, words, *self._short_ids.of(sight, at))
+
+    def line(self, look: Look) -> Text:
+        """The line for an envelope, or the lines where it has no room on one."""
+        _, sight, words, ids, colour = look
+        columns = Columns.of(self._width())
+        names = f"{words.who} {self._glyphs.arrow} {words.whom}" if words.whom else words.who
+        style = "dim" if sight.state == AGAIN else _NOUNS.get(words.noun, "")
+        noun, text = words.noun, _with_what_happened(words.said, sight)
+        if columns.width is not None and cell_len(noun) > NOUN:
+            # A kind that has no noun of its own, and whose beginning says less than its end.
+            noun, text = noun.rpartition("/")[2], f"{noun} {text}".rstrip()
+        said = Text(text, style="red" if words.failed else "")
+        if sight.state == AGAIN:
+            said.stylize("dim")
+        if words.progress is not None:
+            said = Text.assemble(self._bar(words.progress), " ", said)
+            said.rstrip()
+        state = Text(sight.state, style=_STATES.get(sight.state, "dim"))
+        row = self._head(columns, names, noun, style, ids, colour)
+        _put_said(row, said, state, columns)
+        return row.text()
+
+    def note(self, who: str, noun: str, said: str, *, style: str = "dim") -> Text:
+        """A line, or more, about what is no envelope: a connection, a handler, a file.
+
+        Args:
+            who: Whom it is about.
+            noun: What it is, in one word.
+            said: What happened; escaped by the caller where a stranger wrote it.
+            style: How the word looks.
+        """
+        columns = Columns.of(self._width())
+        row = self._head(columns, who, noun, style)
+        _put_said(row, Text(said), Text(), columns)
+        return row.text()
+
+    def _head(
+        self, columns: Columns, names: str, noun: str, style: str, ids: str = "", colour: str = ""
+    ) -> Row:
+        """Time, ids, participants and noun: the columns on the left."""
+        row = Row(columns.width)
+        now = self._now()
+        milliseconds = f".{now.microsecond // 1000:03d}"
+        row.put(Text(f"{now:%H:%M:%S}{milliseconds}"[: columns.time], style="dim"), 0)
+        row.put(Text(ids, style=colour), columns.ids)
+        beside_ids = max(columns.names, row.used + columns.gap)
+        fits = beside_ids + cell_len(names) + columns.gap <= columns.noun
+        row.put(Text(names), beside_ids if fits or columns.width is None else columns.names)
+        row.put(Text(noun, style=style), max(columns.noun, _after(row, columns)))
+        return row
+
+    def _bar(self, progress: Progressed) -> Text:
+        """A progress as a bar and in figures."""
+        if progress.total is None or progress.total <= 0:
+            return Text(f"{progress.done:g}")
+        share = min(max(progress.done / progress.total, 0.0), 1.0)
+        done = round(share * BAR)
+        bar = Text(self._glyphs.done * done, style="green")
+        bar.append(self._glyphs.left * (BAR - done), style="dim")
+        return bar.append(f" {progress.done:g}/{progress.total:g}", style="")
+
+
+def _after(row: Row, columns: Columns) -> int:
+    """Where the next column begins on a line that never ends."""
+    return row.used + columns.gap if columns.width is None else 0
+
+
+def _put_said(row: Row, said: Text, state: Text, columns: Columns) -> None:
+    """Put what is said beside the rest where it has room there, else below; and the state."""
+    room = columns.room
+    with_state = said.cell_len + (state.cell_len + 2 if state else 0)
+    if with_state <= room:
+        row.put(said, max(columns.said, _after(row, columns)))
+        row.put_right(state)
+        return
+    if room < HANGING:
+        row.put_right(state)
+        if said:
+            row.end_line()
+            row.put(said, columns.names)
+        return
+    beside, *below = folded(said, room, first=room - (state.cell_len + 2 if state else 0))
+    row.put(beside, columns.said)
+    row.put_right(state)
+    for part in below:
+        row.end_line()
+        row.put(part, columns.said)
+
+
+def _with_what_happened(said: str, sight: Sight) -> str:
+    """An envelope in words, with the meaning that earlier envelopes give it."""
+    if sight.edited:
+        return f"{said} (edited)"
+    if sight.rejection is not None and sight.state == REJECTED:
+        by, why = (visible(each, MAX_NAME) for each in (sight.rejection.by, sight.rejection.reason))
+        return f"{said}, since {by} rejected it: {why}"
+    return said
+
+
+class ShortIds:
+    """Short forms of ids that differ where the ids do, and a colour for each exchange."""
+
+    def __init__(self) -> None:
+        self._shorts: Memory[str, str] = Memory(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
+        self._taken: Memory[str, str] = Memory(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
+        self._colours: Memory[str, str] = Memory(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
+        self._next = 0
+
+    def of(self, sight: Sight, at: float) -> tuple[str, str]:
+        """The ids of an exchange and of its request, shortened, and the exchange's colour."""
+        if not sight.exchange:
+            return "", ""
+        ids = "/".join(self._short(name, at) for name in (sight.exchange, sight.part) if name)
+        return ids, self._colour(sight.exchange, at)
+
+    def _short(self, name: str, at: float) -> str:
+        known = self._shorts.get(name, at)
+        if known is not None:
+            return known
+        shown = visible(name, MAX_NAME)
+        length = len(shown) if len(shown) <= WHOLE_ID else SHORT_ID
+        while length < len(shown) and self._taken.get(shown[:length], at) is not None:
+            length += 1
+        short = shown[:length]
+        self._shorts.put(name, short, at)
+        self._taken.put(short, name, at)
+        return short
+
+    def _colour(self, exchange: str, at: float) -> str:
+        colour = self._colours.get(exchange, at)
+        if colour is None:
+            colour = _COLOURS[self._next % len(_COLOURS)]
+            self._next += 1
+            self._colours.put(exchange, colour, at)
+        return colour

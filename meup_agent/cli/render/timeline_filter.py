@@ -1,0 +1,137 @@
+"""What ``meup tail`` shows: by kind, by participant, or all of one exchange.
+
+Everything is looked at first, and only then left out, so that an exchange is followed also through
+envelopes that are not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.formatting import MAX_NAME, NOUNS
+from meup_agent.cli.render.observer import Sight
+from meup_agent.cli.render.timeline import Look
+from meup_agent.protocol import kinds
+from meup_agent.protocol.capability import compile_kind
+
+GATEWAY: Final = "gateway"
+"""The gateway in a filter, as on the timeline, whatever it calls itself."""
+
+
+PATTERN: Final = frozenset("*?[{!()|^$\\")
+"""Characters of patterns; what has none of them is meant as it stands."""
+
+
+def misspelt(words: Iterable[str]) -> list[str]:
+    """What to say of kinds that nobody knows, but that are close to one that is known."""
+    known = [*NOUNS, *kinds.KINDS, *map(kinds.dotted, kinds.KINDS)]
+    strange = [word for word in words if word not in known and not PATTERN.intersection(word)]
+    return [
+        f"no kind is called {visible(word, MAX_NAME)!r}, as far as is known (did you mean {name}?)"
+        for word in strange
+        for name in get_close_matches(word, known, n=1)
+    ]
+
+
+class Filter:
+    """Which envelopes are shown: those that fit every choice that was made.
+
+    Args:
+        kind: Patterns of kinds as in capabilities, or words of the timeline such as ``cancel``.
+        sender: Who sent it.
+        to: To whom it is addressed by name.
+        who: Who sent it, to whom it is addressed, or who came or went.
+        about: The id of an exchange or of a request in it, or how one of them begins.
+
+    Raises:
+        InvalidPattern: A pattern does not compile.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: Iterable[str] = (),
+        sender: Iterable[str] = (),
+        to: Iterable[str] = (),
+        who: Iterable[str] = (),
+        about: str | None = None,
+    ) -> None:
+        self._words = frozenset(kind)
+        self._kinds = [compile_kind(pattern, place="--kind") for pattern in self._words]
+        self._sender, self._to, self._who = frozenset(sender), frozenset(to), frozenset(who)
+        self.chain = None if about is None else Chain(about)
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether nothing is left out."""
+        return self.chain is None and not (self._kinds or self._sender or self._to or self._who)
+
+    def shows(self, look: Look) -> bool:
+        """Whether an envelope is shown; to be asked once for each, in the gateway's order."""
+        envelope = look.envelope
+        sender, to = _named(envelope.sender), frozenset(envelope.to)
+        return (
+            (self.chain is None or self.chain.holds(look.sight))
+            and (not self._kinds or self._is_of_kind(look))
+            and (not self._sender or bool(self._sender & sender))
+            and (not self._to or bool(self._to & to))
+            and (not self._who or bool(self._who & (sender | to | _came_or_went(look))))
+        )
+
+    def _is_of_kind(self, look: Look) -> bool:
+        return look.words.noun in self._words or any(
+            fits(look.envelope.kind) for fits in self._kinds
+        )
+
+
+class Chain:
+    """All of one exchange.
+
+    Args:
+        wanted: How the id of the exchange, or of a request in it, begins; both, with a slash in
+            between, as the timeline has them, are taken as well.
+
+    Attributes:
+        wanted: The same.
+        exchange: The id of the exchange; empty until it was seen.
+        other: The id of another exchange that begins alike, where there is one.
+    """
+
+    def __init__(self, wanted: str) -> None:
+        self.wanted = wanted
+        self.exchange: str = ""
+        self.other: str = ""
+
+    def holds(self, sight: Sight) -> bool:
+        """Whether something belongs to it; the first that fits decides which exchange it is."""
+        if not sight.exchange:
+            return False
+        if sight.exchange != self.exchange:
+            if self.wanted in (sight.exchange, sight.part):
+                self.exchange = sight.exchange  # the whole id: no other can be meant
+            elif self._begins(sight):
+                if self.exchange:
+                    self.other = self.other or sight.exchange
+                else:
+                    self.exchange = sight.exchange
+        return sight.exchange == self.exchange
+
+    def _begins(self, sight: Sight) -> bool:
+        if sight.exchange.startswith(self.wanted) or sight.part.startswith(self.wanted):
+            return True
+        exchange, _, part = self.wanted.partition("/")
+        return bool(part) and (sight.exchange.startswith(exchange) and sight.part.startswith(part))
+
+
+def _named(sender: str) -> frozenset[str]:
+    """The names by which a sender may be asked for."""
+    return frozenset((sender, GATEWAY)) if sender in kinds.GATEWAY_NAMES else frozenset((sender,))
+
+
+def _came_or_went(look: Look) -> frozenset[str]:
+    """Who came or went by an envelope."""
+    came_or_went = look.envelope.kind == kinds.SYSTEM_PRESENCE
+    return frozenset((look.words.who,)) if came_or_went else frozenset()

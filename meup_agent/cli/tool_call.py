@@ -1,0 +1,349 @@
+"""Calls a tool and waits for its result: as a request, or as a proposal that somebody decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import anyio
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.arguments import arguments_for, did_you_mean, unknown_among
+from meup_agent.cli.failures import Failure, code_for
+from meup_agent.cli.input_schema import read_inputs
+from meup_agent.cli.render.escape import arguments as in_words
+from meup_agent.cli.render.escape import compact, visible
+from meup_agent.cli.render.progress import waiting_for
+from meup_agent.cli.render.results import as_json_line, as_text
+from meup_agent.client.chat import Chat
+from meup_agent.client.endings import raise_for, tool_value
+from meup_agent.client.proposing import TTL
+from meup_agent.client.requests import TIMEOUT
+from meup_agent.client.schemas import checker_for
+from meup_agent.errors import (
+    ParticipantGone,
+    ProposalRejected,
+    Refused,
+    RequestError,
+    RequestTimeout,
+    ToolError,
+)
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.capability import compile_announced
+from meup_agent.protocol.exchange import Wait
+from meup_agent.protocol.outcomes import Fulfilled, Rejected, Responded
+
+if TYPE_CHECKING:
+    from meup_agent.cli.arguments import Given
+    from meup_agent.cli.command_session import Visit
+    from meup_agent.cli.render.output import Output
+    from meup_agent.cli.render.stderr import Notes
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.outcomes import Outcome
+    from meup_agent.session.watcher import Watcher
+
+LIST_SECONDS: Final = 5.0
+"""How long a participant may take to say which tools it has; then the call goes unchecked."""
+
+EXPLANATION_SECONDS: Final = 0.5
+"""How long an explanation may follow its rejection to be shown; nobody owes one (PROTOCOL 4.3)."""
+
+MAX_CHANGES: Final = 400
+MAX_NAMED: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be called, and how.
+
+    Attributes:
+        participant: The participant that has the tool.
+        tool: Its name.
+        given: The arguments as they were given.
+        to: Who should decide, if it is proposed.
+        request_seconds: How long to wait for a request; ``None``: as long as it takes.
+        proposal_seconds: How long to wait for a proposal, likewise.
+        wait: Which rejection ends the wait, if it is proposed.
+        idempotent: A request may be sent again after a reconnect.
+        accept_edits: What was carried out otherwise than proposed counts as well.
+        as_proposal: Propose it, whatever we may do.
+        as_json: The result as one JSON document.
+    """
+
+    participant: str
+    tool: str
+    given: Given
+    to: tuple[str, ...] = ()
+    request_seconds: float | None = TIMEOUT
+    proposal_seconds: float | None = TTL
+    wait: Wait = Wait.ADDRESSED
+    idempotent: bool = False
+    accept_edits: bool = False
+    as_proposal: bool = False
+    as_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of the call.
+
+    Attributes:
+        executor: Who carried it out.
+        result: The result, as JSON values.
+        fulfilled: How a proposal of it ended; ``None``: it was requested.
+    """
+
+    executor: str
+    result: Any
+    fulfilled: Fulfilled | None = None
+
+
+class Told(Protocol):
+    """Where a command tells what came of it."""
+
+    output: Output
+    notes: Notes
+
+
+async def carry_out(visit: Visit, wanted: Wanted) -> None:
+    """Call the tool, and print its result.
+
+    Raises:
+        Failure: It was not called, or there is no result.
+        MeupError: As :meth:`meup_agent.Space.call` says.
+    """
+    space = visit.space
+    visit.require(wanted.participant)
+    arguments = await _arguments(visit, wanted)
+    try:
+        if not wanted.as_proposal and _may(space, "tools/call", _params(wanted, arguments)):
+            answer = await _request(visit, wanted, arguments)
+        else:
+            answer = await _propose(visit, wanted, arguments)
+        visit.given_up = ""
+        await print_answer(visit, wanted, answer)
+    except ToolError as error:
+        raise Failure(f"{_name(wanted)} failed: {error}", code_for(error)) from error
+    except RequestError as error:
+        by = error.by or wanted.participant
+        raise Failure(f"{by} answered with an error: {error}", code_for(error)) from error
+
+
+# --- before the call ---
+
+
+async def _arguments(visit: Visit, wanted: Wanted) -> dict[str, Any]:
+    """The arguments, read and checked by what the tool's owner says of it.
+
+    Raises:
+        Failure: Its owner has no such tool, or it does not take them.
+    """
+    async with waiting_for(visit.notes.console, f"asking {wanted.participant} for its tools"):
+        tools = await _tools(visit.space, wanted)
+    return arguments_among(tools, wanted, visit.notes)
+
+
+async def _tools(space: Space, wanted: Wanted) -> list[dict[str, Any]] | None:
+    """What its owner has; ``None`` where we may not ask, or get no answer."""
+    if not _may(space, "tools/list", {}):
+        return None
+    try:
+        return await space.tools(wanted.participant, timeout=LIST_SECONDS)
+    except (RequestError, RequestTimeout, Refused, ParticipantGone):
+        return None
+
+
+def arguments_among(
+    tools: list[dict[str, Any]] | None, wanted: Wanted, notes: Notes
+) -> dict[str, Any]:
+    """The arguments, read and checked by what the tool's owner says of its tools.
+
+    Args:
+        tools: What it says; ``None``: nothing is known of them.
+        wanted: The call.
+        notes: Told of arguments that the tool does not know.
+
+    Raises:
+        Failure: Its owner has no such tool, or it does not take them.
+    """
+    if tools is None:
+        return arguments_for(wanted.given)
+    by_name = {str(tool.get("name")): tool for tool in tools}
+    if wanted.tool not in by_name:
+        raise _no_such_tool(wanted, [visible(name, 64) for name in by_name])
+    schema = by_name[wanted.tool].get("inputSchema")
+    inputs = read_inputs(schema)
+    arguments = arguments_for(wanted.given, inputs, checker_for(schema, _name(wanted)))
+    for remark in unknown_among(arguments, inputs):
+        notes.say(f"{remark}; sent all the same")
+    return arguments
+
+
+def _no_such_tool(wanted: Wanted, names: list[str]) -> Failure:
+    """That somebody has no such tool, and which they have."""
+    hint = did_you_mean(wanted.tool, names)
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    has = f"its tools: {', '.join(names[:MAX_NAMED])}{more}" if names else "it has none"
+    sentence = f"{wanted.participant} has no tool {wanted.tool!r}{hint}; {has}"
+    return Failure(sentence, exit_codes.USAGE)
+
+
+def _may(space: Space, method: str, params: dict[str, Any]) -> bool:
+    return space.may(kinds.MCP_REQUEST, payloads.request(method, params, ""))
+
+
+def _params(wanted: Wanted, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"name": wanted.tool, "arguments": arguments}
+
+
+def _name(wanted: Wanted) -> str:
+    return f"{wanted.participant}.{wanted.tool}"
+
+
+# --- the call ---
+
+
+async def _request(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> Answer:
+    visit.given_up = f"{wanted.participant} was asked to stop {wanted.tool}"
+    async with waiting_for(visit.notes.console, f"waiting for {wanted.participant}") as waiting:
+        result = await visit.space.request(
+            wanted.participant,
+            "tools/call",
+            _params(wanted, arguments),
+            timeout=wanted.request_seconds,
+            # Whoever says how long means it, whatever comes meanwhile.
+            total_timeout=wanted.request_seconds,
+            idempotent=wanted.idempotent,
+            on_progress=waiting.told,
+        )
+    return Answer(wanted.participant, result)
+
+
+async def _propose(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> Answer:
+    visit.remark_absence(wanted.to)
+    who = ", ".join(visible(name, 64) for name in wanted.to) or "somebody"
+    with visit.space.watch() as envelopes:
+        async with (
+            waiting_for(visit.notes.console, f"waiting for {who} to decide") as waiting,
+            visit.space.propose(
+                wanted.participant,
+                wanted.tool,
+                arguments,
+                to=wanted.to,
+                ttl=wanted.proposal_seconds,
+                wait=wanted.wait,
+                on_progress=waiting.told,
+            ) as proposal,
+        ):
+            visit.given_up = f"proposal {proposal.id} was withdrawn"
+            why = "" if wanted.as_proposal else ", since you may not call it yourself"
+            said = f"{_name(wanted)}({in_words(arguments, 200)})"
+            visit.notes.say(f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide")
+            if not wanted.to and _nobody_may(visit.space, wanted, arguments):
+                visit.notes.say("nobody who is here may fulfill it, but somebody may still come")
+            outcome = await proposal.outcome()
+        if isinstance(outcome, Fulfilled):
+            visit.notes.say(f"fulfilled by {outcome.by}")
+            return Answer(outcome.executor, outcome.result, outcome)
+        if isinstance(outcome, Rejected):
+            error = ProposalRejected(outcome.proposal_id, outcome.reason, outcome.by)
+            explained = await _explanation(envelopes, outcome)
+            await print_undone(visit, wanted, outcome, explained)
+            said = f"{error} ({explained})" if explained else str(error)
+            raise Failure(said, exit_codes.REJECTED) from error
+        await print_undone(visit, wanted, outcome)
+    raise_for(outcome, what=f"proposal {proposal.id}")
+
+
+def _nobody_may(space: Space, wanted: Wanted, arguments: dict[str, Any]) -> bool:
+    """Whether nobody else who is present has announced that they may make the call."""
+    payload = payloads.request("tools/call", _params(wanted, arguments), "")
+    return not any(
+        compile_announced(each.capabilities).allow(kinds.MCP_REQUEST, payload)
+        for each in space.participants
+        if each.id != space.me
+    )
+
+
+async def _explanation(envelopes: Watcher, rejected: Rejected) -> str:
+    """What the rejecting participant says of it, where it comes at once; else empty."""
+    with anyio.move_on_after(EXPLANATION_SECONDS):
+        async for envelope in envelopes:
+            if envelope.kind == kinds.CHAT and envelope.sender == rejected.by:
+                chat = Chat(envelope)
+                if chat.about == rejected.rejection_id:
+                    return chat.text
+    return ""
+
+
+# --- its result ---
+
+
+async def print_undone(
+    visit: Told, wanted: Wanted, outcome: Outcome, explanation: str = ""
+) -> None:
+    """What became of a proposal that has no result, for programs; a person reads the sentence."""
+    if not wanted.as_json:
+        return
+    rejected = outcome if isinstance(outcome, Rejected) else None
+    document = {
+        "outcome": type(outcome).__name__.lower(),
+        "proposal": outcome.proposal_id,
+        "by": None if rejected is None else rejected.by,
+        "reason": None if rejected is None else rejected.reason,
+        "explanation": explanation or None,
+    }
+    await visit.output.write(as_json_line(document))
+
+
+async def print_answer(visit: Told, wanted: Wanted, answer: Answer) -> None:
+    """The result, and what in it is not as it was proposed.
+
+    Raises:
+        Failure: It was carried out otherwise than proposed, and that is no success.
+        ToolError: The tool failed.
+        RequestError: The call was answered with an error.
+    """
+    fulfilled = answer.fulfilled
+    value = tool_value(fulfilled or Responded(answer.executor, answer.result))
+    if wanted.as_json:
+        await visit.output.write(as_json_line(_document(value, answer)))
+    elif text := as_text(answer.result):
+        await visit.output.write(text)
+    else:
+        visit.notes.say(f"{_name(wanted)} is done; it returned nothing")
+    if fulfilled is None or fulfilled.as_proposed:
+        return
+    sentence = _difference(fulfilled)
+    if not wanted.accept_edits:
+        raise Failure(f"{sentence}; --accept-edits takes that as success", exit_codes.EDITED)
+    visit.notes.say(sentence)
+
+
+def _difference(fulfilled: Fulfilled) -> str:
+    if not fulfilled.knows_edits:
+        return "carried out, and nobody says whether as proposed"
+    said = "; ".join(
+        f"{visible(each.path, 64)} is {compact(each.fulfilled, 64)}"
+        f" instead of {compact(each.proposed, 64)}"
+        for each in fulfilled.changes
+    )
+    said = visible(said, MAX_CHANGES) or "how is hidden by the gateway"
+    return f"carried out otherwise than proposed: {said}"
+
+
+def _document(value: Any, answer: Answer) -> dict[str, Any]:
+    fulfilled = answer.fulfilled
+    changes = fulfilled.changes if fulfilled is not None else ()
+    return {
+        "outcome": "responded" if fulfilled is None else "fulfilled",
+        "result": value,
+        "executor": answer.executor,
+        "proposal": None if fulfilled is None else fulfilled.proposal_id,
+        "fulfilled_by": None if fulfilled is None else fulfilled.by,
+        "as_proposed": None if fulfilled is None else fulfilled.as_proposed,
+        "changes": [
+            {"path": each.path, "proposed": each.proposed, "fulfilled": each.fulfilled}
+            for each in changes
+        ],
+    }
