@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.managing import Grant, Revocation
     from meup_agent.protocol.outcomes import Expired, Fulfilled, Gone, Outcome, Rejected, Withdrawn
     from meup_agent.protocol.payloads import Change
-    from meup_agent.protocol.reasons import Cause, Link, Reason
+    from meup_agent.protocol.reasons import Cause, CauseStep, Reason
     from meup_agent.session import Backoff, Settings
     from meup_agent.session.events import (
         Connected,
@@ -106,6 +106,7 @@ __all__ = [
     "CannotConnect",
     "CannotObserve",
     "Cause",
+    "CauseStep",
     "Change",
     "Chat",
     "ConfigurationError",
@@ -143,7 +144,6 @@ __all__ = [
     "Kicked",
     "Left",
     "Limits",
-    "Link",
     "MeupError",
     "Mode",
     "NoSuchSpace",
@@ -269,7 +269,7 @@ _NAMES = {
     "protocol.payloads": ("Change",),
     "protocol.reasons": (
         "Cause",
-        "Link",
+        "CauseStep",
         "Reason",
     ),
     "session": (

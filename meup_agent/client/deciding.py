@@ -10,10 +10,10 @@ from meup_agent.client.requests import request
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, Refused, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
-from meup_agent.protocol.exchange.ledger import content_of
-from meup_agent.protocol.fulfilling import fulfilling
-from meup_agent.protocol.moments import CLOCK_DIFFERENCE
+from meup_agent.protocol.exchange.proposal_store import content_of
 from meup_agent.protocol.outcomes import Fulfilled
+from meup_agent.protocol.payloads import build_fulfillment
+from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
 
 if TYPE_CHECKING:
     from meup_agent.client.progress import OnProgress, Progress
@@ -69,7 +69,7 @@ class Proposal:
     @property
     def _record(self) -> ProposalRecord | None:
         """What is known of it, and not of another one that its proposer made under its id since."""
-        latest = self._session.table.ledger.get(self._key, self._session.now())
+        latest = self._session.table.proposal_store.get(self._key, self._session.now())
         if latest is None or not latest.earlier:
             return latest
         content, older = content_of(self.envelope), latest.earlier
@@ -125,7 +125,7 @@ class Proposal:
             timeout = self._seconds_left()
         if arguments is not None and self.method == "tools/call":
             await self._tools.check(to, self.tool, arguments, timeout)
-        params, changes = fulfilling(self._call, arguments, to, proposer=self.proposer)
+        params, changes = build_fulfillment(self._call, arguments, to, proposer=self.proposer)
         if on_progress is None and payloads.PROGRESS_TOKEN in self._call.meta:
             # The proposer follows the progress of our request, so the executor must tell it.
             on_progress = _ignore

@@ -246,7 +246,7 @@ async def _manage(
         return said  # this gateway does not confirm it
     with (
         session.watchers.told_of(said.id, answer),
-        session.exchanges.place_given_free(parent_in(session)),
+        session.exchanges.release_slot(parent_in(session)),
         anyio.move_on_after(timeout),
     ):
         await answer.came.wait()

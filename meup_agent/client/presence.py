@@ -39,7 +39,7 @@ async def present(session: Session, participant: str, *, timeout: float | None) 
             coming = _Coming(session, participant)
             with (
                 session.watchers.listening(coming),
-                session.exchanges.place_given_free(parent_in(session)),
+                session.exchanges.release_slot(parent_in(session)),
             ):
                 await coming.came.wait()
         await checkpoint()

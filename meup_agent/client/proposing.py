@@ -19,7 +19,7 @@ from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey, Wait
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Fulfilled, Rejected, Withdrawn
-from meup_agent.protocol.proposing import proposal_of
+from meup_agent.protocol.payloads import build_proposal
 from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.session.timeouts import checked_timeout
 
@@ -55,7 +55,7 @@ class OwnProposal:
         What we took back is withdrawn at once; should the gateway have ordered the result of its
         fulfillment before that, it is fulfilled when we hear so (PROTOCOL 4.13).
         """
-        record = self._session.table.ledger.get(
+        record = self._session.table.proposal_store.get(
             ProposalKey(self._session.me, self.id), self._session.now()
         )
         state = ProposalState.PENDING if record is None else record.state
@@ -194,7 +194,7 @@ async def propose(
     proposal_id = session.table.new_id()
     envelope = draft(
         kinds.MCP_PROPOSAL,
-        proposal_of(
+        build_proposal(
             method,
             params,
             target=target,

@@ -91,7 +91,7 @@ async def explanation_of(
     with (
         anyio.move_on_after(checked_timeout(timeout)),
         session.watchers.listening(words),
-        session.exchanges.place_given_free(parent_in(session)),
+        session.exchanges.release_slot(parent_in(session)),
     ):
         await words.came.wait()
     return said_of(session, by, rejection_id)

@@ -71,7 +71,7 @@ class Space(Managing):
     @property
     def proposals(self) -> list[ProposalRecord]:
         """Every proposal seen, ours included, with its state (PROTOCOL 4.2)."""
-        return self._session.table.ledger.records(self._session.now())
+        return self._session.table.proposal_store.records(self._session.now())
 
     @property
     def capabilities(self) -> tuple[Any, ...]:
@@ -309,7 +309,7 @@ class Space(Managing):
         return Proposal(self._session, envelope, self._tools)
 
     def _known_proposal(self, proposal_id: str, proposer: str | None) -> ProposalRecord:
-        known = self._session.table.ledger.under(proposal_id, self._session.now())
+        known = self._session.table.proposal_store.under(proposal_id, self._session.now())
         theirs = [each for each in known if proposer in (None, each.key.proposer)]
         every = [each for latest in theirs for each in (latest, *latest.earlier)]
         if len(every) > 1:

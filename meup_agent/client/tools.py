@@ -243,7 +243,7 @@ class ToolLists:
         fetch.waiting += 1
         try:
             with anyio.CancelScope(deadline=deadline):
-                with self._session.exchanges.place_given_free(parent_in(self._session)):
+                with self._session.exchanges.release_slot(parent_in(self._session)):
                     await fetch.done.wait()
         finally:
             fetch.waiting -= 1

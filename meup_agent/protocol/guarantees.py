@@ -11,6 +11,10 @@ from meup_agent.protocol.payloads import as_object
 WELCOME_KEY: Final = "dev.meup/guarantees"
 """Where a welcome says what its gateway gives; a reader that does not know it loses nothing."""
 
+OBSERVING: Final = "observing"
+"""In a welcome, ``true``: its reader is not present. As the code of a ``system/error``: its reader
+sent something, and observers send nothing."""
+
 
 class Guarantees(msgspec.Struct, frozen=True):
     """What this gateway gives.

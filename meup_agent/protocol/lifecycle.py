@@ -70,7 +70,7 @@ def proposal_step(state: ProposalState, event: ProposalEvent) -> ProposalState:
     return _look_up(PROPOSAL, state, event, "a proposal")
 
 
-class IncomingState(StrEnum):
+class InboundState(StrEnum):
     """A request or proposal that we handle."""
 
     QUEUED = "queued"
@@ -79,7 +79,7 @@ class IncomingState(StrEnum):
     SETTLED = "settled"
 
 
-class IncomingEvent(StrEnum):
+class InboundEvent(StrEnum):
     """What can happen to a request or proposal that we handle."""
 
     START = "start"
@@ -98,7 +98,7 @@ class IncomingEvent(StrEnum):
     """The grace of our own shutdown is over."""
 
 
-class IncomingAction(StrEnum):
+class InboundAction(StrEnum):
     """What is to be done about it."""
 
     START = "start"
@@ -116,65 +116,65 @@ class IncomingAction(StrEnum):
     IGNORE = "ignore"
 
 
-class IncomingStep(NamedTuple):
+class InboundStep(NamedTuple):
     """A cell of the table."""
 
-    state: IncomingState
-    action: IncomingAction
+    state: InboundState
+    action: InboundAction
 
 
-_I, _IE, _IA = IncomingState, IncomingEvent, IncomingAction
+_I, _IE, _IA = InboundState, InboundEvent, InboundAction
 
-INCOMING: Final[Mapping[tuple[IncomingState, IncomingEvent], IncomingStep]] = {
-    (_I.QUEUED, _IE.START): IncomingStep(_I.RUNNING, _IA.START),
-    (_I.QUEUED, _IE.CANCEL): IncomingStep(_I.SETTLED, _IA.DROP),
-    (_I.QUEUED, _IE.SENDER_LEFT): IncomingStep(_I.QUEUED, _IA.KEEP),
-    (_I.QUEUED, _IE.SENDER_ABSENT): IncomingStep(_I.QUEUED, _IA.KEEP),
-    (_I.QUEUED, _IE.LOST): IncomingStep(_I.QUEUED, _IA.KEEP),
-    (_I.QUEUED, _IE.SHUTDOWN): IncomingStep(_I.SETTLED, _IA.ANSWER_BUSY),
-    (_I.RUNNING, _IE.RETURNED): IncomingStep(_I.SETTLED, _IA.RESPOND),
-    (_I.RUNNING, _IE.RAISED): IncomingStep(_I.SETTLED, _IA.RESPOND_ERROR),
-    (_I.RUNNING, _IE.CANCEL): IncomingStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
-    (_I.RUNNING, _IE.REJECTED): IncomingStep(_I.SETTLED, _IA.KEEP),
-    (_I.RUNNING, _IE.SENDER_LEFT): IncomingStep(_I.RUNNING, _IA.BEGIN_GRACE),
-    (_I.RUNNING, _IE.SENDER_ABSENT): IncomingStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
-    (_I.RUNNING, _IE.LOST): IncomingStep(_I.RUNNING, _IA.KEEP),
-    (_I.RUNNING, _IE.SHUTDOWN): IncomingStep(_I.RUNNING, _IA.KEEP),
-    (_I.RUNNING, _IE.SHUTDOWN_OVER): IncomingStep(_I.CANCELLING, _IA.CANCEL_SCOPE_AND_ANSWER),
-    (_I.CANCELLING, _IE.RETURNED): IncomingStep(_I.SETTLED, _IA.DISCARD),
-    (_I.CANCELLING, _IE.RAISED): IncomingStep(_I.SETTLED, _IA.LOG),
-    (_I.CANCELLING, _IE.CANCEL): IncomingStep(_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.REJECTED): IncomingStep(_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.SENDER_LEFT): IncomingStep(_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.SENDER_ABSENT): IncomingStep(_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.LOST): IncomingStep(_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.SHUTDOWN): IncomingStep(_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.SHUTDOWN_OVER): IncomingStep(_I.CANCELLING, _IA.IGNORE),
+INBOUND: Final[Mapping[tuple[InboundState, InboundEvent], InboundStep]] = {
+    (_I.QUEUED, _IE.START): InboundStep(_I.RUNNING, _IA.START),
+    (_I.QUEUED, _IE.CANCEL): InboundStep(_I.SETTLED, _IA.DROP),
+    (_I.QUEUED, _IE.SENDER_LEFT): InboundStep(_I.QUEUED, _IA.KEEP),
+    (_I.QUEUED, _IE.SENDER_ABSENT): InboundStep(_I.QUEUED, _IA.KEEP),
+    (_I.QUEUED, _IE.LOST): InboundStep(_I.QUEUED, _IA.KEEP),
+    (_I.QUEUED, _IE.SHUTDOWN): InboundStep(_I.SETTLED, _IA.ANSWER_BUSY),
+    (_I.RUNNING, _IE.RETURNED): InboundStep(_I.SETTLED, _IA.RESPOND),
+    (_I.RUNNING, _IE.RAISED): InboundStep(_I.SETTLED, _IA.RESPOND_ERROR),
+    (_I.RUNNING, _IE.CANCEL): InboundStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
+    (_I.RUNNING, _IE.REJECTED): InboundStep(_I.SETTLED, _IA.KEEP),
+    (_I.RUNNING, _IE.SENDER_LEFT): InboundStep(_I.RUNNING, _IA.BEGIN_GRACE),
+    (_I.RUNNING, _IE.SENDER_ABSENT): InboundStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
+    (_I.RUNNING, _IE.LOST): InboundStep(_I.RUNNING, _IA.KEEP),
+    (_I.RUNNING, _IE.SHUTDOWN): InboundStep(_I.RUNNING, _IA.KEEP),
+    (_I.RUNNING, _IE.SHUTDOWN_OVER): InboundStep(_I.CANCELLING, _IA.CANCEL_SCOPE_AND_ANSWER),
+    (_I.CANCELLING, _IE.RETURNED): InboundStep(_I.SETTLED, _IA.DISCARD),
+    (_I.CANCELLING, _IE.RAISED): InboundStep(_I.SETTLED, _IA.LOG),
+    (_I.CANCELLING, _IE.CANCEL): InboundStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.REJECTED): InboundStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.SENDER_LEFT): InboundStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.SENDER_ABSENT): InboundStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.LOST): InboundStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.SHUTDOWN): InboundStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.SHUTDOWN_OVER): InboundStep(_I.CANCELLING, _IA.IGNORE),
     # Its handler may go on after a rejection.
-    (_I.SETTLED, _IE.RETURNED): IncomingStep(_I.SETTLED, _IA.DISCARD),
-    (_I.SETTLED, _IE.RAISED): IncomingStep(_I.SETTLED, _IA.LOG),
-    (_I.SETTLED, _IE.CANCEL): IncomingStep(_I.SETTLED, _IA.COUNT_LATE),
-    (_I.SETTLED, _IE.REJECTED): IncomingStep(_I.SETTLED, _IA.KEEP),
-    (_I.SETTLED, _IE.SENDER_LEFT): IncomingStep(_I.SETTLED, _IA.IGNORE),
-    (_I.SETTLED, _IE.SENDER_ABSENT): IncomingStep(_I.SETTLED, _IA.IGNORE),
-    (_I.SETTLED, _IE.SHUTDOWN): IncomingStep(_I.SETTLED, _IA.KEEP),
-    (_I.SETTLED, _IE.SHUTDOWN_OVER): IncomingStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
-    (_I.SETTLED, _IE.LOST): IncomingStep(_I.SETTLED, _IA.KEEP),
+    (_I.SETTLED, _IE.RETURNED): InboundStep(_I.SETTLED, _IA.DISCARD),
+    (_I.SETTLED, _IE.RAISED): InboundStep(_I.SETTLED, _IA.LOG),
+    (_I.SETTLED, _IE.CANCEL): InboundStep(_I.SETTLED, _IA.COUNT_LATE),
+    (_I.SETTLED, _IE.REJECTED): InboundStep(_I.SETTLED, _IA.KEEP),
+    (_I.SETTLED, _IE.SENDER_LEFT): InboundStep(_I.SETTLED, _IA.IGNORE),
+    (_I.SETTLED, _IE.SENDER_ABSENT): InboundStep(_I.SETTLED, _IA.IGNORE),
+    (_I.SETTLED, _IE.SHUTDOWN): InboundStep(_I.SETTLED, _IA.KEEP),
+    (_I.SETTLED, _IE.SHUTDOWN_OVER): InboundStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
+    (_I.SETTLED, _IE.LOST): InboundStep(_I.SETTLED, _IA.KEEP),
 }
 """PROTOCOL 5, first and second table. For a proposal nothing is owed: the answers are rejections,
 and only where it was addressed to us."""
 
 
-def incoming_step(state: IncomingState, event: IncomingEvent) -> IncomingStep:
+def inbound_step(state: InboundState, event: InboundEvent) -> InboundStep:
     """The next state, and what is to be done.
 
     Raises:
         IllegalStep: The table has no such step.
     """
-    return _look_up(INCOMING, state, event, "an incoming exchange")
+    return _look_up(INBOUND, state, event, "an incoming exchange")
 
 
-class OutgoingState(StrEnum):
+class OutboundState(StrEnum):
     """A request or proposal of our own."""
 
     UNSENT = "unsent"
@@ -183,7 +183,7 @@ class OutgoingState(StrEnum):
     DONE = "done"
 
 
-class OutgoingEvent(StrEnum):
+class OutboundEvent(StrEnum):
     """What can happen to a request or proposal of our own."""
 
     SENT = "sent"
@@ -197,11 +197,11 @@ class OutgoingEvent(StrEnum):
     WELCOME = "welcome"
     STOPPED = "stopped"
     """There will be no further connection."""
-    ENDED_BESIDE = "ended_beside"
+    ENDED_BY_SIBLING = "ended_by_sibling"
     """Another process of ours has withdrawn or cancelled it; nothing is left to be said."""
 
 
-class OutgoingAction(StrEnum):
+class OutboundAction(StrEnum):
     """What is to be done about it; ``…_AND_END`` also sends the withdraw or cancel."""
 
     NOTE_SENT = "note_sent"
@@ -223,51 +223,51 @@ class OutgoingAction(StrEnum):
     IGNORE = "ignore"
 
 
-class OutgoingStep(NamedTuple):
+class OutboundStep(NamedTuple):
     """A cell of the table."""
 
-    state: OutgoingState
-    action: OutgoingAction
+    state: OutboundState
+    action: OutboundAction
 
 
-_O, _OE, _OA = OutgoingState, OutgoingEvent, OutgoingAction
+_O, _OE, _OA = OutboundState, OutboundEvent, OutboundAction
 
-OUTGOING: Final[Mapping[tuple[OutgoingState, OutgoingEvent], OutgoingStep]] = {
-    (_O.UNSENT, _OE.SENT): OutgoingStep(_O.WAITING, _OA.NOTE_SENT),
-    (_O.UNSENT, _OE.DEADLINE): OutgoingStep(_O.DONE, _OA.DROP_TIMEOUT),
-    (_O.UNSENT, _OE.GIVE_UP): OutgoingStep(_O.DONE, _OA.DROP),
-    (_O.UNSENT, _OE.LOST): OutgoingStep(_O.UNSENT, _OA.KEEP),
-    (_O.UNSENT, _OE.WELCOME): OutgoingStep(_O.UNSENT, _OA.KEEP),
-    (_O.UNSENT, _OE.STOPPED): OutgoingStep(_O.DONE, _OA.NOT_SENT),
-    (_O.WAITING, _OE.SENT): OutgoingStep(_O.WAITING, _OA.NOTE_SENT),
-    (_O.WAITING, _OE.RESPONSE): OutgoingStep(_O.DONE, _OA.RESULT),
-    (_O.WAITING, _OE.REJECTION): OutgoingStep(_O.GIVEN_UP, _OA.REJECTED_AND_END),
-    (_O.WAITING, _OE.REFUSAL): OutgoingStep(_O.DONE, _OA.REFUSED),
-    (_O.WAITING, _OE.GONE): OutgoingStep(_O.GIVEN_UP, _OA.GONE_AND_END),
-    (_O.WAITING, _OE.DEADLINE): OutgoingStep(_O.GIVEN_UP, _OA.EXPIRED_AND_END),
-    (_O.WAITING, _OE.GIVE_UP): OutgoingStep(_O.GIVEN_UP, _OA.END),
-    (_O.WAITING, _OE.LOST): OutgoingStep(_O.WAITING, _OA.NOTE_LOST),
-    (_O.WAITING, _OE.WELCOME): OutgoingStep(_O.WAITING, _OA.SEND_AGAIN),
-    (_O.WAITING, _OE.STOPPED): OutgoingStep(_O.DONE, _OA.UNKNOWN),
-    (_O.WAITING, _OE.ENDED_BESIDE): OutgoingStep(_O.GIVEN_UP, _OA.KEEP),
-    (_O.GIVEN_UP, _OE.SENT): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.RESPONSE): OutgoingStep(_O.GIVEN_UP, _OA.LATE),
-    (_O.GIVEN_UP, _OE.REJECTION): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.REFUSAL): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.LOST): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.WELCOME): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.STOPPED): OutgoingStep(_O.GIVEN_UP, _OA.IGNORE),
+OUTBOUND: Final[Mapping[tuple[OutboundState, OutboundEvent], OutboundStep]] = {
+    (_O.UNSENT, _OE.SENT): OutboundStep(_O.WAITING, _OA.NOTE_SENT),
+    (_O.UNSENT, _OE.DEADLINE): OutboundStep(_O.DONE, _OA.DROP_TIMEOUT),
+    (_O.UNSENT, _OE.GIVE_UP): OutboundStep(_O.DONE, _OA.DROP),
+    (_O.UNSENT, _OE.LOST): OutboundStep(_O.UNSENT, _OA.KEEP),
+    (_O.UNSENT, _OE.WELCOME): OutboundStep(_O.UNSENT, _OA.KEEP),
+    (_O.UNSENT, _OE.STOPPED): OutboundStep(_O.DONE, _OA.NOT_SENT),
+    (_O.WAITING, _OE.SENT): OutboundStep(_O.WAITING, _OA.NOTE_SENT),
+    (_O.WAITING, _OE.RESPONSE): OutboundStep(_O.DONE, _OA.RESULT),
+    (_O.WAITING, _OE.REJECTION): OutboundStep(_O.GIVEN_UP, _OA.REJECTED_AND_END),
+    (_O.WAITING, _OE.REFUSAL): OutboundStep(_O.DONE, _OA.REFUSED),
+    (_O.WAITING, _OE.GONE): OutboundStep(_O.GIVEN_UP, _OA.GONE_AND_END),
+    (_O.WAITING, _OE.DEADLINE): OutboundStep(_O.GIVEN_UP, _OA.EXPIRED_AND_END),
+    (_O.WAITING, _OE.GIVE_UP): OutboundStep(_O.GIVEN_UP, _OA.END),
+    (_O.WAITING, _OE.LOST): OutboundStep(_O.WAITING, _OA.NOTE_LOST),
+    (_O.WAITING, _OE.WELCOME): OutboundStep(_O.WAITING, _OA.SEND_AGAIN),
+    (_O.WAITING, _OE.STOPPED): OutboundStep(_O.DONE, _OA.UNKNOWN),
+    (_O.WAITING, _OE.ENDED_BY_SIBLING): OutboundStep(_O.GIVEN_UP, _OA.KEEP),
+    (_O.GIVEN_UP, _OE.SENT): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.RESPONSE): OutboundStep(_O.GIVEN_UP, _OA.LATE),
+    (_O.GIVEN_UP, _OE.REJECTION): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.REFUSAL): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.LOST): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.WELCOME): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.STOPPED): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
 }
 """PROTOCOL 5, third table. What was ended is remembered and said again as rule 4.14 asks."""
 
 
-def outgoing_step(state: OutgoingState, event: OutgoingEvent) -> OutgoingStep:
+def outbound_step(state: OutboundState, event: OutboundEvent) -> OutboundStep:
     """The next state, and what is to be done.
 
     Raises:
         IllegalStep: The table has no such step.
     """
-    return _look_up(OUTGOING, state, event, "an exchange of our own")
+    return _look_up(OUTBOUND, state, event, "an exchange of our own")
 
 
 S = TypeVar("S", bound=StrEnum)

@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Collection
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 import rfc8785
@@ -213,7 +213,7 @@ def cancelled(request_id: str, cause: Cause) -> JsonObject:
     """``notifications/cancelled`` with the chain that led to it, where it is not too long."""
     params: JsonObject = {"requestId": request_id, "reason": str(cause)}
     if cause.chain:
-        params[META] = {CAUSE: [link.to_wire() for link in cause.chain]}
+        params[META] = {CAUSE: [step.to_wire() for step in cause.chain]}
     return notification(kinds.CANCELLED, params)
 
 
@@ -336,3 +336,71 @@ def _objects(before: object, after: object) -> tuple[JsonObject, JsonObject] | N
     if isinstance(before, dict) and isinstance(after, dict):
         return cast("JsonObject", before), cast("JsonObject", after)
     return None
+
+
+def build_proposal(
+    method: str,
+    params: JsonObject,
+    *,
+    target: str | None,
+    expires: datetime | None,
+    progress_token: str | None = None,
+) -> JsonObject:
+    """The payload of a proposal, with its digest (PROTOCOL 6).
+
+    Args:
+        method: The MCP method.
+        params: Its parameters.
+        target: The participant that should carry it out.
+        expires: When its proposer gives it up; ``None``: never by itself.
+        progress_token: The token under which progress is reported; ``None``: none is wanted.
+    """
+    meta = dict(as_object(params.get(META)))
+    if target is not None:
+        meta[TARGET] = target
+    own_digest = digest(method, params, target)
+    if own_digest is not None:
+        meta[DIGEST] = own_digest
+    if expires is not None:
+        meta[EXPIRES_AT] = expires.isoformat(timespec="milliseconds")
+    if progress_token is not None:
+        meta[PROGRESS_TOKEN] = progress_token
+    return proposal(method, {**params, META: meta} if meta else params)
+
+
+class FulfillingParams(NamedTuple):
+    """The parameters of a fulfilling request, and where they differ from the proposal."""
+
+    params: JsonObject
+    changes: tuple[Change, ...]
+
+
+def build_fulfillment(
+    call: Call, arguments: JsonObject | None, executor: str, *, proposer: str
+) -> FulfillingParams:
+    """The parameters of the request that carries a proposal out (PROTOCOL 4.4 and 6).
+
+    Args:
+        call: The proposed call.
+        arguments: Other arguments than the proposed ones; ``None``: those.
+        executor: The participant that carries it out.
+        proposer: The proposal's sender: an id alone may be another's, too.
+    """
+    params = without_meta(call.params)
+    if arguments is not None:
+        params["arguments"] = arguments
+    edits = changes(call, Call(call.method, params), executor)
+    meta = {name: value for name, value in call.meta.items() if _is_passed_on(name)}
+    own_digest = digest(call.method, params, executor if call.target is not None else None)
+    if own_digest is not None:
+        meta[DIGEST] = own_digest
+    if edits:
+        meta[EDITED] = True
+    meta[PROPOSER] = proposer
+    params[META] = meta
+    return FulfillingParams(params, edits)
+
+
+def _is_passed_on(name: str) -> bool:
+    """Whether a fulfillment repeats a key of the proposal's ``_meta``: ``traceparent``, say."""
+    return name != PROGRESS_TOKEN and not name.startswith(PREFIX)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 
 MAX_CHAIN = 8
-"""Links that a cancellation carries; a longer cascade goes on without them (PROTOCOL 6)."""
+"""Steps that a cancellation carries; a longer cascade goes on without them (PROTOCOL 6)."""
 
 MAX_REASON_CHARS = 1024
 """Characters of a stranger's reason or text that are kept."""
@@ -39,7 +39,7 @@ class Reason(StrEnum):
 _KNOWN = {str(reason) for reason in Reason}
 
 
-class Link(msgspec.Struct, frozen=True):
+class CauseStep(msgspec.Struct, frozen=True):
     """One step of a cascade: who ended which exchange, and why."""
 
     by: str
@@ -48,7 +48,7 @@ class Link(msgspec.Struct, frozen=True):
     text: str = ""
 
     def to_wire(self) -> dict[str, str]:
-        """The link as it stands in ``dev.meup/cause``."""
+        """The step as it stands in ``dev.meup/cause``."""
         return {"by": self.by, "id": self.id, "reason": self.reason, "text": self.text}
 
 
@@ -57,7 +57,7 @@ class Cause(msgspec.Struct, frozen=True):
 
     Attributes:
         code: The reason code it began with, for example ``no_longer_needed``.
-        by: The participant who ended the exchange that is ours (the newest step).
+        by: The participant that ended the exchange that is ours (the newest step).
         text: Free text that came along, if any.
         id: The exchange (proposal or request) that was ended.
         at: When we learned of it: seconds of the event loop's clock.
@@ -69,12 +69,12 @@ class Cause(msgspec.Struct, frozen=True):
     text: str = ""
     id: str = ""
     at: float = 0.0
-    chain: tuple[Link, ...] = ()
+    chain: tuple[CauseStep, ...] = ()
 
     def ended(self, by: str, exchange_id: str, at: float) -> Cause:
-        """The cause of what ends in consequence: one link more, the same code (PROTOCOL 4.12)."""
-        link = Link(by, exchange_id, self.code, self.text)
-        chain = () if len(self.chain) >= MAX_CHAIN else (link, *self.chain)
+        """The cause of what ends in consequence: one step more, the same code (PROTOCOL 4.12)."""
+        step = CauseStep(by, exchange_id, self.code, self.text)
+        chain = () if len(self.chain) >= MAX_CHAIN else (step, *self.chain)
         return Cause(self.code, by, self.text, exchange_id, at, chain)
 
     def __str__(self) -> str:
@@ -92,17 +92,17 @@ def read_reason(value: object) -> str:
 def cause_of_cancel(params: dict[str, Any], *, by: str, exchange_id: str, at: float) -> Cause:
     """The cause told by ``notifications/cancelled``: MCP's free ``reason`` and our chain.
 
-    The chain is a stranger's word: what does not have its form is left out, and its first link
+    The chain is a stranger's word: what does not have its form is left out, and its first step
     is always what really happened, the sender ending this exchange.
     """
     said = params.get("reason")
     text = said[:MAX_REASON_CHARS] if isinstance(said, str) else ""
-    links = _links(params.get("_meta"))
-    code = links[0].reason if links and links[0].reason else _code_in(text)
+    steps = _steps(params.get("_meta"))
+    code = steps[0].reason if steps and steps[0].reason else _code_in(text)
     if text == code or text.startswith(f"{code}: "):
         text = text[len(code) + 2 :]
-    first = Link(by, exchange_id, code, text)
-    return Cause(code, by, text, exchange_id, at, (first, *links[1:]))
+    first = CauseStep(by, exchange_id, code, text)
+    return Cause(code, by, text, exchange_id, at, (first, *steps[1:]))
 
 
 def _code_in(text: str) -> str:
@@ -112,10 +112,10 @@ def _code_in(text: str) -> str:
     return Reason.OTHER if text else Reason.NO_LONGER_NEEDED
 
 
-def _links(meta: object) -> list[Link]:
+def _steps(meta: object) -> list[CauseStep]:
     """The chain in a cancel's ``_meta``, as far as it has its form."""
     told = cast("dict[str, object]", meta).get("dev.meup/cause") if isinstance(meta, dict) else None
-    links: list[Link] = []
+    steps: list[CauseStep] = []
     for item in cast("list[object]", told)[:MAX_CHAIN] if isinstance(told, list) else ():
         if not isinstance(item, dict):
             break
@@ -124,5 +124,5 @@ def _links(meta: object) -> list[Link]:
         texts = [field[:MAX_REASON_CHARS] for field in fields if isinstance(field, str)]
         if len(texts) != len(fields):
             break
-        links.append(Link(*texts))
-    return links
+        steps.append(CauseStep(*texts))
+    return steps

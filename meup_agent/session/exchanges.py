@@ -139,13 +139,13 @@ class Exchanges:
         if wait is None:
             return Unsent("the exchange is not open")
         if wait.ending is None:
-            with self.place_given_free(parent):
+            with self.release_slot(parent):
                 while wait.ending is None:
                     await wait.done.wait()
         return wait.ending
 
     @contextmanager
-    def place_given_free(self, parent: Key | None) -> Generator[None]:
+    def release_slot(self, parent: Key | None) -> Generator[None]:
         """What a handler waits for in the block keeps no other handler from running."""
         if parent is None:
             yield

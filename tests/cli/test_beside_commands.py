@@ -23,7 +23,7 @@ from meup_agent.gateway.config import HttpConfig, TlsConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.embedded_config import embedded_config
 from meup_agent.protocol import payloads
-from meup_agent.protocol.proposing import proposal_of
+from meup_agent.protocol.payloads import build_proposal
 from tests.cli.conftest import Done
 from tests.cli.processes import COMMAND, PATIENCE, environment, meup, running
 from tests.cli.stage import ESCAPED, HOSTILE, PARTICIPANTS, Stage, on_stage
@@ -230,7 +230,7 @@ def swap(stage: Stage, number: int) -> str:
     for path in ("harmless", "harmful"):
         arguments = {"path": path, "text": "b"}
         params = {"name": "write_file", "arguments": arguments}
-        body = proposal_of("tools/call", params, target="files", expires=None)
+        body = build_proposal("tools/call", params, target="files", expires=None)
         say(stage, "paula", "mcp/proposal", id, body)
         if path == "harmless":
             say(stage, "paula", "mcp/withdraw", f"{id}-w", {"reason": "other"}, about=id)

@@ -14,7 +14,7 @@ from meup_agent.cli.render.layout import NARROW, Glyphs
 from meup_agent.cli.render.timeline import Timeline
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.reasons import Cause, Link
+from meup_agent.protocol.reasons import Cause, CauseStep
 
 ids = count()
 
@@ -59,7 +59,7 @@ RESPONSE = said(
 WITHDRAW = said("mcp/withdraw", {"reason": "unsafe"}, "ann", "rev", about="p" * 32)
 CANCEL = said(
     "mcp/request",
-    payloads.cancelled("r" * 32, Cause("unsafe", "rev", chain=(Link("ann", "p", "unsafe"),))),
+    payloads.cancelled("r" * 32, Cause("unsafe", "rev", chain=(CauseStep("ann", "p", "unsafe"),))),
     "rev",
     "files",
     about="r" * 32,

@@ -3,7 +3,7 @@
 import re
 
 from meup_agent.protocol.guarantees import OURS, WELCOME_KEY, Guarantees, read_guarantees, said_by
-from meup_agent.protocol.lifecycle import INCOMING, PROPOSAL, IncomingState
+from meup_agent.protocol.lifecycle import INBOUND, PROPOSAL, InboundState
 from tests.programs import ROOT
 
 DOCS = ROOT / "docs"
@@ -26,9 +26,9 @@ def test_arrows_between_a_proposals_states_are_the_table() -> None:
 def test_arrows_between_a_requests_states_are_the_table() -> None:
     table = [
         (str(state), str(event), str(step.state))
-        for (state, event), step in INCOMING.items()
+        for (state, event), step in INBOUND.items()
         # Only a proposal's handler rejects, and only then goes on with what is settled.
-        if step.state != state and event != "rejected" and state != IncomingState.SETTLED
+        if step.state != state and event != "rejected" and state != InboundState.SETTLED
     ]
     assert sorted(steps_in("handling.svg")) == sorted(table)
 

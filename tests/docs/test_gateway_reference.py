@@ -12,7 +12,7 @@ from meup_agent.gateway.edge.asgi.problems import refused
 from meup_agent.gateway.files import load_config
 from meup_agent.gateway.forms import DefaultsForm, OurFile, ParticipantForm, SpaceForm
 from meup_agent.gateway.settings import SECTIONS, Settings, variable_of
-from meup_agent.protocol.observing import OBSERVING
+from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.space import claims, rules
 from meup_agent.protocol.space.decisions import ID_IN_USE, LIMIT_EXCEEDED, refusal
 from meup_agent.protocol.space.managing import KICKED

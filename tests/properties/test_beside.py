@@ -55,7 +55,9 @@ class Beside(Exchanges):
     @invariant()
     def nobody_waits_for_what_is_withdrawn(self) -> None:
         for participant, key in self.waiting():
-            known = participant.table.ledger.get(ProposalKey(key.sender, key.id), self.world.now)
+            known = participant.table.proposal_store.get(
+                ProposalKey(key.sender, key.id), self.world.now
+            )
             assert known is None or known.state is not ProposalState.WITHDRAWN
 
     @precondition(lambda self: self.open(kinds.MCP_PROPOSAL))

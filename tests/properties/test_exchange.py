@@ -87,7 +87,7 @@ class Exchanges(RuleBasedStateMachine):
         return [
             (participant, record)
             for participant in self.all()
-            for record in participant.table.ledger.records(self.world.now)
+            for record in participant.table.proposal_store.records(self.world.now)
             if record.key.proposer != participant.name
         ]
 
@@ -176,7 +176,9 @@ class Exchanges(RuleBasedStateMachine):
     def fulfill(self, which: int, executor: int, edited: bool, at_once: bool) -> None:
         """A handler decides for its proposal, even if it was cancelled meanwhile."""
         participant, key, _ = chosen(self.handlers(Role.PROPOSAL), which)
-        record = participant.table.ledger.get(ProposalKey(key.sender, key.id), self.world.now)
+        record = participant.table.proposal_store.get(
+            ProposalKey(key.sender, key.id), self.world.now
+        )
         assert record is not None
         name = chosen(self.world.names, executor)
         participant.fulfill(record, name, edited=edited, parent=key)

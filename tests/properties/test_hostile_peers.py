@@ -32,8 +32,8 @@ from meup_agent.protocol.exchange import (
     Send,
     Start,
 )
-from meup_agent.protocol.exchange.ledger import Ledger
-from meup_agent.protocol.exchange.memory import Tombstones
+from meup_agent.protocol.exchange.proposal_store import ProposalStore
+from meup_agent.protocol.exchange.ttl_map import Tombstones
 from meup_agent.protocol.guarantees import OURS, said_by
 
 EXAMPLES = os.environ.get("MEUP_EXAMPLES")
@@ -87,7 +87,7 @@ class HostilePeers(RuleBasedStateMachine):
             wants=self.wants,
             limits=Limits(handlers=handlers),
             wall_clock=lambda: BEGIN + timedelta(seconds=self.now),
-            ledger=Ledger(count=REMEMBERED),
+            proposal_store=ProposalStore(count=REMEMBERED),
         )
         self.proposed: dict[ProposalKey, list[Proposed]] = {}
         self.bound: dict[str, Proposed | None] = {}
@@ -473,7 +473,7 @@ class HostilePeers(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5))
     def reject_here(self, which: int) -> None:
-        records = self.table.ledger.records(self.now)
+        records = self.table.proposal_store.records(self.now)
         if records and self.reviews:
             key = records[which % len(records)].key
             if key.proposer in PROPOSERS and key.id in IDS:

@@ -128,7 +128,7 @@ class Participant:
                     assert effect.key not in self.handlers, "a handler was started twice"
                     self.handlers[effect.key] = Handler(effect.work)
                     envelope = effect.work.envelope
-                    if resolve(envelope, self.table.ledger, self.world.now).record is None:
+                    if resolve(envelope, self.table.proposal_store, self.world.now).record is None:
                         self.blind.add(envelope.id)
                 case Cancel():
                     ended_with += self.handlers[effect.key].awaited
@@ -213,7 +213,7 @@ class Participant:
         if send.priority is Priority.OPEN:
             fulfills = self.fulfills.get(send.draft.id)
             if fulfills is not None:
-                record = self.table.ledger.get(fulfills, self.world.now)
+                record = self.table.proposal_store.get(fulfills, self.world.now)
                 assert record is None or record.state is not ProposalState.WITHDRAWN, (
                     "a fulfillment was sent after its withdraw had been seen"
                 )
@@ -280,7 +280,7 @@ class Participant:
         """A fulfillment may begin only if nobody's is known to be on its way."""
         others = [key for key in self.waiting() if self.fulfills.get(key.id) == proposal]
         assert others == [], f"{ours} fulfills what we fulfill already"
-        record = self.table.ledger.get(proposal, self.world.now)
+        record = self.table.proposal_store.get(proposal, self.world.now)
         assert record is None or record.state is ProposalState.PENDING, (
             "a fulfillment began of what is decided or in progress"
         )
@@ -584,7 +584,7 @@ class World:
             for key in participant.waiting():
                 fulfills = participant.fulfills.get(key.id)
                 if fulfills is not None:
-                    record = participant.table.ledger.get(fulfills, self.now)
+                    record = participant.table.proposal_store.get(fulfills, self.now)
                     assert record is None or record.state is not ProposalState.WITHDRAWN, (
                         "a fulfillment of what was withdrawn was not cancelled"
                     )
@@ -604,7 +604,7 @@ class World:
             return False
         # A response that the gateway ordered before the withdraw decides otherwise, and what the
         # participant rejected is settled there: its handler may put things in order.
-        record = participant.table.ledger.get(ProposalKey(key.sender, key.id), self.now)
+        record = participant.table.proposal_store.get(ProposalKey(key.sender, key.id), self.now)
         return record is None or not (record.refused or record.state is ProposalState.FULFILLED)
 
     def _check_answers(self) -> None:
@@ -646,12 +646,12 @@ class World:
                 assert not participant.copied, "something was said again that nobody missed"
 
     def _check_ledgers(self) -> None:
-        """With nothing lost, each ledger says what the gateway ordered."""
+        """With nothing lost, each proposal store says what the gateway ordered."""
         expected = states(self.log)
         for participant in self.participants.values():
-            own = participant.table.ledger.records(self.now)
+            own = participant.table.proposal_store.records(self.now)
             check_own(self.log, [each for each in own if each.key.proposer == participant.name])
-            for record in participant.table.ledger.records(self.now):
+            for record in participant.table.proposal_store.records(self.now):
                 state = expected.get(record.key)
                 if record.key.proposer != participant.name:
                     assert record.state == state, (participant.name, record.key)

@@ -11,17 +11,17 @@ import pytest
 
 from meup_agent.errors import IllegalStep
 from meup_agent.protocol.lifecycle import (
-    INCOMING,
-    OUTGOING,
+    INBOUND,
+    OUTBOUND,
     PROPOSAL,
-    IncomingEvent,
-    IncomingState,
-    OutgoingEvent,
-    OutgoingState,
+    InboundEvent,
+    InboundState,
+    OutboundEvent,
+    OutboundState,
     ProposalEvent,
     ProposalState,
-    incoming_step,
-    outgoing_step,
+    inbound_step,
+    outbound_step,
     proposal_step,
 )
 
@@ -39,7 +39,7 @@ PROPOSAL_CELLS = """
     in_progress  expiry             -> expired
 """
 
-INCOMING_CELLS = """
+INBOUND_CELLS = """
     queued      start            -> running     start
     queued      cancel           -> settled     drop
     queued      sender_left      -> queued      keep
@@ -75,7 +75,7 @@ INCOMING_CELLS = """
     settled     shutdown_over    -> cancelling  cancel_scope
 """
 
-OUTGOING_CELLS = """
+OUTBOUND_CELLS = """
     unsent    sent             -> waiting   note_sent
     unsent    deadline         -> done      drop_timeout
     unsent    give_up          -> done      drop
@@ -92,7 +92,7 @@ OUTGOING_CELLS = """
     waiting   connection_lost  -> waiting   note_lost
     waiting   welcome          -> waiting   send_again
     waiting   stopped          -> done      unknown
-    waiting   ended_beside     -> given_up  keep
+    waiting   ended_by_sibling -> given_up  keep
     given_up  sent             -> given_up  ignore
     given_up  response         -> given_up  late
     given_up  rejection        -> given_up  ignore
@@ -104,10 +104,10 @@ OUTGOING_CELLS = """
 
 TABLES: list[Any] = [
     (PROPOSAL, PROPOSAL_CELLS, ProposalState, ProposalEvent, proposal_step),
-    (INCOMING, INCOMING_CELLS, IncomingState, IncomingEvent, incoming_step),
-    (OUTGOING, OUTGOING_CELLS, OutgoingState, OutgoingEvent, outgoing_step),
+    (INBOUND, INBOUND_CELLS, InboundState, InboundEvent, inbound_step),
+    (OUTBOUND, OUTBOUND_CELLS, OutboundState, OutboundEvent, outbound_step),
 ]
-NAMES = ["proposal", "incoming", "outgoing"]
+NAMES = ["proposal", "inbound", "outbound"]
 
 
 def cells(text: str) -> dict[tuple[str, str], tuple[str, ...]]:
@@ -164,5 +164,5 @@ def test_a_decided_proposal_stays_decided() -> None:
 
 def test_each_state_can_be_reached() -> None:
     assert {"pending", *PROPOSAL.values()} == set(ProposalState)
-    assert {"queued", *(step.state for step in INCOMING.values())} == set(IncomingState)
-    assert {"unsent", *(step.state for step in OUTGOING.values())} == set(OutgoingState)
+    assert {"queued", *(step.state for step in INBOUND.values())} == set(InboundState)
+    assert {"unsent", *(step.state for step in OUTBOUND.values())} == set(OutboundState)

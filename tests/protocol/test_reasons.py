@@ -11,7 +11,7 @@ from meup_agent.protocol.reasons import (
     MAX_CHAIN,
     MAX_REASON_CHARS,
     Cause,
-    Link,
+    CauseStep,
     Reason,
     cause_of_cancel,
     read_reason,
@@ -71,7 +71,7 @@ def test_a_reason_is_bounded() -> None:
 )
 def test_a_cancel_tells_its_code_in_the_free_reason(reason: Any, code: str, text: str) -> None:
     cause = told({"requestId": "r1", "reason": reason})
-    assert cause == Cause(code, "b", text, "r1", 7.0, (Link("b", "r1", code, text),))
+    assert cause == Cause(code, "b", text, "r1", 7.0, (CauseStep("b", "r1", code, text),))
 
 
 def test_a_cancel_without_anything_is_no_longer_needed() -> None:
@@ -82,9 +82,9 @@ def test_a_chain_is_kept_behind_what_really_happened() -> None:
     cause = told({"reason": "policy: no", "_meta": chain("policy", "policy", "policy")})
     assert (cause.code, cause.text, cause.by, cause.id) == ("policy", "no", "b", "r1")
     assert cause.chain == (
-        Link("b", "r1", "policy", "no"),
-        Link("p1", "x1", "policy"),
-        Link("p2", "x2", "policy"),
+        CauseStep("b", "r1", "policy", "no"),
+        CauseStep("p1", "x1", "policy"),
+        CauseStep("p2", "x2", "policy"),
     )
 
 
@@ -121,7 +121,7 @@ def test_a_code_that_nobody_knows_comes_along_in_the_chain(
 )
 def test_a_chain_without_its_form_is_left_out(meta: Any) -> None:
     cause = told({"reason": "busy", "_meta": meta})
-    assert (cause.code, cause.chain) == ("busy", (Link("b", "r1", "busy"),))
+    assert (cause.code, cause.chain) == ("busy", (CauseStep("b", "r1", "busy"),))
 
 
 def test_links_up_to_the_first_bad_one_are_kept() -> None:
@@ -141,7 +141,7 @@ def test_a_chain_is_bounded() -> None:
 def test_any_params_tell_a_cause(params: dict[str, Any]) -> None:
     cause = told(params)
     assert cause.code
-    assert cause.chain[0] == Link("b", "r1", cause.code, cause.text)
+    assert cause.chain[0] == CauseStep("b", "r1", cause.code, cause.text)
 
 
 def test_a_cascade_keeps_its_code_and_grows_its_chain() -> None:
@@ -154,7 +154,7 @@ def test_a_cascade_keeps_its_code_and_grows_its_chain() -> None:
         "because",
         "r2",
         3.0,
-        (Link("c", "r2", "unsafe", "because"), Link("b", "r1", "unsafe", "because")),
+        (CauseStep("c", "r2", "unsafe", "because"), CauseStep("b", "r1", "unsafe", "because")),
     )
 
 
@@ -179,6 +179,6 @@ def test_a_cause_reads_as_code_and_text() -> None:
     assert str(Cause("unsafe", text="leaves the folder")) == "unsafe: leaves the folder"
 
 
-def test_a_link_has_its_form_on_the_wire() -> None:
-    link = Link("a", "p1", "busy", "later")
-    assert link.to_wire() == {"by": "a", "id": "p1", "reason": "busy", "text": "later"}
+def test_a_step_has_its_form_on_the_wire() -> None:
+    step = CauseStep("a", "p1", "busy", "later")
+    assert step.to_wire() == {"by": "a", "id": "p1", "reason": "busy", "text": "later"}

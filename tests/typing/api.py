@@ -14,6 +14,7 @@ from meup_agent import (
     Agent,
     Backoff,
     Cause,
+    CauseStep,
     Change,
     Chat,
     Conflict,
@@ -25,7 +26,6 @@ from meup_agent import (
     Gone,
     Guarantees,
     Limits,
-    Link,
     Outcome,
     OwnProposal,
     Participant,
@@ -119,7 +119,7 @@ def rejected_in_a_thread(rejection: Rejection, ctx: Context) -> None:
 async def withdrawn(withdrawal: Withdrawal) -> None:
     assert_type(withdrawal.cause, Cause)
     assert_type(withdrawal.cause.code, str)
-    assert_type(withdrawal.cause.chain, tuple[Link, ...])
+    assert_type(withdrawal.cause.chain, tuple[CauseStep, ...])
 
 
 @agent.on_conflict

@@ -35,11 +35,10 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit import Audit, ProposalAudit
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.own import read_response
+from meup_agent.protocol.exchange.outbound_exchange import read_response
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Fulfilled, Rejected
-from meup_agent.protocol.payloads import JsonObject, as_object, objects_in
-from meup_agent.protocol.proposing import proposal_of
+from meup_agent.protocol.payloads import JsonObject, as_object, build_proposal, objects_in
 from meup_agent.protocol.reasons import Reason
 from meup_agent.protocol.space.journal import Entry
 
@@ -126,7 +125,7 @@ async def _propose(visit: HttpVisit, wanted: Wanted, params: JsonObject) -> Answ
         waiting_for(visit.notes.console, f"waiting for {who} to decide"),
         visit.giving_up(withdraw),
     ):
-        body = proposal_of(
+        body = build_proposal(
             "tools/call",
             params,
             target=wanted.participant,

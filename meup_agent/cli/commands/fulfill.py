@@ -22,7 +22,7 @@ from meup_agent.client.endings import tool_value
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import RequestError, ToolError
 from meup_agent.protocol import payloads
-from meup_agent.protocol.fulfilling import fulfilling
+from meup_agent.protocol.payloads import build_fulfillment
 
 if TYPE_CHECKING:
     from meup_agent.cli.arguments import Given
@@ -119,7 +119,7 @@ def fulfill(
                 f"proposal {envelope.id} does not say who should carry it out; give --executor",
                 exit_codes.USAGE,
             )
-        params, changes = fulfilling(
+        params, changes = build_fulfillment(
             call, _edited(call.arguments, given), to, proposer=envelope.sender
         )
         said = f"{visible(to, 64)}.{visible(call.name or call.method, 64)}"

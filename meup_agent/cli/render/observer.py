@@ -14,10 +14,10 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit.rejections import accepted_rejection
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Drop, Effect, ExchangeTable
-from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord
-from meup_agent.protocol.exchange.memory import Memory
-from meup_agent.protocol.exchange.own import read_response
+from meup_agent.protocol.exchange.outbound_exchange import read_response
+from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalRecord
 from meup_agent.protocol.exchange.resolution import answered, resolve
+from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Rejected
 
@@ -81,18 +81,18 @@ class Onlooker:
         self._table = ExchangeTable(
             new_id=lambda: f"onlooker-{next(ids)}", wants=lambda _role, _envelope, _call: False
         )
-        self._parts: Memory[str, _Part] = Memory(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
-        self._calls: Memory[tuple[str, str], _Part] = Memory(
+        self._parts: TTLMap[str, _Part] = TTLMap(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
+        self._calls: TTLMap[tuple[str, str], _Part] = TTLMap(
             count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS
         )
-        self._seen: Memory[tuple[str, str, int], bool] = Memory(
+        self._seen: TTLMap[tuple[str, str, int], bool] = TTLMap(
             count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS
         )
-        self._open: Memory[tuple[str, str], bool] = Memory(
+        self._open: TTLMap[tuple[str, str], bool] = TTLMap(
             count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS
         )
         # How proposals ended, where the table has a wider word for it.
-        self._ended: Memory[ProposalKey, str] = Memory(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
+        self._ended: TTLMap[ProposalKey, str] = TTLMap(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
 
     def see(self, envelope: Envelope, now: float) -> Sight:
         """Take the next envelope in.
@@ -162,7 +162,7 @@ class Onlooker:
         if envelope.kind != kinds.MCP_WITHDRAW:
             return None
         keys = (ProposalKey(envelope.sender, name) for name in envelope.correlation)
-        for record in (self._table.ledger.get(key, now) for key in keys):
+        for record in (self._table.proposal_store.get(key, now) for key in keys):
             found = None if record is None else accepted_rejection(record, envelope)
             if found is not None:
                 return found
@@ -170,19 +170,19 @@ class Onlooker:
 
     def _record(self, envelope: Envelope, now: float) -> ProposalRecord | None:
         """The proposal that something is about, as the exchange table knows it."""
-        ledger = self._table.ledger
+        proposal_store = self._table.proposal_store
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
-                return ledger.get(ProposalKey(envelope.sender, envelope.id), now)
+                return proposal_store.get(ProposalKey(envelope.sender, envelope.id), now)
             case kinds.MCP_WITHDRAW:
                 proposer = payloads.on_behalf_of(envelope.sender, envelope.payload_object)
                 keys = (ProposalKey(proposer, name) for name in envelope.correlation)
-                return next(filter(None, (ledger.get(key, now) for key in keys)), None)
+                return next(filter(None, (proposal_store.get(key, now) for key in keys)), None)
             case kinds.MCP_RESPONSE:
-                found = answered(envelope, ledger, now)
+                found = answered(envelope, proposal_store, now)
                 return None if found is None else found[0]
             case kinds.MCP_REJECT | kinds.MCP_REQUEST:
-                return resolve(envelope, ledger, now).record
+                return resolve(envelope, proposal_store, now).record
             case _:
                 return None
 

@@ -28,7 +28,7 @@ from meup_agent.cli.render.formatting import MAX_NAME, Progressed, Wording, in_w
 from meup_agent.cli.render.layout import NARROW, NARROWEST, Glyphs, Row, folded
 from meup_agent.cli.render.observer import AGAIN, FOLLOWED_SECONDS, REJECTED, Onlooker, Sight
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.exchange.ttl_map import TTLMap
 
 WIDE: Final = 100
 """Columns from which the time has milliseconds and everything more room."""
@@ -293,9 +293,9 @@ class ShortIds:
     """Short forms of ids that differ where the ids do, and a colour for each exchange."""
 
     def __init__(self) -> None:
-        self._shorts: Memory[str, str] = Memory(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
-        self._taken: Memory[str, str] = Memory(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
-        self._colours: Memory[str, str] = Memory(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
+        self._shorts: TTLMap[str, str] = TTLMap(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
+        self._taken: TTLMap[str, str] = TTLMap(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
+        self._colours: TTLMap[str, str] = TTLMap(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
         self._next = 0
 
     def of(self, sight: Sight, at: float) -> tuple[str, str]:

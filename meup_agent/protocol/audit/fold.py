@@ -17,8 +17,8 @@ from meup_agent.protocol.audit.records import ProposalAudit, Step, What, Why
 from meup_agent.protocol.audit.rejections import accepted_rejection
 from meup_agent.protocol.audit.requests import Requests
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.incoming import USED_AGAIN
-from meup_agent.protocol.exchange.ledger import ProposalKey
+from meup_agent.protocol.exchange.handler_scheduler import USED_AGAIN
+from meup_agent.protocol.exchange.proposal_store import ProposalKey
 from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.lifecycle import ProposalEvent
 from meup_agent.protocol.reasons import read_reason
@@ -44,8 +44,8 @@ class Audit:
 
     def __init__(self, *, limit: int | None = None, max_bytes: int = MAX_BYTES) -> None:
         self._onlooker = Onlooker()
-        self._ledger = self._onlooker.ledger
-        self._kept = Kept(self._ledger, limit=limit, max_bytes=max_bytes)
+        self._proposal_store = self._onlooker.proposal_store
+        self._kept = Kept(self._proposal_store, limit=limit, max_bytes=max_bytes)
         self._requests = Requests(self._onlooker, self._kept)
         self._most_operations = None if limit is None else MAX_OPERATIONS
         self._operations: list[Operation] = []
@@ -132,7 +132,7 @@ class Audit:
         if known is None and self._kept.is_released(envelope):
             return
         why = self._onlooker.take(entry)
-        record = self._ledger.get(key, now)
+        record = self._proposal_store.get(key, now)
         if record is None or (known is not None and record is known.record):
             if known is not None:
                 self._kept.add(known, entry, What.PROPOSED, ignored=why or Why.AGAIN)
@@ -170,12 +170,12 @@ class Audit:
         """The proposal that a withdrawal takes back, or would."""
         proposer = payloads.on_behalf_of(withdraw.sender, withdraw.payload_object)
         own = self._kept.current(ProposalKey(proposer, name))
-        named = self._ledger.under(name, now)
+        named = self._proposal_store.under(name, now)
         return own or (self._kept.of(named[0]) if len(named) == 1 else None)
 
     def _rejected(self, entry: Entry) -> None:
         envelope = entry.envelope
-        proposal = self._kept.of(resolve(envelope, self._ledger, seconds(entry)).record)
+        proposal = self._kept.of(resolve(envelope, self._proposal_store, seconds(entry)).record)
         why = self._onlooker.take(entry)
         if proposal is None:
             if not self._kept.was_released(*envelope.correlation):

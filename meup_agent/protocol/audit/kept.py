@@ -17,7 +17,12 @@ from meup_agent.protocol.audit.records import (
     Why,
 )
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.ledger import Ledger, ProposalKey, ProposalRecord, content_of
+from meup_agent.protocol.exchange.proposal_store import (
+    ProposalKey,
+    ProposalRecord,
+    ProposalStore,
+    content_of,
+)
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import Entry
 
@@ -43,13 +48,13 @@ class Kept:
     """The proposals of an audit, each with its chain; without a limit, all of them.
 
     Args:
-        ledger: What everybody knows of them; what is forgotten here is forgotten there.
+        proposal_store: What everybody knows of them; what is forgotten here is forgotten there.
         limit: Proposals that are kept; one that was decided is forgotten first.
         max_bytes: Bytes that they may take, where there is a limit.
     """
 
-    def __init__(self, ledger: Ledger, *, limit: int | None, max_bytes: int) -> None:
-        self._ledger = ledger
+    def __init__(self, proposal_store: ProposalStore, *, limit: int | None, max_bytes: int) -> None:
+        self._proposal_store = proposal_store
         self._limit = limit
         self._max_bytes = max_bytes
         self._bytes = 0
@@ -73,7 +78,7 @@ class Kept:
         return self._current.get(key)
 
     def of(self, record: ProposalRecord | None) -> ProposalAudit | None:
-        """The proposal of one of the ledger's records."""
+        """The proposal of one of the store's records."""
         # Each is kept as long as its record, so that no other record can have its number.
         return None if record is None else self._by_record.get(id(record))
 
@@ -178,7 +183,7 @@ class Kept:
         key = proposal.record.key
         if self._current.get(key) is proposal:
             del self._current[key]
-            self._ledger.forget(key)
+            self._proposal_store.forget(key)
         for step in proposal.steps:
             _drop(self._names, step.id, lambda named: named.proposal is proposal)
         for item in proposal.fulfillments:

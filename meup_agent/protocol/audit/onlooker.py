@@ -14,7 +14,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.audit.records import Why
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Drop, ExchangeTable
-from meup_agent.protocol.exchange.ledger import Ledger
+from meup_agent.protocol.exchange.proposal_store import ProposalStore
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.space.journal import Entry
 
@@ -42,15 +42,15 @@ class Onlooker:
         self._table = ExchangeTable(
             new_id=lambda: f"audit-{next(ids)}",
             wants=lambda _role, _envelope, _call: False,
-            ledger=Ledger(count=sys.maxsize, seconds=_FOREVER, size=None),
+            proposal_store=ProposalStore(count=sys.maxsize, seconds=_FOREVER, size=None),
         )
         # The gateway checks who says what, so what it says itself counts (PROTOCOL 5).
         self._table.receive(_welcome(), 0.0)
 
     @property
-    def ledger(self) -> Ledger:
+    def proposal_store(self) -> ProposalStore:
         """Every proposal, as everybody in the space knows it."""
-        return self._table.ledger
+        return self._table.proposal_store
 
     def take(self, entry: Entry) -> Why | None:
         """Let the table take an envelope; why it left it out, if it did."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from meup_agent.protocol import payloads
-from meup_agent.protocol.exchange.ledger import Fulfillment, ProposalRecord
+from meup_agent.protocol.exchange.proposal_store import Fulfillment, ProposalRecord
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.ledger import ProposalRecord
+from meup_agent.protocol.exchange.proposal_store import ProposalRecord
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Rejected
 from meup_agent.protocol.reasons import Reason, read_reason

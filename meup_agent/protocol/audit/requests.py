@@ -16,8 +16,8 @@ from meup_agent.protocol.audit.records import (
     Why,
 )
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.ledger import Fulfillment
-from meup_agent.protocol.exchange.own import read_response
+from meup_agent.protocol.exchange.outbound_exchange import read_response
+from meup_agent.protocol.exchange.proposal_store import Fulfillment
 from meup_agent.protocol.exchange.resolution import answered, refers_to, resolve
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.space.journal import Entry
@@ -33,7 +33,7 @@ class Requests:
 
     def __init__(self, onlooker: Onlooker, kept: Kept) -> None:
         self._onlooker = onlooker
-        self._ledger = onlooker.ledger
+        self._proposal_store = onlooker.proposal_store
         self._kept = kept
 
     def requested(self, entry: Entry, call: Call) -> None:
@@ -42,7 +42,7 @@ class Requests:
         if not envelope.correlation:
             return
         self._onlooker.take(entry)
-        record = resolve(envelope, self._ledger, seconds(entry)).record
+        record = resolve(envelope, self._proposal_store, seconds(entry)).record
         # It is there only if it carries the proposal out.
         fulfillment = None if record is None else record.fulfillment(envelope.sender, envelope.id)
         proposal = self._kept.of(record)
@@ -72,9 +72,9 @@ class Requests:
     def _referred(self, entry: Entry, call: Call) -> None:
         """A request that only refers to a proposal: whoever asked for little decides nothing."""
         now, said = seconds(entry), f"{call.method} {call.name}".rstrip()
-        doubt = resolve(entry.envelope, self._ledger, now).doubt
+        doubt = resolve(entry.envelope, self._proposal_store, now).doubt
         why = None if doubt is None else Why.AMBIGUOUS
-        for record in refers_to(entry.envelope, self._ledger, now):
+        for record in refers_to(entry.envelope, self._proposal_store, now):
             proposal = self._kept.of(record)
             if proposal is not None:
                 self._kept.add(proposal, entry, What.REFERRED, text=said, ignored=why)
@@ -165,7 +165,7 @@ class Requests:
         self, envelope: Envelope, now: float
     ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
         """The fulfilling request that a response or progress is about."""
-        found = answered(envelope, self._ledger, now)
+        found = answered(envelope, self._proposal_store, now)
         proposal = None if found is None else self._kept.of(found[0])
         if found is None or proposal is None:
             return None

@@ -6,8 +6,8 @@ from typing import Any
 
 from meup_agent.protocol.audit.managing import Operation
 from meup_agent.protocol.audit.records import FulfillmentAudit, ProposalAudit, Step
-from meup_agent.protocol.moments import rfc3339
 from meup_agent.protocol.payloads import Change
+from meup_agent.protocol.timestamps import rfc3339
 
 JsonObject = dict[str, Any]
 

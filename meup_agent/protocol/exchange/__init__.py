@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meup_agent.protocol.exchange.concurrency_limiter import Limits
 from meup_agent.protocol.exchange.effects import (
     Cancel,
     CaughtUp,
@@ -20,12 +21,11 @@ from meup_agent.protocol.exchange.effects import (
     Withdrawal,
     Work,
 )
-from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord
 from meup_agent.protocol.exchange.mode import Mode
-from meup_agent.protocol.exchange.own import Wait
-from meup_agent.protocol.exchange.reading import Gap
+from meup_agent.protocol.exchange.outbound_exchange import Wait
+from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalRecord
+from meup_agent.protocol.exchange.resume_cursor import Gap
 from meup_agent.protocol.exchange.roster import Participant
-from meup_agent.protocol.exchange.slots import Limits
 from meup_agent.protocol.exchange.table import ExchangeTable
 
 __all__ = [

@@ -14,15 +14,15 @@ from typing import Final, NamedTuple
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.effects import Role
-from meup_agent.protocol.exchange.handling import Handling
-from meup_agent.protocol.exchange.ledger import Fulfillment, ProposalRecord
+from meup_agent.protocol.exchange.inbound_exchange import InboundExchange
+from meup_agent.protocol.exchange.proposal_store import Fulfillment, ProposalRecord
 from meup_agent.protocol.exchange.resolution import (
     MAX_NAMED,
     Doubt,
     carries_out,
     says_proposer,
 )
-from meup_agent.protocol.exchange.situation import Situation
+from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.lifecycle import ProposalState
 
 
@@ -43,31 +43,31 @@ class Denial(NamedTuple):
 class Admission:
     """Decides whether what came, or waited, may start a handler."""
 
-    def __init__(self, situation: Situation) -> None:
-        self._situation = situation
+    def __init__(self, context: TableContext) -> None:
+        self._context = context
 
-    def denial(self, handling: Handling, now: float) -> Denial | None:
+    def denial(self, exchange: InboundExchange, now: float) -> Denial | None:
         """Why something starts no handler now; ``None``: it may.
 
         Args:
-            handling: What came, or has waited.
+            exchange: What came, or has waited.
             now: The time.
         """
-        return PATHS[handling.work.role](self, handling, now)
+        return PATHS[exchange.work.role](self, exchange, now)
 
     # --- one for each path ---
 
-    def of_request(self, handling: Handling, now: float) -> Denial | None:
+    def of_request(self, exchange: InboundExchange, now: float) -> Denial | None:
         """A request: what it carries out must be somebody else's, pending, and nobody else's to do.
 
         Any other request is its sender's own, which the gateway has let through.
         """
-        refusal = self._refusal(handling, now)
+        refusal = self._refusal(exchange, now)
         return None if refusal is None else Denial("fulfillment_refused", refusal)
 
-    def of_proposal(self, handling: Handling, now: float) -> Denial | None:
+    def of_proposal(self, exchange: InboundExchange, now: float) -> Denial | None:
         """A proposal: it must be pending, in time, and the first that we know under its id."""
-        record = handling.record
+        record = exchange.record
         if record is None:
             return None
         if record.copied:
@@ -76,19 +76,19 @@ class Admission:
             return Denial("withdrawn_before", expected=True)
         if not record.state.is_pending:
             return Denial("decided_before", expected=True)
-        if self._situation.is_past(record.call.expires_at):
+        if self._context.is_past(record.call.expires_at):
             return Denial("expired_before", expected=True)
         return None
 
-    def of_notice(self, handling: Handling, now: float) -> Denial | None:
+    def of_notice(self, exchange: InboundExchange, now: float) -> Denial | None:
         """What we are told of: nobody waits for it, and it carries nothing out."""
-        del handling, now
+        del exchange, now
         return None
 
     # --- fulfillments ---
 
-    def _refusal(self, handling: Handling, now: float) -> str | None:
-        match handling.doubt:
+    def _refusal(self, exchange: InboundExchange, now: float) -> str | None:
+        match exchange.doubt:
             case Doubt.AMBIGUOUS:
                 return (
                     "its id is that of several proposals, and the request does not tell which it"
@@ -100,18 +100,18 @@ class Admission:
                 return f"it names more than {MAX_NAMED} ids; a request carries out one proposal"
             case None:
                 pass
-        record, call = handling.fulfills, handling.call
-        refusal = None if record is None else self._refusal_of_known(handling, record)
+        record, call = exchange.fulfills, exchange.call
+        refusal = None if record is None else self._refusal_of_known(exchange, record)
         if refusal is not None or call is None:
             return refusal
         if record is None or says_proposer(call) not in (None, record.key.proposer):
             # Another's copy of what we have not seen must not stand in for it.
-            return self._refusal_of_unknown(handling, call, now)
+            return self._refusal_of_unknown(exchange, call, now)
         return None
 
-    def _refusal_of_known(self, handling: Handling, record: ProposalRecord) -> str | None:
-        proposal, ours = f"proposal {record.key.id}", handling.fulfillment
-        if record.key.proposer == handling.key.sender:
+    def _refusal_of_known(self, exchange: InboundExchange, record: ProposalRecord) -> str | None:
+        proposal, ours = f"proposal {record.key.id}", exchange.fulfillment
+        if record.key.proposer == exchange.key.sender:
             return f"{proposal} is the requester's own, and nobody fulfills their own"
         if ours is None:
             return f"{proposal} has more fulfillments than are followed"
@@ -124,7 +124,7 @@ class Admission:
             return f"{proposal} is fulfilled already"
         if not record.state.is_pending:
             return f"{proposal} was withdrawn"
-        if self._situation.is_past(record.call.expires_at):
+        if self._context.is_past(record.call.expires_at):
             return f"{proposal} is expired"
         first = record.in_progress
         if first is not None and first is not ours:
@@ -132,21 +132,21 @@ class Admission:
         return None
 
     def _refusal_of_unknown(
-        self, handling: Handling, call: payloads.Call, now: float
+        self, exchange: InboundExchange, call: payloads.Call, now: float
     ) -> str | None:
         """A request may come before its proposal, or where we do not see that at all.
 
         It counts as a fulfillment where it, or a request before it, says whose proposal that is.
         """
-        tombstones = self._situation.tombstones
+        tombstones = self._context.tombstones
         proposer = says_proposer(call)
-        for name in handling.work.envelope.correlation:
+        for name in exchange.work.envelope.correlation:
             if proposer is None and tombstones.has_any("withdrawn", name, now):
                 return f"proposal {name} was withdrawn"
             if proposer is not None and tombstones.get("withdrawn", proposer, name, now):
                 return f"proposal {name} was withdrawn"
-            for item in self._situation.ledger.early(name, now):
-                if item is not handling.fulfillment and _is_rival(item, call, proposer):
+            for item in self._context.proposal_store.early(name, now):
+                if item is not exchange.fulfillment and _is_rival(item, call, proposer):
                     return f"proposal {name} is fulfilled by {item.by!r}"
         return None
 
@@ -191,7 +191,7 @@ def _is_rival(item: Fulfillment, call: payloads.Call, proposer: str | None) -> b
     return len(said) == 1 and (call.method, call.name) == (other.method, other.name)
 
 
-PATHS: Final[Mapping[Role, Callable[[Admission, Handling, float], Denial | None]]] = {
+PATHS: Final[Mapping[Role, Callable[[Admission, InboundExchange, float], Denial | None]]] = {
     Role.REQUEST: Admission.of_request,
     Role.PROPOSAL: Admission.of_proposal,
     Role.REJECT: Admission.of_notice,

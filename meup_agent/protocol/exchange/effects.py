@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.reading import Gap
+from meup_agent.protocol.exchange.resume_cursor import Gap
 from meup_agent.protocol.managing import Grant, Revocation
 from meup_agent.protocol.outcomes import Ending, Fulfilled
 from meup_agent.protocol.payloads import Call

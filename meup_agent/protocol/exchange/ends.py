@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange.effects import Priority
-from meup_agent.protocol.exchange.own import Exchange
-from meup_agent.protocol.exchange.voice import Voice
-from meup_agent.protocol.lifecycle import OutgoingState, ProposalEvent
+from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
+from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange
+from meup_agent.protocol.lifecycle import OutboundState, ProposalEvent
 from meup_agent.protocol.outcomes import (
     Ending,
     Expired,
@@ -29,7 +29,9 @@ def cause_of(ending: Ending | None) -> Cause:
             return Cause(Reason.NO_LONGER_NEEDED)
 
 
-def step_own(exchange: Exchange, ending: Ending | None, me: str, *, echo: bool = True) -> None:
+def step_own(
+    exchange: OutboundExchange, ending: Ending | None, me: str, *, echo: bool = True
+) -> None:
     """Keep the record of our own proposal: it says *rejected* where others say *withdrawn*.
 
     What was given up while it was out there becomes withdrawn when the gateway says so, or at once
@@ -46,20 +48,22 @@ def step_own(exchange: Exchange, ending: Ending | None, me: str, *, echo: bool =
             record.step(ProposalEvent.EXPIRY, me, Reason.TIMEOUT)
         case GatewayRefused():
             record.step(ProposalEvent.WITHDRAWAL, me, Reason.NO_LONGER_NEEDED)
-        case _ if exchange.state is OutgoingState.UNSENT or not (echo or exchange.echoed):
+        case _ if exchange.state is OutboundState.UNSENT or not (echo or exchange.echoed):
             record.step(ProposalEvent.WITHDRAWAL, me, cause_of(ending).code)
         case _:
             pass
 
 
-def say_end(voice: Voice, exchange: Exchange, cause: Cause, now: float) -> None:
+def say_end(
+    envelope_sender: EnvelopeSender, exchange: OutboundExchange, cause: Cause, now: float
+) -> None:
     """Say that we gave up: a withdraw for a proposal, a cancel for a request (PROTOCOL 4.8)."""
     request = exchange.draft
     if exchange.is_proposal:
         found = exchange.record.fulfillments if exchange.record is not None else []
         fulfillers = [item.by for item in found]
         to = tuple(dict.fromkeys([*request.to, *fulfillers])) if request.to else ()
-        voice.say(
+        envelope_sender.say(
             kinds.MCP_WITHDRAW,
             {"reason": cause.code},
             now=now,
@@ -70,9 +74,9 @@ def say_end(voice: Voice, exchange: Exchange, cause: Cause, now: float) -> None:
         )
     elif (call := exchange.call).method != "initialize":
         name = str(call.rpc_id if call.rpc_id is not None else request.id)
-        voice.say(
+        envelope_sender.say(
             kinds.MCP_REQUEST,
-            payloads.cancelled(name, cause.ended(voice.me, request.id, now)),
+            payloads.cancelled(name, cause.ended(envelope_sender.me, request.id, now)),
             now=now,
             priority=Priority.END,
             to=request.to,

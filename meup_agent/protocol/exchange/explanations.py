@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.exchange.ttl_map import TTLMap
 
 MAX_CHARS: Final = 4_000
 """Characters of an explanation that are kept: some pages, and a stranger may have written them."""
@@ -14,11 +14,11 @@ COUNT: Final = 1_000
 SECONDS: Final = 600.0
 
 
-class Explanations:
+class RejectExplanations:
     """Keeps the first chat with which the sender of a reject explains it."""
 
     def __init__(self) -> None:
-        self._words: Memory[tuple[str, str], str] = Memory(
+        self._words: TTLMap[tuple[str, str], str] = TTLMap(
             count=COUNT, seconds=SECONDS, size=COUNT * MAX_CHARS
         )
 

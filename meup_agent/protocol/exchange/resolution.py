@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.ledger import (
+from meup_agent.protocol.exchange.proposal_store import (
     Fulfillment,
-    Ledger,
     ProposalKey,
     ProposalRecord,
+    ProposalStore,
 )
 from meup_agent.protocol.payloads import Call
 
@@ -53,7 +53,7 @@ class Resolution(NamedTuple):
 NONE = Resolution()
 
 
-def resolve(envelope: Envelope, ledger: Ledger, now: float) -> Resolution:
+def resolve(envelope: Envelope, proposal_store: ProposalStore, now: float) -> Resolution:
     """The proposal that an envelope means.
 
     A request means the proposal that it carries out, which must have its method and its tool: one
@@ -64,7 +64,7 @@ def resolve(envelope: Envelope, ledger: Ledger, now: float) -> Resolution:
 
     Args:
         envelope: A request, reject, response, or progress.
-        ledger: The proposals that are known.
+        proposal_store: The proposals that are known.
         now: The time.
     """
     if not envelope.correlation:
@@ -72,9 +72,9 @@ def resolve(envelope: Envelope, ledger: Ledger, now: float) -> Resolution:
     if envelope.kind == kinds.MCP_REQUEST:
         call = payloads.read_call(envelope.payload)
         if not call.is_notification:
-            return _carried_out(envelope, call, ledger, now)
+            return _carried_out(envelope, call, proposal_store, now)
     for name in envelope.correlation[:MAX_NAMED]:
-        named = ledger.under(name, now)
+        named = proposal_store.under(name, now)
         # Where several proposers used the id, whom the envelope is for tells whose is meant.
         meant = named if len(named) < 2 else [it for it in named if it.key.proposer in envelope.to]
         if named:
@@ -82,14 +82,16 @@ def resolve(envelope: Envelope, ledger: Ledger, now: float) -> Resolution:
     return NONE
 
 
-def refers_to(envelope: Envelope, ledger: Ledger, now: float) -> list[ProposalRecord]:
+def refers_to(
+    envelope: Envelope, proposal_store: ProposalStore, now: float
+) -> list[ProposalRecord]:
     """Every proposal that an envelope names, carried out by it or not."""
     names = dict.fromkeys(envelope.correlation[:MAX_NAMED])
-    return [record for name in names for record in ledger.under(name, now)]
+    return [record for name in names for record in proposal_store.under(name, now)]
 
 
 def answered(
-    envelope: Envelope, ledger: Ledger, now: float
+    envelope: Envelope, proposal_store: ProposalStore, now: float
 ) -> tuple[ProposalRecord, Fulfillment] | None:
     """The proposal that a response (or progress) is about, and the request.
 
@@ -100,7 +102,7 @@ def answered(
     for name in envelope.correlation[:MAX_NAMED]:
         found = [
             (record, item)
-            for record, item in ledger.fulfilling(name, now)
+            for record, item in proposal_store.find_fulfillments(name, now)
             if item.envelope.id == name and item.may_answer(envelope.sender)
         ]
         if len({item.by for _, item in found}) > 1:
@@ -109,7 +111,7 @@ def answered(
                 return None
         if found:
             return max(reversed(found), key=lambda each: each[1].live)
-    record = resolve(envelope, ledger, now).record
+    record = resolve(envelope, proposal_store, now).record
     if record is not None:
         for item in record.fulfillments:
             if item.by == envelope.sender:
@@ -147,16 +149,18 @@ def says_proposer(call: Call) -> str | None:
     return said if isinstance(said, str) else None
 
 
-def _carried_out(request: Envelope, call: Call, ledger: Ledger, now: float) -> Resolution:
+def _carried_out(
+    request: Envelope, call: Call, proposal_store: ProposalStore, now: float
+) -> Resolution:
     if len(request.correlation) > MAX_NAMED:
         return Resolution(doubt=Doubt.TOO_MANY)
     proposer = says_proposer(call)
     by_id: list[list[ProposalRecord]] = []
     for name in dict.fromkeys(request.correlation):
-        named = ledger.under(name, now)
+        named = proposal_store.under(name, now)
         if proposer is not None:
             # An id that very many have used has no place for all of them.
-            said = ledger.get(ProposalKey(proposer, name), now)
+            said = proposal_store.get(ProposalKey(proposer, name), now)
             if said is not None and said not in named:
                 named.append(said)
         if named:

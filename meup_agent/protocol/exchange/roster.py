@@ -10,9 +10,14 @@ import msgspec
 
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.dialects import spoken
-from meup_agent.protocol.exchange.memory import Memory
-from meup_agent.protocol.guarantees import Guarantees, is_eviction, may_evict, read_guarantees
-from meup_agent.protocol.observing import OBSERVING
+from meup_agent.protocol.exchange.ttl_map import TTLMap
+from meup_agent.protocol.guarantees import (
+    OBSERVING,
+    Guarantees,
+    is_eviction,
+    may_evict,
+    read_guarantees,
+)
 from meup_agent.protocol.payloads import as_object, objects_in
 
 MAX_PARTICIPANTS = 10_000
@@ -62,7 +67,7 @@ class Roster:
         """We are not present: the gateway took us for an observer (PROTOCOL 3)."""
         self._present: dict[str, Participant] = {}
         self._announced: dict[str, Participant] | None = None
-        self._left: Memory[str, float] = Memory(count=MAX_PARTICIPANTS, seconds=3600.0)
+        self._left: TTLMap[str, float] = TTLMap(count=MAX_PARTICIPANTS, seconds=3600.0)
         self._compiled: dict[str, Capabilities] = {}
 
     def welcome(

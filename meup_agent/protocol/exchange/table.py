@@ -16,18 +16,18 @@ from typing import Any
 from meup_agent.errors import IllegalStep, ObservingOnly
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.arrivals import Arrivals
+from meup_agent.protocol.exchange.concurrency_limiter import Limits
+from meup_agent.protocol.exchange.dispatcher import InboundDispatcher
 from meup_agent.protocol.exchange.effects import Effect, Key, Priority
-from meup_agent.protocol.exchange.explanations import Explanations
-from meup_agent.protocol.exchange.incoming import Incoming
-from meup_agent.protocol.exchange.ledger import Ledger, ProposalKey
+from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
+from meup_agent.protocol.exchange.explanations import RejectExplanations
+from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
 from meup_agent.protocol.exchange.mode import Mode
-from meup_agent.protocol.exchange.outgoing import Outgoing
-from meup_agent.protocol.exchange.own import Exchange, Wait
+from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, Wait
+from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
+from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalStore
 from meup_agent.protocol.exchange.roster import Roster
-from meup_agent.protocol.exchange.situation import Situation, Wants
-from meup_agent.protocol.exchange.slots import Limits
-from meup_agent.protocol.exchange.voice import Voice
+from meup_agent.protocol.exchange.table_context import TableContext, Wants
 from meup_agent.protocol.reasons import Cause
 
 UNSENT = "the answer could not be sent"
@@ -48,7 +48,7 @@ class ExchangeTable:
         limits: How much is handled at once.
         wall_clock: Tells the time of day in UTC, for ``ts`` and for what proposers say of their
             deadlines (PROTOCOL 6); without it neither is looked at.
-        ledger: Where the proposals seen are entered, where it is not to be one of the usual size.
+        proposal_store: The proposals seen; ``None``: a store of the usual size.
         mode: How much of the table is at work.
     """
 
@@ -59,84 +59,89 @@ class ExchangeTable:
         wants: Wants,
         limits: Limits | None = None,
         wall_clock: Callable[[], datetime] | None = None,
-        ledger: Ledger | None = None,
+        proposal_store: ProposalStore | None = None,
         mode: Mode = Mode.PARTICIPATING,
     ) -> None:
         self._effects: list[Effect] = []
-        self._voice = Voice(new_id, wall_clock, self._effects)
-        self._situation = Situation(
-            self._voice, wants, self._effects, wall_clock, mode, ledger=ledger or Ledger()
+        self._envelope_sender = EnvelopeSender(new_id, wall_clock, self._effects)
+        self._context = TableContext(
+            self._envelope_sender,
+            wants,
+            self._effects,
+            wall_clock,
+            mode,
+            proposal_store=proposal_store or ProposalStore(),
         )
-        self._outgoing = Outgoing(self._situation)
-        self._incoming = Incoming(self._situation, self._outgoing, limits or Limits())
-        self._arrivals = Arrivals(self._situation, self._outgoing, self._incoming)
+        self._outbound = OutboundTracker(self._context)
+        self._scheduler = HandlerScheduler(self._context, self._outbound, limits or Limits())
+        self._dispatcher = InboundDispatcher(self._context, self._outbound, self._scheduler)
 
     # --- what can be looked at ---
 
     @property
     def me(self) -> str:
         """Our own name, as the last welcome said it; empty before the first."""
-        return self._situation.me
+        return self._context.me
 
     @property
     def roster(self) -> Roster:
         """Who is present."""
-        return self._situation.roster
+        return self._context.roster
 
     @property
-    def ledger(self) -> Ledger:
+    def proposal_store(self) -> ProposalStore:
         """The proposals seen."""
-        return self._situation.ledger
+        return self._context.proposal_store
 
     @property
-    def explanations(self) -> Explanations:
+    def explanations(self) -> RejectExplanations:
         """The words that explain rejects of our proposals."""
-        return self._arrivals.explanations
+        return self._dispatcher.explanations
 
     @property
     def connected(self) -> bool:
         """Whether we have been welcomed on the present connection."""
-        return self._situation.connected
+        return self._context.connected
 
     @property
     def seq(self) -> int | None:
         """The number of the last envelope that we have read; ``None``: none has had any."""
-        return self._situation.reading.seq
+        return self._context.cursor.seq
 
     @property
     def caught_up(self) -> bool:
         """Whether we have read what we missed, so that what comes is new."""
-        return self._situation.reading.until is None
+        return self._context.cursor.until is None
 
     @property
     def is_complete(self) -> bool:
         """Whether the last welcome continues what we had read, and nothing of it is lost."""
-        return self._situation.reading.complete
+        return self._context.cursor.complete
 
     @property
     def running(self) -> int:
         """Handlers that have begun and not ended."""
-        return self._incoming.running
+        return self._scheduler.running
 
     @property
     def queued(self) -> int:
         """What waits for a handler to begin."""
-        return self._incoming.queued
+        return self._scheduler.queued
 
     @property
     def waiting(self) -> int:
         """Requests and proposals of our own that are open."""
-        return len(self._outgoing)
+        return len(self._outbound)
 
     def is_open(self, key: Key) -> bool:
         """Whether an exchange has not ended yet."""
         if key.side == "out":
-            return self._outgoing.opened(key) is not None
-        return self._incoming.handling(key) is not None
+            return self._outbound.opened(key) is not None
+        return self._scheduler.find(key) is not None
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to look at; too early does no harm."""
-        return self._situation.timers[0][0] if self._situation.timers else None
+        return self._context.timers[0][0] if self._context.timers else None
 
     # --- our own verbs ---
 
@@ -146,7 +151,7 @@ class ExchangeTable:
         Raises:
             ObservingOnly: We only look on.
         """
-        if not self._situation.mode.speaks:
+        if not self._context.mode.speaks:
             raise ObservingOnly(
                 f"the {kind} was not sent: this space is only observed; "
                 "join without observe=True to take part"
@@ -154,11 +159,11 @@ class ExchangeTable:
 
     def new_id(self) -> str:
         """An id for an envelope of ours."""
-        return self._voice.new_id()
+        return self._envelope_sender.new_id()
 
     def dated(self, draft: Envelope) -> Envelope:
         """An envelope of ours with the time of day, which it keeps when it is sent again."""
-        return self._voice.dated(draft)
+        return self._envelope_sender.dated(draft)
 
     def open(
         self,
@@ -196,16 +201,16 @@ class ExchangeTable:
             ObservingOnly: We only look on.
         """
         self.check_speaks(draft.kind)
-        handler = None if parent is None else self._incoming.handling(parent)
+        handler = None if parent is None else self._scheduler.find(parent)
         if parent is not None and handler is None:
             raise IllegalStep(
                 f"the handler of {parent.id} has ended and begins nothing more; "
                 "await what belongs to it, or begin it outside of any handler"
             )
-        key = Key("out", self._situation.me, draft.id)
-        exchange = Exchange(
+        key = Key("out", self._context.me, draft.id)
+        exchange = OutboundExchange(
             key,
-            self._voice.dated(draft),
+            self._envelope_sender.dated(draft),
             deadline,
             parent,
             wait,
@@ -213,9 +218,9 @@ class ExchangeTable:
             fulfills,
             expires=expires,
         )
-        self._outgoing.open(exchange, now)
+        self._outbound.open(exchange, now)
         if handler is not None and handler.cause is not None:
-            self._outgoing.give_up(key, handler.cause, now)
+            self._outbound.give_up(key, handler.cause, now)
         self._forget_timers()
         return key, self._flush()
 
@@ -227,20 +232,20 @@ class ExchangeTable:
             by: Seconds from each progress.
             until: When the wait ends, however often progress comes.
         """
-        exchange = self._outgoing.opened(key)
+        exchange = self._outbound.opened(key)
         if exchange is not None:
             exchange.patience, exchange.latest = by, until
 
     def _forget_timers(self) -> None:
         """Drop the timers of what has ended, which most of them are on a busy day."""
-        timers = self._situation.timers
+        timers = self._context.timers
         if len(timers) > SPARE_TIMERS + 4 * (self.waiting + self.running + self.queued):
             timers[:] = sorted(timer for timer in timers if self.is_open(timer[1]))  # still a heap
-            self._situation.next_looks = {key: at for at, key in reversed(timers)}
+            self._context.next_looks = {key: at for at, key in reversed(timers)}
 
     def give_up(self, key: Key, cause: Cause, now: float) -> list[Effect]:
         """The caller stops waiting: a proposal is withdrawn, a request cancelled."""
-        self._outgoing.give_up(key, cause, now)
+        self._outbound.give_up(key, cause, now)
         return self._flush()
 
     def reject(
@@ -252,7 +257,7 @@ class ExchangeTable:
             ObservingOnly: We only look on.
         """
         self.check_speaks(kinds.MCP_REJECT)
-        return self._incoming.reject(proposal, reason, now), self._flush()
+        return self._scheduler.reject(proposal, reason, now), self._flush()
 
     def say(
         self,
@@ -269,14 +274,14 @@ class ExchangeTable:
             ObservingOnly: We only look on.
         """
         self.check_speaks(kind)
-        said = self._voice.say(
+        said = self._envelope_sender.say(
             kind, payload, now=now, priority=Priority.TALK, to=to, correlation=correlation
         )
         return said, self._flush()
 
     def awaits(self, handler: Key, change: int, now: float) -> list[Effect]:
         """A handler begins (+1) or ends (−1) to await an exchange, and gives its place free."""
-        self._incoming.awaits(handler, change, now)
+        self._scheduler.awaits(handler, change, now)
         return self._flush()
 
     # --- handlers ---
@@ -287,19 +292,19 @@ class ExchangeTable:
         Raises:
             NotExpressible: The result has no form in JSON; nothing was changed.
         """
-        self._incoming.returned(key, result, now)
+        self._scheduler.returned(key, result, now)
         return self._flush()
 
     def raised(self, key: Key, code: int, message: str, data: Any, now: float) -> list[Effect]:
         """A handler has failed, or has ended because it was cancelled."""
-        self._incoming.raised(key, code, message, data, now)
+        self._scheduler.raised(key, code, message, data, now)
         return self._flush()
 
     # --- the connection, the clock, our own end ---
 
     def sent(self, envelope_id: str, now: float) -> list[Effect]:
         """The transport has taken an envelope of ours."""
-        self._outgoing.sent(envelope_id, now)
+        self._outbound.sent(envelope_id, now)
         return self._flush()
 
     def unsayable(self, envelope_id: str, why: str, now: float) -> list[Effect]:
@@ -309,15 +314,15 @@ class ExchangeTable:
         response's place the requester gets an error.
         """
         payload: dict[str, object] = {"error": "connection_closed", "message": why}
-        self._outgoing.refused(envelope_id, payload, now)
-        unsaid = self._voice.forget(envelope_id)
+        self._outbound.refused(envelope_id, payload, now)
+        unsaid = self._envelope_sender.forget(envelope_id)
         answer = {} if unsaid is None else unsaid.payload_object
         error = payloads.as_object(answer.get("error"))
         # What takes its place is not replaced in its turn: there would be no end to it.
         replaceable = bool(error) and not str(error.get("message")).startswith(UNSENT)
         if unsaid is not None and ("result" in answer or replaceable):
             message = f"{UNSENT}: {why}"
-            self._voice.say(
+            self._envelope_sender.say(
                 unsaid.kind,
                 payloads.error(answer["id"], payloads.INTERNAL_ERROR, message),
                 now=now,
@@ -330,49 +335,49 @@ class ExchangeTable:
 
     def connection_lost(self, now: float) -> list[Effect]:
         """The connection has ended; there will be another."""
-        self._situation.connected = False
-        self._outgoing.connection_lost(now)
-        self._incoming.connection_lost(now)
+        self._context.connected = False
+        self._outbound.connection_lost(now)
+        self._scheduler.connection_lost(now)
         return self._flush()
 
     def stopped(self, why: str, now: float) -> list[Effect]:
         """The connection has ended and there will be no other: every wait ends."""
-        self._situation.connected = False
-        self._outgoing.stopped(why, now)
+        self._context.connected = False
+        self._outbound.stopped(why, now)
         return self._flush()
 
     def tick(self, now: float) -> list[Effect]:
         """Look at everything whose time has come."""
-        while (key := self._situation.due(now)) is not None:
+        while (key := self._context.due(now)) is not None:
             if key.side == "out":
-                self._outgoing.look(key, now)
+                self._outbound.look(key, now)
             else:
-                self._incoming.look(key, now)
+                self._scheduler.look(key, now)
         return self._flush()
 
     def shutdown(self, now: float) -> list[Effect]:
         """Take nothing new; what is queued is answered ``busy``."""
-        self._situation.closing = True
-        self._incoming.shutdown(now)
+        self._context.closing = True
+        self._scheduler.shutdown(now)
         return self._flush()
 
     def shutdown_over(self, now: float) -> list[Effect]:
         """The grace is over: cancel what still runs, and answer so."""
-        self._situation.closing = True
-        self._incoming.shutdown(now)
-        self._incoming.shutdown_over(now)
+        self._context.closing = True
+        self._scheduler.shutdown(now)
+        self._scheduler.shutdown_over(now)
         return self._flush()
 
     def close(self, cause: Cause, now: float) -> list[Effect]:
         """Give up everything of our own that is open."""
-        self._outgoing.give_up_all(cause, now)
+        self._outbound.give_up_all(cause, now)
         return self._flush()
 
     # --- what comes from the wire ---
 
     def receive(self, envelope: Envelope, now: float, seq: int | None = None) -> list[Effect]:
         """An envelope has come; with its number, where the gateway gives it one (PROTOCOL 6)."""
-        self._arrivals.take(envelope, now, seq)
+        self._dispatcher.take(envelope, now, seq)
         return self._flush()
 
     def _flush(self) -> list[Effect]:

@@ -16,7 +16,6 @@ import msgspec
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.moments import rfc3339
 from meup_agent.protocol.space.arrival import Arrival
 from meup_agent.protocol.space.arriving import Arriving
 from meup_agent.protocol.space.audience import Audience
@@ -49,6 +48,7 @@ from meup_agent.protocol.space.rates import Allowance, OverPace, Pace, Told
 from meup_agent.protocol.space.recent import Recent
 from meup_agent.protocol.space.replays import Replay
 from meup_agent.protocol.space.space import Space
+from meup_agent.protocol.timestamps import rfc3339
 
 log = logging.getLogger("meup_agent.gateway")
 

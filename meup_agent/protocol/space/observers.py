@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol.observing import OBSERVING
+from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.space.arrival import open_frame
 from meup_agent.protocol.space.decisions import Refused, refusal
 from meup_agent.protocol.space.listeners import Member

@@ -15,9 +15,9 @@ import msgspec
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState
-from meup_agent.protocol.moments import microseconds
 from meup_agent.protocol.space.issued import MAX_ISSUED
 from meup_agent.protocol.space.shelf import MAX_DECIDED, Open, Shelf
+from meup_agent.protocol.timestamps import microseconds
 
 MAX_OPEN_REQUESTS: Final = 1_000
 """Requests of a participant that are remembered as open; the oldest is forgotten first."""

@@ -11,8 +11,8 @@ import msgspec
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, proposal_step
-from meup_agent.protocol.moments import CLOCK_DIFFERENCE
 from meup_agent.protocol.space.issued import Issued
+from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
 
 MAX_DECIDED: Final = 4_096
 """Proposals of a participant that are remembered after their end, as many as an agent remembers:

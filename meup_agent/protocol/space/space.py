@@ -11,9 +11,8 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope, encode_json
-from meup_agent.protocol.guarantees import OURS, said_by
+from meup_agent.protocol.guarantees import OBSERVING, OURS, said_by
 from meup_agent.protocol.limits import MAX_DEPTH, check_depth
-from meup_agent.protocol.observing import OBSERVING
 from meup_agent.protocol.reasons import read_reason
 from meup_agent.protocol.space.arrival import Arrival, open_frame, usable_id
 from meup_agent.protocol.space.arriving import (

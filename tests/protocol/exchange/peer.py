@@ -403,13 +403,13 @@ class Peer:
         return of(self.effects, Start)
 
     def record(self, proposer: str, proposal: str) -> ProposalRecord:
-        """A proposal in the ledger."""
-        record = self.table.ledger.get(ProposalKey(proposer, proposal), self.now)
+        """A proposal in the proposal store."""
+        record = self.table.proposal_store.get(ProposalKey(proposer, proposal), self.now)
         assert record is not None
         return record
 
     def own(self, key: Key) -> ProposalRecord:
-        """A proposal of ours in the ledger."""
+        """A proposal of ours in the proposal store."""
         return self.record(self.name, key.id)
 
     def ending(self, key: Key) -> Ending:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import Key, Limits, Role, incoming
+from meup_agent.protocol.exchange import Key, Limits, Role, handler_scheduler
 from meup_agent.protocol.exchange.admission import PATHS
-from meup_agent.protocol.exchange.ledger import MAX_FULFILLMENTS, MAX_PROPOSALS
+from meup_agent.protocol.exchange.proposal_store import MAX_FULFILLMENTS, MAX_PROPOSALS
 from meup_agent.protocol.guarantees import OURS
 from tests.protocol.exchange.peer import CALL, Peer, cancelled, dropped, said, started
 from tests.protocol.exchange.test_same_id import meta_of, refusals
@@ -36,8 +36,8 @@ def at(moment: datetime) -> Peer:
 @pytest.mark.rule("4.4.every_path")
 def test_every_role_is_in_the_one_list_and_one_line_starts_handlers() -> None:
     assert set(PATHS) == set(Role)
-    assert inspect.getsource(incoming).count("Start(") == 1
-    assert inspect.getsource(incoming).count("IncomingEvent.START") == 1
+    assert inspect.getsource(handler_scheduler).count("Start(") == 1
+    assert inspect.getsource(handler_scheduler).count("InboundEvent.START") == 1
 
 
 # --- what is refused, with and without `to` ---

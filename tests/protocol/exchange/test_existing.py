@@ -10,7 +10,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.exchange import Conflict, Role, Start
 from meup_agent.protocol.exchange.effects import Drop
-from meup_agent.protocol.exchange.handling import SETTLED_A_SENDER
+from meup_agent.protocol.exchange.inbound_exchange import SETTLED_A_SENDER
 from meup_agent.protocol.guarantees import Guarantees
 from meup_agent.protocol.outcomes import Responded, Withdrawn
 from tests.protocol.exchange.peer import (

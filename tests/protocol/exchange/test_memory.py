@@ -9,9 +9,9 @@ import pytest
 
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.exchange import Key, Participant, ProposalKey, Role
-from meup_agent.protocol.exchange.ledger import MAX_FULFILLMENTS, MAX_PROPOSALS
-from meup_agent.protocol.exchange.memory import Memory
+from meup_agent.protocol.exchange.proposal_store import MAX_FULFILLMENTS, MAX_PROPOSALS
 from meup_agent.protocol.exchange.table import SPARE_TIMERS
+from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.outcomes import Fulfilled
 from meup_agent.protocol.payloads import INVALID_REQUEST, MAX_RPC_ID_CHARS
 from tests.protocol.exchange.peer import Peer, cancelled, cancels_said, dropped, said, started
@@ -21,7 +21,7 @@ P1 = Key("in", "alice", "p1")
 
 
 def test_a_memory_forgets_the_oldest_by_count_by_age_and_by_size() -> None:
-    memory: Memory[str, int] = Memory(count=3, seconds=10.0, size=100)
+    memory: TTLMap[str, int] = TTLMap(count=3, seconds=10.0, size=100)
     for number, name in enumerate("abcd"):
         memory.put(name, number, float(number), size=10)
     assert [memory.get(name, 3.0) for name in "abcd"] == [None, 1, 2, 3]
@@ -40,7 +40,7 @@ def test_a_memory_forgets_the_oldest_by_count_by_age_and_by_size() -> None:
 
 def test_a_memory_keeps_what_is_needed() -> None:
     needed = {1}
-    memory: Memory[str, int] = Memory(count=1, seconds=10.0, needed=needed.__contains__)
+    memory: TTLMap[str, int] = TTLMap(count=1, seconds=10.0, needed=needed.__contains__)
     memory.put("a", 1, 0.0)
     memory.put("b", 2, 1.0)
     assert (memory.get("a", 100.0), memory.get("b", 100.0)) == (1, None)
@@ -61,7 +61,7 @@ def test_a_flood_of_proposals_pushes_nothing_out_that_is_open(me: Peer) -> None:
     own = me.begins_proposal(deadline=None)
     for number in range(MAX_PROPOSALS + 10):
         me.proposal("bob", f"b{number}", to=("tool",))
-    assert len(me.table.ledger.records(me.now)) == MAX_PROPOSALS
+    assert len(me.table.proposal_store.records(me.now)) == MAX_PROPOSALS
     assert list(cancelled(me.withdraw("alice", "p1"))) == [P1]
     me.request("bob", "r1", to=("tool",), fulfills=own.id)
     me.response("tool", "r1", to=("bob",))
@@ -83,7 +83,7 @@ def test_a_withdraw_reaches_a_fulfillment_of_what_the_ledger_has_forgotten(me: P
     me.proposal("alice", "p1")
     me.returns(P1)
     me.passes(3601)
-    assert me.table.ledger.get(ProposalKey("alice", "p1"), me.now) is None
+    assert me.table.proposal_store.get(ProposalKey("alice", "p1"), me.now) is None
     key = me.begins_request(fulfills=ProposalKey("alice", "p1"))
     (cancel,) = cancels_said(me.withdraw("alice", "p1"))
     assert cancel.correlation == (key.id,)
@@ -93,7 +93,7 @@ def test_a_withdraw_reaches_a_fulfillment_of_what_the_ledger_has_forgotten(me: P
 def test_old_proposals_that_nothing_of_ours_is_about_are_forgotten(me: Peer) -> None:
     me.proposal("alice", "p1", to=("bob",))
     me.passes(3600)
-    assert me.table.ledger.records(me.now) == []
+    assert me.table.proposal_store.records(me.now) == []
 
 
 @pytest.mark.rule("5.memory.bounded")
@@ -101,11 +101,11 @@ def test_large_proposals_and_their_fulfillments_are_bounded_in_bytes(me: Peer) -
     large = {"text": "x" * (1024 * 1024)}
     for number in range(80):
         me.proposal("alice", f"p{number}", to=("bob",), params=large)
-    records = me.table.ledger.records(me.now)
+    records = me.table.proposal_store.records(me.now)
     assert len(records) == 63
     for number in range(10):
         me.request("bob", f"b{number}", to=("tool",), params=large, fulfills="p79")
-    assert len(me.table.ledger.records(me.now)) == 53
+    assert len(me.table.proposal_store.records(me.now)) == 53
 
 
 @pytest.mark.rule("5.memory.bounded")
@@ -173,7 +173,7 @@ def test_timers_of_what_has_ended_are_forgotten(me: Peer) -> None:
     kept = me.begins_request(deadline=5.0)
     for _ in range(3 * SPARE_TIMERS):
         me.gives_up(me.begins_request(deadline=60.0))
-    assert len(me.table._situation.timers) <= SPARE_TIMERS + 8
+    assert len(me.table._context.timers) <= SPARE_TIMERS + 8
     assert me.table.next_deadline() == me.now + 5.0
     me.passes(5.0)
     assert not me.table.is_open(kept)
@@ -208,7 +208,7 @@ def test_what_no_dialect_knows_counts_for_what_is_kept(me: Peer) -> None:
             "unknown": "x" * (1024 * 1024),
         }
         me.did(me.table.receive(decode(json.dumps(frame)), me.now))
-    assert len(me.table.ledger.records(me.now)) == 63
+    assert len(me.table.proposal_store.records(me.now)) == 63
 
 
 @pytest.mark.rule("5.memory.bounded")
@@ -236,7 +236,7 @@ def test_who_comes_and_goes_leaves_no_timers_behind(me: Peer) -> None:
             me.joined(who)
             me.left("bob")
             me.passes(0.01)
-    assert len(me.table._situation.timers) <= 2
+    assert len(me.table._context.timers) <= 2
     me.left("tool")
     me.left("alice")
     me.passes(30.0)

@@ -110,7 +110,7 @@ def test_the_response_to_our_fulfillment_is_sent_on_to_the_proposer(hidden: Peer
 @pytest.mark.rule("4.2.in_progress", "4.2.fulfilled_by_response", "4.4.already_in_progress")
 def test_what_we_fulfill_unseen_is_in_progress_and_then_fulfilled(hidden: Peer) -> None:
     key = fulfilling(hidden)
-    record = hidden.table.ledger.get(P1, hidden.now)
+    record = hidden.table.proposal_store.get(P1, hidden.now)
     assert record is not None
     assert record.in_progress_by == hidden.name
     hidden.response("tool", key.id, result=CONTENT)
@@ -126,7 +126,7 @@ def test_what_we_fulfill_unseen_and_in_vain_is_pending_again(hidden: Peer, end: 
         hidden.refused(key.id)
     else:
         hidden.did(hidden.table.give_up(key, Cause(Reason.TIMEOUT), hidden.now))
-    record = hidden.table.ledger.get(P1, hidden.now)
+    record = hidden.table.proposal_store.get(P1, hidden.now)
     assert record is not None
     assert (record.state, record.in_progress_by) == ("pending", None)
     again = fulfilling(hidden)

@@ -12,7 +12,7 @@ from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import Key, Progressed, ProposalKey, Role, Start, Wait
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Expired, Fulfilled, Gone, LostRace, Rejected, Withdrawn
-from meup_agent.protocol.reasons import MAX_CHAIN, Cause, Link
+from meup_agent.protocol.reasons import MAX_CHAIN, Cause, CauseStep
 from tests.protocol.exchange.peer import (
     CALL,
     EXCHANGES,
@@ -101,7 +101,7 @@ def test_a_withdrawn_proposal_stays_visible_with_its_history(me: Peer) -> None:
     me.request("tool", "t1", to=("bob",), fulfills="p1")
     me.withdraw("alice", "p1")
     me.passes(600)
-    (record,) = me.table.ledger.records(me.now)
+    (record,) = me.table.proposal_store.records(me.now)
     assert (record.key, record.state) == (PROPOSAL, "withdrawn")
     assert record.rejections["bob"].reason == "busy"
     assert [item.by for item in record.fulfillments] == ["tool"]
@@ -635,7 +635,7 @@ def test_the_reason_of_a_cancel_is_optional(
     me.request("alice", "a1")
     cause = cancelled(me.cancel("alice", "a1", **params))[A1]
     assert (cause.code, cause.text) == (code, text)
-    assert cause.chain == (Link("alice", "a1", code, text),)
+    assert cause.chain == (CauseStep("alice", "a1", code, text),)
 
 
 # --- 4.8: whose id it is ---
@@ -812,9 +812,9 @@ def test_a_cascade_keeps_its_code_and_tells_its_chain_over_three_hops() -> None:
     at_tool = tool.receives(cancels_said(at_fulfiller)[0])
     at_fourth = fourth.receives(cancels_said(at_tool)[0])
 
-    first = Link("p", proposal.id, "policy")
-    second = Link("f", request.id, "policy")
-    third = Link("t", further.id, "policy")
+    first = CauseStep("p", proposal.id, "policy")
+    second = CauseStep("f", request.id, "policy")
+    third = CauseStep("t", further.id, "policy")
     assert cancelled(at_fulfiller)[deciding].chain == (first,)
     assert cancelled(at_tool)[working].chain == (second, first)
     cause = cancelled(at_fourth)[Key("in", "t", further.id)]
@@ -824,7 +824,7 @@ def test_a_cascade_keeps_its_code_and_tells_its_chain_over_three_hops() -> None:
 
 @pytest.mark.rule("6.cause")
 def test_a_chain_has_at_most_eight_links_and_the_cancel_goes_on_without_it(me: Peer) -> None:
-    chain = tuple(Link(f"n{number}", f"r{number}", "policy") for number in range(MAX_CHAIN))
+    chain = tuple(CauseStep(f"n{number}", f"r{number}", "policy") for number in range(MAX_CHAIN))
     for length, carried in [(MAX_CHAIN - 1, True), (MAX_CHAIN, False)]:
         key = me.begins_request()
         cause = Cause("policy", "n0", "", "r0", 0.0, chain[:length])
@@ -842,7 +842,7 @@ def test_a_chain_has_at_most_eight_links_and_the_cancel_goes_on_without_it(me: P
 @pytest.mark.rule("6.cause")
 def test_a_withdraw_carries_no_chain(me: Peer) -> None:
     key = me.begins_proposal()
-    cause = Cause("policy", "x", "", "y", 0.0, (Link("x", "y", "policy"),))
+    cause = Cause("policy", "x", "", "y", 0.0, (CauseStep("x", "y", "policy"),))
     (withdraw,) = said(me.did(me.table.give_up(key, cause, me.now)))
     assert withdraw.payload == {"reason": "policy"}
 

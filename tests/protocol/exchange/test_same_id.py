@@ -9,7 +9,7 @@ import pytest
 from meup_agent.errors import AlreadyDecided, AmbiguousProposal
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Conflict, Key, ProposalKey, Role
-from meup_agent.protocol.exchange.ledger import MAX_EARLIER, MAX_SAME_ID
+from meup_agent.protocol.exchange.proposal_store import MAX_EARLIER, MAX_SAME_ID
 from meup_agent.protocol.outcomes import Fulfilled
 from tests.protocol.exchange.peer import CALL, EXCHANGES, Peer, dropped, said, started
 

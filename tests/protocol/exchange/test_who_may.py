@@ -6,7 +6,7 @@ import pytest
 
 from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.exchange import Key, Progressed, ProposalKey, Role
-from meup_agent.protocol.exchange.memory import Tombstones
+from meup_agent.protocol.exchange.ttl_map import Tombstones
 from meup_agent.protocol.guarantees import Guarantees
 from meup_agent.protocol.outcomes import Fulfilled, Responded
 from meup_agent.protocol.payloads import JsonObject
@@ -250,7 +250,7 @@ def test_where_nobody_checks_who_speaks_our_name_ends_nothing(gives: Guarantees 
         assert len(effects) == 1
     assert me.is_waiting(key)
     assert (me.table.running, me.record("alice", "p1").state) == (2, "pending")
-    assert me.table.ledger.get(ProposalKey("me", "x2"), me.now) is None
+    assert me.table.proposal_store.get(ProposalKey("me", "x2"), me.now) is None
     assert len(said(me.returns(A1))) == 1
 
 

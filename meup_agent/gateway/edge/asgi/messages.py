@@ -33,11 +33,11 @@ from meup_agent.gateway.edge.asgi.served import Served, read, told
 from meup_agent.gateway.hub import wall_clock
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.limits import MAX_DEPTH, check_frame
-from meup_agent.protocol.moments import rfc3339
 from meup_agent.protocol.resume import numbered
 from meup_agent.protocol.space.decisions import Dropped, Refused, shown_limit
 from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.timestamps import rfc3339
 from meup_agent.transport.base import DIALECT_HEADER
 
 PAGE: Final = 100

@@ -6,17 +6,17 @@ import msgspec
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Key, Role, Work
-from meup_agent.protocol.exchange.ledger import (
+from meup_agent.protocol.exchange.proposal_store import (
     Fulfillment,
     ProposalKey,
     ProposalRecord,
     content_of,
 )
-from meup_agent.protocol.exchange.memory import Shares
 from meup_agent.protocol.exchange.resolution import Doubt
-from meup_agent.protocol.lifecycle import IncomingState
+from meup_agent.protocol.exchange.ttl_map import PerSenderTTLMap
+from meup_agent.protocol.lifecycle import InboundState
 from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.reasons import Cause, Link
+from meup_agent.protocol.reasons import Cause, CauseStep
 
 SETTLED_A_SENDER = 1000
 SETTLED_SENDERS = 256
@@ -28,7 +28,7 @@ Name = tuple[str, str]
 """A sender, and an id of theirs."""
 
 
-class Handling(msgspec.Struct):
+class InboundExchange(msgspec.Struct):
     """A request, a proposal or a notice that a handler of ours is for.
 
     Attributes:
@@ -38,7 +38,7 @@ class Handling(msgspec.Struct):
         addressed: Whether it names us; otherwise it is for everybody.
         record: The proposal, for one.
         fulfills: The proposal that a request carries out, as far as we know it.
-        fulfillment: That request, as the ledger has it.
+        fulfillment: That request, as the proposal_store has it.
         doubt: Why it cannot be told which proposal a request carries out.
         state: Where it stands.
         cause: Why it was cancelled.
@@ -60,7 +60,7 @@ class Handling(msgspec.Struct):
     fulfills: ProposalRecord | None = None
     fulfillment: Fulfillment | None = None
     doubt: Doubt | None = None
-    state: IncomingState = IncomingState.QUEUED
+    state: InboundState = InboundState.QUEUED
     cause: Cause | None = None
     withdrawal: Cause | None = None
     sender_left_at: float | None = None
@@ -106,42 +106,42 @@ class Requests:
     """Requests that are open or have lately been, by the names that their senders use."""
 
     def __init__(self) -> None:
-        self._by_id: dict[Name, Handling] = {}
-        self._by_rpc_id: dict[Name, Handling] = {}
-        self._settled: Shares[str, Settled] = Shares(
+        self._by_id: dict[Name, InboundExchange] = {}
+        self._by_rpc_id: dict[Name, InboundExchange] = {}
+        self._settled: PerSenderTTLMap[str, Settled] = PerSenderTTLMap(
             senders=SETTLED_SENDERS, count=SETTLED_A_SENDER, seconds=SETTLED_SECONDS
         )
-        self._settled_rpc_ids: Shares[str, bool] = Shares(
+        self._settled_rpc_ids: PerSenderTTLMap[str, bool] = PerSenderTTLMap(
             senders=SETTLED_SENDERS, count=SETTLED_A_SENDER, seconds=SETTLED_SECONDS
         )
 
-    def add(self, handling: Handling) -> None:
+    def add(self, exchange: InboundExchange) -> None:
         """A request is taken up."""
-        name, by_rpc_id = handling.names
-        self._by_id[name] = handling
+        name, by_rpc_id = exchange.names
+        self._by_id[name] = exchange
         if by_rpc_id is not None:
-            self._by_rpc_id[by_rpc_id] = handling
+            self._by_rpc_id[by_rpc_id] = exchange
 
-    def settle(self, handling: Handling, now: float) -> None:
+    def settle(self, exchange: InboundExchange, now: float) -> None:
         """A request has ended, or was never taken up."""
-        if handling.superseded:
+        if exchange.superseded:
             return
-        self.forget(handling)
-        name, by_rpc_id = handling.names
-        content = content_of(handling.work.envelope)
-        self._settled.put(*name, Settled(content, handling.answer_id), now)
+        self.forget(exchange)
+        name, by_rpc_id = exchange.names
+        content = content_of(exchange.work.envelope)
+        self._settled.put(*name, Settled(content, exchange.answer_id), now)
         if by_rpc_id is not None:
             self._settled_rpc_ids.put(*by_rpc_id, True, now)
 
-    def forget(self, handling: Handling) -> None:
+    def forget(self, exchange: InboundExchange) -> None:
         """Nobody can mean this request any more."""
-        name, by_rpc_id = handling.names
-        if self._by_id.get(name) is handling:
+        name, by_rpc_id = exchange.names
+        if self._by_id.get(name) is exchange:
             del self._by_id[name]
-        if by_rpc_id is not None and self._by_rpc_id.get(by_rpc_id) is handling:
+        if by_rpc_id is not None and self._by_rpc_id.get(by_rpc_id) is exchange:
             del self._by_rpc_id[by_rpc_id]
 
-    def opened(self, name: Name) -> Handling | None:
+    def opened(self, name: Name) -> InboundExchange | None:
         """What is open under an envelope id."""
         return self._by_id.get(name)
 
@@ -149,7 +149,7 @@ class Requests:
         """What is remembered under an envelope id."""
         return self._settled.get(*name, now)
 
-    def meant(self, name: Name) -> Handling | None:
+    def meant(self, name: Name) -> InboundExchange | None:
         """What a ``requestId`` names: the JSON-RPC id, or else the envelope id (PROTOCOL 4.8)."""
         return self._by_rpc_id.get(name) or self._by_id.get(name)
 
@@ -160,11 +160,11 @@ class Requests:
             or self._settled.get(*name, now) is not None
         )
 
-    def to_answer(self, response: Envelope) -> list[Handling]:
+    def to_answer(self, response: Envelope) -> list[InboundExchange]:
         """What is open of those that a response says to answer."""
         return [
-            handling
-            for (sender, envelope_id), handling in self._by_id.items()
+            exchange
+            for (sender, envelope_id), exchange in self._by_id.items()
             if envelope_id in response.correlation and response.concerns(sender)
         ]
 
@@ -174,11 +174,11 @@ class Requests:
         names = (*self._by_id, *self._by_rpc_id)
         return any(each == request_id and by != sender for by, each in names)
 
-    def open(self) -> list[Handling]:
+    def open(self) -> list[InboundExchange]:
         """Every request that is open."""
         return list(self._by_id.values())
 
 
 def ended_by(by: str, exchange_id: str, reason: str, text: str, now: float) -> Cause:
     """The cause of what somebody ended: their step is the first of its chain."""
-    return Cause(reason, by, text, exchange_id, now, (Link(by, exchange_id, reason, text),))
+    return Cause(reason, by, text, exchange_id, now, (CauseStep(by, exchange_id, reason, text),))

@@ -8,31 +8,36 @@ from __future__ import annotations
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.incoming import Incoming
-from meup_agent.protocol.exchange.ledger import ProposalKey
-from meup_agent.protocol.exchange.outgoing import Outgoing
+from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
+from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
+from meup_agent.protocol.exchange.proposal_store import ProposalKey
 from meup_agent.protocol.exchange.resolution import resolve
-from meup_agent.protocol.exchange.situation import Situation
+from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.reasons import Cause, cause_of_cancel, read_reason
 
 
-class Beside:
+class SiblingConnections:
     """Ends here what was decided there; of whatever else is said there, nothing is left to do."""
 
-    def __init__(self, situation: Situation, outgoing: Outgoing, incoming: Incoming) -> None:
-        self._situation = situation
-        self._outgoing = outgoing
-        self._incoming = incoming
+    def __init__(
+        self, context: TableContext, outbound: OutboundTracker, scheduler: HandlerScheduler
+    ) -> None:
+        self._context = context
+        self._outbound = outbound
+        self._scheduler = scheduler
 
     def begins(self, envelope: Envelope, now: float) -> None:
         """Something was said there: what others answer to it is not for us.
 
         A proposal is entered among those that we know; unlike our own here, nobody waits for it.
         """
-        self._situation.voice.heard_beside(envelope.id, now)
-        ledger, key = self._situation.ledger, ProposalKey(envelope.sender, envelope.id)
-        if envelope.kind == kinds.MCP_PROPOSAL and ledger.get(key, now) is None:
-            ledger.add(envelope, now)
+        self._context.envelope_sender.note_sibling(envelope.id, now)
+        proposal_store, key = (
+            self._context.proposal_store,
+            ProposalKey(envelope.sender, envelope.id),
+        )
+        if envelope.kind == kinds.MCP_PROPOSAL and proposal_store.get(key, now) is None:
+            proposal_store.add(envelope, now)
 
     def ends(self, envelope: Envelope, now: float) -> None:
         """What was said there has been entered; see whether it ends something here."""
@@ -41,14 +46,14 @@ class Beside:
                 reason = read_reason(envelope.payload_object.get("reason"))
                 for name in envelope.correlation:
                     cause = Cause(reason, by=envelope.sender, id=name, at=now)
-                    self._outgoing.ended_beside(name, kinds.MCP_PROPOSAL, cause, now)
+                    self._outbound.ended_by_sibling(name, kinds.MCP_PROPOSAL, cause, now)
             case kinds.MCP_REJECT:
-                record = resolve(envelope, self._situation.ledger, now).record
+                record = resolve(envelope, self._context.proposal_store, now).record
                 if record is not None:
                     reason = read_reason(envelope.payload_object.get("reason"))
-                    self._incoming.rejected_beside(record, reason, now)
+                    self._scheduler.rejected_by_sibling(record, reason, now)
             case kinds.MCP_RESPONSE:
-                self._incoming.answered_beside(envelope, now)
+                self._scheduler.answered_by_sibling(envelope, now)
             case kinds.MCP_REQUEST:
                 self._cancelled(envelope, now)
             case _:
@@ -60,4 +65,4 @@ class Beside:
         if call.method == kinds.CANCELLED and isinstance(request_id, int | str):
             name = str(request_id)
             cause = cause_of_cancel(call.params, by=envelope.sender, exchange_id=name, at=now)
-            self._outgoing.ended_beside(name, kinds.MCP_REQUEST, cause, now)
+            self._outbound.ended_by_sibling(name, kinds.MCP_REQUEST, cause, now)

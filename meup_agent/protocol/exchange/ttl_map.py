@@ -24,7 +24,7 @@ def size_of(envelope: Envelope) -> int:
     return size
 
 
-class Memory(Generic[K, V]):
+class TTLMap(Generic[K, V]):
     """A dictionary that forgets the oldest, by count, by age and by size.
 
     Args:
@@ -129,7 +129,7 @@ class Memory(Generic[K, V]):
             self._used -= size
 
 
-class FairMemory(Memory[K, V]):
+class FairTTLMap(TTLMap[K, V]):
     """A memory whose owners share one room: the owner who takes most of it loses entries first.
 
     So an owner with few entries keeps them, whatever the others add.
@@ -215,11 +215,11 @@ class FairMemory(Memory[K, V]):
         return True
 
 
-class Shares(Generic[K, V]):
+class PerSenderTTLMap(Generic[K, V]):
     """A memory with a share for each sender, so that nobody can push out another's entries.
 
     Args:
-        senders: Shares at the most; the one that was longest not added to goes first.
+        senders: PerSenderTTLMap at the most; the one that was longest not added to goes first.
         count: Entries of one sender at the most.
         seconds: How long an entry is kept.
         size: The sum of the sizes of one sender's entries at the most.
@@ -230,12 +230,12 @@ class Shares(Generic[K, V]):
     ) -> None:
         self._limit = senders
         self._count, self._seconds, self._size = count, seconds, size
-        self._senders: OrderedDict[str, Memory[K, V]] = OrderedDict()
+        self._senders: OrderedDict[str, TTLMap[K, V]] = OrderedDict()
 
     def put(self, sender: str, key: K, value: V, now: float, *, size: int = 0) -> None:
         """Remember a value of a sender's."""
         if sender not in self._senders:
-            self._senders[sender] = Memory(
+            self._senders[sender] = TTLMap(
                 count=self._count, seconds=self._seconds, size=self._size
             )
             if len(self._senders) > self._limit:
@@ -276,7 +276,7 @@ class Tombstones:
     SENDERS = 1000
 
     def __init__(self) -> None:
-        self._shares: Shares[tuple[Ended, str], str] = Shares(
+        self._by_sender: PerSenderTTLMap[tuple[Ended, str], str] = PerSenderTTLMap(
             senders=self.SENDERS,
             count=self.A_SENDER,
             seconds=self.SECONDS,
@@ -286,21 +286,21 @@ class Tombstones:
     def put(self, ended: Ended, sender: str, exchange_id: str, reason: str, now: float) -> None:
         """Remember that a sender has ended something that we have not seen."""
         size = len(exchange_id) + len(reason)
-        self._shares.put(sender, (ended, exchange_id), reason, now, size=size)
+        self._by_sender.put(sender, (ended, exchange_id), reason, now, size=size)
 
     def get(self, ended: Ended, sender: str, exchange_id: str, now: float) -> str | None:
         """The reason with which the sender ended it, if it did."""
-        return self._shares.get(sender, (ended, exchange_id), now)
+        return self._by_sender.get(sender, (ended, exchange_id), now)
 
     def has_any(self, ended: Ended, exchange_id: str, now: float) -> bool:
         """Whether any sender has ended something under an id."""
-        return bool(self._shares.found((ended, exchange_id), now))
+        return bool(self._by_sender.found((ended, exchange_id), now))
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is remembered, as on most days."""
-        return self._shares.is_empty
+        return self._by_sender.is_empty
 
     def __len__(self) -> int:
         """How many ends are remembered, over all senders."""
-        return len(self._shares)
+        return len(self._by_sender)

@@ -11,14 +11,14 @@ import msgspec
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Drop, Effect, Key, Role
-from meup_agent.protocol.exchange.ledger import Ledger
-from meup_agent.protocol.exchange.memory import Tombstones
+from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
 from meup_agent.protocol.exchange.mode import Mode
-from meup_agent.protocol.exchange.reading import Reading
+from meup_agent.protocol.exchange.proposal_store import ProposalStore
+from meup_agent.protocol.exchange.resume_cursor import ResumeCursor
 from meup_agent.protocol.exchange.roster import Roster
-from meup_agent.protocol.exchange.voice import Voice
-from meup_agent.protocol.moments import CLOCK_DIFFERENCE
+from meup_agent.protocol.exchange.ttl_map import Tombstones
 from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
 
 ABSENCE_SECONDS = 30.0
 """How long somebody may be away before what they began or were to answer ends (PROTOCOL 4.6)."""
@@ -27,19 +27,19 @@ Wants = Callable[[Role, Envelope, Call | None], bool]
 """Tells whether a handler takes an envelope in a role; the call is a request's or proposal's."""
 
 
-class Situation(msgspec.Struct):
+class TableContext(msgspec.Struct):
     """What every part of the table knows and writes to.
 
     Attributes:
-        voice: Makes our envelopes.
+        envelope_sender: Makes our envelopes.
         wants: Tells whether we have a handler.
         effects: What is to be done, in order.
         wall_clock: Tells the time of day in UTC.
         mode: How much of the table is at work.
         roster: Who is present.
-        ledger: The proposals seen.
+        proposal_store: The proposals seen.
         tombstones: Ends that came before what they name.
-        reading: How far we have read what the gateway numbers.
+        cursor: How far we have read what the gateway numbers.
         timers: When to look at which exchange again, as a heap.
         next_looks: When each of these is looked at next.
         connected: Whether we have been welcomed on the present connection.
@@ -47,15 +47,15 @@ class Situation(msgspec.Struct):
         since: The time of day when we began, in UTC.
     """
 
-    voice: Voice
+    envelope_sender: EnvelopeSender
     wants: Wants
     effects: list[Effect]
     wall_clock: Callable[[], datetime] | None = None
     mode: Mode = Mode.PARTICIPATING
     roster: Roster = msgspec.field(default_factory=Roster)
-    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    proposal_store: ProposalStore = msgspec.field(default_factory=ProposalStore)
     tombstones: Tombstones = msgspec.field(default_factory=Tombstones)
-    reading: Reading = msgspec.field(default_factory=Reading)
+    cursor: ResumeCursor = msgspec.field(default_factory=ResumeCursor)
     timers: list[tuple[float, Key]] = msgspec.field(default_factory=list[tuple[float, Key]])
     next_looks: dict[Key, float] = msgspec.field(default_factory=dict[Key, float])
     connected: bool = False

@@ -10,7 +10,7 @@ import msgspec
 
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange.effects import Effect, Priority, Send
-from meup_agent.protocol.exchange.memory import Memory, size_of
+from meup_agent.protocol.exchange.ttl_map import TTLMap, size_of
 
 SECONDS = 300.0
 """How long an ending is said again to those it concerns."""
@@ -35,7 +35,7 @@ class _Ending(msgspec.Struct, frozen=True):
     repeated: bool = False
 
 
-class Voice:
+class EnvelopeSender:
     """Makes this participant's envelopes.
 
     Args:
@@ -56,10 +56,10 @@ class Voice:
         self.anew = False
         """What is said again is another envelope: our gateway delivers none a second time."""
         self._effects = effects
-        self._endings: Memory[str, _Ending] = Memory(count=COUNT, seconds=SECONDS, size=SIZE)
-        self._copies: Memory[str, str] = Memory(count=COUNT, seconds=SECONDS)
-        self._own: Memory[str, bool] = Memory(count=OWN_IDS, seconds=OWN_ID_SECONDS)
-        self._beside: Memory[str, bool] = Memory(count=OWN_IDS, seconds=OWN_ID_SECONDS)
+        self._endings: TTLMap[str, _Ending] = TTLMap(count=COUNT, seconds=SECONDS, size=SIZE)
+        self._copies: TTLMap[str, str] = TTLMap(count=COUNT, seconds=SECONDS)
+        self._own: TTLMap[str, bool] = TTLMap(count=OWN_IDS, seconds=OWN_ID_SECONDS)
+        self._siblings: TTLMap[str, bool] = TTLMap(count=OWN_IDS, seconds=OWN_ID_SECONDS)
 
     def say(
         self,
@@ -125,13 +125,13 @@ class Voice:
         """Whether an envelope in our name is ours."""
         return self._own.get(envelope_id, now) is not None
 
-    def heard_beside(self, envelope_id: str, now: float) -> None:
+    def note_sibling(self, envelope_id: str, now: float) -> None:
         """Another process of ours has said something."""
-        self._beside.put(envelope_id, True, now)
+        self._siblings.put(envelope_id, True, now)
 
-    def said_beside(self, names: Iterable[str], now: float) -> bool:
+    def is_from_sibling(self, names: Iterable[str], now: float) -> bool:
         """Whether one of these envelopes is of another process of ours."""
-        return any(self._beside.get(name, now) is not None for name in names)
+        return any(self._siblings.get(name, now) is not None for name in names)
 
     def say_again(self, participants: Iterable[str], now: float) -> None:
         """Send what concerns these participants once more, under the same ids."""

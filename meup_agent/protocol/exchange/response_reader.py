@@ -6,48 +6,48 @@ from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Conflict, Progressed, Rejection
 from meup_agent.protocol.exchange.ends import cause_of
-from meup_agent.protocol.exchange.ledger import Fulfillment, ProposalRecord
-from meup_agent.protocol.exchange.outgoing import Outgoing
-from meup_agent.protocol.exchange.own import Exchange, read_response
-from meup_agent.protocol.exchange.relaying import Relays, outcome_of_relay
+from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, read_response
+from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
+from meup_agent.protocol.exchange.proposal_store import Fulfillment, ProposalRecord
+from meup_agent.protocol.exchange.relays import Relays, outcome_of_relay
 from meup_agent.protocol.exchange.resolution import answered
-from meup_agent.protocol.exchange.situation import Situation
-from meup_agent.protocol.lifecycle import OutgoingEvent, OutgoingState, ProposalEvent
+from meup_agent.protocol.exchange.table_context import TableContext
+from meup_agent.protocol.lifecycle import OutboundEvent, OutboundState, ProposalEvent
 from meup_agent.protocol.outcomes import Ending, Fulfilled, LostRace, Rejected, Responded
 from meup_agent.protocol.reasons import Cause, Reason
 
 
-class Replies:
+class ResponseReader:
     """Applies what others say to the exchanges of ours that it is about."""
 
-    def __init__(self, situation: Situation, outgoing: Outgoing) -> None:
-        self._situation = situation
-        self._outgoing = outgoing
-        self._relays = Relays(situation)
+    def __init__(self, context: TableContext, outbound: OutboundTracker) -> None:
+        self._context = context
+        self._outbound = outbound
+        self._relays = Relays(context)
 
     def rival_requested(self, record: ProposalRecord, now: float) -> None:
         """A fulfilling request was ordered; ours, if it is another and comes later, has lost."""
-        first, me = record.in_progress, self._situation.me
+        first, me = record.in_progress, self._context.me
         if first is None:
             return
-        for exchange in self._outgoing.fulfilling(record.key):
+        for exchange in self._outbound.open_fulfillments(record.key):
             if (first.by, first.envelope.id) == (me, exchange.key.id):
                 continue
             cause = Cause(Reason.DUPLICATE, by=me, id=exchange.key.id, at=now)
-            self._outgoing.apply(
-                exchange, OutgoingEvent.GIVE_UP, now, LostRace(first.by), cause=cause
+            self._outbound.apply(
+                exchange, OutboundEvent.GIVE_UP, now, LostRace(first.by), cause=cause
             )
 
     def response(self, envelope: Envelope, now: float) -> bool:
         """A response came; whether it was one to a request of ours."""
         for exchange_id in envelope.correlation:
-            exchange = self._outgoing.find(exchange_id, now)
+            exchange = self._outbound.find(exchange_id, now)
             if exchange is None or exchange.is_proposal:
                 continue
-            if not exchange.answerable_by(envelope, self._situation.me):
+            if not exchange.answerable_by(envelope, self._context.me):
                 # An onlooker sees the answers to others who used the same id.
-                if envelope.concerns(self._situation.me):
-                    self._situation.drop("foreign_response", envelope)
+                if envelope.concerns(self._context.me):
+                    self._context.drop("foreign_response", envelope)
                     return True
                 continue
             result, error = read_response(envelope.payload)
@@ -62,7 +62,7 @@ class Replies:
         self, record: ProposalRecord, fulfillment: Fulfillment, envelope: Envelope, now: float
     ) -> Conflict | None:
         """The response to a fulfilling request of our proposal; a conflict if it is too late."""
-        exchange = self._outgoing.of_proposal(record, now)
+        exchange = self._outbound.of_proposal(record, now)
         if exchange is None:
             return None
         result, error = read_response(envelope.payload)
@@ -86,7 +86,7 @@ class Replies:
             Whether it was, and the conflict if it is too late.
         """
         record = self._relays.about(envelope, now)
-        exchange = None if record is None else self._outgoing.of_proposal(record, now)
+        exchange = None if record is None else self._outbound.of_proposal(record, now)
         if record is None or exchange is None:
             return False, None
         if payloads.is_refusal(envelope.payload):
@@ -97,7 +97,7 @@ class Replies:
         return True, self._conflict(exchange, envelope, outcome_of_relay(record, envelope), now)
 
     def _conflict(
-        self, exchange: Exchange, envelope: Envelope, ending: Fulfilled, now: float
+        self, exchange: OutboundExchange, envelope: Envelope, ending: Fulfilled, now: float
     ) -> Conflict | None:
         """Apply the outcome of a proposal; a conflict if we had given it up."""
         if not self._answered(exchange, envelope, ending, now):
@@ -107,48 +107,50 @@ class Replies:
 
     def order_unechoed(self, record: ProposalRecord, now: float) -> None:
         """On a gateway without echoes, our withdraw came when we said it (PROTOCOL 4.13)."""
-        exchange = self._outgoing.of_proposal(record, now)
+        exchange = self._outbound.of_proposal(record, now)
         if (
             exchange is not None
-            and exchange.state is OutgoingState.GIVEN_UP
+            and exchange.state is OutboundState.GIVEN_UP
             and not exchange.echoed
         ):
             reason = cause_of(exchange.ending).code
-            record.step(ProposalEvent.WITHDRAWAL, self._situation.me, reason)
+            record.step(ProposalEvent.WITHDRAWAL, self._context.me, reason)
 
-    def _answered(self, exchange: Exchange, envelope: Envelope, ending: Ending, now: float) -> bool:
+    def _answered(
+        self, exchange: OutboundExchange, envelope: Envelope, ending: Ending, now: float
+    ) -> bool:
         """Apply an answer; ``True`` if it is the first for something that we had given up."""
         if exchange.is_answered:
-            self._situation.drop("duplicate_response", envelope, expected=True)
+            self._context.drop("duplicate_response", envelope, expected=True)
             return False
-        self._outgoing.has_left(exchange, now)
-        exchange.late = exchange.state is OutgoingState.GIVEN_UP
-        self._outgoing.apply(exchange, OutgoingEvent.RESPONSE, now, ending)
+        self._outbound.has_left(exchange, now)
+        exchange.late = exchange.state is OutboundState.GIVEN_UP
+        self._outbound.apply(exchange, OutboundEvent.RESPONSE, now, ending)
         if exchange.late:
-            self._situation.drop("late_response", envelope, expected=True)
+            self._context.drop("late_response", envelope, expected=True)
         return exchange.late
 
     def rejection(self, record: ProposalRecord, rejected: Rejected, now: float) -> Rejection | None:
         """A rejection of a proposal of ours; ``None`` if nobody waits for it any more."""
-        exchange = self._outgoing.of_proposal(record, now)
+        exchange = self._outbound.of_proposal(record, now)
         if exchange is None or not exchange.is_open:
             return None
-        self._outgoing.has_left(exchange, now)
-        counts = self._outgoing.reconsider(exchange, record, now)
+        self._outbound.has_left(exchange, now)
+        counts = self._outbound.reconsider(exchange, record, now)
         return Rejection(record.key.id, rejected.reason, rejected.by, rejected.rejection_id, counts)
 
     def no_longer_in_progress(self, record: ProposalRecord, now: float) -> None:
         """A fulfillment came to nothing: what was said meanwhile may decide."""
-        exchange = self._outgoing.of_proposal(record, now)
+        exchange = self._outbound.of_proposal(record, now)
         if exchange is not None and exchange.is_open:
-            self._outgoing.reconsider(exchange, record, now)
-            self._outgoing.watch_absence(exchange, now)
+            self._outbound.reconsider(exchange, record, now)
+            self._outbound.watch_absence(exchange, now)
 
     def in_progress(self, record: ProposalRecord, now: float) -> None:
         """Somebody's fulfilling request for a proposal of ours is out: it is they who must stay."""
-        exchange = self._outgoing.of_proposal(record, now)
+        exchange = self._outbound.of_proposal(record, now)
         if exchange is not None and exchange.is_open:
-            self._outgoing.watch_absence(exchange, now)
+            self._outbound.watch_absence(exchange, now)
 
     def progress(self, envelope: Envelope, params: payloads.JsonObject, now: float) -> None:
         """Progress of something that we wait for (PROTOCOL 4.9)."""
@@ -159,19 +161,19 @@ class Replies:
         exchange.advanced(done, now)
         total, message = payloads.number(params.get("total")), params.get("message")
         text = message if isinstance(message, str) else ""
-        self._situation.effects.append(Progressed(exchange.key, done, total, text))
+        self._context.effects.append(Progressed(exchange.key, done, total, text))
         self._relays.send_progress(exchange, done, total, text, now)
 
-    def _reported(self, envelope: Envelope, token: object, now: float) -> Exchange | None:
+    def _reported(self, envelope: Envelope, token: object, now: float) -> OutboundExchange | None:
         """What a progress is about: our request, or our proposal that somebody carries out."""
-        exchange = self._outgoing.find_open(token) if isinstance(token, str) else None
+        exchange = self._outbound.find_open(token) if isinstance(token, str) else None
         if exchange is not None and not exchange.is_proposal:
-            if exchange.answerable_by(envelope, self._situation.me):
+            if exchange.answerable_by(envelope, self._context.me):
                 return exchange
-            if envelope.concerns(self._situation.me):
-                self._situation.drop("foreign_progress", envelope)
+            if envelope.concerns(self._context.me):
+                self._context.drop("foreign_progress", envelope)
                 return None
-        found = answered(envelope, self._situation.ledger, now)
+        found = answered(envelope, self._context.proposal_store, now)
         record = found[0] if found is not None else self._relays.about(envelope, now)
-        proposal = None if record is None else self._outgoing.of_proposal(record, now)
+        proposal = None if record is None else self._outbound.of_proposal(record, now)
         return proposal if proposal is not None and proposal.is_open else None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.memory import FairMemory, Shares, size_of
+from meup_agent.protocol.exchange.ttl_map import FairTTLMap, PerSenderTTLMap, size_of
 from meup_agent.protocol.lifecycle import PROPOSAL, ProposalEvent, ProposalState
 from meup_agent.protocol.outcomes import Rejected
 from meup_agent.protocol.payloads import Call, changes, read_call, read_proposal
@@ -193,7 +193,7 @@ class ProposalRecord(msgspec.Struct):
         return noted
 
 
-class Ledger:
+class ProposalStore:
     """The proposals of a space, by proposer and id.
 
     Args:
@@ -209,7 +209,7 @@ class Ledger:
         seconds: float = PROPOSAL_SECONDS,
         size: int | None = MAX_PROPOSAL_BYTES,
     ) -> None:
-        self._records: FairMemory[ProposalKey, ProposalRecord] = FairMemory(
+        self._records: FairTTLMap[ProposalKey, ProposalRecord] = FairTTLMap(
             owner=lambda key: key.proposer,
             forgotten=self._leave_indexes,
             count=count,
@@ -219,7 +219,7 @@ class Ledger:
         )
         self._by_id: dict[str, tuple[ProposalKey, ...]] = {}
         self._by_request: dict[str, tuple[ProposalKey, ...]] = {}
-        self._early: Shares[str, Fulfillment] = Shares(
+        self._early: PerSenderTTLMap[str, Fulfillment] = PerSenderTTLMap(
             senders=EARLY_SENDERS,
             count=EARLY_A_SENDER,
             seconds=min(seconds, PROPOSAL_SECONDS),
@@ -319,7 +319,7 @@ class Ledger:
         """Requests that we carry out, or did, and that name what we did not know under this id."""
         return [] if self._early.is_empty else self._early.found(name, now)
 
-    def fulfilling(self, name: str, now: float) -> list[tuple[ProposalRecord, Fulfillment]]:
+    def find_fulfillments(self, name: str, now: float) -> list[tuple[ProposalRecord, Fulfillment]]:
         """The requests with a name, each with the proposal that it carries out."""
         return [
             (record, item)
@@ -331,7 +331,7 @@ class Ledger:
 
     def request_cancelled(self, sender: str, request_id: str, now: float) -> ProposalRecord | None:
         """A request was cancelled by its sender; the proposal that it was to carry out, if any."""
-        theirs = [each for each in self.fulfilling(request_id, now) if each[1].by == sender]
+        theirs = [each for each in self.find_fulfillments(request_id, now) if each[1].by == sender]
         # Some use a JSON-RPC id again: what is out is meant, before what has ended.
         for record, item in sorted(theirs, key=lambda each: not each[1].live):
             self.not_carried_out(record, item)

@@ -24,7 +24,7 @@ class Limits:
     awaiting: int = 1024
 
 
-class Slots:
+class ConcurrencyLimiter:
     """Counts the handlers that run and keeps those that wait, first come first served."""
 
     def __init__(self, limits: Limits) -> None:

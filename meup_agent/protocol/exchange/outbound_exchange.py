@@ -11,9 +11,9 @@ import msgspec
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Key
-from meup_agent.protocol.exchange.ledger import ProposalKey, ProposalRecord
+from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalRecord
 from meup_agent.protocol.exchange.roster import Roster
-from meup_agent.protocol.lifecycle import OutgoingState, ProposalState
+from meup_agent.protocol.lifecycle import OutboundState, ProposalState
 from meup_agent.protocol.outcomes import Ending, Expired, Rejected, Unknown
 
 
@@ -28,7 +28,7 @@ class Wait(StrEnum):
     """Nobody's: only the deadline."""
 
 
-class Exchange(msgspec.Struct):
+class OutboundExchange(msgspec.Struct):
     """A request or proposal of our own.
 
     Attributes:
@@ -39,7 +39,7 @@ class Exchange(msgspec.Struct):
         wait: Which rejection ends the wait.
         idempotent: It may be sent again after a reconnect.
         fulfills: The proposal that this request carries out.
-        record: The proposal that it is, or carries out, as the ledger has it.
+        record: The proposal that it is, or carries out, as the proposal_store has it.
         state: Where it stands.
         ending: How it ended, for the one who waits.
         lost: A connection was lost since it was sent, and what came since has not been read.
@@ -62,7 +62,7 @@ class Exchange(msgspec.Struct):
     idempotent: bool
     fulfills: ProposalKey | None
     record: ProposalRecord | None = None
-    state: OutgoingState = OutgoingState.UNSENT
+    state: OutboundState = OutboundState.UNSENT
     ending: Ending | None = None
     lost: bool = False
     missed: bool = False
@@ -93,12 +93,12 @@ class Exchange(msgspec.Struct):
     @property
     def is_open(self) -> bool:
         """Whether somebody waits for it."""
-        return self.state in (OutgoingState.UNSENT, OutgoingState.WAITING)
+        return self.state in (OutboundState.UNSENT, OutboundState.WAITING)
 
     @property
     def is_answered(self) -> bool:
         """Whether it has had its response, in time or not; any further one is a duplicate."""
-        return self.state is OutgoingState.DONE or self.late
+        return self.state is OutboundState.DONE or self.late
 
     @property
     def call(self) -> payloads.Call:
@@ -112,7 +112,7 @@ class Exchange(msgspec.Struct):
                 "the connection was lost while it was open, and nothing came until its deadline"
             )
         begun_by = None if self.proposal is None else self.proposal.in_progress_by
-        sent = self.state is not OutgoingState.UNSENT
+        sent = self.state is not OutboundState.UNSENT
         return Expired(self.key.id, sent=sent, begun_by=begun_by or "")
 
     def answerable_by(self, envelope: Envelope, me: str) -> bool:
@@ -133,7 +133,7 @@ def may_fulfill(record: ProposalRecord, roster: Roster) -> set[str]:
     }
 
 
-def verdict(exchange: Exchange, record: ProposalRecord, roster: Roster) -> Rejected | None:
+def verdict(exchange: OutboundExchange, record: ProposalRecord, roster: Roster) -> Rejected | None:
     """The rejection that ends the wait for a proposal of ours, if there is one (PROTOCOL 4.5).
 
     While somebody's fulfilling request is out, rejections are only recorded (PROTOCOL 4.4).

@@ -13,20 +13,20 @@ from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.effects import Priority
-from meup_agent.protocol.exchange.ledger import ProposalRecord
-from meup_agent.protocol.exchange.own import Exchange, read_response
+from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, read_response
+from meup_agent.protocol.exchange.proposal_store import ProposalRecord
 from meup_agent.protocol.exchange.resolution import resolve
-from meup_agent.protocol.exchange.situation import Situation
+from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.outcomes import Fulfilled
 
 
 class Relays:
     """What a fulfiller sends on, and what a proposer takes for it."""
 
-    def __init__(self, situation: Situation) -> None:
-        self._situation = situation
+    def __init__(self, context: TableContext) -> None:
+        self._context = context
 
-    def send_response(self, exchange: Exchange, response: Envelope, now: float) -> None:
+    def send_response(self, exchange: OutboundExchange, response: Envelope, now: float) -> None:
         """Our request got its first response: its proposer learns of it, if it fulfills anything.
 
         Refusals, and errors that only confirm a cancel, decide nothing and are kept.
@@ -49,7 +49,7 @@ class Relays:
             payload = encode_json(
                 payloads.error(proposal.id, payloads.INTERNAL_ERROR, str(unsayable))
             )
-        self._situation.voice.say(
+        self._context.envelope_sender.say(
             kinds.MCP_RESPONSE,
             payload,
             now=now,
@@ -60,7 +60,7 @@ class Relays:
         )
 
     def send_progress(
-        self, exchange: Exchange, done: float, total: float | None, message: str, now: float
+        self, exchange: OutboundExchange, done: float, total: float | None, message: str, now: float
     ) -> None:
         """Our request made progress: its proposer learns of it, if it asked for that."""
         if not self._hidden_from_proposer(exchange) or exchange.fulfills is None:
@@ -70,9 +70,9 @@ class Relays:
         if not isinstance(token, int | str) or payloads.rpc_name(token) is None:
             return
         said = payloads.progress(token, done, total, message or None)
-        if not self._situation.roster.may(self._situation.me, kinds.MCP_REQUEST, said):
+        if not self._context.roster.may(self._context.me, kinds.MCP_REQUEST, said):
             return
-        self._situation.voice.say(
+        self._context.envelope_sender.say(
             kinds.MCP_REQUEST,
             said,
             now=now,
@@ -89,24 +89,24 @@ class Relays:
         the gateway checks names: there, what it announces is what it lets through. If we have seen
         fulfilling requests, only what is about them counts.
         """
-        me = self._situation.me
+        me = self._context.me
         if envelope.sender == me or not envelope.concerns(me):
             return None
-        record = resolve(envelope, self._situation.ledger, now).record
+        record = resolve(envelope, self._context.proposal_store, now).record
         if record is None or record.key.proposer != me or record.fulfillments:
             return None
         asked = record.envelope.to
         if asked and envelope.sender not in asked:
             return None
-        if asked and not self._situation.roster.guarantees.identity_checked:
+        if asked and not self._context.roster.guarantees.identity_checked:
             return record
         call = record.call
         request = payloads.request(call.method, call.params, "")
-        able = self._situation.roster.may(envelope.sender, kinds.MCP_REQUEST, request)
+        able = self._context.roster.may(envelope.sender, kinds.MCP_REQUEST, request)
         return record if able else None
 
-    def _hidden_from_proposer(self, exchange: Exchange) -> bool:
-        return exchange.fulfills is not None and self._situation.roster.guarantees.hidden_targets
+    def _hidden_from_proposer(self, exchange: OutboundExchange) -> bool:
+        return exchange.fulfills is not None and self._context.roster.guarantees.hidden_targets
 
 
 def outcome_of_relay(record: ProposalRecord, relay: Envelope) -> Fulfilled:

@@ -7,10 +7,10 @@ from typing import Any
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, encode_leniently
 from meup_agent.protocol.exchange.effects import CaughtUp, Role
-from meup_agent.protocol.exchange.incoming import Incoming
-from meup_agent.protocol.exchange.outgoing import Outgoing
+from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
+from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.roster import UPDATE, Presence
-from meup_agent.protocol.exchange.situation import Situation
+from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.guarantees import read_guarantees
 from meup_agent.protocol.resume import ARRIVED, MISSED_NOTHING, read_missed
 
@@ -18,13 +18,15 @@ _SAID_BY_MEMBERS = frozenset({"system/heartbeat", "system/register"})
 """What clients that exist send although only the gateway may (PROTOCOL 2); it means nothing."""
 
 
-class GatewaysWords:
+class SystemMessages:
     """Applies welcomes, presence and errors to the roster and to both sides of the table."""
 
-    def __init__(self, situation: Situation, outgoing: Outgoing, incoming: Incoming) -> None:
-        self._situation = situation
-        self._outgoing = outgoing
-        self._incoming = incoming
+    def __init__(
+        self, context: TableContext, outbound: OutboundTracker, scheduler: HandlerScheduler
+    ) -> None:
+        self._context = context
+        self._outbound = outbound
+        self._scheduler = scheduler
         self._welcomed_before = False
         self._last_welcome: Envelope | None = None
 
@@ -32,7 +34,7 @@ class GatewaysWords:
         """Something of a kind that only the gateway says."""
         if envelope.sender not in kinds.GATEWAY_NAMES:
             expected = envelope.kind in _SAID_BY_MEMBERS
-            self._situation.drop("forged_system", envelope, expected=expected)
+            self._context.drop("forged_system", envelope, expected=expected)
             return
         payload = envelope.payload_object
         match envelope.kind:
@@ -40,70 +42,70 @@ class GatewaysWords:
                 self._welcome(envelope, payload, now, seq)
             case kinds.SYSTEM_PRESENCE:
                 self._presence(envelope, payload, now)
-            case kinds.SYSTEM_ERROR if envelope.concerns(self._situation.me):
+            case kinds.SYSTEM_ERROR if envelope.concerns(self._context.me):
                 names = envelope.correlation
-                known = [self._outgoing.refused(name, payload, now) for name in names]
-                if self._situation.roster.shows_eviction(payload):
+                known = [self._outbound.refused(name, payload, now) for name in names]
+                if self._context.roster.shows_eviction(payload):
                     # Nobody heard it, so it is to be said when we are in again.
-                    voice = self._situation.voice
-                    known += [voice.say_once_more(name, now) for name in names]
-                if not any(known) and not self._situation.voice.said_beside(names, now):
-                    self._situation.drop("refused_by_gateway", envelope)
+                    envelope_sender = self._context.envelope_sender
+                    known += [envelope_sender.say_once_more(name, now) for name in names]
+                if not any(known) and not self._context.envelope_sender.is_from_sibling(names, now):
+                    self._context.drop("refused_by_gateway", envelope)
             case _:
                 pass
-        self._incoming.notice(Role.KIND, envelope, now)
+        self._scheduler.notice(Role.KIND, envelope, now)
 
     def _welcome(
         self, envelope: Envelope, payload: dict[str, Any], now: float, seq: int | None
     ) -> None:
         """We are in; or, on a connection that was welcomed before, our capabilities changed."""
-        situation = self._situation
-        if envelope.to and situation.me and situation.me not in envelope.to:
-            situation.drop("foreign_welcome", envelope)
+        context = self._context
+        if envelope.to and context.me and context.me not in envelope.to:
+            context.drop("foreign_welcome", envelope)
             return
-        update = situation.connected
+        update = context.connected
         missed = read_missed(payload) if read_guarantees(payload, "").resume else None
-        back = missed is not None and missed.resumed and situation.reading.seq is not None
-        changed = situation.roster.welcome(
+        back = missed is not None and missed.resumed and context.cursor.seq is not None
+        changed = context.roster.welcome(
             payload, now, update=update, dialect=envelope.protocol, later=back and not update
         )
         if changed is None:
-            situation.drop("malformed_welcome", envelope)
+            context.drop("malformed_welcome", envelope)
             return
-        situation.voice.me = situation.me
-        situation.connected = True
+        context.envelope_sender.me = context.me
+        context.connected = True
         if update:
             for participant in changed.left:
-                self._incoming.participant_left(participant, now)
+                self._scheduler.participant_left(participant, now)
             for participant in changed.joined:
-                self._incoming.participant_joined(participant)
-            self._outgoing.presence_changed(now)
-            situation.voice.say_again(changed.joined, now)
+                self._scheduler.participant_joined(participant)
+            self._outbound.presence_changed(now)
+            context.envelope_sender.say_again(changed.joined, now)
             self._notice_changes(envelope, changed, now)
             return
-        reading = situation.reading
-        wall_clock = situation.wall_clock
-        reading.welcomed(missed, seq, now, None if wall_clock is None else wall_clock())
-        situation.voice.anew = reading.seq is not None
+        cursor = context.cursor
+        wall_clock = context.wall_clock
+        cursor.welcomed(missed, seq, now, None if wall_clock is None else wall_clock())
+        context.envelope_sender.anew = cursor.seq is not None
         self._last_welcome = envelope
-        self._incoming.pause(now, paused=back)
-        if reading.gap is not None:
-            self._incoming.notice(Role.GAP, envelope, now, reading.gap)
+        self._scheduler.pause(now, paused=back)
+        if cursor.gap is not None:
+            self._scheduler.notice(Role.GAP, envelope, now, cursor.gap)
         if not back:
             self._enter(envelope, changed, now)
-        elif reading.until is None:
+        elif cursor.until is None:
             self.caught_up(now)
 
     def caught_up(self, now: float) -> None:
         """We have read what we missed: from here on, what comes is new (PROTOCOL 6)."""
-        situation, welcome = self._situation, self._last_welcome
-        reading = situation.reading
-        reading.until = None
-        situation.effects.append(CaughtUp(reading.missed, reading.away, reading.gap))
+        context, welcome = self._context, self._last_welcome
+        cursor = context.cursor
+        cursor.until = None
+        context.effects.append(CaughtUp(cursor.missed, cursor.away, cursor.gap))
         assert welcome is not None  # it said that there is something to read
-        changed = situation.roster.settle(now)
-        self._enter(welcome, changed, now, complete=reading.gap is None)
-        self._incoming.pause(now, paused=False)
+        changed = context.roster.settle(now)
+        self._enter(welcome, changed, now, complete=cursor.gap is None)
+        self._scheduler.pause(now, paused=False)
 
     def _enter(
         self, welcome: Envelope, changed: Presence, now: float, *, complete: bool = False
@@ -116,16 +118,16 @@ class GatewaysWords:
             now: The time.
             complete: We have read everything that we missed.
         """
-        self._incoming.welcomed(now)
+        self._scheduler.welcomed(now)
         if complete:
-            self._outgoing.caught_up(now)
+            self._outbound.caught_up(now)
         else:
-            self._outgoing.welcomed(now)
+            self._outbound.welcomed(now)
         if self._welcomed_before:
             if not complete:
                 # Whoever is here may have missed what we said before the connection broke.
-                present = [item.id for item in self._situation.roster.participants()]
-                self._situation.voice.say_again(present, now)
+                present = [item.id for item in self._context.roster.participants()]
+                self._context.envelope_sender.say_again(present, now)
             self._notice_changes(welcome, changed, now)
         self._welcomed_before = True
 
@@ -133,42 +135,42 @@ class GatewaysWords:
         """Handlers hear of whoever came and went unseen, as of everybody else."""
         events = (("leave", Role.LEAVE, changed.left), ("join", Role.JOIN, changed.joined))
         for event, role, names in events:
-            if not self._situation.wants(role, welcome, None):
+            if not self._context.wants(role, welcome, None):
                 continue
             for name in names:
-                if name == self._situation.me:
+                if name == self._context.me:
                     continue
-                participant = {"id": name, "capabilities": self._situation.roster.announced(name)}
+                participant = {"id": name, "capabilities": self._context.roster.announced(name)}
                 payload = {"event": event, "participant": participant}
                 presence = welcome.replace(
                     kind=kinds.SYSTEM_PRESENCE, to=(), raw_payload=encode_leniently(payload)
                 )
-                self._incoming.notice(role, presence, now)
+                self._scheduler.notice(role, presence, now)
 
     def _presence(self, envelope: Envelope, payload: dict[str, Any], now: float) -> None:
-        update = self._situation.roster.update(payload, now)
+        update = self._context.roster.update(payload, now)
         if update is None:
             return
         event, participant = update
-        self._outgoing.presence_changed(now, joined=event == "join")
-        if participant.id == self._situation.me or event == UPDATE:
+        self._outbound.presence_changed(now, joined=event == "join")
+        if participant.id == self._context.me or event == UPDATE:
             return
         if event == "join":
-            self._incoming.participant_joined(participant.id)
+            self._scheduler.participant_joined(participant.id)
             if not self._missed_nothing(payload):
-                self._situation.voice.say_again([participant.id], now)
-            self._incoming.notice(Role.JOIN, envelope, now)
+                self._context.envelope_sender.say_again([participant.id], now)
+            self._scheduler.notice(Role.JOIN, envelope, now)
         else:
-            self._incoming.participant_left(participant.id, now)
-            self._incoming.notice(Role.LEAVE, envelope, now)
+            self._scheduler.participant_left(participant.id, now)
+            self._scheduler.notice(Role.LEAVE, envelope, now)
 
     def _missed_nothing(self, presence: dict[str, Any]) -> bool:
         """Whether a newcomer needs nothing said again (PROTOCOL 4.14).
 
         After a gap of our own all are told again who are present when we have caught up.
         """
-        reading = self._situation.reading
-        if reading.until is not None and reading.gap is not None:
+        cursor = self._context.cursor
+        if cursor.until is not None and cursor.gap is not None:
             return True
-        resumes = self._situation.roster.guarantees.resume
+        resumes = self._context.roster.guarantees.resume
         return resumes and presence.get(ARRIVED) in MISSED_NOTHING

@@ -15,22 +15,27 @@ from meup_agent.protocol.exchange.effects import (
     Wake,
 )
 from meup_agent.protocol.exchange.ends import cause_of, say_end, step_own
-from meup_agent.protocol.exchange.ledger import (
+from meup_agent.protocol.exchange.outbound_exchange import (
+    OutboundExchange,
+    Wait,
+    may_fulfill,
+    verdict,
+)
+from meup_agent.protocol.exchange.proposal_store import (
     MAX_PROPOSALS,
     Fulfillment,
     ProposalKey,
     ProposalRecord,
 )
-from meup_agent.protocol.exchange.memory import Memory, size_of
-from meup_agent.protocol.exchange.own import Exchange, Wait, may_fulfill, verdict
 from meup_agent.protocol.exchange.resolution import executors, resolve
-from meup_agent.protocol.exchange.situation import ABSENCE_SECONDS, Situation
+from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
+from meup_agent.protocol.exchange.ttl_map import TTLMap, size_of
 from meup_agent.protocol.lifecycle import (
-    OutgoingAction,
-    OutgoingEvent,
-    OutgoingState,
+    OutboundAction,
+    OutboundEvent,
+    OutboundState,
     ProposalState,
-    outgoing_step,
+    outbound_step,
 )
 from meup_agent.protocol.outcomes import (
     Ending,
@@ -49,16 +54,16 @@ ENDED_SIZE = 64 * 1024 * 1024
 """Exchanges that have ended are remembered for answers that come late."""
 
 
-class Outgoing:
+class OutboundTracker:
     """Every request and proposal of our own that is open, or has ended lately."""
 
-    def __init__(self, situation: Situation) -> None:
-        self._situation = situation
-        self._open: dict[str, Exchange] = {}
-        self._ended: Memory[str, Exchange] = Memory(
+    def __init__(self, context: TableContext) -> None:
+        self._context = context
+        self._open: dict[str, OutboundExchange] = {}
+        self._ended: TTLMap[str, OutboundExchange] = TTLMap(
             count=ENDED_COUNT, seconds=ENDED_SECONDS, size=ENDED_SIZE
         )
-        self._fulfilled: Memory[ProposalKey, bool] = Memory(
+        self._fulfilled: TTLMap[ProposalKey, bool] = TTLMap(
             count=MAX_PROPOSALS, seconds=float("inf")
         )
 
@@ -66,19 +71,19 @@ class Outgoing:
         """How many are open."""
         return len(self._open)
 
-    def find(self, exchange_id: str, now: float) -> Exchange | None:
+    def find(self, exchange_id: str, now: float) -> OutboundExchange | None:
         """An exchange that is open, or has ended lately."""
         return self._open.get(exchange_id) or self._ended.get(exchange_id, now)
 
-    def find_open(self, exchange_id: str) -> Exchange | None:
+    def find_open(self, exchange_id: str) -> OutboundExchange | None:
         """An exchange that is open."""
         return self._open.get(exchange_id)
 
-    def opened(self, key: Key) -> Exchange | None:
+    def opened(self, key: Key) -> OutboundExchange | None:
         """An exchange that is open."""
         return self._open.get(key.id)
 
-    def fulfilling(self, proposal: ProposalKey) -> list[Exchange]:
+    def open_fulfillments(self, proposal: ProposalKey) -> list[OutboundExchange]:
         """Our open requests that fulfill a proposal."""
         return [exchange for exchange in self._open.values() if exchange.fulfills == proposal]
 
@@ -88,7 +93,7 @@ class Outgoing:
 
     # --- our own steps ---
 
-    def open(self, exchange: Exchange, now: float) -> None:
+    def open(self, exchange: OutboundExchange, now: float) -> None:
         """Begin a request or proposal.
 
         Raises:
@@ -102,18 +107,18 @@ class Outgoing:
             if exchange.record is not None:
                 exchange.record.holders += 1
         elif exchange.is_proposal:
-            exchange.record = self._situation.ledger.add(exchange.draft, now, holders=1)
+            exchange.record = self._context.proposal_store.add(exchange.draft, now, holders=1)
         self._open[exchange.key.id] = exchange
-        self._situation.voice.send(exchange.draft, Priority.OPEN, now)
-        self._situation.look_again(exchange.deadline, exchange.key)
+        self._context.envelope_sender.send(exchange.draft, Priority.OPEN, now)
+        self._context.look_again(exchange.deadline, exchange.key)
 
     def _check_undecided(
-        self, exchange: Exchange, proposal: ProposalKey, now: float
+        self, exchange: OutboundExchange, proposal: ProposalKey, now: float
     ) -> ProposalRecord | None:
         """What we are about to fulfill, if it is known: pending, in time, and still waited for."""
-        situation = self._situation
-        means = resolve(exchange.draft, situation.ledger, now)
-        record = means.record or situation.ledger.get(proposal, now)
+        context = self._context
+        means = resolve(exchange.draft, context.proposal_store, now)
+        record = means.record or context.proposal_store.get(proposal, now)
         if means.doubt is not None or (record is not None and record.key != proposal):
             raise AmbiguousProposal(proposal.id, [each.key.proposer for each in means.named])
         if record is not None:
@@ -122,11 +127,11 @@ class Outgoing:
             if record.in_progress_by is not None:
                 raise AlreadyInProgress(proposal.id, record.in_progress_by)
             exchange.expires = exchange.expires or record.call.expires_at
-        if situation.tombstones.get("withdrawn", *proposal, now) is not None:
+        if context.tombstones.get("withdrawn", *proposal, now) is not None:
             raise AlreadyDecided(proposal.id, ProposalState.WITHDRAWN)
-        if self.fulfilling(proposal):
-            raise AlreadyInProgress(proposal.id, situation.me)
-        if situation.is_past(exchange.expires):
+        if self.open_fulfillments(proposal):
+            raise AlreadyInProgress(proposal.id, context.me)
+        if context.is_past(exchange.expires):
             raise AlreadyDecided(proposal.id, ProposalState.EXPIRED)
         if self._has_left(proposal, record, now):
             raise ParticipantGone(
@@ -137,17 +142,17 @@ class Outgoing:
 
     def _has_left(self, proposal: ProposalKey, record: ProposalRecord | None, now: float) -> bool:
         """Whether a proposer was seen to leave after it proposed, and not to come back."""
-        left_at = self._situation.roster.left_at(proposal.proposer, now)
+        left_at = self._context.roster.left_at(proposal.proposer, now)
         if record is None or left_at is None:
             return False
         return record.seen_at <= left_at <= now - ABSENCE_SECONDS
 
-    def _unwanted(self, exchange: Exchange, now: float) -> Ending | None:
+    def _unwanted(self, exchange: OutboundExchange, now: float) -> Ending | None:
         """How a fulfilling request ends that is about to leave, and that nobody waits for."""
         if exchange.fulfills is None:
             return None
-        if self._situation.is_past(exchange.expires):
-            return Expired(exchange.key.id, sent=exchange.state is not OutgoingState.UNSENT)
+        if self._context.is_past(exchange.expires):
+            return Expired(exchange.key.id, sent=exchange.state is not OutboundState.UNSENT)
         if self._has_left(exchange.fulfills, exchange.record, now):
             return Gone(exchange.key.id, (exchange.fulfills.proposer,))
         return None
@@ -157,25 +162,25 @@ class Outgoing:
         exchange = self._open.get(envelope_id)
         unwanted = None if exchange is None else self._unwanted(exchange, now)
         if exchange is not None and unwanted is not None:
-            self.apply(exchange, OutgoingEvent.DEADLINE, now, unwanted)
+            self.apply(exchange, OutboundEvent.DEADLINE, now, unwanted)
             return
-        self._situation.voice.sent(envelope_id, now)
+        self._context.envelope_sender.sent(envelope_id, now)
         if exchange is not None:
-            self.apply(exchange, OutgoingEvent.SENT, now)
+            self.apply(exchange, OutboundEvent.SENT, now)
 
     def give_up(self, key: Key, cause: Cause, now: float) -> None:
         """The caller stops waiting."""
         exchange = self._open.get(key.id)
         if exchange is not None:
-            self.apply(exchange, OutgoingEvent.GIVE_UP, now, Withdrawn(key.id, cause))
+            self.apply(exchange, OutboundEvent.GIVE_UP, now, Withdrawn(key.id, cause))
 
-    def ended_beside(self, exchange_id: str, kind: str, cause: Cause, now: float) -> None:
+    def ended_by_sibling(self, exchange_id: str, kind: str, cause: Cause, now: float) -> None:
         """Another process of ours has withdrawn a proposal of ours, or cancelled a request."""
         exchange = self._open.get(exchange_id)
         if exchange is None or exchange.draft.kind != kind or exchange.call.method == "initialize":
             return
         self.has_left(exchange, now)
-        self.apply(exchange, OutgoingEvent.ENDED_BESIDE, now, Withdrawn(exchange_id, cause))
+        self.apply(exchange, OutboundEvent.ENDED_BY_SIBLING, now, Withdrawn(exchange_id, cause))
 
     def give_up_all(self, cause: Cause, now: float) -> None:
         """We end: everything that is open ends with us."""
@@ -192,13 +197,13 @@ class Outgoing:
     def connection_lost(self, now: float) -> None:
         """Note for every wait that something may have been missed."""
         for exchange in list(self._open.values()):
-            self.apply(exchange, OutgoingEvent.LOST, now)
+            self.apply(exchange, OutboundEvent.LOST, now)
 
     def welcomed(self, now: float) -> None:
         """Send again what is idempotent; begin to count who is absent anew."""
         for exchange in list(self._open.values()):
             exchange.missed |= exchange.lost
-            self.apply(exchange, OutgoingEvent.WELCOME, now)
+            self.apply(exchange, OutboundEvent.WELCOME, now)
         self.presence_changed(now)
 
     def caught_up(self, now: float) -> None:
@@ -225,8 +230,8 @@ class Outgoing:
     def stopped(self, why: str, now: float) -> None:
         """There will be no further connection: every wait ends."""
         for exchange in list(self._open.values()):
-            ending = Unsent(why) if exchange.state is OutgoingState.UNSENT else Unknown(why)
-            self.apply(exchange, OutgoingEvent.STOPPED, now, ending)
+            ending = Unsent(why) if exchange.state is OutboundState.UNSENT else Unknown(why)
+            self.apply(exchange, OutboundEvent.STOPPED, now, ending)
 
     def look(self, key: Key, now: float) -> None:
         """A timer has rung: see whether the deadline has passed, or everybody is gone."""
@@ -234,27 +239,27 @@ class Outgoing:
         if exchange is None:
             return
         if exchange.deadline is not None and now >= exchange.deadline:
-            self.apply(exchange, OutgoingEvent.DEADLINE, now, exchange.expiry())
+            self.apply(exchange, OutboundEvent.DEADLINE, now, exchange.expiry())
             return
         gone_at = self._gone_at(exchange, now)
         if gone_at is not None and now >= gone_at:
             ending = Gone(key.id, self._awaited(exchange))
-            self.apply(exchange, OutgoingEvent.GONE, now, ending)
+            self.apply(exchange, OutboundEvent.GONE, now, ending)
         else:
-            self._situation.look_again(gone_at, key)
-            self._situation.look_again(exchange.deadline, key)  # progress may have moved it
+            self._context.look_again(gone_at, key)
+            self._context.look_again(exchange.deadline, key)  # progress may have moved it
 
-    def watch_absence(self, exchange: Exchange, now: float) -> None:
+    def watch_absence(self, exchange: OutboundExchange, now: float) -> None:
         """Look again when the wait ends for want of anybody who could answer."""
-        self._situation.look_again(self._gone_at(exchange, now), exchange.key)
+        self._context.look_again(self._gone_at(exchange, now), exchange.key)
 
-    def _gone_at(self, exchange: Exchange, now: float) -> float | None:
+    def _gone_at(self, exchange: OutboundExchange, now: float) -> float | None:
         """When the wait ends for want of anybody who could answer (PROTOCOL 4.6)."""
-        if exchange.state is not OutgoingState.WAITING or not self._situation.connected:
+        if exchange.state is not OutboundState.WAITING or not self._context.connected:
             return None
         awaited = self._awaited(exchange)
         if awaited or exchange.proposal is None or exchange.wait is Wait.DEADLINE:
-            return self._situation.absent_for_good(awaited, now)
+            return self._context.absent_for_good(awaited, now)
         if self._somebody_may(exchange.proposal):
             exchange.nobody_since = None
             return None
@@ -264,12 +269,12 @@ class Outgoing:
 
     def _somebody_may(self, record: ProposalRecord) -> bool:
         """Whether anybody is present who may fulfill a broadcast proposal, as far as is known."""
-        roster = self._situation.roster
+        roster = self._context.roster
         others = (each for each in roster.participants() if each.id != roster.me)
         # Not every gateway announces what its participants may send.
         return any(not each.capabilities for each in others) or bool(may_fulfill(record, roster))
 
-    def _awaited(self, exchange: Exchange) -> tuple[str, ...]:
+    def _awaited(self, exchange: OutboundExchange) -> tuple[str, ...]:
         """Who could still answer: for a proposal in progress, whoever fulfills it."""
         record = exchange.proposal
         if record is not None and record.in_progress_by is not None:
@@ -299,32 +304,32 @@ class Outgoing:
         if isinstance(said, str) and said:
             message = f"{message} ({said})"
         self.has_left(exchange, now)
-        self.apply(exchange, OutgoingEvent.REFUSAL, now, GatewayRefused(code, message, payload))
+        self.apply(exchange, OutboundEvent.REFUSAL, now, GatewayRefused(code, message, payload))
         return True
 
-    def of_proposal(self, record: ProposalRecord, now: float) -> Exchange | None:
+    def of_proposal(self, record: ProposalRecord, now: float) -> OutboundExchange | None:
         """Our wait for a proposal's outcome, open or ended lately; ``None`` if it is not ours."""
         exchange = self.find(record.key.id, now)
         return exchange if exchange is not None and exchange.proposal is record else None
 
-    def has_left(self, exchange: Exchange, now: float) -> None:
+    def has_left(self, exchange: OutboundExchange, now: float) -> None:
         """Somebody speaks of what we believe unsent: a connection that broke took it along."""
-        if exchange.state is OutgoingState.UNSENT:
-            self.apply(exchange, OutgoingEvent.SENT, now)
+        if exchange.state is OutboundState.UNSENT:
+            self.apply(exchange, OutboundEvent.SENT, now)
 
-    def reconsider(self, exchange: Exchange, record: ProposalRecord, now: float) -> bool:
+    def reconsider(self, exchange: OutboundExchange, record: ProposalRecord, now: float) -> bool:
         """See whether the rejections so far end the wait; whether they do."""
-        ending = verdict(exchange, record, self._situation.roster)
+        ending = verdict(exchange, record, self._context.roster)
         if ending is not None:
-            self.apply(exchange, OutgoingEvent.REJECTION, now, ending)
+            self.apply(exchange, OutboundEvent.REJECTION, now, ending)
         return ending is not None
 
     # --- the table ---
 
     def apply(
         self,
-        exchange: Exchange,
-        event: OutgoingEvent,
+        exchange: OutboundExchange,
+        event: OutboundEvent,
         now: float,
         ending: Ending | None = None,
         *,
@@ -339,69 +344,71 @@ class Outgoing:
             ending: How it ends, if it does.
             cause: Why, as we say it; else what the ending says.
         """
-        state, action = outgoing_step(exchange.state, event)
+        state, action = outbound_step(exchange.state, event)
         match action:
-            case OutgoingAction.KEEP | OutgoingAction.IGNORE | OutgoingAction.LATE:
+            case OutboundAction.KEEP | OutboundAction.IGNORE | OutboundAction.LATE:
                 pass
-            case OutgoingAction.NOTE_SENT:
+            case OutboundAction.NOTE_SENT:
                 exchange.lost = False
                 if exchange.fulfills is not None:
                     self._fulfilled.put(exchange.fulfills, True, now)
                     self._note_unseen(exchange, now)
-            case OutgoingAction.NOTE_LOST:
+            case OutboundAction.NOTE_LOST:
                 exchange.lost = True
-            case OutgoingAction.SEND_AGAIN:
+            case OutboundAction.SEND_AGAIN:
                 if exchange.idempotent:
                     exchange.lost = exchange.missed = False
-                    self._situation.voice.send(exchange.draft, Priority.OPEN, now, again=True)
-            case OutgoingAction.DROP | OutgoingAction.DROP_TIMEOUT | OutgoingAction.NOT_SENT:
-                self._situation.effects.append(Unsend(exchange.key.id))
-                step_own(exchange, ending, self._situation.me)
-            case OutgoingAction.RESULT | OutgoingAction.UNKNOWN:
+                    self._context.envelope_sender.send(
+                        exchange.draft, Priority.OPEN, now, again=True
+                    )
+            case OutboundAction.DROP | OutboundAction.DROP_TIMEOUT | OutboundAction.NOT_SENT:
+                self._context.effects.append(Unsend(exchange.key.id))
+                step_own(exchange, ending, self._context.me)
+            case OutboundAction.RESULT | OutboundAction.UNKNOWN:
                 pass
-            case OutgoingAction.REFUSED:
-                step_own(exchange, ending, self._situation.me)
+            case OutboundAction.REFUSED:
+                step_own(exchange, ending, self._context.me)
                 if exchange.fulfills is not None:
                     self._fulfilled.pop(exchange.fulfills)
                     self._note_unseen(exchange, now, ended=True)
             case (
-                OutgoingAction.END
-                | OutgoingAction.REJECTED_AND_END
-                | OutgoingAction.GONE_AND_END
-                | OutgoingAction.EXPIRED_AND_END
+                OutboundAction.END
+                | OutboundAction.REJECTED_AND_END
+                | OutboundAction.GONE_AND_END
+                | OutboundAction.EXPIRED_AND_END
             ):
-                guarantees = self._situation.roster.guarantees
-                step_own(exchange, ending, self._situation.me, echo=guarantees.echo)
-                say_end(self._situation.voice, exchange, cause or cause_of(ending), now)
+                guarantees = self._context.roster.guarantees
+                step_own(exchange, ending, self._context.me, echo=guarantees.echo)
+                say_end(self._context.envelope_sender, exchange, cause or cause_of(ending), now)
                 self._note_unseen(exchange, now, ended=True)
         exchange.state = state
-        if action is OutgoingAction.NOTE_SENT:
+        if action is OutboundAction.NOTE_SENT:
             self.watch_absence(exchange, now)
         if not exchange.is_open and exchange.ending is None:
             self._close(exchange, ending, now)
 
-    def _note_unseen(self, exchange: Exchange, now: float, *, ended: bool = False) -> None:
+    def _note_unseen(self, exchange: OutboundExchange, now: float, *, ended: bool = False) -> None:
         """Enter our own fulfilling request, or its end, where the gateway hides it from us, too.
 
         Elsewhere its echo does that, in the gateway's order. Without either the proposal would seem
         to be pending for good, and could be fulfilled a second time.
         """
-        if exchange.fulfills is None or not self._situation.roster.guarantees.hidden_targets:
+        if exchange.fulfills is None or not self._context.roster.guarantees.hidden_targets:
             return
-        ledger, record = self._situation.ledger, exchange.record
+        proposal_store, record = self._context.proposal_store, exchange.record
         if ended:
-            ledger.request_cancelled(self._situation.me, exchange.key.id, now)
+            proposal_store.request_cancelled(self._context.me, exchange.key.id, now)
         elif (
             record is not None and record.fulfillment(exchange.key.sender, exchange.key.id) is None
         ):
             request = exchange.draft.replace()
-            ledger.requested(record, Fulfillment(request, executors(record, request)), now)
+            proposal_store.requested(record, Fulfillment(request, executors(record, request)), now)
 
-    def _close(self, exchange: Exchange, ending: Ending | None, now: float) -> None:
+    def _close(self, exchange: OutboundExchange, ending: Ending | None, now: float) -> None:
         assert ending is not None
         exchange.ending = ending
         if exchange.record is not None:
             exchange.record.holders -= 1
         del self._open[exchange.key.id]
         self._ended.put(exchange.key.id, exchange, now, size=size_of(exchange.draft))
-        self._situation.effects.append(Wake(exchange.key, ending))
+        self._context.effects.append(Wake(exchange.key, ending))

@@ -25,7 +25,7 @@ class Gap(msgspec.Struct, frozen=True):
     seq: int
 
 
-class Reading:
+class ResumeCursor:
     """Where we are in the order of a gateway that numbers its envelopes.
 
     Attributes:
