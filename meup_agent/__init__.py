@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
     from meup_agent.agent.context import Context
     from meup_agent.agent.injectables import handlers
-    from meup_agent.agent.observing.counters import Counters
-    from meup_agent.agent.observing.log import log_events
+    from meup_agent.agent.observers import Counters, log_events
     from meup_agent.agent.scope import HandlerCancelled
     from meup_agent.client.chat import Chat
     from meup_agent.client.deciding import Proposal
@@ -195,8 +194,7 @@ _NAMES = {
     "agent.agent": ("Agent",),
     "agent.context": ("Context",),
     "agent.injectables": ("handlers",),
-    "agent.observing.counters": ("Counters",),
-    "agent.observing.log": ("log_events",),
+    "agent.observers": ("Counters", "log_events"),
     "agent.scope": ("HandlerCancelled",),
     "client.chat": ("Chat",),
     "client.deciding": ("Proposal",),

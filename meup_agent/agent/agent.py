@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import anyio
 
 from meup_agent.agent.decorators import Decorators
-from meup_agent.agent.importing import check_may_run
 from meup_agent.agent.injectables import INJECTABLES
 from meup_agent.agent.registry import Registry
 from meup_agent.agent.reporting import reported_briefly
 from meup_agent.agent.runner import Runner
-from meup_agent.agent.script import Backend, run_script
+from meup_agent.agent.script import Backend, check_may_run, run_script
 from meup_agent.agent.tasks import handler_tasks
 from meup_agent.client.space import Space
 from meup_agent.errors import ConfigurationError, UsageError

@@ -10,12 +10,10 @@ from typing import Annotated, Any, cast, get_args, get_origin
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from meup_agent.agent.schema import JsonObject, json_schema, pydantic_hint
+from meup_agent.agent.source import Source
+from meup_agent.agent.text import clip, first_line, path, type_name
 from meup_agent.errors import InvalidArguments
-
-from .schema import JsonObject, json_schema
-from .source import Source
-from .text import clip, first_line, path, type_name
-from .typed_dicts import readable
 
 MAX_PROBLEMS = 8
 """Problems that an error tells of; whoever sends a thousand wrong arguments needs no full list."""
@@ -128,7 +126,7 @@ def _build(parameters: Mapping[str, tuple[Any, Any]]) -> tuple[type[BaseModel], 
 
 
 def _field(name: str, hint: Any, default: Any) -> Any:
-    hint = readable(hint)
+    hint = pydantic_hint(hint)
     value, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     # Ours comes first: of two aliases the later one counts, and that is the author's.
     annotated = _ANNOTATED[(value, Field(alias=name), *metadata)]

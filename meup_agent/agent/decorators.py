@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any, TypeVar, cast, overload
 
-from meup_agent.errors import HandlerDefinitionError
-
-from .definitions import (
+from meup_agent.agent.definitions import (
     ATTRIBUTE,
     HandlerDefinition,
     Injectables,
@@ -19,8 +17,9 @@ from .definitions import (
     proposal_handler,
     tool_handler,
 )
-from .source import Handler
-from .tool import ToolHints, ToolOptions
+from meup_agent.agent.source import Handler
+from meup_agent.agent.tool import ToolHints, ToolOptions
+from meup_agent.errors import HandlerDefinitionError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

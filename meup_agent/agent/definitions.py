@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self, TypeVar
 
+from meup_agent.agent.signature import HandlerSignature, read_signature
+from meup_agent.agent.source import Handler, read_source
+from meup_agent.agent.tool import ToolDefinition, ToolOptions, define_tool
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability import Pattern, compile_kind, compile_pattern
-
-from .signature import HandlerSignature, read_signature
-from .source import Handler, read_source
-from .tool import ToolDefinition, ToolOptions, define_tool
 
 ATTRIBUTE = "__meup__"
 """Under this name a function carries the tuple of its definitions."""

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any, cast
 
-from meup_agent.errors import UsageError
-
-from .decorators import definitions_of
-from .definitions import (
+from meup_agent.agent.decorators import definitions_of
+from meup_agent.agent.definitions import (
     HandlerDefinition,
     Injectables,
     KindHandler,
@@ -18,8 +16,9 @@ from .definitions import (
     Role,
     ToolHandler,
 )
-from .source import Handler
-from .text import type_name
+from meup_agent.agent.source import Handler
+from meup_agent.agent.text import type_name
+from meup_agent.errors import UsageError
 
 
 class Registry:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from meup_agent.agent import mcp
-from meup_agent.agent.answer import wire_result
 from meup_agent.agent.context import Context
 from meup_agent.agent.definitions import HandlerDefinition, Role
-from meup_agent.agent.observing.handlers import HandlerEvents
+from meup_agent.agent.handler_events import HandlerEvents
+from meup_agent.agent.results import encode_result
 from meup_agent.agent.scope import (
     LATE_SECONDS,
     Scope,
     is_cancelled_here,
     is_failure,
-    without_stops,
+    without_cancellations,
 )
 from meup_agent.client.chat import Chat
 from meup_agent.client.current import RunningHandler, begin_handler
@@ -200,7 +200,7 @@ class Runner:
         Returns:
             Whether that settles it; ``False`` for what is not the handler's own affair.
         """
-        error = without_stops(raised)
+        error = without_cancellations(raised)
         if error is None:
             self._stopped(scope)
         elif is_failure(error):
@@ -268,7 +268,7 @@ class Runner:
             raise RequestError(payloads.INVALID_PARAMS, str(error), data) from None
         try:
             value = await self._invoke(scope, work, handler, arguments)
-            return None if scope.cause is not None else wire_result(handler.tool.result(value))
+            return None if scope.cause is not None else encode_result(handler.tool.result(value))
         except RequestError as error:
             if error.by is None:
                 # The handler's own choice of an answer; what others answered it is a failure.
@@ -281,14 +281,14 @@ class Runner:
         self._followed.raised(scope.key, failure)
         if scope.cause is None:
             log.error("%s failed", scope.name, exc_info=failure)
-        return wire_result(handler.tool.error_result(failure))
+        return encode_result(handler.tool.error_result(failure))
 
     async def _run_beside(self, scope: Scope, work: Work, definition: HandlerDefinition) -> None:
         """One of several handlers for the same notice: its failure is its own."""
         try:
             await self._invoke(scope, work, definition, {})
         except BaseException as error:
-            if without_stops(error) is None:
+            if without_cancellations(error) is None:
                 return
             if not is_failure(error):
                 raise

@@ -147,7 +147,7 @@ class Scope:
             raise HandlerCancelled(str(self.cause))
 
 
-def without_stops(error: BaseException) -> BaseException | None:
+def without_cancellations(error: BaseException) -> BaseException | None:
     """What is left of an exception without :class:`HandlerCancelled`, which a task group wraps."""
     if isinstance(error, BaseExceptionGroup):
         return cast("BaseExceptionGroup[BaseException]", error).split(HandlerCancelled)[1]

@@ -1,4 +1,4 @@
-"""An agent as a script: it runs until it is told to stop, and stops in two phases."""
+"""Scripts: an agent runs until a signal stops it, in two phases."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import anyio
 
 from meup_agent.agent.scope import abandoned
 from meup_agent.client.space import Space
-from meup_agent.errors import MeupError
+from meup_agent.errors import MeupError, UsageError
 from meup_agent.session.groups import background_tasks
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from anyio.abc import TaskStatus
 
 log = logging.getLogger("meup_agent.agent")
@@ -167,3 +170,29 @@ def _options(backend: Backend) -> dict[str, Any]:
     if backend == "asyncio" and importlib.util.find_spec("uvloop") is not None:
         return {"use_uvloop": True}
     return {}
+
+
+_importing: ContextVar[bool] = ContextVar("meup_agent.importing", default=False)
+
+
+@contextmanager
+def no_run_on_import() -> Generator[None]:
+    """Import a module in this block without running its agent."""
+    token = _importing.set(True)
+    try:
+        yield
+    finally:
+        _importing.reset(token)
+
+
+def check_may_run() -> None:
+    """Check that an agent may run now.
+
+    Raises:
+        UsageError: Its module is only being looked into.
+    """
+    if _importing.get():
+        raise UsageError(
+            "the module runs its agent when it is imported; put agent.run() under "
+            "if __name__ == '__main__'"
+        )

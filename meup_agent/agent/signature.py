@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from .arguments import ToolArguments, build_arguments
-from .source import Handler, Source, read_source
-from .text import first_line, listing, type_name
+from meup_agent.agent.arguments import ToolArguments, build_arguments
+from meup_agent.agent.source import Handler, Source, read_source
+from meup_agent.agent.text import first_line, join_names, type_name
 
 _EMPTY = inspect.Parameter.empty
 _INSTANCE = ("self", "cls")
@@ -174,7 +174,7 @@ class _Reader:
             )
 
     def _choices(self) -> str:
-        return listing([injectable.__name__ for injectable in self.injectable])
+        return join_names([injectable.__name__ for injectable in self.injectable])
 
 
 def _bare(hint: Any) -> Any:

@@ -45,6 +45,6 @@ def type_name(hint: object) -> str:
     return str(hint).replace("typing.", "")
 
 
-def listing(names: list[str]) -> str:
+def join_names(names: list[str]) -> str:
     """Names for a sentence: ``Context, Envelope``; ``nothing`` if there are none."""
     return ", ".join(names) or "nothing"

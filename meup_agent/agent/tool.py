@@ -9,15 +9,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from meup_agent.agent.arguments import ToolArguments
+from meup_agent.agent.results import (
+    OutputType,
+    complete,
+    content_of,
+    is_call_result,
+    read_output_type,
+    text_content,
+    text_of,
+)
+from meup_agent.agent.schema import JsonObject
+from meup_agent.agent.signature import HandlerSignature
+from meup_agent.agent.text import clip, first_line
 from meup_agent.errors import UsageError
 from meup_agent.protocol.payloads import WRAPPED
-
-from .arguments import ToolArguments
-from .content import complete, content_of, is_complete, text_content, text_of
-from .output import OutputType, read_output
-from .schema import JsonObject
-from .signature import HandlerSignature
-from .text import clip, first_line
 
 MAX_ERROR_CHARS = 4_000
 """Length of the text of an error result; exceptions may quote whole documents."""
@@ -133,7 +139,7 @@ class ToolDefinition:
             ) from error
 
     def _result(self, value: object) -> JsonObject:
-        if is_complete(value):
+        if is_call_result(value):
             result = complete(value)
             if self._output is not None and not result["isError"]:
                 self._output.check(result.get("structuredContent"))
@@ -176,7 +182,7 @@ def define_tool(signature: HandlerSignature, options: ToolOptions) -> ToolDefini
             f"the name {clip(name, 130)!r} is none that a tool may have; use 1 to 128 letters, "
             "digits, '_', '-' and '.'"
         )
-    output = read_output(signature.returns, source)
+    output = read_output_type(signature.returns, source)
     return ToolDefinition(
         name=name,
         title=options.title,

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Final
 
 from meup_agent.agent.agent import Agent
-from meup_agent.agent.importing import agents_stay_put
+from meup_agent.agent.script import no_run_on_import
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
 
@@ -40,7 +40,7 @@ def load_agent(target: str) -> Agent:
     if not where:
         raise Failure(f"{target!r} names no agent; {EXPECTED}", exit_codes.USAGE)
     try:
-        with agents_stay_put():
+        with no_run_on_import():
             module = _import_file(Path(where)) if _is_path(where) else _import_module(where)
     except Failure:
         raise

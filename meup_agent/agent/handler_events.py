@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from meup_agent.agent.scope import is_failure, without_stops
+from meup_agent.agent.scope import is_failure, without_cancellations
 from meup_agent.session.events import (
     HandlerFailed,
     HandlerFinished,
@@ -76,7 +76,7 @@ class HandlerEvents:
     def raised(self, key: Key, error: BaseException) -> None:
         """It raised; of several functions that are told of the same, another one may have."""
         begun = self.begun.get(key)
-        failure = without_stops(error)
+        failure = without_cancellations(error)
         if begun is None or failure is None:
             return
         if begun.failure is not None:

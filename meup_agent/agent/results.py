@@ -1,0 +1,253 @@
+"""Results of tools: the output schema, MCP content (2025-06-18), and the answer on the wire.
+
+The classes of ``mcp_types`` are looked at only if the program has imported them already: a value
+cannot be an instance of a class that was never loaded, and loading them costs every agent time.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from itertools import starmap
+from types import NoneType
+from typing import Any, Final, Never, NoReturn, cast, get_args
+
+import msgspec
+import pydantic_core
+from pydantic import TypeAdapter
+
+from meup_agent.agent.schema import JsonObject, json_schema, pydantic_hint, wrap_schema
+from meup_agent.agent.source import Source
+from meup_agent.agent.text import first_line, type_name
+from meup_agent.protocol.envelope import encode_json
+from meup_agent.protocol.limits import MAX_FRAME_BYTES
+from meup_agent.protocol.numbers import is_finite
+
+_LISTS = (list, tuple)
+
+_ANY: Final = TypeAdapter[Any](Any)
+
+_NOT_FINITE: Final = (b"null", b"NaN", b"Infinity")
+"""Words in pydantic's JSON that may stand for a number that is not finite."""
+
+
+def is_content(value: object) -> bool:
+    """Whether a value is one of MCP's content objects: text, image, audio, link, resource."""
+    if "mcp_types" not in sys.modules:
+        return False
+    import mcp_types
+
+    return isinstance(value, mcp_types.ContentBlock)
+
+
+def is_call_result(value: object) -> bool:
+    """Whether a value is a whole ``CallToolResult`` already."""
+    if "mcp_types" not in sys.modules:
+        return False
+    import mcp_types
+
+    return isinstance(value, mcp_types.CallToolResult)
+
+
+def is_content_class(hint: type) -> bool:
+    """Whether values of a class are MCP content, or whole results."""
+    if "mcp_types" not in sys.modules:
+        return False
+    import mcp_types
+
+    return issubclass(hint, mcp_types.ContentBlock | mcp_types.CallToolResult)
+
+
+def content_of(value: object) -> list[JsonObject]:
+    """The content objects for a value that has no schema, as JSON values.
+
+    ``None`` is no content, a string is its text, content objects are themselves, also several in
+    a list; anything else is one text with the value's JSON.
+
+    Raises:
+        ValueError: The value, or something in it, has no JSON form.
+    """
+    if value is None:
+        return []
+    if is_content(value):
+        return [_dumped(value)]
+    if isinstance(value, _LISTS) and any(is_content(item) for item in cast("list[object]", value)):
+        return [block for item in cast("list[object]", value) for block in content_of(item)]
+    json = pydantic_core.to_json(value)
+    if any(word in json for word in _NOT_FINITE):
+        check_kept(_ANY.serializer.to_python(value), json)
+    return [text_content(text_of(json))]
+
+
+def check_kept(value: object, json: bytes) -> None:
+    """Check that no number of a result became ``null`` when it was written (PROTOCOL 1, Numbers).
+
+    Args:
+        value: The result as Python values.
+        json: What pydantic wrote for it; a type may have said that it writes texts instead.
+
+    Raises:
+        ValueError: A number in it is NaN or an infinity.
+    """
+    # The exact look takes long, and only what is not finite needs it.
+    if not is_finite(value) and _lost(value, pydantic_core.from_json(json)):
+        raise ValueError(
+            "it holds a number that is not finite (NaN or an infinity); return None or a text in "
+            "its place"
+        )
+
+
+def _lost(value: object, written: object) -> bool:
+    if written is None or isinstance(written, float):
+        return isinstance(value, float) and not math.isfinite(value)
+    if isinstance(written, dict) and isinstance(value, dict):
+        before, after = cast("JsonObject", value), cast("JsonObject", written)
+        return len(before) == len(after) and any(
+            starmap(_lost, zip(before.values(), after.values(), strict=True))
+        )
+    if isinstance(written, list) and isinstance(value, list | tuple | set | frozenset):
+        items, others = cast("list[object]", value), cast("list[object]", written)
+        return any(starmap(_lost, zip(items, others, strict=False)))
+    return False
+
+
+def complete(value: Any) -> JsonObject:
+    """A ``CallToolResult`` object as JSON values, without what later versions of MCP added."""
+    result = _dumped(value)
+    if result.get("resultType") == "complete":
+        del result["resultType"]
+    return result
+
+
+def text_content(text: str) -> JsonObject:
+    """A text as an MCP content object."""
+    return {"type": "text", "text": text}
+
+
+def text_of(json: bytes) -> str:
+    """A JSON value as text for a reader: a string without its quotes, anything else as it is."""
+    return str(pydantic_core.from_json(json)) if json.startswith(b'"') else json.decode()
+
+
+def _dumped(value: Any) -> JsonObject:
+    dumped: JsonObject = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if not is_finite(value.model_dump(by_alias=True)):
+        raise ValueError(
+            "it holds a number that is not finite (NaN or an infinity); put null or a text in "
+            "its place"
+        )
+    return dumped
+
+
+_SAYS_NOTHING = (Any, None, NoneType, Never, NoReturn, object)
+
+
+class OutputType(msgspec.Struct, frozen=True):
+    """What a tool promises to return.
+
+    Attributes:
+        adapter: Validates a returned value and writes it as JSON.
+        schema: JSON Schema of the structured content, always an object.
+        is_wrapped: Whether the value stands under ``result``, because it is no object itself.
+    """
+
+    adapter: TypeAdapter[Any]
+    schema: JsonObject
+    is_wrapped: bool
+
+    def dump(self, value: object) -> bytes:
+        """The JSON of a returned value, validated.
+
+        Objects may come with their fields' names or with their aliases; aliases are written.
+
+        Raises:
+            ValueError: The value is not what the annotation promised, or has no JSON form.
+        """
+        # The adapter's own methods do the same, and look at a dozen other arguments before.
+        validated = self.adapter.validator.validate_python(value, by_alias=True, by_name=True)
+        serializer = self.adapter.serializer
+        json = serializer.to_json(validated, by_alias=True, warnings="error")
+        if b"null" in json:
+            check_kept(serializer.to_python(validated, by_alias=True), json)
+        return json
+
+    def structured(self, json: bytes) -> JsonObject:
+        """The structured content for the JSON of a value."""
+        value = pydantic_core.from_json(json)
+        return {"result": value} if self.is_wrapped else value
+
+    def check(self, structured: object) -> None:
+        """Validate structured content that a tool has put together by itself.
+
+        Raises:
+            ValueError: It is not what the annotation promised.
+        """
+        if self.is_wrapped:
+            members = cast("JsonObject", structured) if isinstance(structured, dict) else {}
+            if members.keys() != {"result"}:
+                raise ValueError('structured content must be an object with one member "result"')
+            structured = members["result"]
+        self.adapter.validate_python(structured, by_alias=True, by_name=False)
+
+
+def read_output_type(returns: Any, source: Source) -> OutputType | None:
+    """The output type for a return annotation; ``None`` where it promises no structure.
+
+    It promises none if it is missing, ``Any``, ``object`` or ``None``, or where MCP content is
+    among what it names.
+
+    Raises:
+        HandlerDefinitionError: Values of this type have no JSON form.
+    """
+    if returns in _SAYS_NOTHING or any(is_content_class(each) for each in _classes(returns)):
+        return None
+    if returns in (bytes, bytearray, memoryview):
+        raise source.error(
+            f"it returns {type_name(returns)}, and a result has no bytes in it; return base64 "
+            "text, or an ImageContent or AudioContent of mcp_types"
+        )
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(pydantic_hint(returns))
+        schema = json_schema(adapter, mode="serialization")
+    except Exception as error:  # a stranger's types: their hooks may raise anything
+        raise source.error(
+            f"it returns {type_name(returns)}, which cannot be a tool's result: "
+            f"{first_line(error)}; return what pydantic can write as JSON, or MCP content"
+        ) from error
+    if schema.get("type") == "object":
+        return OutputType(adapter, schema, is_wrapped=False)
+    return OutputType(adapter, wrap_schema(schema), is_wrapped=True)
+
+
+def _classes(hint: Any) -> Iterator[type]:
+    """The classes that an annotation names, at any depth."""
+    arguments = get_args(hint)
+    if not arguments and isinstance(hint, type):
+        yield hint
+    for argument in arguments:
+        yield from _classes(argument)
+
+
+MAX_RESULT_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
+"""Leaves room for the envelope around the result: ids and names are a stranger's, but short."""
+
+
+def encode_result(result: JsonObject) -> msgspec.Raw:
+    """The JSON of a ``CallToolResult``, or of one that says why this one cannot be sent."""
+    raw = encode_json(result)
+    if len(raw) > MAX_RESULT_BYTES and "structuredContent" in result:
+        # The text says the same for readers of an older MCP; what is structured comes first.
+        raw = encode_json({**result, "content": []})
+    if len(raw) > MAX_RESULT_BYTES:
+        raw = encode_json(
+            {
+                "content": [
+                    text_content(
+                        f"the result has {len(raw)} bytes; at most {MAX_RESULT_BYTES} can be sent"
+                    )
+                ],
+                "isError": True,
+            }
+        )
+    return msgspec.Raw(raw)
