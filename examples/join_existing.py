@@ -2,7 +2,7 @@
 
 import anyio
 
-from meup_agent import Agent, Fulfilled, Rejected, Space
+from meup_agent import Agent, Fulfillment, Rejection, Space
 
 agent = Agent("visitor")
 
@@ -25,12 +25,12 @@ async def main() -> None:
             "tools", "add", {"a": 1, "b": 2}, to="fulfiller", ttl=30
         ) as proposal:
             match await proposal.outcome():
-                case Fulfilled(by=by):  # only a name, if nobody checks it
+                case Fulfillment(by=by):  # only a name, if nobody checks it
                     result = await proposal.result(accept_edits=True)
                     print(f"{by} says: {result}")
-                case Rejected(by=by, reason=reason):
+                case Rejection(by=by, reason=reason):
                     print(f"{by} says no: {reason}")
-                case other:  # Expired, Gone or Withdrawn
+                case other:  # Expiry, Gone or Withdrawal
                     print(f"nobody decided: {other}")
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import anyio
 
-from meup_agent import Agent, Chat, Fulfilled, Rejected, Space
+from meup_agent import Agent, Chat, Fulfillment, Rejection, Space
 
 agent = Agent("proposer")
 
@@ -22,15 +22,15 @@ async def propose_division(space: Space, **arguments: Any) -> None:
         "tools", "divide", arguments, to="fulfiller", ttl=30
     ) as proposal:
         match await proposal.outcome():
-            case Fulfilled(by=by, changes=changes):
+            case Fulfillment(by=by, changes=changes):
                 result = await proposal.result(accept_edits=True)
                 print(f"fulfilled by {by}: {result}")
                 for change in changes:
                     print(f"  {change.path}: {change.fulfilled}")
                     print(f"    instead of {change.proposed}")
-            case Rejected(by=by, reason=reason):
+            case Rejection(by=by, reason=reason):
                 print(f"rejected by {by}: {reason}")
-            case other:  # Expired, Gone or Withdrawn
+            case other:  # Expiry, Gone or Withdrawal
                 print(f"nobody decided: {other}")
 
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from meup_agent.client.deciding import Proposal
     from meup_agent.client.managing import Invitation
     from meup_agent.client.progress import Progress
-    from meup_agent.client.proposing import OwnProposal
-    from meup_agent.client.rejections import Rejection
+    from meup_agent.client.proposing import ProposalHandle
     from meup_agent.client.space import Space
     from meup_agent.errors import (
         AlreadyDecided,
@@ -66,14 +65,20 @@ if TYPE_CHECKING:
         Limits,
         Mode,
         Participant,
-        ProposalRecord,
+        ProposalEntry,
         Wait,
-        Withdrawal,
     )
     from meup_agent.protocol.guarantees import Guarantees
     from meup_agent.protocol.lifecycle import ProposalState
     from meup_agent.protocol.managing import Grant, Revocation
-    from meup_agent.protocol.outcomes import Expired, Fulfilled, Gone, Outcome, Rejected, Withdrawn
+    from meup_agent.protocol.outcomes import (
+        Expiry,
+        Fulfillment,
+        Gone,
+        Outcome,
+        Rejection,
+        Withdrawal,
+    )
     from meup_agent.protocol.payloads import Change
     from meup_agent.protocol.reasons import Cause, CauseStep, Reason
     from meup_agent.session import Backoff, Settings
@@ -120,8 +125,8 @@ __all__ = [
     "Event",
     "ExchangeBegan",
     "ExchangeEnded",
-    "Expired",
-    "Fulfilled",
+    "Expiry",
+    "Fulfillment",
     "Gap",
     "Gone",
     "Grant",
@@ -152,21 +157,20 @@ __all__ = [
     "ObservingOnly",
     "Outcome",
     "OutcomeUnknown",
-    "OwnProposal",
     "Participant",
     "ParticipantGone",
     "PeerError",
     "Progress",
     "Proposal",
     "ProposalEdited",
+    "ProposalEntry",
     "ProposalExpired",
-    "ProposalRecord",
+    "ProposalHandle",
     "ProposalRejected",
     "ProposalState",
     "ProposalWithdrawn",
     "Reason",
     "Refused",
-    "Rejected",
     "Rejection",
     "RequestError",
     "RequestTimeout",
@@ -184,7 +188,6 @@ __all__ = [
     "UsageError",
     "Wait",
     "Withdrawal",
-    "Withdrawn",
     "WrongParticipant",
     "handlers",
     "log_events",
@@ -200,8 +203,7 @@ _NAMES = {
     "client.deciding": ("Proposal",),
     "client.managing": ("Invitation",),
     "client.progress": ("Progress",),
-    "client.proposing": ("OwnProposal",),
-    "client.rejections": ("Rejection",),
+    "client.proposing": ("ProposalHandle",),
     "client.space": ("Space",),
     "errors": (
         "AlreadyDecided",
@@ -249,20 +251,19 @@ _NAMES = {
         "Limits",
         "Mode",
         "Participant",
-        "ProposalRecord",
+        "ProposalEntry",
         "Wait",
-        "Withdrawal",
     ),
     "protocol.guarantees": ("Guarantees",),
     "protocol.lifecycle": ("ProposalState",),
     "protocol.managing": ("Grant", "Revocation"),
     "protocol.outcomes": (
-        "Expired",
-        "Fulfilled",
+        "Expiry",
+        "Fulfillment",
         "Gone",
         "Outcome",
-        "Rejected",
-        "Withdrawn",
+        "Rejection",
+        "Withdrawal",
     ),
     "protocol.payloads": ("Change",),
     "protocol.reasons": (

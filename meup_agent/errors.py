@@ -261,7 +261,7 @@ class ProposalRejected(PeerError):
         reason: The reason code, for example ``unsafe``.
         by: Who rejected it.
         explanation: Their words, as far as they had come; they follow the rejection, and
-            :meth:`OwnProposal.explanation` waits for them.
+            :meth:`ProposalHandle.explanation` waits for them.
     """
 
     def __init__(self, proposal_id: str, reason: str, by: str, explanation: str = "") -> None:

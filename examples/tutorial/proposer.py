@@ -2,7 +2,7 @@
 
 import anyio
 
-from meup_agent import Agent, Fulfilled, Rejected, Space
+from meup_agent import Agent, Fulfillment, Rejection, Space
 
 agent = Agent("proposer")
 
@@ -14,9 +14,9 @@ async def propose(space: Space, pages: int) -> None:
     ) as proposal:
         outcome = await proposal.outcome()
     match outcome:
-        case Fulfilled(by=by):
+        case Fulfillment(by=by):
             print(f"{by} had {pages} pages printed")
-        case Rejected(by=by, reason=reason):
+        case Rejection(by=by, reason=reason):
             print(f"{by} said no to {pages} pages: {reason}")
         case _:
             print(f"nobody decided about {pages} pages")

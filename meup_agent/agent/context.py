@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from meup_agent.agent.scope import Scope
     from meup_agent.client.progress import OnProgress
-    from meup_agent.client.proposing import OwnProposal
+    from meup_agent.client.proposing import ProposalHandle
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.reasons import Cause
@@ -137,7 +137,7 @@ class Context:
         ttl: float | None = TTL,
         wait: Wait | str = Wait.ADDRESSED,
         on_progress: OnProgress | None = None,
-    ) -> AbstractAsyncContextManager[OwnProposal]:
+    ) -> AbstractAsyncContextManager[ProposalHandle]:
         """Propose a call of a tool; see :meth:`Space.propose`."""
         return self.space.propose(
             participant, tool, arguments, to=to, ttl=ttl, wait=wait, on_progress=on_progress

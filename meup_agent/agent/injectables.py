@@ -9,11 +9,11 @@ from meup_agent.agent.decorators import Decorators
 from meup_agent.agent.definitions import Injectables, Role
 from meup_agent.client.chat import Chat
 from meup_agent.client.deciding import Proposal
-from meup_agent.client.rejections import Rejection
 from meup_agent.client.space import Space
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange import Conflict, Gap, Participant, Withdrawal
+from meup_agent.protocol.exchange import Conflict, Gap, Participant
 from meup_agent.protocol.managing import Grant, Revocation
+from meup_agent.protocol.outcomes import Rejection, Withdrawal
 
 _ANYWHERE: Final = {Context: "context", Space: "space", Envelope: "envelope"}
 

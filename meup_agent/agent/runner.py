@@ -23,10 +23,11 @@ from meup_agent.agent.scope import (
 )
 from meup_agent.client.chat import Chat
 from meup_agent.client.current import RunningHandler, begin_handler
-from meup_agent.client.rejections import rejection_of
+from meup_agent.client.rejections import with_explanation
 from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
 from meup_agent.protocol.exchange.roster import participant_of
+from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.transport.loops import Wakeup
 
@@ -327,8 +328,8 @@ class Runner:
             case "participant":
                 return participant_of(envelope.payload_object.get("participant"))
             case "subject":
-                if isinstance(work.subject, exchange.Rejection):
-                    return rejection_of(self._used_session, work.subject)
+                if isinstance(work.subject, Rejection):
+                    return with_explanation(self._used_session, work.subject)
                 return work.subject
             case _:
                 return envelope

@@ -31,7 +31,7 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
-from meup_agent.protocol.outcomes import Fulfilled, Rejected, Responded
+from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, Rejection, Responded, Withdrawal
 
 if TYPE_CHECKING:
     from meup_agent.cli.arguments import Given
@@ -95,7 +95,7 @@ class Answer:
 
     executor: str
     result: Any
-    fulfilled: Fulfilled | None = None
+    fulfilled: Fulfillment | None = None
 
 
 class Told(Protocol):
@@ -242,10 +242,10 @@ async def _propose(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> A
             if not wanted.to and _nobody_may(visit.space, wanted, arguments):
                 visit.notes.say("nobody who is here may fulfill it, but somebody may still come")
             outcome = await proposal.outcome()
-        if isinstance(outcome, Fulfilled):
+        if isinstance(outcome, Fulfillment):
             visit.notes.say(f"fulfilled by {outcome.by}")
             return Answer(outcome.executor, outcome.result, outcome)
-        if isinstance(outcome, Rejected):
+        if isinstance(outcome, Rejection):
             error = ProposalRejected(outcome.proposal_id, outcome.reason, outcome.by)
             explained = await _explanation(envelopes, outcome)
             await print_undone(visit, wanted, outcome, explained)
@@ -265,18 +265,26 @@ def _nobody_may(space: Space, wanted: Wanted, arguments: dict[str, Any]) -> bool
     )
 
 
-async def _explanation(envelopes: Watcher, rejected: Rejected) -> str:
+async def _explanation(envelopes: Watcher, rejected: Rejection) -> str:
     """What the rejecting participant says of it, where it comes at once; else empty."""
     with anyio.move_on_after(EXPLANATION_SECONDS):
         async for envelope in envelopes:
             if envelope.kind == kinds.CHAT and envelope.sender == rejected.by:
                 chat = Chat(envelope)
-                if chat.about == rejected.rejection_id:
+                if chat.about == rejected.id:
                     return chat.text
     return ""
 
 
 # --- its result ---
+
+_UNDONE: dict[type[Outcome], str] = {
+    Rejection: "rejected",
+    Withdrawal: "withdrawn",
+    Expiry: "expired",
+    Gone: "gone",
+}
+"""Outcomes without a result, as ``--json`` names them."""
 
 
 async def print_undone(
@@ -285,9 +293,9 @@ async def print_undone(
     """What became of a proposal that has no result, for programs; a person reads the sentence."""
     if not wanted.as_json:
         return
-    rejected = outcome if isinstance(outcome, Rejected) else None
+    rejected = outcome if isinstance(outcome, Rejection) else None
     document = {
-        "outcome": type(outcome).__name__.lower(),
+        "outcome": _UNDONE[type(outcome)],
         "proposal": outcome.proposal_id,
         "by": None if rejected is None else rejected.by,
         "reason": None if rejected is None else rejected.reason,
@@ -320,7 +328,7 @@ async def print_answer(visit: Told, wanted: Wanted, answer: Answer) -> None:
     visit.notes.say(sentence)
 
 
-def _difference(fulfilled: Fulfilled) -> str:
+def _difference(fulfilled: Fulfillment) -> str:
     if not fulfilled.knows_edits:
         return "carried out, and nobody says whether as proposed"
     said = "; ".join(

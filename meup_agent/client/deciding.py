@@ -11,7 +11,7 @@ from meup_agent.errors import AlreadyDecided, AlreadyInProgress, Refused, UsageE
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.exchange.proposal_store import content_of
-from meup_agent.protocol.outcomes import Fulfilled
+from meup_agent.protocol.outcomes import Fulfillment
 from meup_agent.protocol.payloads import build_fulfillment
 from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from meup_agent.client.progress import OnProgress, Progress
     from meup_agent.client.tools import ToolLists
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.exchange import ProposalRecord
+    from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.lifecycle import ProposalState
     from meup_agent.session import Session
 
@@ -67,7 +67,7 @@ class Proposal:
         return None if record is None else record.state
 
     @property
-    def _record(self) -> ProposalRecord | None:
+    def _record(self) -> ProposalEntry | None:
         """What is known of it, and not of another one that its proposer made under its id since."""
         latest = self._session.table.proposal_store.get(self._key, self._session.now())
         if latest is None or not latest.earlier:
@@ -84,7 +84,7 @@ class Proposal:
         executor: str | None = None,
         timeout: float | Literal["proposer"] | None = "proposer",
         on_progress: OnProgress | None = None,
-    ) -> Fulfilled:
+    ) -> Fulfillment:
         """Make the real request, and wait for its response (PROTOCOL 4.4).
 
         The proposal's state, its deadline, and its proposer are looked at when the request leaves,
@@ -142,7 +142,7 @@ class Proposal:
             )
         except AlreadyInProgress as error:
             raise AlreadyInProgress(self.id, error.by) from None
-        return Fulfilled(
+        return Fulfillment(
             proposal_id=self.id,
             by=self._session.me,
             executor=response.by,

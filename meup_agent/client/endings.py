@@ -19,17 +19,17 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol.outcomes import (
     Ending,
-    Expired,
-    Fulfilled,
+    Expiry,
+    Fulfillment,
     GatewayRefused,
     Gone,
     LostRace,
     Outcome,
-    Rejected,
+    Rejection,
     Responded,
     Unknown,
     Unsent,
-    Withdrawn,
+    Withdrawal,
 )
 from meup_agent.protocol.payloads import WRAPPED, as_object, objects_in
 
@@ -45,7 +45,7 @@ def outcome_of(ending: Ending) -> Outcome:
         NotSent: It never left.
         OutcomeUnknown: It was sent, and no answer can arrive.
     """
-    if isinstance(ending, Fulfilled | Rejected | Withdrawn | Expired | Gone):
+    if isinstance(ending, Fulfillment | Rejection | Withdrawal | Expiry | Gone):
         return ending
     raise_for(ending)
 
@@ -59,11 +59,11 @@ def raise_for(ending: Ending, *, what: str = "the request", explanation: str = "
         explanation: Words for a rejection.
     """
     match ending:
-        case Rejected():
+        case Rejection():
             raise ProposalRejected(ending.proposal_id, ending.reason, ending.by, explanation)
-        case Withdrawn():
+        case Withdrawal():
             raise ProposalWithdrawn(ending.proposal_id, ending.reason)
-        case Expired():
+        case Expiry():
             raise ProposalExpired(ending.proposal_id, sent=ending.sent, begun_by=ending.begun_by)
         case Gone():
             absent = ", ".join(ending.participants)
@@ -77,7 +77,7 @@ def raise_for(ending: Ending, *, what: str = "the request", explanation: str = "
             raise OutcomeUnknown(f"{what} was sent, and its outcome is not known: {ending.why}")
         case LostRace():
             raise AlreadyInProgress("", ending.by)
-        case Fulfilled() | Responded():
+        case Fulfillment() | Responded():
             raise AssertionError("an ending with a value is no error")
 
 
@@ -97,13 +97,13 @@ def response_of(ending: Ending, *, what: str, cancelled: bool = True) -> Respond
     match ending:
         case Responded():
             return ending
-        case Expired(sent=False):
+        case Expiry(sent=False):
             raise RequestTimeout(f"{what} could not be sent before its deadline")
-        case Withdrawn():
+        case Withdrawal():
             raise OutcomeUnknown(f"{what} was given up: {ending.cause}")
-        case Expired() if cancelled:
+        case Expiry() if cancelled:
             raise RequestTimeout(f"{what} got no response before its deadline, and was cancelled")
-        case Expired():
+        case Expiry():
             raise RequestTimeout(
                 f"{what} got no response before its deadline; it is never cancelled, so it may"
                 " still be carried out"
@@ -112,7 +112,7 @@ def response_of(ending: Ending, *, what: str, cancelled: bool = True) -> Respond
             raise_for(ending, what=what)
 
 
-def result_of(answer: Responded | Fulfilled) -> Any:
+def result_of(answer: Responded | Fulfillment) -> Any:
     """The result of a request.
 
     Raises:
@@ -129,7 +129,7 @@ def result_of(answer: Responded | Fulfilled) -> Any:
     return answer.result
 
 
-def tool_value(answer: Responded | Fulfilled) -> Any:
+def tool_value(answer: Responded | Fulfillment) -> Any:
     """What a tool returned: its structured content, else its content (MCP ``CallToolResult``).
 
     A plain value that one of our own tools wrapped to have a structure is unwrapped again.

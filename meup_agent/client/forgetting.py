@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from meup_agent.client.proposing import OwnProposal
+    from meup_agent.client.proposing import ProposalHandle
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,14 +57,14 @@ def awaited(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[
 
 
 class Proposing:
-    """A proposal about to be made: ``async with`` makes it, and gives an :class:`OwnProposal`."""
+    """A proposal about to be made: ``async with`` makes it, and gives the handle."""
 
-    def __init__(self, block: AbstractAsyncContextManager[OwnProposal]) -> None:
+    def __init__(self, block: AbstractAsyncContextManager[ProposalHandle]) -> None:
         self._block = block
         self._entered = False
         self._written = _place()
 
-    async def __aenter__(self) -> OwnProposal:
+    async def __aenter__(self) -> ProposalHandle:
         """Propose."""
         self._entered = True
         return await self._block.__aenter__()

@@ -12,13 +12,13 @@ from meup_agent.client.current import cause_of_leaving, parent_in
 from meup_agent.client.endings import outcome_of, raise_for, tool_value
 from meup_agent.client.forgetting import awaited
 from meup_agent.client.progress import relay
-from meup_agent.client.rejections import EXPLANATION_SECONDS, explanation_of, said_of
+from meup_agent.client.rejections import said_of, with_explanation
 from meup_agent.errors import ProposalEdited
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey, Wait
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Fulfilled, Rejected, Withdrawn
+from meup_agent.protocol.outcomes import EXPLANATION_SECONDS, Fulfillment, Rejection, Withdrawal
 from meup_agent.protocol.payloads import build_proposal
 from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.session.timeouts import checked_timeout
@@ -35,7 +35,7 @@ TTL: Final = 300.0
 """Seconds that a proposal waits for a decision, if nothing else is said: a person may decide it."""
 
 
-class OwnProposal:
+class ProposalHandle:
     """A proposal that we made; see :meth:`meup_agent.Space.propose`.
 
     Attributes:
@@ -60,7 +60,7 @@ class OwnProposal:
         )
         state = ProposalState.PENDING if record is None else record.state
         ending = self._left or self._session.exchanges.ended(self._key)
-        if state.is_pending and isinstance(ending, Withdrawn):
+        if state.is_pending and isinstance(ending, Withdrawal):
             return ProposalState.WITHDRAWN
         return state
 
@@ -69,8 +69,8 @@ class OwnProposal:
         """Wait until it is decided.
 
         Returns:
-            :class:`Fulfilled` (with the result, by whom, and what was changed), :class:`Rejected`,
-            :class:`Withdrawn`, :class:`Expired` or :class:`Gone`.
+            :class:`Fulfillment` (with the result, by whom, and what was changed),
+            :class:`Rejection`, :class:`Withdrawal`, :class:`Expiry` or :class:`Gone`.
 
         Raises:
             Refused: The gateway did not let it through.
@@ -80,9 +80,12 @@ class OwnProposal:
         ending = self._left or await self._session.exchanges.ending(
             self._key, parent=parent_in(self._session)
         )
-        if isinstance(ending, Withdrawn):
+        if isinstance(ending, Withdrawal):
             await checkpoint_if_cancelled()
-        return outcome_of(ending)
+        outcome = outcome_of(ending)
+        if isinstance(outcome, Rejection):
+            return with_explanation(self._session, outcome)
+        return outcome
 
     @awaited
     async def result(self, *, accept_edits: bool = False) -> Any:
@@ -105,7 +108,7 @@ class OwnProposal:
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
         outcome = await self.outcome()
-        if not isinstance(outcome, Fulfilled):
+        if not isinstance(outcome, Fulfillment):
             raise_for(outcome, what=f"proposal {self.id}", explanation=self._explained(outcome))
         value = tool_value(outcome)
         if not outcome.as_proposed and not accept_edits:
@@ -128,14 +131,14 @@ class OwnProposal:
             come, or it was not rejected.
         """
         outcome = await self.outcome()
-        if not isinstance(outcome, Rejected):
+        if not isinstance(outcome, Rejection):
             return ""
-        return await explanation_of(self._session, outcome.by, outcome.rejection_id, timeout)
+        return await outcome.explanation(timeout)
 
     def _explained(self, outcome: Outcome) -> str:
-        if not isinstance(outcome, Rejected):
+        if not isinstance(outcome, Rejection):
             return ""
-        return said_of(self._session, outcome.by, outcome.rejection_id)
+        return said_of(self._session, outcome)
 
     @awaited
     async def withdraw(self, reason: str = Reason.NO_LONGER_NEEDED) -> None:
@@ -174,7 +177,7 @@ async def propose(
     wait: Wait,
     on_progress: OnProgress | None,
     check: Callable[[], Awaitable[None]] | None = None,
-) -> AsyncGenerator[OwnProposal]:
+) -> AsyncGenerator[ProposalHandle]:
     """Propose a call for the length of a block; see :meth:`meup_agent.Space.propose`.
 
     Args:
@@ -212,7 +215,7 @@ async def propose(
         wait=wait,
         on_progress=relay(on_progress),
     )
-    proposal = OwnProposal(session, key)
+    proposal = ProposalHandle(session, key)
     try:
         yield proposal
     finally:

@@ -11,7 +11,7 @@ from meup_agent.client.endings import response_of
 from meup_agent.client.progress import relay
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.outcomes import Responded, Withdrawn
+from meup_agent.protocol.outcomes import Responded, Withdrawal
 from meup_agent.session.timeouts import checked_timeout, checked_total
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ async def ending_or_give_up(session: Session, key: Key, parent: Key | None) -> E
     """Wait for the end of an exchange; leaving early gives it up."""
     try:
         ending = await session.exchanges.ending(key, parent=parent)
-        if isinstance(ending, Withdrawn):
+        if isinstance(ending, Withdrawal):
             # Our own handler was cancelled, and its cancel scope has the last word.
             await checkpoint_if_cancelled()
         return ending

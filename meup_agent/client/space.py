@@ -12,7 +12,7 @@ from meup_agent.client.endings import result_of, tool_value
 from meup_agent.client.forgetting import Proposing, awaited
 from meup_agent.client.managing import Managing
 from meup_agent.client.presence import present
-from meup_agent.client.proposing import TTL, OwnProposal, propose
+from meup_agent.client.proposing import TTL, ProposalHandle, propose
 from meup_agent.client.requests import TIMEOUT, request
 from meup_agent.client.tools import ToolLists
 from meup_agent.errors import AmbiguousProposal, UsageError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from meup_agent.client.progress import OnProgress
-    from meup_agent.protocol.exchange import ProposalRecord
+    from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.guarantees import Guarantees
     from meup_agent.session import Session
     from meup_agent.session.watcher import Watcher
@@ -69,7 +69,7 @@ class Space(Managing):
         return self._session.table.roster.participants()
 
     @property
-    def proposals(self) -> list[ProposalRecord]:
+    def proposals(self) -> list[ProposalEntry]:
         """Every proposal seen, ours included, with its state (PROTOCOL 4.2)."""
         return self._session.table.proposal_store.records(self._session.now())
 
@@ -250,7 +250,7 @@ class Space(Managing):
         ttl: float | None = TTL,
         wait: Wait | str = Wait.ADDRESSED,
         on_progress: OnProgress | None = None,
-    ) -> AbstractAsyncContextManager[OwnProposal]:
+    ) -> AbstractAsyncContextManager[ProposalHandle]:
         """Propose a call of a tool; leaving the block undecided withdraws it.
 
         Args:
@@ -264,7 +264,7 @@ class Space(Managing):
             on_progress: Told of progress; must return at once.
 
         Returns:
-            An async context manager that gives an :class:`OwnProposal`; entering it proposes.
+            An async context manager that gives an :class:`ProposalHandle`; entering it proposes.
 
         Raises:
             InvalidArguments: The participant's list of tools is known (:meth:`tools`), and there
@@ -288,7 +288,7 @@ class Space(Managing):
         return Proposing(block)
 
     def proposal(
-        self, of: ProposalRecord | Envelope | str, *, proposer: str | None = None
+        self, of: ProposalEntry | Envelope | str, *, proposer: str | None = None
     ) -> Proposal:
         """A participant's proposal, to decide outside of a handler.
 
@@ -308,7 +308,7 @@ class Space(Managing):
         envelope = of if isinstance(of, Envelope) else of.envelope
         return Proposal(self._session, envelope, self._tools)
 
-    def _known_proposal(self, proposal_id: str, proposer: str | None) -> ProposalRecord:
+    def _known_proposal(self, proposal_id: str, proposer: str | None) -> ProposalEntry:
         known = self._session.table.proposal_store.under(proposal_id, self._session.now())
         theirs = [each for each in known if proposer in (None, each.key.proposer)]
         every = [each for latest in theirs for each in (latest, *latest.earlier)]

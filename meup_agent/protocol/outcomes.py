@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import msgspec
 
 from meup_agent.protocol.payloads import Change, as_object
 from meup_agent.protocol.reasons import Cause
 
+EXPLANATION_SECONDS: Final = 5.0
+"""Wait for an explanation: it follows its reject at once, where there is one."""
 
-class Fulfilled(msgspec.Struct, frozen=True):
+Explain = Callable[["Rejection", float | None], Awaitable[str]]
+"""Waits for the explanation of a rejection, so many seconds at the most."""
+
+
+class Fulfillment(msgspec.Struct, frozen=True):
     """A proposal was carried out, and its response is here.
 
     Attributes:
@@ -59,35 +67,62 @@ class Fulfilled(msgspec.Struct, frozen=True):
         return as_object(self.result).get("isError") is True
 
 
-class Rejected(msgspec.Struct, frozen=True):
-    """A proposal was rejected by somebody whose rejection counts (PROTOCOL 4.5).
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A rejection of a proposal.
 
     Attributes:
         proposal_id: The proposal.
         reason: The reason code.
-        by: Who rejected it; of several, the last.
-        rejection_id: The id of the reject; an explanation that follows correlates to it.
+        by: The participant that rejected it.
+        id: The id of the reject; an explanation that follows correlates to it.
+        counts: It ended the proposer's wait (PROTOCOL 4.5), as every rejection that is an outcome.
     """
 
     proposal_id: str
     reason: str
     by: str
-    rejection_id: str = ""
+    id: str = ""
+    counts: bool = False
+    _explain: Explain | None = field(default=None, repr=False, compare=False)
+
+    async def explanation(self, timeout: float | None = EXPLANATION_SECONDS) -> str:
+        """Wait for the words that explain it, which follow as a chat (PROTOCOL 4.3).
+
+        Args:
+            timeout: Seconds to wait; most rejections have no explanation.
+
+        Returns:
+            The words of the participant that rejected it, as a stranger wrote them, at most 4,000
+            characters; empty where none have come, or the proposal is not ours.
+        """
+        return "" if self._explain is None else await self._explain(self, timeout)
+
+    def explained_by(self, explain: Explain) -> Rejection:
+        """The same rejection, whose :meth:`explanation` is waited for by this function."""
+        return replace(self, _explain=explain)
 
 
-class Withdrawn(msgspec.Struct, frozen=True):
-    """We took a proposal back, or gave a request up: here, or in another process under our name."""
+class Withdrawal(msgspec.Struct, frozen=True):
+    """A withdrawal of a proposal, or the end of the wait for a request by its own participant.
+
+    Attributes:
+        proposal_id: The proposal or request.
+        by: Its proposer; in another process under the same name, perhaps.
+        cause: The reason, with the chain that led to it.
+    """
 
     proposal_id: str
+    by: str
     cause: Cause
 
     @property
     def reason(self) -> str:
-        """The reason code that the withdrawal carried."""
+        """The reason code."""
         return self.cause.code
 
 
-class Expired(msgspec.Struct, frozen=True):
+class Expiry(msgspec.Struct, frozen=True):
     """The deadline passed; what was sent was withdrawn or cancelled.
 
     Attributes:
@@ -154,7 +189,7 @@ class LostRace(msgspec.Struct, frozen=True):
     by: str
 
 
-Outcome = Fulfilled | Rejected | Withdrawn | Expired | Gone
+Outcome = Fulfillment | Rejection | Withdrawal | Expiry | Gone
 """How a proposal ends for the one who waits for it."""
 
 Ending = Outcome | Responded | GatewayRefused | Unsent | Unknown | LostRace

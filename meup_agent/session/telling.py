@@ -13,16 +13,16 @@ import anyio
 from meup_agent.errors import SessionEnded, UsageError, printable
 from meup_agent.protocol import payloads
 from meup_agent.protocol.outcomes import (
-    Expired,
-    Fulfilled,
+    Expiry,
+    Fulfillment,
     GatewayRefused,
     Gone,
     LostRace,
-    Rejected,
+    Rejection,
     Responded,
     Unknown,
     Unsent,
-    Withdrawn,
+    Withdrawal,
 )
 from meup_agent.protocol.reasons import Reason
 from meup_agent.session.events import (
@@ -162,7 +162,7 @@ class Events:
                 by=said.by,
                 reason=said.reason,
                 is_error=said.is_error,
-                cause=ending.cause if isinstance(ending, Withdrawn) else None,
+                cause=ending.cause if isinstance(ending, Withdrawal) else None,
                 seconds=seconds,
             )
         )
@@ -206,13 +206,13 @@ def _said(ending: Ending) -> _Said:
     match ending:
         case Responded():
             return _Said("answered", ending.by, is_error=_is_error(ending.error, ending.result))
-        case Fulfilled():
+        case Fulfillment():
             return _Said("fulfilled", ending.by, is_error=ending.is_error)
-        case Rejected():
+        case Rejection():
             return _Said("rejected", ending.by, ending.reason)
-        case Withdrawn():
+        case Withdrawal():
             return _Said("withdrawn", ending.cause.by, str(ending.cause))
-        case Expired():
+        case Expiry():
             return _Said("expired" if ending.sent else "not_sent", reason=Reason.TIMEOUT)
         case Gone():
             return _Said("gone", reason=", ".join(ending.participants))

@@ -16,7 +16,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from meup_agent import Fulfilled, Outcome, Rejected, Space, Withdrawn
+from meup_agent import Fulfillment, Outcome, Rejection, Space, Withdrawal
 from meup_agent.cli import exit_codes
 from meup_agent.cli.program import run
 from meup_agent.gateway.config import HttpConfig, TlsConfig
@@ -98,7 +98,7 @@ def test_withdraw_ends_the_wait_of_the_agent_beside(stage: Stage, beside: Beside
     done = beside("withdraw", proposed.id, "policy", participant="paula")
     assert done == (0, "", f"meup: proposal {proposed.id} is withdrawn\n")
     outcome = proposed.outcome()
-    assert isinstance(outcome, Withdrawn)
+    assert isinstance(outcome, Withdrawal)
     assert outcome.reason == "policy"
 
 
@@ -110,7 +110,7 @@ def test_fulfill_carries_out_what_is_proposed(stage: Stage, beside: Beside) -> N
         f'proposal {proposed.id} of paula:\n  files.write_file\n    path = "a"\n    text = "b"\n'
     )
     outcome = proposed.outcome()
-    assert isinstance(outcome, Fulfilled)
+    assert isinstance(outcome, Fulfillment)
     assert (outcome.by, outcome.executor, outcome.as_proposed) == ("alice", "files", True)
     assert [call["path"] for call in stage.calls] == ["a"]
     again = beside("fulfill", proposed.id)
@@ -173,7 +173,7 @@ def test_what_is_shown_is_carried_out_when_a_person_says_yes(stage: Stage) -> No
     assert 'files.write_file\n    path = "a"\n    text = "b"\n' in asked.err
     assert stage.calls == []
     assert asked.answer("y\n") == (0, "'a' has 'b'\n", "")
-    assert isinstance(proposed.outcome(), Fulfilled)
+    assert isinstance(proposed.outcome(), Fulfillment)
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "what?\n", "\x04"])
@@ -274,7 +274,7 @@ def test_an_edit_is_told(stage: Stage, beside: Beside) -> None:
     assert (document["result"], document["edited"]) == ("'5' has 'b'", True)
     assert 'arguments.path is "5" instead of "a"' in done.err
     outcome = proposed.outcome()
-    assert isinstance(outcome, Fulfilled)
+    assert isinstance(outcome, Fulfillment)
     assert [(each.path, each.fulfilled) for each in outcome.changes] == [("arguments.path", "5")]
 
 
@@ -301,7 +301,7 @@ def test_a_withdrawal_ends_a_fulfillment_that_runs(stage: Stage, beside: Beside)
         assert stage.wait_for("stopped") == "policy"
         assert fulfilling.end() == exit_codes.FAILED
     assert f"'paula' withdrew proposal {proposed.id} while it was carried out" in fulfilling.err
-    assert isinstance(proposed.outcome(), Withdrawn)
+    assert isinstance(proposed.outcome(), Withdrawal)
 
 
 def test_an_interrupt_cancels_the_request(stage: Stage) -> None:
@@ -327,7 +327,7 @@ def test_reject_over_http(stage: Stage, beside: Beside) -> None:
     document = json.loads(done.out)
     assert (document["proposal"], document["confirmed"]) == (proposed.id, True)
     outcome = proposed.outcome()
-    assert isinstance(outcome, Rejected)
+    assert isinstance(outcome, Rejection)
     assert (outcome.reason, outcome.by) == ("unsafe", "alice")
 
 

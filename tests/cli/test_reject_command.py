@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from meup_agent import AlreadyDecided, ProposalRecord, Rejected, Space
+from meup_agent import AlreadyDecided, ProposalEntry, Rejection, Space
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands.reject import seen_as
 from meup_agent.cli.failures import Failure
@@ -37,7 +37,7 @@ def test_it_ends_the_wait_of_the_proposer(stage: Stage) -> None:
     done = meup("reject", proposal, "policy", "--explain", HOSTILE, variables=stage.variables())
     proposer.join()
     [outcome] = found
-    assert isinstance(outcome, Rejected)
+    assert isinstance(outcome, Rejection)
     assert (outcome.proposal_id, outcome.reason, outcome.by) == (proposal, "policy", "alice")
     assert explained == [HOSTILE]
     sent = f"meup: rejection of {proposal} sent; nobody confirms that it counts\n"
@@ -90,7 +90,7 @@ def test_an_empty_id_or_reason_is_wrong(here: Here) -> None:
 
 
 def test_the_beginning_of_an_id_is_enough_for_what_was_seen(stage: Stage) -> None:
-    async def propose(space: Space) -> list[ProposalRecord]:
+    async def propose(space: Space) -> list[ProposalEntry]:
         async with space.propose("files", "nothing"), space.propose("files", "fail"):
             seen = space.proposals
             one, other = [each.key.id for each in seen]
@@ -102,12 +102,12 @@ def test_the_beginning_of_an_id_is_enough_for_what_was_seen(stage: Stage) -> Non
                 seen_as(seen, one[:same])
             # Others count: the whole of one id may be the beginning of another.
             first, tenth = [
-                ProposalRecord(ProposalKey("them", name), each.envelope, each.content)
+                ProposalEntry(ProposalKey("them", name), each.envelope, each.content)
                 for name, each in zip(("them-1", "them-10"), seen, strict=True)
             ]
             assert seen_as([tenth, first], "them-1") is first
             # Two proposers may have used one id.
-            copied = ProposalRecord(ProposalKey("eve", "them-1"), seen[0].envelope, 0)
+            copied = ProposalEntry(ProposalKey("eve", "them-1"), seen[0].envelope, 0)
             with pytest.raises(Failure, match="them-1 of them, them-1 of eve; say with --proposer"):
                 seen_as([first, copied], "them-1")
             assert seen_as([first, copied], "them-1", "eve") is copied

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 import anyio
 import pytest
 
-from meup_agent import Agent, Fulfilled, OwnProposal, Rejected, Space
+from meup_agent import Agent, Fulfillment, ProposalHandle, Rejection, Space
 from meup_agent.gateway.dev import ROLES
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from tests.cli.processes import PATIENCE, environment
@@ -145,7 +145,7 @@ def conversation(
     return screen
 
 
-def printing(space: Space, pages: int) -> AbstractAsyncContextManager[OwnProposal]:
+def printing(space: Space, pages: int) -> AbstractAsyncContextManager[ProposalHandle]:
     return space.propose("tools", "print_pages", {"pages": pages}, to="fulfiller")
 
 
@@ -162,7 +162,7 @@ def test_only_an_answer_that_names_the_question_counts(
             assert "proposal 2" not in screen.screen
             screen.type("1 yes\n")
             outcome = await first.outcome()
-            assert isinstance(outcome, Fulfilled)
+            assert isinstance(outcome, Fulfillment)
             assert (outcome.by, outcome.changes) == ("fulfiller", ())
 
             # What is typed would stand in the middle of a line that is still being written.
@@ -170,7 +170,7 @@ def test_only_an_answer_that_names_the_question_counts(
             await screen.shows("type: 2 yes, or: 2 no, and why not\n")
             screen.type("2 no so much paper!\n")
             rejected = await second.outcome()
-            assert isinstance(rejected, Rejected)
+            assert isinstance(rejected, Rejection)
             assert rejected.reason == "disagree"
             await screen.shows("proposal 2: rejected\n")
 
@@ -192,7 +192,7 @@ def test_a_withdrawn_question_takes_no_answer_with_it(
             screen.type("es\n")
             await screen.shows("type: 2 yes", 2)
             screen.type("2 yes\n")
-            assert isinstance(await second.outcome(), Fulfilled)
+            assert isinstance(await second.outcome(), Fulfillment)
             await screen.shows("proposal 2: done\n")
 
     conversation(gateway, backend, converse)
@@ -213,7 +213,7 @@ def test_ctrl_c_leaves_nothing_undecided(gateway: ThreadedGateway) -> None:
             screen.type(CTRL_C)
 
     screen = conversation(gateway, "asyncio", converse)
-    assert [type(each) for each in outcomes] == [Rejected, Rejected]
+    assert [type(each) for each in outcomes] == [Rejection, Rejection]
     assert "proposal 1: needs no answer any more" in screen.screen
 
 
@@ -223,7 +223,7 @@ def test_without_anybody_to_ask_it_says_that_it_is_busy(gateway: ThreadedGateway
             await screen.shows("type: 1 yes")
             screen.type("\x04")  # Ctrl-D, the end of input
             rejected = await proposal.outcome()
-            assert isinstance(rejected, Rejected)
+            assert isinstance(rejected, Rejection)
             assert rejected.reason == "busy"
 
     conversation(gateway, "asyncio", converse)

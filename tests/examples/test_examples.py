@@ -15,7 +15,7 @@ from meup_agent import (
     Chat,
     InvalidArguments,
     Progress,
-    Rejected,
+    Rejection,
     RequestError,
     Space,
     ToolError,
@@ -167,7 +167,7 @@ def test_fulfillers_let_through_only_what_they_understand(
         joining = agent.join(gateway.url, space="demo", token=gateway.token("fulfiller"))
         async with joining, space.propose("tools", tool, arguments, to="fulfiller") as proposal:
             outcome = await proposal.outcome()
-        assert isinstance(outcome, Rejected)
+        assert isinstance(outcome, Rejection)
         assert outcome.reason == reason
 
     in_space(gateway, "proposer", propose)

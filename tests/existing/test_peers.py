@@ -5,7 +5,15 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Fulfilled, Proposal, ProposalEdited, Reason, RequestError, Withdrawal
+from meup_agent import (
+    Agent,
+    Fulfillment,
+    Proposal,
+    ProposalEdited,
+    Reason,
+    RequestError,
+    Withdrawal,
+)
 from tests.existing.gateways import ExistingGateway
 from tests.existing.people import PATIENCE, SPACE, joined, only_on_v04, patiently
 from tests.existing.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
@@ -116,7 +124,7 @@ async def test_their_proposal_is_fulfilled_and_they_learn_the_outcome(
     gateway: ExistingGateway,
 ) -> None:
     calls: list[str] = []
-    seen: list[Fulfilled] = []
+    seen: list[Fulfillment] = []
     reviewer = Agent("reviewer")
 
     @reviewer.on_proposal
@@ -202,7 +210,7 @@ async def test_their_answer_to_our_proposal_itself_is_its_outcome(
                         await space.call(*call, to=to)
                     assert not error.value.certain
                     assert await space.call(*call, to=to, accept_edits=True) == error.value.value
-    assert isinstance(outcome, Fulfilled)
+    assert isinstance(outcome, Fulfillment)
     assert outcome.by == "typescript"
     assert (outcome.relayed, outcome.knows_edits, outcome.edited) == (True, False, False)
     assert outcome.result["structuredContent"] == {"result": "wrote a"}

@@ -8,16 +8,15 @@ import pytest
 from meup_agent import (
     Agent,
     Context,
-    Fulfilled,
+    Fulfillment,
     Progress,
     Proposal,
     ProposalEdited,
     ProposalRejected,
     Reason,
-    Rejected,
+    Rejection,
     Space,
     Withdrawal,
-    Withdrawn,
 )
 from tests.existing.gateways import ExistingGateway
 from tests.existing.people import PATIENCE, joined, only_on_v04
@@ -61,7 +60,7 @@ class Reviewer:
         self.agent = Agent("reviewer")
         self.agent.on_proposal(self.review)
         self.agent.on_withdraw(self.withdrawn)
-        self.seen: list[Fulfilled] = []
+        self.seen: list[Fulfillment] = []
         self.withdrawals: list[Withdrawal] = []
         self.told = anyio.Event()
         self.answer = "fulfill"
@@ -145,7 +144,7 @@ async def test_a_proposal_is_fulfilled_and_its_proposer_sees_the_outcome(
             space = await stack.enter_async_context(joined(gateway, "proposer"))
             async with space.propose("files", "write", {"path": "a"}, to=to) as proposal:
                 outcome = await proposal.outcome()
-            assert isinstance(outcome, Fulfilled)
+            assert isinstance(outcome, Fulfillment)
             assert (outcome.by, outcome.executor) == ("reviewer", "files")
             assert (outcome.edited, outcome.knows_edits) == (False, True)
             assert outcome.relayed == gateway.version.to_routes
@@ -193,7 +192,7 @@ async def test_a_proposal_is_rejected_with_its_reason(gateway: ExistingGateway) 
             assert (error.value.by, error.value.reason) == ("reviewer", "unsafe")
             async with space.propose("files", "write", {"path": "a"}) as proposal:
                 outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejected)
+            assert isinstance(outcome, Rejection)
 
 
 @pytest.mark.rule("5.proposal.settled.rejected")
@@ -234,7 +233,7 @@ async def test_a_withdrawal_stops_what_already_runs(
                     outcome = await proposal.outcome()
                 await files.ended.wait()
                 await reviewer.told.wait()
-    assert isinstance(outcome, Withdrawn)
+    assert isinstance(outcome, Withdrawal)
     assert files.stopped == ["policy"]
     assert [told.cause.code for told in reviewer.withdrawals] == ["policy"]
     assert reviewer.seen == []

@@ -16,14 +16,13 @@ from meup_agent import (
     Agent,
     AlreadyInProgress,
     Context,
-    Fulfilled,
+    Fulfillment,
     OutcomeUnknown,
     Proposal,
     ProposalWithdrawn,
-    Rejected,
+    Rejection,
     Space,
     Withdrawal,
-    Withdrawn,
 )
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import Gateway
@@ -133,7 +132,7 @@ async def test_a_withdrawal_ends_the_wait(meeting: Meeting) -> None:
                         "proposer", kinds.MCP_WITHDRAW, {"reason": "policy"}, about=(proposal.id,)
                     )
                     outcome = await proposal.outcome()
-                    assert isinstance(outcome, Withdrawn)
+                    assert isinstance(outcome, Withdrawal)
                     assert (outcome.reason, outcome.cause.by) == ("policy", "proposer")
                     with pytest.raises(ProposalWithdrawn, match="policy"):
                         await proposal.result()
@@ -169,7 +168,7 @@ async def test_a_result_that_comes_after_a_withdrawal_is_told(
                 )
                 await notes.until("writes")
                 await person.says("proposer", kinds.MCP_WITHDRAW, {}, about=(proposal.id,))
-                assert isinstance(await proposal.outcome(), Withdrawn)
+                assert isinstance(await proposal.outcome(), Withdrawal)
                 notes("withdrawn")
                 await notes.until("conflict")
             await is_over(space, carrying_out)
@@ -234,7 +233,7 @@ async def test_a_rejection_ends_the_handler_that_looks(meeting: Meeting, notes: 
                         "reviewer", kinds.MCP_REJECT, {"reason": "unsafe"}, about=(proposal.id,)
                     )
                     outcome = await proposal.outcome()
-                    assert isinstance(outcome, Rejected)
+                    assert isinstance(outcome, Rejection)
                     assert (outcome.by, outcome.reason) == ("reviewer", "unsafe")
                 await is_over(reviewing, space)
                 await tape.all_said(space, reviewing)
@@ -277,7 +276,7 @@ async def test_what_is_fulfilled_is_not_fulfilled_again(meeting: Meeting, notes:
                 about=(proposal.id,),
             )
             outcome = await proposal.outcome()
-            assert isinstance(outcome, Fulfilled)
+            assert isinstance(outcome, Fulfillment)
             assert (outcome.by, outcome.executor) == ("reviewer", "tools")
             await is_over(reviewing)
             assert session_of(reviewing).counters == {}
@@ -318,7 +317,7 @@ async def test_a_handler_that_does_not_expect_it_rejects_nothing(
             await person.says(
                 "reviewer", kinds.MCP_REQUEST, call, to=("tools",), about=(proposal.id,)
             )
-            assert isinstance(await proposal.outcome(), Fulfilled)
+            assert isinstance(await proposal.outcome(), Fulfillment)
             await is_over(reviewing)
             await tape.all_said(reviewing)
             assert tape.of(kinds.MCP_REJECT) == []

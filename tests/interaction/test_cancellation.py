@@ -12,13 +12,13 @@ from meup_agent import (
     AlreadyInProgress,
     Conflict,
     Context,
-    Fulfilled,
+    Fulfillment,
     HandlerCancelled,
     OutcomeUnknown,
     Proposal,
     ProposalState,
     Reason,
-    Rejected,
+    Rejection,
     RequestTimeout,
     Space,
     ToolError,
@@ -629,7 +629,7 @@ async def test_a_result_for_what_was_withdrawn_is_a_conflict(
                 to=("reviewer",),
                 correlation=(request.id,),
             )
-            await notes.until((proposal.id, "paid", "Withdrawn"))
+            await notes.until((proposal.id, "paid", "Withdrawal"))
             assert proposal.state is ProposalState.WITHDRAWN
 
 
@@ -668,7 +668,7 @@ async def test_of_two_who_fulfill_one_executes(meeting: Meeting, notes: Notes) -
         ):
             async with proposers.propose("tools", "pay") as proposal:
                 outcome = await proposal.outcome()
-            assert isinstance(outcome, Fulfilled)
+            assert isinstance(outcome, Fulfillment)
             assert not outcome.is_error
             for space in (toolss, reviewers, seconds, proposers):
                 await until(partial(is_idle, space))
@@ -728,11 +728,11 @@ async def test_a_reject_that_crosses_a_fulfillment_has_one_outcome(
                 async with taped(space) as own:
                     await own.all_said(*everybody)
             others = {state_of(space, proposal.id) for space in (toolss, reviewers, seconds)}
-            if isinstance(outcome, Fulfilled):
+            if isinstance(outcome, Fulfillment):
                 assert proposal.state is ProposalState.FULFILLED
                 assert others == {ProposalState.FULFILLED}
             else:
-                assert isinstance(outcome, Rejected)
+                assert isinstance(outcome, Rejection)
                 assert proposal.state is ProposalState.REJECTED
                 assert len(others) == 1, "in the gateway's order"
                 assert others <= {ProposalState.WITHDRAWN, ProposalState.FULFILLED}

@@ -9,7 +9,7 @@ import pytest
 from meup_agent import (
     Agent,
     Context,
-    Fulfilled,
+    Fulfillment,
     Limits,
     NoSuchSpace,
     Proposal,
@@ -17,7 +17,7 @@ from meup_agent import (
     Settings,
     TakenOver,
     TokenRefused,
-    Withdrawn,
+    Withdrawal,
 )
 from meup_agent.protocol import kinds
 from tests.interaction.people import (
@@ -144,7 +144,7 @@ async def test_a_proposal_is_fulfilled_across_a_restart_of_the_gateway(
             await until(lambda: all(s.connected and len(s.participants) == 3 for s in everybody))
             notes("decide")
             notes("go on")
-            assert isinstance(await proposal.outcome(), Fulfilled)
+            assert isinstance(await proposal.outcome(), Fulfillment)
 
 
 @pytest.mark.rule("5.own.given_up.connection_lost")
@@ -174,7 +174,7 @@ async def test_what_is_given_up_while_away_stops_after_the_reconnect(
                 meeting.drop("proposer")
                 await until(lambda: not proposers.connected)
                 await proposal.withdraw("unsafe")
-                assert isinstance(await proposal.outcome(), Withdrawn)
+                assert isinstance(await proposal.outcome(), Withdrawal)
                 assert notes.all == ["runs"]
                 latch.closed = False
             await notes.until(("reviewer", "unsafe"), ("stopped", "unsafe"))

@@ -7,7 +7,7 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from meup_agent import Agent, Context, Proposal, Rejected, Space, ToolError, UsageError
+from meup_agent import Agent, Context, Proposal, Rejection, Space, ToolError, UsageError
 from meup_agent.protocol import kinds
 from tests.interaction.people import PATIENCE, Meeting, Notes, join, taped
 
@@ -77,7 +77,7 @@ async def test_plain_handler_is_told_that_it_cannot_await(meeting: Meeting, note
         ):
             async with proposer.propose("tools", "x", to="reviewer") as proposal:
                 outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejected)
+            assert isinstance(outcome, Rejection)
             assert (outcome.reason, notes.all) == ("busy", ["refused"])
             with pytest.raises(ToolError, match=r"chat\(\) was called by .*plain, which"):
                 await second.call("reviewer", "plain")

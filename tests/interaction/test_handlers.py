@@ -21,7 +21,6 @@ from meup_agent import (
     Proposal,
     ProposalState,
     Reason,
-    Rejected,
     Rejection,
     RequestError,
     Settings,
@@ -182,7 +181,7 @@ async def test_a_reviewer_that_fails_rejects_what_was_addressed_to_it(
         async with join(meeting, agent) as reviewers, join(meeting, "proposer") as proposers:
             async with proposers.propose("tools", "write", to="reviewer") as proposal:
                 outcome = await proposal.outcome()
-                assert isinstance(outcome, Rejected)
+                assert isinstance(outcome, Rejection)
                 assert outcome.reason == Reason.OTHER
             async with proposers.propose("tools", "write") as proposal:
                 await until(lambda: len(caplog.records) > 0 and is_idle(reviewers))
@@ -414,7 +413,7 @@ async def test_a_tool_that_wants_to_end_the_program_ends_only_itself(
                 with pytest.raises(ToolError, match=r"SystemExit|GeneratorExit|Unusual"):
                     await second.call("tools", name)
             async with second.propose("tools", "x", to="tools") as proposal:
-                assert isinstance(await proposal.outcome(), Rejected)
+                assert isinstance(await proposal.outcome(), Rejection)
             assert await second.request("tools", "ping") == {}
 
 
@@ -473,7 +472,7 @@ async def test_handlers_may_be_written_without_an_agent(meeting: Meeting) -> Non
             assert await second.call("tools", "path", {"name": "x"}) == "/a/x"
             assert await second.call("deep", "path", {"name": "x"}) == "/b/x"
             async with proposers.propose("deep", "path", to="deep") as proposal:
-                assert isinstance(await proposal.outcome(), Rejected)
+                assert isinstance(await proposal.outcome(), Rejection)
     assert await shared("still callable") == "STILL CALLABLE"
 
 

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from meup_agent import Agent, Fulfilled, Proposal, Space
+from meup_agent import Agent, Fulfillment, Proposal, Space
 from meup_agent.protocol import kinds
 from meup_agent.protocol.lifecycle import ProposalState
 from tests.interaction.people import PATIENCE, Meeting, Notes, has_state, join, raw, taped, until
@@ -27,7 +27,7 @@ async def test_a_fulfiller_that_comes_later_decides(meeting: Meeting) -> None:
         ):
             await heard(onlooker, proposal.id)
             async with join(meeting, willing()):
-                assert isinstance(await proposal.outcome(), Fulfilled)
+                assert isinstance(await proposal.outcome(), Fulfillment)
 
 
 async def test_what_was_withdrawn_is_not_looked_at(meeting: Meeting, notes: Notes) -> None:
@@ -86,7 +86,7 @@ async def test_what_somebody_is_fulfilling_starts_no_handler(
                 (seen,) = late.proposals
                 assert seen.in_progress_by == "second"
                 go_on.set()
-                assert isinstance(await proposal.outcome(), Fulfilled)
+                assert isinstance(await proposal.outcome(), Fulfillment)
                 await until(lambda: has_state(late, proposal.id, ProposalState.FULFILLED))
             assert notes.all == ["runs"]
 

@@ -13,14 +13,14 @@ from meup_agent import (
     Agent,
     Chat,
     Envelope,
-    Fulfilled,
+    Fulfillment,
     HandshakeRefused,
     Kicked,
     Mode,
     ObservingOnly,
     Participant,
     Proposal,
-    Rejected,
+    Rejection,
     Space,
     UsageError,
 )
@@ -114,7 +114,7 @@ async def test_running_agent_decides_while_its_participant_is_observed(
                 async with taped(observer) as heard:
                     for to in ((), ("reviewer",)):
                         async with proposer.propose("tools", "write", {"text": "x"}, to=to) as one:
-                            assert isinstance(await one.outcome(), Fulfilled)
+                            assert isinstance(await one.outcome(), Fulfillment)
                     await tape.all_said(proposer, running)
                     await heard.all_said(proposer, running)
                 assert heard.of(kinds.MCP_PROPOSAL, sender="proposer")
@@ -240,7 +240,7 @@ async def test_a_broadcast_waits_for_no_observer(meeting: Meeting) -> None:
     ):
         with anyio.fail_after(PATIENCE):
             async with proposer.propose(None, "write", {}, ttl=None) as proposal:
-                assert isinstance(await proposal.outcome(), Rejected)
+                assert isinstance(await proposal.outcome(), Rejection)
 
 
 async def test_every_verb_says_that_one_only_looks_on(meeting: Meeting) -> None:

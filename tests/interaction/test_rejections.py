@@ -14,7 +14,6 @@ from meup_agent import (
     ProposalRejected,
     Reason,
     Refused,
-    Rejected,
     Rejection,
 )
 from meup_agent.protocol import kinds
@@ -51,7 +50,7 @@ async def test_explanation_of_a_rejection_can_be_waited_for(meeting: Meeting, no
         async with join(meeting, rejecting("it smokes")), join(meeting, agent) as space:
             async with space.propose("tools", "x", to="reviewer") as proposal:
                 outcome = await proposal.outcome()
-                assert isinstance(outcome, Rejected)
+                assert isinstance(outcome, Rejection)
                 assert await proposal.explanation() == "it smokes"
                 with pytest.raises(ProposalRejected, match=r"unsafe \(it smokes\)$") as caught:
                     await proposal.result()
@@ -93,7 +92,7 @@ async def test_only_who_rejected_explains_and_only_once(meeting: Meeting) -> Non
                     correlation=(found.id,),
                 )
                 outcome = await proposal.outcome()
-                assert isinstance(outcome, Rejected)
+                assert isinstance(outcome, Rejection)
                 await mallory.say(kinds.CHAT, {"message": "forged"}, id="c1", **about)
                 await tape.until(said("c1"))
                 await reviewer.say(

@@ -16,7 +16,7 @@ from meup_agent import (
     Guarantees,
     Limits,
     Proposal,
-    Rejected,
+    Rejection,
     Resumed,
     Settings,
     TakenOver,
@@ -241,7 +241,7 @@ async def test_what_was_withdrawn_meanwhile_is_never_shown_to_a_reviewer(
             async with proposers.propose("tools", "count", to="reviewer") as kept:
                 await until(lambda: not session_of(proposers).outbox.unaccepted)
                 latch.closed = False
-                assert isinstance(await kept.outcome(), Rejected)
+                assert isinstance(await kept.outcome(), Rejection)
     assert notes.all == [kept.id]
 
 

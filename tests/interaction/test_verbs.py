@@ -12,8 +12,8 @@ from meup_agent import (
     Change,
     Chat,
     Context,
-    Expired,
-    Fulfilled,
+    Expiry,
+    Fulfillment,
     Progress,
     Proposal,
     ProposalEdited,
@@ -22,12 +22,11 @@ from meup_agent import (
     ProposalState,
     Reason,
     Refused,
-    Rejected,
     Rejection,
     RequestError,
     ToolError,
     UsageError,
-    Withdrawn,
+    Withdrawal,
 )
 from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import (
@@ -217,7 +216,7 @@ async def test_a_proposal_carries_what_the_protocol_adds(meeting: Meeting) -> No
             assert "dev.meup/edited" not in call_of(request).meta
             assert call_of(request).meta["dev.meup/proposer"] == "proposer"
             assert "dev.meup/proposer" not in meta
-            assert isinstance(outcome, Fulfilled)
+            assert isinstance(outcome, Fulfillment)
             assert (outcome.by, outcome.executor) == ("reviewer", "tools")
             assert not outcome.edited
             assert outcome.result["structuredContent"] == {"result": 3}
@@ -245,7 +244,7 @@ async def test_the_proposer_learns_what_was_edited(meeting: Meeting) -> None:
             proposers.propose("tools", "add", {"a": 1, "b": 2}) as proposal,
         ):
             outcome = await proposal.outcome()
-            assert isinstance(outcome, Fulfilled)
+            assert isinstance(outcome, Fulfillment)
             assert outcome.changes == (Change("arguments.a", 1, 10),)
             assert outcome.result["structuredContent"] == {"result": 12}
             (request,) = tape.of(kinds.MCP_REQUEST)
@@ -324,7 +323,7 @@ async def test_somebody_else_may_be_named_to_execute(meeting: Meeting) -> None:
             proposers.propose(None, "add", {"a": 1, "b": 2}) as proposal,
         ):
             outcome = await proposal.outcome()
-            assert isinstance(outcome, Fulfilled)
+            assert isinstance(outcome, Fulfillment)
             assert (outcome.executor, outcome.changes) == ("deep", ())
     assert "executor" in errors[0]
 
@@ -349,12 +348,12 @@ async def test_a_rejection_and_its_explanation(meeting: Meeting, notes: Notes) -
         async with join(meeting, reviewer), join(meeting, proposer) as proposers:
             async with proposers.propose("tools", "write", to="reviewer") as proposal:
                 outcome = await proposal.outcome()
-                assert isinstance(outcome, Rejected)
+                assert isinstance(outcome, Rejection)
                 assert (outcome.reason, outcome.by) == ("unsafe", "reviewer")
                 assert proposal.state is ProposalState.REJECTED
             await notes.until(
                 ("unsafe", "reviewer", True),
-                ("it leaves the workspace", outcome.rejection_id),
+                ("it leaves the workspace", outcome.id),
             )
             with pytest.raises(ProposalRejected, match="unsafe"):
                 await proposers.call("tools", "write", to="reviewer")
@@ -376,20 +375,20 @@ async def test_of_a_broadcast_proposal_everybody_who_could_must_reject(meeting: 
             join(meeting, "proposer") as proposers,
         ):
             async with proposers.propose("tools", "write") as proposal:
-                assert isinstance(await proposal.outcome(), Rejected)
+                assert isinstance(await proposal.outcome(), Rejection)
             async with join(meeting, "tools") as slow, join(meeting, second):
                 async with proposers.propose("tools", "write", ttl=None) as proposal:
                     await until(lambda: any(r.rejections for r in slow.proposals))
                     assert proposal.state is ProposalState.PENDING
                     await slow.proposal(slow.proposals[-1]).reject(Reason.BUSY)
                     outcome = await proposal.outcome()
-                assert isinstance(outcome, Rejected)
+                assert isinstance(outcome, Rejection)
                 assert outcome.by == "tools"
 
 
 @pytest.mark.rule("4.5.choice")
 @pytest.mark.parametrize(
-    ("wait", "ttl", "ends"), [("first", 60.0, Rejected), ("deadline", 0.2, Expired)]
+    ("wait", "ttl", "ends"), [("first", 60.0, Rejection), ("deadline", 0.2, Expiry)]
 )
 async def test_the_caller_chooses_which_rejection_counts(
     meeting: Meeting, wait: str, ttl: float, ends: type[Any]
@@ -419,7 +418,7 @@ async def test_a_proposal_that_nobody_decides_expires_and_is_withdrawn(meeting: 
             taped(reviewers) as tape,
         ):
             async with proposers.propose("tools", "write", ttl=0.5) as proposal:
-                assert isinstance(await proposal.outcome(), Expired)
+                assert isinstance(await proposal.outcome(), Expiry)
                 assert proposal.state is ProposalState.EXPIRED
             withdraw = await tape.until(lambda e: e.kind == kinds.MCP_WITHDRAW)
             assert withdraw.payload == {"reason": "timeout"}
@@ -430,7 +429,7 @@ async def test_a_proposal_that_nobody_decides_expires_and_is_withdrawn(meeting: 
 
 @pytest.mark.rule("4.2.fulfilled_by_response")
 async def test_a_tool_that_fails_fulfills_with_an_error(meeting: Meeting) -> None:
-    seen: list[Fulfilled] = []
+    seen: list[Fulfillment] = []
     reviewer = Agent("reviewer")
 
     @reviewer.on_proposal
@@ -445,7 +444,7 @@ async def test_a_tool_that_fails_fulfills_with_an_error(meeting: Meeting) -> Non
             proposers.propose("tools", "divide", {"a": 1, "b": 0}) as proposal,
         ):
             outcome = await proposal.outcome()
-            assert isinstance(outcome, Fulfilled)
+            assert isinstance(outcome, Fulfillment)
             assert outcome.is_error
             assert outcome.error is None
             await until(lambda: bool(seen))
@@ -467,7 +466,7 @@ async def test_a_proposal_that_no_handler_is_for_is_rejected_if_it_was_addressed
         async with join(meeting, reviewer) as reviewers, join(meeting, "proposer") as proposers:
             async with proposers.propose("tools", "write_file", to="reviewer") as proposal:
                 outcome = await proposal.outcome()
-                assert isinstance(outcome, Rejected)
+                assert isinstance(outcome, Rejection)
                 assert outcome.reason == "incapable"
             async with proposers.propose("tools", "write_file") as proposal:
                 await until(lambda: state_of(reviewers, proposal.id) is not None)
@@ -475,7 +474,7 @@ async def test_a_proposal_that_no_handler_is_for_is_rejected_if_it_was_addressed
                 ProposalState.PENDING,
                 ProposalState.WITHDRAWN,
             )
-            assert isinstance(await proposal.outcome(), Withdrawn)
+            assert isinstance(await proposal.outcome(), Withdrawal)
     assert notes.all == []
 
 

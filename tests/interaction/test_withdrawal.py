@@ -9,12 +9,11 @@ from meup_agent import (
     Agent,
     AlreadyDecided,
     Context,
-    Fulfilled,
+    Fulfillment,
     Proposal,
     ProposalState,
     Reason,
     Withdrawal,
-    Withdrawn,
 )
 from meup_agent.protocol import kinds
 from tests.interaction.people import (
@@ -111,7 +110,7 @@ async def test_a_withdrawal_stops_everything_in_four_agents(meeting: Meeting, no
                 assert proposal.state is ProposalState.IN_PROGRESS
                 await proposal.withdraw(Reason.UNSAFE)
                 outcome = await proposal.outcome()
-            assert isinstance(outcome, Withdrawn)
+            assert isinstance(outcome, Withdrawal)
             assert outcome.reason == Reason.UNSAFE
 
             await notes.until(
@@ -193,7 +192,7 @@ async def test_a_late_withdraw_changes_nothing(meeting: Meeting) -> None:
         ):
             async with proposers.propose("tools", "add", {"a": 1, "b": 2}) as proposal:
                 outcome = await proposal.outcome()
-                assert isinstance(outcome, Fulfilled)
+                assert isinstance(outcome, Fulfillment)
                 await proposal.withdraw()
                 assert await proposal.outcome() == outcome
             await tape.all_said(proposers)

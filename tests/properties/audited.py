@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from meup_agent.protocol.audit import Audit, What
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange import ProposalKey, ProposalRecord
+from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import Entry
 
@@ -44,7 +44,7 @@ def check_audit(log: list[Envelope], expected: Mapping[ProposalKey, str]) -> Non
         assert [step.seq for step in item.steps] == sorted(step.seq for step in item.steps)
 
 
-def check_own(log: Iterable[Envelope], records: Iterable[ProposalRecord]) -> None:
+def check_own(log: Iterable[Envelope], records: Iterable[ProposalEntry]) -> None:
     """Where nothing was lost, the audit never says less than a proposer's own record.
 
     A proposer that takes a rejection for an answer says so by its withdrawal. Only what crossed

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from meup_agent.protocol.exchange import Key, ProposalKey, ProposalRecord, Role, Wait
+from meup_agent.protocol.exchange import Key, ProposalEntry, ProposalKey, Role, Wait
 from tests.properties.world import Handler, Participant, World
 
 EXAMPLES = os.environ.get("MEUP_EXAMPLES")
@@ -83,7 +83,7 @@ class Exchanges(RuleBasedStateMachine):
     def waiting(self) -> list[tuple[Participant, Key]]:
         return [(participant, key) for participant in self.all() for key in participant.waiting()]
 
-    def foreign(self) -> list[tuple[Participant, ProposalRecord]]:
+    def foreign(self) -> list[tuple[Participant, ProposalEntry]]:
         return [
             (participant, record)
             for participant in self.all()

@@ -28,8 +28,8 @@ from meup_agent.protocol.exchange import (
     Limits,
     Priority,
     Progressed,
+    ProposalEntry,
     ProposalKey,
-    ProposalRecord,
     Role,
     Send,
     Start,
@@ -41,7 +41,7 @@ from meup_agent.protocol.exchange import (
 from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Ending, Fulfilled, GatewayRefused, Responded, Unknown
+from meup_agent.protocol.outcomes import Ending, Fulfillment, GatewayRefused, Responded, Unknown
 from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.protocol.resume import ARRIVED
 from tests.properties.audited import check_audit, check_own
@@ -325,7 +325,7 @@ class Participant:
         self.open(envelope, seconds=seconds, parent=parent, wait=wait, idempotent=idempotent)
 
     def fulfill(
-        self, record: ProposalRecord, executor: str, *, edited: bool, parent: Key | None = None
+        self, record: ProposalEntry, executor: str, *, edited: bool, parent: Key | None = None
     ) -> None:
         """Decide for a proposal; sometimes with other arguments."""
         params = {"name": "work", "arguments": {"n": 2 if edited else 1}}
@@ -598,7 +598,7 @@ class World:
         sender = self.participants[key.sender]
         own = Key("out", key.sender, key.id)
         ending = sender.endings.get(own)  # what was begun beside it, nobody here waits for
-        if ending is None or isinstance(ending, Responded | Fulfilled | GatewayRefused):
+        if ending is None or isinstance(ending, Responded | Fulfillment | GatewayRefused):
             return False
         if self.now - sender.ended_at[own] >= REMEMBERED:
             return False

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from meup_agent import Proposal, Space, UsageError
-from meup_agent.client.proposing import OwnProposal
+from meup_agent.client.proposing import ProposalHandle
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Role
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
@@ -31,7 +31,7 @@ async def proposed(session: Session, end: End, handlers: Recorder) -> Proposal:
 
 async def propose(space: Space, seconds: float) -> None:
     async with space.propose("bob", "add", ttl=seconds) as proposal:
-        assert isinstance(proposal, OwnProposal)
+        assert isinstance(proposal, ProposalHandle)
 
 
 VERBS: dict[str, Callable[[Space, Proposal, float], Awaitable[object]]] = {

@@ -24,7 +24,7 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Limits, Priority
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
-from meup_agent.protocol.outcomes import Expired, Withdrawn
+from meup_agent.protocol.outcomes import Expiry, Withdrawal
 from meup_agent.session import Backoff, Session, Settings
 from meup_agent.session.outbox import MAX_ENVELOPES
 from meup_agent.session.watcher import WATCHED
@@ -357,7 +357,7 @@ async def test_what_is_given_up_while_disconnected_is_ended_after_the_next_welco
                         end.drop()
                         again = await gate.accept()
                         calling.cancel()
-            assert isinstance(await proposal.outcome(), Withdrawn)
+            assert isinstance(await proposal.outcome(), Withdrawal)
             await again.welcome("tools")
             cancel = await again.hear(kinds.MCP_REQUEST)
             withdraw = await again.hear(kinds.MCP_WITHDRAW)
@@ -438,7 +438,7 @@ async def test_the_outcome_is_known_after_the_block_too(gate: Gate) -> None:
             async with Space(session).propose("tools", "write") as proposal:
                 await end.hear(kinds.MCP_PROPOSAL)
             outcome = await proposal.outcome()
-            assert isinstance(outcome, Withdrawn)
+            assert isinstance(outcome, Withdrawal)
             assert outcome.reason == "no_longer_needed"
             with pytest.raises(ProposalWithdrawn):
                 await proposal.result()
@@ -573,9 +573,9 @@ async def test_what_nobody_would_take_is_not_sent(gate: Gate) -> None:
 
 async def test_nobody_is_said_to_have_let_expire_what_never_left() -> None:
     with pytest.raises(ProposalExpired, match="it could not be sent in time"):
-        raise_for(Expired("p1", sent=False))
+        raise_for(Expiry("p1", sent=False))
     with pytest.raises(ProposalExpired, match="no participant decided it in time"):
-        raise_for(Expired("p1"))
+        raise_for(Expiry("p1"))
 
 
 async def test_who_has_left_says_nothing_more(gate: Gate) -> None:

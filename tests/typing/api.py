@@ -20,27 +20,25 @@ from meup_agent import (
     Conflict,
     Context,
     Envelope,
-    Expired,
-    Fulfilled,
+    Expiry,
+    Fulfillment,
     Gap,
     Gone,
     Guarantees,
     Limits,
     Outcome,
-    OwnProposal,
     Participant,
     Progress,
     Proposal,
-    ProposalRecord,
+    ProposalEntry,
+    ProposalHandle,
     ProposalState,
     Reason,
-    Rejected,
     Rejection,
     Settings,
     Space,
     Wait,
     Withdrawal,
-    Withdrawn,
     handlers,
 )
 from meup_agent.gateway import Gateway
@@ -86,7 +84,7 @@ async def review(proposal: Proposal, ctx: Context) -> None:
     await proposal.reject("a reason of our own")
     await proposal.reject()  # type: ignore[call-arg]
     done = await proposal.fulfill({"path": "b"}, executor="files", timeout=None)
-    assert_type(done, Fulfilled)
+    assert_type(done, Fulfillment)
     assert_type(done.changes, tuple[Change, ...])
     await proposal.fulfill("b")  # type: ignore[arg-type]
     await ctx.chat("done", to=proposal.proposer)
@@ -124,7 +122,7 @@ async def withdrawn(withdrawal: Withdrawal) -> None:
 
 @agent.on_conflict
 async def conflict(conflict: Conflict) -> None:
-    assert_type(conflict.outcome, Fulfilled | None)
+    assert_type(conflict.outcome, Fulfillment | None)
 
 
 @agent.on_chat
@@ -196,7 +194,7 @@ async def everything_in_a_context(ctx: Context) -> None:
         ctx.log.info("tidy")
     assert_type(await ctx.call("files", "read", to=["a"], accept_edits=True), Any)
     async with ctx.propose("files", "write", wait=Wait.FIRST) as proposal:
-        assert_type(proposal, OwnProposal)
+        assert_type(proposal, ProposalHandle)
 
 
 # --- being in a space -----------------------------------------------------------------------------
@@ -229,7 +227,7 @@ async def verbs() -> None:
             async for envelope in envelopes:
                 assert_type(envelope, Envelope)
         for record in space.proposals:
-            assert_type(record, ProposalRecord)
+            assert_type(record, ProposalEntry)
             assert_type(record.state, ProposalState)
             await space.proposal(record).reject(Reason.POLICY)
 
@@ -238,7 +236,7 @@ async def proposing(space: Space) -> None:
     async with space.propose(
         "files", "write_file", {"path": "a"}, to=["reviewer"], ttl=30, wait="first"
     ) as proposal:
-        assert_type(proposal, OwnProposal)
+        assert_type(proposal, ProposalHandle)
         assert_type(proposal.state, ProposalState)
         outcome = await proposal.outcome()
         assert_type(outcome, Outcome)
@@ -252,17 +250,17 @@ async def proposing(space: Space) -> None:
 def by_match(outcome: Outcome) -> str:
     """Every way in which a proposal ends, and no other."""
     match outcome:
-        case Fulfilled():
+        case Fulfillment():
             assert_type(outcome.edited, bool)
             assert_type(outcome.is_error, bool)
             assert_type(outcome.knows_edits, bool)
             return f"by {outcome.by}, carried out by {outcome.executor}"
-        case Rejected():
+        case Rejection():
             return outcome.reason
-        case Withdrawn():
+        case Withdrawal():
             assert_type(outcome.cause, Cause)
             return outcome.reason
-        case Expired():
+        case Expiry():
             return f"sent: {outcome.sent}"
         case Gone():
             return ", ".join(outcome.participants)
@@ -271,19 +269,19 @@ def by_match(outcome: Outcome) -> str:
 
 
 def by_isinstance(outcome: Outcome) -> str:
-    if isinstance(outcome, Fulfilled):
+    if isinstance(outcome, Fulfillment):
         return outcome.by
-    if isinstance(outcome, Rejected | Withdrawn):
-        assert_type(outcome, Rejected | Withdrawn)
+    if isinstance(outcome, Rejection | Withdrawal):
+        assert_type(outcome, Rejection | Withdrawal)
         return outcome.reason
-    assert_type(outcome, Expired | Gone)
+    assert_type(outcome, Expiry | Gone)
     str(outcome.reason)  # type: ignore[union-attr]
     return outcome.proposal_id
 
 
 def a_way_forgotten(outcome: Outcome) -> str:
     match outcome:
-        case Fulfilled() | Rejected() | Withdrawn() | Expired():
+        case Fulfillment() | Rejection() | Withdrawal() | Expiry():
             return outcome.proposal_id
         case _:
             assert_never(outcome)  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ from meup_agent.protocol.audit import Audit, ProposalAudit
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.outbound_exchange import read_response
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Fulfilled, Rejected
+from meup_agent.protocol.outcomes import Fulfillment, Rejection
 from meup_agent.protocol.payloads import JsonObject, as_object, build_proposal, objects_in
 from meup_agent.protocol.reasons import Reason
 from meup_agent.protocol.space.journal import Entry
@@ -160,7 +160,7 @@ async def _decided(visit: HttpVisit, wanted: Wanted, proposal: str, seq: int) ->
                         continue
                     told.add(step.id)
                     if step.by in wanted.to:
-                        rejected = Rejected(proposal, step.reason, step.by, step.id)
+                        rejected = Rejection(proposal, step.reason, step.by, step.id)
                         await print_undone(visit, wanted, rejected)
                         raise ProposalRejected(proposal, step.reason, step.by)
                     visit.notes.say(f"rejected by {step.by}: {step.reason}; others may still")
@@ -171,7 +171,7 @@ def _answer(found: ProposalAudit, response: Envelope) -> Answer:
     """What came of a proposal that this response fulfills."""
     done = next(item for item in found.fulfillments if item.response is not None)
     result, error = read_response(response.payload)
-    fulfilled = Fulfilled(
+    fulfilled = Fulfillment(
         proposal_id=found.id,
         by=done.by,
         executor=response.sender,

@@ -28,7 +28,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.reasons import Reason
 
 if TYPE_CHECKING:
-    from meup_agent.protocol.exchange import ProposalRecord
+    from meup_agent.protocol.exchange import ProposalEntry
 
 WHOLE_ID: Final = 32
 """Characters of an id as this package draws them."""
@@ -164,8 +164,8 @@ async def _say_beside(wanted: Rejecting, visit: HttpVisit) -> None:
 
 
 def seen_as(
-    proposals: list[ProposalRecord], given: str, proposer: str | None = None
-) -> ProposalRecord | None:
+    proposals: list[ProposalEntry], given: str, proposer: str | None = None
+) -> ProposalEntry | None:
     """The proposal that an id, or the beginning of one, means; ``None`` if it was not seen.
 
     Args:

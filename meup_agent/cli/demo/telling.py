@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from meup_agent import Fulfilled, Gone, Outcome, ProposalRecord, Rejected, Withdrawn
+from meup_agent import Fulfillment, Gone, Outcome, ProposalEntry, Rejection, Withdrawal
 from meup_agent.cli.demo.checks import Check
 from meup_agent.cli.demo.stage import Stage, method_of
 from meup_agent.cli.demo.workspace import NotAllowed, Workspace
@@ -17,13 +17,13 @@ WRITING: Final = ("write_file", "reindex")
 def outcome_in_words(outcome: Outcome) -> str:
     """How a proposal ended for its proposer."""
     match outcome:
-        case Fulfilled(is_error=True):
+        case Fulfillment(is_error=True):
             return f"fulfilled by {outcome.by}, and failed at {outcome.executor}: {outcome.result}"
-        case Fulfilled():
+        case Fulfillment():
             return f"fulfilled by {outcome.by}, run by {outcome.executor}"
-        case Rejected():
+        case Rejection():
             return f"rejected by {outcome.by}: {outcome.reason}"
-        case Withdrawn():
+        case Withdrawal():
             return f"withdrawn: {outcome.reason}"
         case Gone():
             return f"gone: {', '.join(outcome.participants)}"
@@ -93,7 +93,7 @@ def record_checks(stage: Stage) -> list[Check]:
     ]
 
 
-def _state(record: ProposalRecord) -> str:
+def _state(record: ProposalEntry) -> str:
     """A proposal's end; who was rejected takes the proposal back too."""
     if record.rejections:
         return f"rejected: {', '.join(each.reason for each in record.rejections.values())}"

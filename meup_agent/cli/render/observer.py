@@ -15,11 +15,11 @@ from meup_agent.protocol.audit.rejections import accepted_rejection
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Drop, Effect, ExchangeTable
 from meup_agent.protocol.exchange.outbound_exchange import read_response
-from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalRecord
+from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.resolution import answered, resolve
 from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Rejected
+from meup_agent.protocol.outcomes import Rejection
 
 MAX_FOLLOWED: Final = 10_000
 """Envelopes whose exchange is remembered: more than a person follows."""
@@ -65,7 +65,7 @@ class Sight(NamedTuple):
     part: str = ""
     state: str = ""
     edited: bool = False
-    rejection: Rejected | None = None
+    rejection: Rejection | None = None
 
 
 class _Part(NamedTuple):
@@ -157,7 +157,7 @@ class Onlooker:
             return self._calls.get((envelope.sender, name), now)
         return None
 
-    def _answering(self, envelope: Envelope, now: float) -> Rejected | None:
+    def _answering(self, envelope: Envelope, now: float) -> Rejection | None:
         """The rejection that a withdrawal takes for an answer, before it takes effect."""
         if envelope.kind != kinds.MCP_WITHDRAW:
             return None
@@ -168,7 +168,7 @@ class Onlooker:
                 return found
         return None
 
-    def _record(self, envelope: Envelope, now: float) -> ProposalRecord | None:
+    def _record(self, envelope: Envelope, now: float) -> ProposalEntry | None:
         """The proposal that something is about, as the exchange table knows it."""
         proposal_store = self._table.proposal_store
         match envelope.kind:
@@ -191,7 +191,7 @@ class Onlooker:
         return record is None or record.state.is_pending
 
     def _note_end(
-        self, envelope: Envelope, rejection: Rejected | None, *, was_pending: bool, now: float
+        self, envelope: Envelope, rejection: Rejection | None, *, was_pending: bool, now: float
     ) -> None:
         """Remember what happened where the table's word for the end does not say it."""
         record = self._record(envelope, now)

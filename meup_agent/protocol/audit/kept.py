@@ -18,8 +18,8 @@ from meup_agent.protocol.audit.records import (
 )
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.proposal_store import (
+    ProposalEntry,
     ProposalKey,
-    ProposalRecord,
     ProposalStore,
     content_of,
 )
@@ -77,7 +77,7 @@ class Kept:
         """The latest proposal that a proposer made under an id."""
         return self._current.get(key)
 
-    def of(self, record: ProposalRecord | None) -> ProposalAudit | None:
+    def of(self, record: ProposalEntry | None) -> ProposalAudit | None:
         """The proposal of one of the store's records."""
         # Each is kept as long as its record, so that no other record can have its number.
         return None if record is None else self._by_record.get(id(record))
@@ -95,7 +95,7 @@ class Kept:
 
     # --- what happens to them ---
 
-    def begin(self, record: ProposalRecord, entry: Entry) -> ProposalAudit:
+    def begin(self, record: ProposalEntry, entry: Entry) -> ProposalAudit:
         """Keep a proposal from its beginning on."""
         first = _step(entry, What.PROPOSED, record.state)
         proposal = ProposalAudit(record, first)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from meup_agent.protocol import payloads
-from meup_agent.protocol.exchange.proposal_store import Fulfillment, ProposalRecord
+from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
 
@@ -126,7 +126,7 @@ class FulfillmentAudit(msgspec.Struct):
             is none yet, or it has more than :data:`MAX_RESULT_BYTES`.
     """
 
-    request: Fulfillment
+    request: FulfillingRequest
     step: Step
     changes: tuple[Change, ...] = ()
     says_edited: bool = False
@@ -165,7 +165,7 @@ class ProposalAudit(msgspec.Struct):
         size: Bytes that all this takes, as a round figure.
     """
 
-    record: ProposalRecord
+    record: ProposalEntry
     first: Step
     steps: list[Step] = msgspec.field(default_factory=list[Step])
     fulfillments: list[FulfillmentAudit] = msgspec.field(default_factory=list[FulfillmentAudit])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.proposal_store import ProposalRecord
+from meup_agent.protocol.exchange.proposal_store import ProposalEntry
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Rejected
+from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.reasons import Reason, read_reason
 
 
-def accepted_rejection(record: ProposalRecord, withdraw: Envelope) -> Rejected | None:
+def accepted_rejection(record: ProposalEntry, withdraw: Envelope) -> Rejection | None:
     """The rejection that a withdrawal says its proposer takes for an answer.
 
     Only the proposer knows which one ends its wait; it then withdraws the proposal, and gives no

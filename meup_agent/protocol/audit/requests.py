@@ -17,7 +17,7 @@ from meup_agent.protocol.audit.records import (
 )
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.outbound_exchange import read_response
-from meup_agent.protocol.exchange.proposal_store import Fulfillment
+from meup_agent.protocol.exchange.proposal_store import FulfillingRequest
 from meup_agent.protocol.exchange.resolution import answered, refers_to, resolve
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.space.journal import Entry
@@ -58,7 +58,7 @@ class Requests:
             self._note(proposal, fulfillment, call, step)
 
     def _note(
-        self, proposal: ProposalAudit, fulfillment: Fulfillment, call: Call, step: Step
+        self, proposal: ProposalAudit, fulfillment: FulfillingRequest, call: Call, step: Step
     ) -> None:
         to = fulfillment.executors
         item = FulfillmentAudit(

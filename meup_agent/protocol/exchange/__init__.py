@@ -12,18 +12,16 @@ from meup_agent.protocol.exchange.effects import (
     Key,
     Priority,
     Progressed,
-    Rejection,
     Role,
     Send,
     Start,
     Unsend,
     Wake,
-    Withdrawal,
     Work,
 )
 from meup_agent.protocol.exchange.mode import Mode
 from meup_agent.protocol.exchange.outbound_exchange import Wait
-from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalRecord
+from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.resume_cursor import Gap
 from meup_agent.protocol.exchange.roster import Participant
 from meup_agent.protocol.exchange.table import ExchangeTable
@@ -42,15 +40,13 @@ __all__ = [
     "Participant",
     "Priority",
     "Progressed",
+    "ProposalEntry",
     "ProposalKey",
-    "ProposalRecord",
-    "Rejection",
     "Role",
     "Send",
     "Start",
     "Unsend",
     "Wait",
     "Wake",
-    "Withdrawal",
     "Work",
 ]

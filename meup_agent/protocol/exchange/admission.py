@@ -15,7 +15,7 @@ from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.effects import Role
 from meup_agent.protocol.exchange.inbound_exchange import InboundExchange
-from meup_agent.protocol.exchange.proposal_store import Fulfillment, ProposalRecord
+from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.exchange.resolution import (
     MAX_NAMED,
     Doubt,
@@ -109,7 +109,7 @@ class Admission:
             return self._refusal_of_unknown(exchange, call, now)
         return None
 
-    def _refusal_of_known(self, exchange: InboundExchange, record: ProposalRecord) -> str | None:
+    def _refusal_of_known(self, exchange: InboundExchange, record: ProposalEntry) -> str | None:
         proposal, ours = f"proposal {record.key.id}", exchange.fulfillment
         if record.key.proposer == exchange.key.sender:
             return f"{proposal} is the requester's own, and nobody fulfills their own"
@@ -151,7 +151,7 @@ class Admission:
         return None
 
 
-def early_fulfillment(request: Envelope, call: payloads.Call) -> Fulfillment:
+def early_fulfillment(request: Envelope, call: payloads.Call) -> FulfillingRequest:
     """What is remembered of a request that names what we do not know: all but its arguments.
 
     Args:
@@ -162,10 +162,10 @@ def early_fulfillment(request: Envelope, call: payloads.Call) -> Fulfillment:
     meta = {} if proposer is None else {payloads.META: {payloads.PROPOSER: proposer}}
     said = payloads.request(call.method, {"name": call.name, **meta}, call.rpc_name or request.id)
     kept = request.replace(raw_payload=encode_json(said), added=())
-    return Fulfillment(kept, request.to, early=True)
+    return FulfillingRequest(kept, request.to, early=True)
 
 
-def is_early(item: Fulfillment, record: ProposalRecord) -> bool:
+def is_early(item: FulfillingRequest, record: ProposalEntry) -> bool:
     """Whether a request that came before a proposal carries it out.
 
     Args:
@@ -182,7 +182,7 @@ def is_early(item: Fulfillment, record: ProposalRecord) -> bool:
     )
 
 
-def _is_rival(item: Fulfillment, call: payloads.Call, proposer: str | None) -> bool:
+def _is_rival(item: FulfillingRequest, call: payloads.Call, proposer: str | None) -> bool:
     """Whether two requests, of which we know only what they say, carry out one proposal."""
     if not (item.running or item.carried_out):
         return False

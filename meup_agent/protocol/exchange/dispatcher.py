@@ -11,9 +11,9 @@ from meup_agent.protocol.exchange.handler_scheduler import USED_AGAIN, HandlerSc
 from meup_agent.protocol.exchange.outbound_exchange import read_response
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import (
-    Fulfillment,
+    FulfillingRequest,
+    ProposalEntry,
     ProposalKey,
-    ProposalRecord,
     content_of,
 )
 from meup_agent.protocol.exchange.resolution import (
@@ -281,7 +281,7 @@ class InboundDispatcher:
         if begins and (starts_nothing or envelope.concerns(self._context.me)):
             self._scheduler.proposal(record, envelope, now)
 
-    def _copied(self, record: ProposalRecord, envelope: Envelope, now: float) -> None:
+    def _copied(self, record: ProposalEntry, envelope: Envelope, now: float) -> None:
         """Another proposer's proposal has this id: nobody may take one for the other."""
         named = self._context.proposal_store.under(record.key.id, now)
         first = next((each.key.proposer for each in named if not each.copied), "")
@@ -338,7 +338,7 @@ class InboundDispatcher:
             self._context.drop("duplicate_reject", envelope, expected=True)
             return
         if record.key.proposer == self._context.me:
-            self.explanations.rejected(rejected.by, rejected.rejection_id, now)
+            self.explanations.rejected(rejected.by, rejected.id, now)
             rejection = self._response_reader.rejection(record, rejected, now)
             if rejection is not None:
                 self._scheduler.notice(Role.REJECT, envelope, now, rejection)
@@ -350,7 +350,9 @@ class InboundDispatcher:
         if self._is_for_us(envelope, means.record):
             self._scheduler.request(envelope, call, now, means=means, fulfillment=fulfillment)
 
-    def _fulfillment(self, envelope: Envelope, now: float) -> tuple[Resolution, Fulfillment | None]:
+    def _fulfillment(
+        self, envelope: Envelope, now: float
+    ) -> tuple[Resolution, FulfillingRequest | None]:
         """Which proposal a request means, and its entry there, if it carries that out."""
         proposal_store = self._context.proposal_store
         means = NONE if not envelope.correlation else resolve(envelope, proposal_store, now)
@@ -363,18 +365,18 @@ class InboundDispatcher:
         return means, fulfillment
 
     def _fulfills(
-        self, record: ProposalRecord, envelope: Envelope, now: float
-    ) -> Fulfillment | None:
+        self, record: ProposalEntry, envelope: Envelope, now: float
+    ) -> FulfillingRequest | None:
         """The entry of a fulfilling request; another one under its id takes its place."""
         known = record.fulfillment(envelope.sender, envelope.id)
         if known is not None and content_of(known.envelope) == content_of(envelope):
             return known
         if known is not None:
             self._context.proposal_store.not_carried_out(record, known)
-        fulfillment = Fulfillment(envelope.replace(), executors(record, envelope))
+        fulfillment = FulfillingRequest(envelope.replace(), executors(record, envelope))
         return self._context.proposal_store.requested(record, fulfillment, now)
 
-    def _is_for_us(self, envelope: Envelope, record: ProposalRecord | None) -> bool:
+    def _is_for_us(self, envelope: Envelope, record: ProposalEntry | None) -> bool:
         """Whether we carry a request out: one that names us, or one that names nobody.
 
         Of the latter, one that carries a proposal out begins where that says so (PROTOCOL 4.4).
@@ -444,7 +446,7 @@ class InboundDispatcher:
 
     def _complete(
         self, envelope: Envelope, now: float
-    ) -> tuple[ProposalRecord, Fulfillment] | None:
+    ) -> tuple[ProposalEntry, FulfillingRequest] | None:
         """What a response means for a proposal: its end, unless it was not carried out."""
         found = answered(envelope, self._context.proposal_store, now)
         if found is None:

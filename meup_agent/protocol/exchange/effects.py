@@ -10,7 +10,7 @@ import msgspec
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.resume_cursor import Gap
 from meup_agent.protocol.managing import Grant, Revocation
-from meup_agent.protocol.outcomes import Ending, Fulfilled
+from meup_agent.protocol.outcomes import Ending, Fulfillment, Rejection, Withdrawal
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.reasons import Cause
 
@@ -62,38 +62,6 @@ class Role(StrEnum):
     KIND = "kind"
 
 
-class Rejection(msgspec.Struct, frozen=True):
-    """Somebody rejected a proposal of ours.
-
-    Attributes:
-        proposal_id: The proposal.
-        reason: The reason code.
-        by: Who rejected it.
-        id: The id of the reject; an explanation correlates to it.
-        counts: Whether it ended the wait (PROTOCOL 4.5).
-    """
-
-    proposal_id: str
-    reason: str
-    by: str
-    id: str
-    counts: bool
-
-
-class Withdrawal(msgspec.Struct, frozen=True):
-    """A proposal that we handled was withdrawn; its handler has ended.
-
-    Attributes:
-        proposal_id: The proposal.
-        by: Its proposer.
-        cause: Why.
-    """
-
-    proposal_id: str
-    by: str
-    cause: Cause
-
-
 class Conflict(msgspec.Struct, frozen=True):
     """A result came for a proposal that we had given up (PROTOCOL 4.13), or an id was copied.
 
@@ -107,7 +75,7 @@ class Conflict(msgspec.Struct, frozen=True):
     """
 
     proposal_id: str
-    outcome: Fulfilled | None = None
+    outcome: Fulfillment | None = None
     after: Ending | None = None
     copied_by: str = ""
     proposer: str = ""

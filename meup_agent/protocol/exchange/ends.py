@@ -9,11 +9,11 @@ from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange
 from meup_agent.protocol.lifecycle import OutboundState, ProposalEvent
 from meup_agent.protocol.outcomes import (
     Ending,
-    Expired,
+    Expiry,
     GatewayRefused,
-    Rejected,
+    Rejection,
     Unknown,
-    Withdrawn,
+    Withdrawal,
 )
 from meup_agent.protocol.reasons import Cause, Reason
 
@@ -21,9 +21,9 @@ from meup_agent.protocol.reasons import Cause, Reason
 def cause_of(ending: Ending | None) -> Cause:
     """Why we end an exchange, where nobody chose a reason (PROTOCOL 4.12)."""
     match ending:
-        case Withdrawn():
+        case Withdrawal():
             return ending.cause
-        case Expired() | Unknown():
+        case Expiry() | Unknown():
             return Cause(Reason.TIMEOUT)
         case _:
             return Cause(Reason.NO_LONGER_NEEDED)
@@ -42,9 +42,9 @@ def step_own(
     if record is None:
         return
     match ending:
-        case Rejected():
+        case Rejection():
             record.step(ProposalEvent.REJECTION, ending.by, ending.reason)
-        case Expired() | Unknown():
+        case Expiry() | Unknown():
             record.step(ProposalEvent.EXPIRY, me, Reason.TIMEOUT)
         case GatewayRefused():
             record.step(ProposalEvent.WITHDRAWAL, me, Reason.NO_LONGER_NEEDED)

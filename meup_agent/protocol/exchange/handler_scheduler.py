@@ -21,15 +21,14 @@ from meup_agent.protocol.exchange.effects import (
     Role,
     Start,
     Subject,
-    Withdrawal,
     Work,
 )
 from meup_agent.protocol.exchange.inbound_exchange import InboundExchange, Requests, ended_by
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import (
-    Fulfillment,
+    FulfillingRequest,
+    ProposalEntry,
     ProposalKey,
-    ProposalRecord,
     content_of,
 )
 from meup_agent.protocol.exchange.resolution import NONE, Resolution, resolve
@@ -42,6 +41,7 @@ from meup_agent.protocol.lifecycle import (
     ProposalEvent,
     inbound_step,
 )
+from meup_agent.protocol.outcomes import Withdrawal
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.reasons import Cause, Reason, cause_of_cancel
 
@@ -87,7 +87,7 @@ class HandlerScheduler:
         now: float,
         *,
         means: Resolution = NONE,
-        fulfillment: Fulfillment | None = None,
+        fulfillment: FulfillingRequest | None = None,
     ) -> None:
         """A request that concerns us.
 
@@ -153,7 +153,7 @@ class HandlerScheduler:
         if exchange.fulfills is not None:
             exchange.fulfills.holders += 1
 
-    def fulfilled_early(self, record: ProposalRecord, now: float) -> None:
+    def fulfilled_early(self, record: ProposalEntry, now: float) -> None:
         """A proposal has come; requests that carry it out may have come before it."""
         for item in self._context.proposal_store.early(record.key.id, now):
             if not is_early(item, record):
@@ -210,7 +210,7 @@ class HandlerScheduler:
             if name is not None
         )
 
-    def proposal(self, record: ProposalRecord, envelope: Envelope, now: float) -> None:
+    def proposal(self, record: ProposalEntry, envelope: Envelope, now: float) -> None:
         """A new proposal that is broadcast or addressed to us."""
         if not self._context.mode.answers:
             return
@@ -344,7 +344,7 @@ class HandlerScheduler:
     def withdrawn(
         self,
         proposal: ProposalKey,
-        record: ProposalRecord | None,
+        record: ProposalEntry | None,
         reason: str,
         now: float,
         text: str = "",
@@ -372,7 +372,7 @@ class HandlerScheduler:
         for exchange in self._outbound.open_fulfillments(proposal):
             self._outbound.give_up(exchange.key, cause, now)
 
-    def rejected_by_sibling(self, record: ProposalRecord, reason: str, now: float) -> None:
+    def rejected_by_sibling(self, record: ProposalEntry, reason: str, now: float) -> None:
         """Another process of ours has rejected a proposal: our handler has nothing left to decide.
 
         Unless it is fulfilling it: then rejections are only recorded (PROTOCOL 4.4).
@@ -592,7 +592,7 @@ class HandlerScheduler:
         if exchange.withdrawal is not None and exchange.record is not None:
             self._tell_withdrawn(exchange.record, exchange.withdrawal, now)
 
-    def _tell_withdrawn(self, record: ProposalRecord, cause: Cause, now: float) -> None:
+    def _tell_withdrawn(self, record: ProposalEntry, cause: Cause, now: float) -> None:
         """A proposal that we handled was withdrawn; what we rejected is no news to us."""
         if not record.refused:
             subject = Withdrawal(record.key.id, record.key.proposer, cause)

@@ -7,9 +7,9 @@ import msgspec
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Key, Role, Work
 from meup_agent.protocol.exchange.proposal_store import (
-    Fulfillment,
+    FulfillingRequest,
+    ProposalEntry,
     ProposalKey,
-    ProposalRecord,
     content_of,
 )
 from meup_agent.protocol.exchange.resolution import Doubt
@@ -56,9 +56,9 @@ class InboundExchange(msgspec.Struct):
     work: Work
     call: Call | None = None
     addressed: bool = True
-    record: ProposalRecord | None = None
-    fulfills: ProposalRecord | None = None
-    fulfillment: Fulfillment | None = None
+    record: ProposalEntry | None = None
+    fulfills: ProposalEntry | None = None
+    fulfillment: FulfillingRequest | None = None
     doubt: Doubt | None = None
     state: InboundState = InboundState.QUEUED
     cause: Cause | None = None

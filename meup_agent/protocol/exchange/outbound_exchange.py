@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, cast
@@ -11,10 +12,10 @@ import msgspec
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Key
-from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalRecord
+from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.lifecycle import OutboundState, ProposalState
-from meup_agent.protocol.outcomes import Ending, Expired, Rejected, Unknown
+from meup_agent.protocol.outcomes import Ending, Expiry, Rejection, Unknown
 
 
 class Wait(StrEnum):
@@ -61,7 +62,7 @@ class OutboundExchange(msgspec.Struct):
     wait: Wait
     idempotent: bool
     fulfills: ProposalKey | None
-    record: ProposalRecord | None = None
+    record: ProposalEntry | None = None
     state: OutboundState = OutboundState.UNSENT
     ending: Ending | None = None
     lost: bool = False
@@ -86,7 +87,7 @@ class OutboundExchange(msgspec.Struct):
         return self.draft.kind == kinds.MCP_PROPOSAL
 
     @property
-    def proposal(self) -> ProposalRecord | None:
+    def proposal(self) -> ProposalEntry | None:
         """Our proposal, where it is one."""
         return self.record if self.is_proposal else None
 
@@ -113,7 +114,7 @@ class OutboundExchange(msgspec.Struct):
             )
         begun_by = None if self.proposal is None else self.proposal.in_progress_by
         sent = self.state is not OutboundState.UNSENT
-        return Expired(self.key.id, sent=sent, begun_by=begun_by or "")
+        return Expiry(self.key.id, sent=sent, begun_by=begun_by or "")
 
     def answerable_by(self, envelope: Envelope, me: str) -> bool:
         """Whether a response or progress for this request is meant for it (PROTOCOL 5).
@@ -123,7 +124,7 @@ class OutboundExchange(msgspec.Struct):
         return envelope.concerns(me) and (not self.draft.to or envelope.sender in self.draft.to)
 
 
-def may_fulfill(record: ProposalRecord, roster: Roster) -> set[str]:
+def may_fulfill(record: ProposalEntry, roster: Roster) -> set[str]:
     """Those present whose announced capabilities allow the request that fulfills a proposal."""
     request = payloads.request(record.call.method, record.call.params, "")
     return {
@@ -133,7 +134,7 @@ def may_fulfill(record: ProposalRecord, roster: Roster) -> set[str]:
     }
 
 
-def verdict(exchange: OutboundExchange, record: ProposalRecord, roster: Roster) -> Rejected | None:
+def verdict(exchange: OutboundExchange, record: ProposalEntry, roster: Roster) -> Rejection | None:
     """The rejection that ends the wait for a proposal of ours, if there is one (PROTOCOL 4.5).
 
     While somebody's fulfilling request is out, rejections are only recorded (PROTOCOL 4.4).
@@ -148,7 +149,7 @@ def verdict(exchange: OutboundExchange, record: ProposalRecord, roster: Roster) 
         said = [rejection for rejection in said if rejection.by in able]
         if len(said) < len(able):
             return None
-    return said[-1] if said else None
+    return replace(said[-1], counts=True) if said else None
 
 
 def read_response(payload: object) -> tuple[Any, dict[str, Any] | None]:

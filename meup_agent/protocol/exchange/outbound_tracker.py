@@ -23,9 +23,9 @@ from meup_agent.protocol.exchange.outbound_exchange import (
 )
 from meup_agent.protocol.exchange.proposal_store import (
     MAX_PROPOSALS,
-    Fulfillment,
+    FulfillingRequest,
+    ProposalEntry,
     ProposalKey,
-    ProposalRecord,
 )
 from meup_agent.protocol.exchange.resolution import executors, resolve
 from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
@@ -39,12 +39,12 @@ from meup_agent.protocol.lifecycle import (
 )
 from meup_agent.protocol.outcomes import (
     Ending,
-    Expired,
+    Expiry,
     GatewayRefused,
     Gone,
     Unknown,
     Unsent,
-    Withdrawn,
+    Withdrawal,
 )
 from meup_agent.protocol.reasons import Cause
 
@@ -114,7 +114,7 @@ class OutboundTracker:
 
     def _check_undecided(
         self, exchange: OutboundExchange, proposal: ProposalKey, now: float
-    ) -> ProposalRecord | None:
+    ) -> ProposalEntry | None:
         """What we are about to fulfill, if it is known: pending, in time, and still waited for."""
         context = self._context
         means = resolve(exchange.draft, context.proposal_store, now)
@@ -140,7 +140,7 @@ class OutboundTracker:
             )
         return record
 
-    def _has_left(self, proposal: ProposalKey, record: ProposalRecord | None, now: float) -> bool:
+    def _has_left(self, proposal: ProposalKey, record: ProposalEntry | None, now: float) -> bool:
         """Whether a proposer was seen to leave after it proposed, and not to come back."""
         left_at = self._context.roster.left_at(proposal.proposer, now)
         if record is None or left_at is None:
@@ -152,7 +152,7 @@ class OutboundTracker:
         if exchange.fulfills is None:
             return None
         if self._context.is_past(exchange.expires):
-            return Expired(exchange.key.id, sent=exchange.state is not OutboundState.UNSENT)
+            return Expiry(exchange.key.id, sent=exchange.state is not OutboundState.UNSENT)
         if self._has_left(exchange.fulfills, exchange.record, now):
             return Gone(exchange.key.id, (exchange.fulfills.proposer,))
         return None
@@ -172,7 +172,9 @@ class OutboundTracker:
         """The caller stops waiting."""
         exchange = self._open.get(key.id)
         if exchange is not None:
-            self.apply(exchange, OutboundEvent.GIVE_UP, now, Withdrawn(key.id, cause))
+            self.apply(
+                exchange, OutboundEvent.GIVE_UP, now, Withdrawal(key.id, self._context.me, cause)
+            )
 
     def ended_by_sibling(self, exchange_id: str, kind: str, cause: Cause, now: float) -> None:
         """Another process of ours has withdrawn a proposal of ours, or cancelled a request."""
@@ -180,7 +182,12 @@ class OutboundTracker:
         if exchange is None or exchange.draft.kind != kind or exchange.call.method == "initialize":
             return
         self.has_left(exchange, now)
-        self.apply(exchange, OutboundEvent.ENDED_BY_SIBLING, now, Withdrawn(exchange_id, cause))
+        self.apply(
+            exchange,
+            OutboundEvent.ENDED_BY_SIBLING,
+            now,
+            Withdrawal(exchange_id, self._context.me, cause),
+        )
 
     def give_up_all(self, cause: Cause, now: float) -> None:
         """We end: everything that is open ends with us."""
@@ -267,7 +274,7 @@ class OutboundTracker:
             exchange.nobody_since = now
         return exchange.nobody_since + ABSENCE_SECONDS
 
-    def _somebody_may(self, record: ProposalRecord) -> bool:
+    def _somebody_may(self, record: ProposalEntry) -> bool:
         """Whether anybody is present who may fulfill a broadcast proposal, as far as is known."""
         roster = self._context.roster
         others = (each for each in roster.participants() if each.id != roster.me)
@@ -307,7 +314,7 @@ class OutboundTracker:
         self.apply(exchange, OutboundEvent.REFUSAL, now, GatewayRefused(code, message, payload))
         return True
 
-    def of_proposal(self, record: ProposalRecord, now: float) -> OutboundExchange | None:
+    def of_proposal(self, record: ProposalEntry, now: float) -> OutboundExchange | None:
         """Our wait for a proposal's outcome, open or ended lately; ``None`` if it is not ours."""
         exchange = self.find(record.key.id, now)
         return exchange if exchange is not None and exchange.proposal is record else None
@@ -317,7 +324,7 @@ class OutboundTracker:
         if exchange.state is OutboundState.UNSENT:
             self.apply(exchange, OutboundEvent.SENT, now)
 
-    def reconsider(self, exchange: OutboundExchange, record: ProposalRecord, now: float) -> bool:
+    def reconsider(self, exchange: OutboundExchange, record: ProposalEntry, now: float) -> bool:
         """See whether the rejections so far end the wait; whether they do."""
         ending = verdict(exchange, record, self._context.roster)
         if ending is not None:
@@ -402,7 +409,9 @@ class OutboundTracker:
             record is not None and record.fulfillment(exchange.key.sender, exchange.key.id) is None
         ):
             request = exchange.draft.replace()
-            proposal_store.requested(record, Fulfillment(request, executors(record, request)), now)
+            proposal_store.requested(
+                record, FulfillingRequest(request, executors(record, request)), now
+            )
 
     def _close(self, exchange: OutboundExchange, ending: Ending | None, now: float) -> None:
         assert ending is not None

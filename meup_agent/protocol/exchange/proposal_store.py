@@ -14,7 +14,7 @@ import msgspec
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.ttl_map import FairTTLMap, PerSenderTTLMap, size_of
 from meup_agent.protocol.lifecycle import PROPOSAL, ProposalEvent, ProposalState
-from meup_agent.protocol.outcomes import Rejected
+from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.payloads import Call, changes, read_call, read_proposal
 
 MAX_PROPOSALS = 4096
@@ -63,7 +63,7 @@ def content_of(envelope: Envelope) -> int:
     )
 
 
-class Fulfillment(msgspec.Struct):
+class FulfillingRequest(msgspec.Struct):
     """A request that carries a proposal out.
 
     Attributes:
@@ -107,7 +107,7 @@ class Fulfillment(msgspec.Struct):
         return not (self.live or self.running or self.carried_out)
 
 
-class ProposalRecord(msgspec.Struct):
+class ProposalEntry(msgspec.Struct):
     """What is known of one proposal.
 
     Attributes:
@@ -134,8 +134,8 @@ class ProposalRecord(msgspec.Struct):
     envelope: Envelope
     content: int
     state: ProposalState = ProposalState.PENDING
-    fulfillments: list[Fulfillment] = msgspec.field(default_factory=list[Fulfillment])
-    rejections: dict[str, Rejected] = msgspec.field(default_factory=dict[str, Rejected])
+    fulfillments: list[FulfillingRequest] = msgspec.field(default_factory=list[FulfillingRequest])
+    rejections: dict[str, Rejection] = msgspec.field(default_factory=dict[str, Rejection])
     decided_by: str | None = None
     reason: str | None = None
     holders: int = 0
@@ -144,7 +144,7 @@ class ProposalRecord(msgspec.Struct):
     declined: bool = False
     copied: bool = False
     seen_at: float = 0.0
-    earlier: tuple[ProposalRecord, ...] = ()
+    earlier: tuple[ProposalEntry, ...] = ()
 
     @property
     def call(self) -> Call:
@@ -152,7 +152,7 @@ class ProposalRecord(msgspec.Struct):
         return read_proposal(self.envelope.payload)
 
     @property
-    def in_progress(self) -> Fulfillment | None:
+    def in_progress(self) -> FulfillingRequest | None:
         """The fulfilling request that is out; of several, the first in the gateway's order."""
         if self.state is not ProposalState.IN_PROGRESS:
             return None
@@ -163,7 +163,7 @@ class ProposalRecord(msgspec.Struct):
         """Whose fulfilling request is out."""
         return None if self.in_progress is None else self.in_progress.by
 
-    def fulfillment(self, by: str, request_id: str) -> Fulfillment | None:
+    def fulfillment(self, by: str, request_id: str) -> FulfillingRequest | None:
         """A fulfilling request, by its sender and id."""
         return next(
             (
@@ -184,11 +184,11 @@ class ProposalRecord(msgspec.Struct):
             self.decided_by, self.reason = by, reason
         return True
 
-    def rejected(self, reject: Envelope, reason: str) -> Rejected | None:
+    def rejected(self, reject: Envelope, reason: str) -> Rejection | None:
         """Note a rejection; ``None`` if this participant has rejected it before."""
         if reject.sender in self.rejections or len(self.rejections) >= MAX_REJECTIONS:
             return None
-        noted = Rejected(self.key.id, reason, reject.sender, reject.id)
+        noted = Rejection(self.key.id, reason, reject.sender, reject.id)
         self.rejections[reject.sender] = noted
         return noted
 
@@ -209,7 +209,7 @@ class ProposalStore:
         seconds: float = PROPOSAL_SECONDS,
         size: int | None = MAX_PROPOSAL_BYTES,
     ) -> None:
-        self._records: FairTTLMap[ProposalKey, ProposalRecord] = FairTTLMap(
+        self._records: FairTTLMap[ProposalKey, ProposalEntry] = FairTTLMap(
             owner=lambda key: key.proposer,
             forgotten=self._leave_indexes,
             count=count,
@@ -219,14 +219,14 @@ class ProposalStore:
         )
         self._by_id: dict[str, tuple[ProposalKey, ...]] = {}
         self._by_request: dict[str, tuple[ProposalKey, ...]] = {}
-        self._early: PerSenderTTLMap[str, Fulfillment] = PerSenderTTLMap(
+        self._early: PerSenderTTLMap[str, FulfillingRequest] = PerSenderTTLMap(
             senders=EARLY_SENDERS,
             count=EARLY_A_SENDER,
             seconds=min(seconds, PROPOSAL_SECONDS),
             size=EARLY_A_SENDER_BYTES,
         )
 
-    def add(self, envelope: Envelope, now: float, *, holders: int = 0) -> ProposalRecord:
+    def add(self, envelope: Envelope, now: float, *, holders: int = 0) -> ProposalEntry:
         """Take a proposal up, in place of an older one of the same proposer and id.
 
         One that nobody holds yet is not remembered where what is held takes all the room.
@@ -235,7 +235,7 @@ class ProposalStore:
         older = self._records.get(key, now)
         # Its first proposer keeps an id, also where it uses it again after somebody copied it.
         copied = bool(self.under(key.id, now)) if older is None else older.copied
-        record = ProposalRecord(
+        record = ProposalEntry(
             key,
             envelope.replace(),
             content_of(envelope),
@@ -257,16 +257,16 @@ class ProposalStore:
         self._records.put(key, record, now, size=size)
         return record
 
-    def get(self, key: ProposalKey, now: float) -> ProposalRecord | None:
+    def get(self, key: ProposalKey, now: float) -> ProposalEntry | None:
         """A proposal by its proposer and id."""
         return self._records.get(key, now)
 
-    def under(self, exchange_id: str, now: float) -> list[ProposalRecord]:
+    def under(self, exchange_id: str, now: float) -> list[ProposalEntry]:
         """The proposals with an id, of each proposer the latest; oldest first."""
         keys = self._by_id.get(exchange_id, ())
         return [record for key in keys if (record := self._records.get(key, now)) is not None]
 
-    def records(self, now: float) -> list[ProposalRecord]:
+    def records(self, now: float) -> list[ProposalEntry]:
         """Every proposal remembered, oldest first."""
         return list(self._records.values(now))
 
@@ -276,7 +276,7 @@ class ProposalStore:
         if record is not None:
             self._leave_indexes(key, record)
 
-    def _leave_indexes(self, key: ProposalKey, record: ProposalRecord) -> None:
+    def _leave_indexes(self, key: ProposalKey, record: ProposalEntry) -> None:
         _leave(self._by_id, key.id, key)
         for fulfillment in record.fulfillments:
             for name in fulfillment.names:
@@ -288,8 +288,8 @@ class ProposalStore:
         return record is not None and record.step(ProposalEvent.WITHDRAWAL, key.proposer, reason)
 
     def requested(
-        self, record: ProposalRecord, fulfillment: Fulfillment, now: float
-    ) -> Fulfillment | None:
+        self, record: ProposalEntry, fulfillment: FulfillingRequest, now: float
+    ) -> FulfillingRequest | None:
         """Enter a request that fulfills a proposal; ``None`` if there is no room for it.
 
         It is entered for a decided proposal too: its answer may still come, as a conflict. One
@@ -310,16 +310,18 @@ class ProposalStore:
             _enter(self._by_request, name, record.key)
         return fulfillment
 
-    def put_early(self, name: str, fulfillment: Fulfillment, now: float) -> None:
+    def put_early(self, name: str, fulfillment: FulfillingRequest, now: float) -> None:
         """Remember a request of which we know only by its word what it carries out."""
         size = len(name) + size_of(fulfillment.envelope)
         self._early.put(fulfillment.by, name, fulfillment, now, size=size)
 
-    def early(self, name: str, now: float) -> list[Fulfillment]:
+    def early(self, name: str, now: float) -> list[FulfillingRequest]:
         """Requests that we carry out, or did, and that name what we did not know under this id."""
         return [] if self._early.is_empty else self._early.found(name, now)
 
-    def find_fulfillments(self, name: str, now: float) -> list[tuple[ProposalRecord, Fulfillment]]:
+    def find_fulfillments(
+        self, name: str, now: float
+    ) -> list[tuple[ProposalEntry, FulfillingRequest]]:
         """The requests with a name, each with the proposal that it carries out."""
         return [
             (record, item)
@@ -329,7 +331,7 @@ class ProposalStore:
             if name in item.names
         ]
 
-    def request_cancelled(self, sender: str, request_id: str, now: float) -> ProposalRecord | None:
+    def request_cancelled(self, sender: str, request_id: str, now: float) -> ProposalEntry | None:
         """A request was cancelled by its sender; the proposal that it was to carry out, if any."""
         theirs = [each for each in self.find_fulfillments(request_id, now) if each[1].by == sender]
         # Some use a JSON-RPC id again: what is out is meant, before what has ended.
@@ -338,7 +340,7 @@ class ProposalStore:
             return record
         return None
 
-    def not_carried_out(self, record: ProposalRecord, fulfillment: Fulfillment) -> None:
+    def not_carried_out(self, record: ProposalEntry, fulfillment: FulfillingRequest) -> None:
         """A fulfilling request ended without being carried out: cancelled, or refused.
 
         With the last one, the proposal waits again.
@@ -347,7 +349,7 @@ class ProposalStore:
         if not any(item.live for item in record.fulfillments):
             record.step(ProposalEvent.REQUEST_CANCELLED, fulfillment.by)
 
-    def refused(self, record: ProposalRecord, fulfillment: Fulfillment, by: str) -> bool:
+    def refused(self, record: ProposalEntry, fulfillment: FulfillingRequest, by: str) -> bool:
         """Note who refuses a fulfilling request; whether nobody is left who could carry it out.
 
         The others whom it was for may run it still, and its own sender cancels it instead. Of one
@@ -361,7 +363,9 @@ class ProposalStore:
         self.not_carried_out(record, fulfillment)
         return True
 
-    def complete(self, record: ProposalRecord, fulfillment: Fulfillment, *, is_error: bool) -> bool:
+    def complete(
+        self, record: ProposalEntry, fulfillment: FulfillingRequest, *, is_error: bool
+    ) -> bool:
         """Note the answer to a fulfilling request (PROTOCOL 4.2); whether it was carried out.
 
         An error for a request that was cancelled only confirms the cancel, as MCP peers do; a
@@ -374,7 +378,7 @@ class ProposalStore:
         return True
 
 
-def _is_same(older: ProposalRecord, newer: ProposalRecord) -> bool:
+def _is_same(older: ProposalEntry, newer: ProposalEntry) -> bool:
     """Whether two proposals are of the same call, for the same executor."""
     call = newer.call
     return not changes(older.call, call, call.target) and older.call.target == call.target

@@ -14,10 +14,10 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.effects import Priority
 from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, read_response
-from meup_agent.protocol.exchange.proposal_store import ProposalRecord
+from meup_agent.protocol.exchange.proposal_store import ProposalEntry
 from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.outcomes import Fulfilled
+from meup_agent.protocol.outcomes import Fulfillment
 
 
 class Relays:
@@ -81,7 +81,7 @@ class Relays:
             correlation=(proposal.id, exchange.key.id),
         )
 
-    def about(self, envelope: Envelope, now: float) -> ProposalRecord | None:
+    def about(self, envelope: Envelope, now: float) -> ProposalEntry | None:
         """The proposal of ours whose outcome, or progress, somebody sends on.
 
         Its sender must be whom we asked to decide; of a broadcast proposal, somebody present whose
@@ -109,7 +109,7 @@ class Relays:
         return exchange.fulfills is not None and self._context.roster.guarantees.hidden_targets
 
 
-def outcome_of_relay(record: ProposalRecord, relay: Envelope) -> Fulfilled:
+def outcome_of_relay(record: ProposalEntry, relay: Envelope) -> Fulfillment:
     """What a relayed response says, and what nobody but the fulfiller can know of it.
 
     Args:
@@ -120,7 +120,7 @@ def outcome_of_relay(record: ProposalRecord, relay: Envelope) -> Fulfilled:
     call = record.call
     edited = _says_edited(payloads.as_object(payloads.as_object(result).get(payloads.META)), call)
     executor = call.target if edited is False else None
-    return Fulfilled(
+    return Fulfillment(
         proposal_id=record.key.id,
         by=relay.sender,
         executor=executor or "",

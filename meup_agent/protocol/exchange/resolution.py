@@ -14,9 +14,9 @@ from typing import NamedTuple
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.proposal_store import (
-    Fulfillment,
+    FulfillingRequest,
+    ProposalEntry,
     ProposalKey,
-    ProposalRecord,
     ProposalStore,
 )
 from meup_agent.protocol.payloads import Call
@@ -45,9 +45,9 @@ class Resolution(NamedTuple):
         named: Every proposal that it may mean.
     """
 
-    record: ProposalRecord | None = None
+    record: ProposalEntry | None = None
     doubt: Doubt | None = None
-    named: tuple[ProposalRecord, ...] = ()
+    named: tuple[ProposalEntry, ...] = ()
 
 
 NONE = Resolution()
@@ -82,9 +82,7 @@ def resolve(envelope: Envelope, proposal_store: ProposalStore, now: float) -> Re
     return NONE
 
 
-def refers_to(
-    envelope: Envelope, proposal_store: ProposalStore, now: float
-) -> list[ProposalRecord]:
+def refers_to(envelope: Envelope, proposal_store: ProposalStore, now: float) -> list[ProposalEntry]:
     """Every proposal that an envelope names, carried out by it or not."""
     names = dict.fromkeys(envelope.correlation[:MAX_NAMED])
     return [record for name in names for record in proposal_store.under(name, now)]
@@ -92,7 +90,7 @@ def refers_to(
 
 def answered(
     envelope: Envelope, proposal_store: ProposalStore, now: float
-) -> tuple[ProposalRecord, Fulfillment] | None:
+) -> tuple[ProposalEntry, FulfillingRequest] | None:
     """The proposal that a response (or progress) is about, and the request.
 
     All correlation ids are looked at, those of requests first (PROTOCOL 4.4). Two requesters may
@@ -119,7 +117,7 @@ def answered(
     return None
 
 
-def executors(record: ProposalRecord, request: Envelope) -> tuple[str, ...]:
+def executors(record: ProposalEntry, request: Envelope) -> tuple[str, ...]:
     """Who is to carry a fulfilling request out; empty: each who has the tool (PROTOCOL 4.4).
 
     Args:
@@ -136,7 +134,7 @@ def executors(record: ProposalRecord, request: Envelope) -> tuple[str, ...]:
     return asked if len(asked) == 1 else ()
 
 
-def carries_out(record: ProposalRecord, call: Call) -> bool:
+def carries_out(record: ProposalEntry, call: Call) -> bool:
     """Whether a request asks for what is proposed: the same method, and the same tool."""
     proposed = record.call
     same = (proposed.method, proposed.name) == (call.method, call.name)
@@ -155,7 +153,7 @@ def _carried_out(
     if len(request.correlation) > MAX_NAMED:
         return Resolution(doubt=Doubt.TOO_MANY)
     proposer = says_proposer(call)
-    by_id: list[list[ProposalRecord]] = []
+    by_id: list[list[ProposalEntry]] = []
     for name in dict.fromkeys(request.correlation):
         named = proposal_store.under(name, now)
         if proposer is not None:
@@ -181,9 +179,7 @@ def _carried_out(
     return _one_of(candidates, _told(candidates, call, proposer))
 
 
-def _told(
-    candidates: list[ProposalRecord], call: Call, proposer: str | None
-) -> list[ProposalRecord]:
+def _told(candidates: list[ProposalEntry], call: Call, proposer: str | None) -> list[ProposalEntry]:
     """Those of several proposals that a request tells it means."""
     fitting = [record for record in candidates if _fits(record, call)]
     theirs = [record for record in candidates if record.key.proposer == proposer]
@@ -198,7 +194,7 @@ def _told(
     return fitting
 
 
-def _fits(record: ProposalRecord, call: Call) -> bool:
+def _fits(record: ProposalEntry, call: Call) -> bool:
     """Whether a request is the proposed call unchanged, by its payload and by its digest.
 
     The digest alone proves nothing: terminals copy what a proposal says of itself.
@@ -213,7 +209,7 @@ def _fits(record: ProposalRecord, call: Call) -> bool:
     return own is None or said == own
 
 
-def _one_of(named: list[ProposalRecord], meant: list[ProposalRecord]) -> Resolution:
+def _one_of(named: list[ProposalEntry], meant: list[ProposalEntry]) -> Resolution:
     if len(meant) == 1:
         return Resolution(meant[0], named=tuple(named))
     return Resolution(doubt=Doubt.AMBIGUOUS if named else None, named=tuple(named))

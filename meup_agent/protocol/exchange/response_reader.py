@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.effects import Conflict, Progressed, Rejection
+from meup_agent.protocol.exchange.effects import Conflict, Progressed
 from meup_agent.protocol.exchange.ends import cause_of
 from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, read_response
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-from meup_agent.protocol.exchange.proposal_store import Fulfillment, ProposalRecord
+from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.exchange.relays import Relays, outcome_of_relay
 from meup_agent.protocol.exchange.resolution import answered
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.lifecycle import OutboundEvent, OutboundState, ProposalEvent
-from meup_agent.protocol.outcomes import Ending, Fulfilled, LostRace, Rejected, Responded
+from meup_agent.protocol.outcomes import Ending, Fulfillment, LostRace, Rejection, Responded
 from meup_agent.protocol.reasons import Cause, Reason
 
 
@@ -25,7 +27,7 @@ class ResponseReader:
         self._outbound = outbound
         self._relays = Relays(context)
 
-    def rival_requested(self, record: ProposalRecord, now: float) -> None:
+    def rival_requested(self, record: ProposalEntry, now: float) -> None:
         """A fulfilling request was ordered; ours, if it is another and comes later, has lost."""
         first, me = record.in_progress, self._context.me
         if first is None:
@@ -59,7 +61,7 @@ class ResponseReader:
         return False
 
     def fulfilled(
-        self, record: ProposalRecord, fulfillment: Fulfillment, envelope: Envelope, now: float
+        self, record: ProposalEntry, fulfillment: FulfillingRequest, envelope: Envelope, now: float
     ) -> Conflict | None:
         """The response to a fulfilling request of our proposal; a conflict if it is too late."""
         exchange = self._outbound.of_proposal(record, now)
@@ -69,7 +71,7 @@ class ResponseReader:
         request = payloads.read_call(fulfillment.envelope.payload)
         to = fulfillment.envelope.to
         executor = to[0] if len(to) == 1 else envelope.sender
-        ending = Fulfilled(
+        ending = Fulfillment(
             proposal_id=record.key.id,
             by=fulfillment.by,
             executor=executor,
@@ -97,7 +99,7 @@ class ResponseReader:
         return True, self._conflict(exchange, envelope, outcome_of_relay(record, envelope), now)
 
     def _conflict(
-        self, exchange: OutboundExchange, envelope: Envelope, ending: Fulfilled, now: float
+        self, exchange: OutboundExchange, envelope: Envelope, ending: Fulfillment, now: float
     ) -> Conflict | None:
         """Apply the outcome of a proposal; a conflict if we had given it up."""
         if not self._answered(exchange, envelope, ending, now):
@@ -105,7 +107,7 @@ class ResponseReader:
         assert exchange.ending is not None  # it had been given up
         return Conflict(ending.proposal_id, ending, exchange.ending)
 
-    def order_unechoed(self, record: ProposalRecord, now: float) -> None:
+    def order_unechoed(self, record: ProposalEntry, now: float) -> None:
         """On a gateway without echoes, our withdraw came when we said it (PROTOCOL 4.13)."""
         exchange = self._outbound.of_proposal(record, now)
         if (
@@ -130,23 +132,23 @@ class ResponseReader:
             self._context.drop("late_response", envelope, expected=True)
         return exchange.late
 
-    def rejection(self, record: ProposalRecord, rejected: Rejected, now: float) -> Rejection | None:
+    def rejection(self, record: ProposalEntry, rejected: Rejection, now: float) -> Rejection | None:
         """A rejection of a proposal of ours; ``None`` if nobody waits for it any more."""
         exchange = self._outbound.of_proposal(record, now)
         if exchange is None or not exchange.is_open:
             return None
         self._outbound.has_left(exchange, now)
         counts = self._outbound.reconsider(exchange, record, now)
-        return Rejection(record.key.id, rejected.reason, rejected.by, rejected.rejection_id, counts)
+        return replace(rejected, counts=counts)
 
-    def no_longer_in_progress(self, record: ProposalRecord, now: float) -> None:
+    def no_longer_in_progress(self, record: ProposalEntry, now: float) -> None:
         """A fulfillment came to nothing: what was said meanwhile may decide."""
         exchange = self._outbound.of_proposal(record, now)
         if exchange is not None and exchange.is_open:
             self._outbound.reconsider(exchange, record, now)
             self._outbound.watch_absence(exchange, now)
 
-    def in_progress(self, record: ProposalRecord, now: float) -> None:
+    def in_progress(self, record: ProposalEntry, now: float) -> None:
         """Somebody's fulfilling request for a proposal of ours is out: it is they who must stay."""
         exchange = self._outbound.of_proposal(record, now)
         if exchange is not None and exchange.is_open:

@@ -22,8 +22,8 @@ from meup_agent.protocol.exchange import (
     Key,
     Limits,
     Mode,
+    ProposalEntry,
     ProposalKey,
-    ProposalRecord,
     Role,
     Send,
     Start,
@@ -402,13 +402,13 @@ class Peer:
         """Every start of a handler that the table has asked for."""
         return of(self.effects, Start)
 
-    def record(self, proposer: str, proposal: str) -> ProposalRecord:
+    def record(self, proposer: str, proposal: str) -> ProposalEntry:
         """A proposal in the proposal store."""
         record = self.table.proposal_store.get(ProposalKey(proposer, proposal), self.now)
         assert record is not None
         return record
 
-    def own(self, key: Key) -> ProposalRecord:
+    def own(self, key: Key) -> ProposalEntry:
         """A proposal of ours in the proposal store."""
         return self.record(self.name, key.id)
 

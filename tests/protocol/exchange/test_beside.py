@@ -11,7 +11,7 @@ from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Conflict, Key, Limits, ProposalKey, Role, Start
 from meup_agent.protocol.guarantees import OURS
-from meup_agent.protocol.outcomes import Fulfilled, LostRace, Responded, Withdrawn
+from meup_agent.protocol.outcomes import Fulfillment, LostRace, Responded, Withdrawal
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,
@@ -50,7 +50,7 @@ def test_what_is_withdrawn_beside_us_ends_our_wait(me: Peer) -> None:
     key = me.begins_proposal()
     effects = me.withdraw("me", key.id, "policy")
     ending = me.ending(key)
-    assert isinstance(ending, Withdrawn)
+    assert isinstance(ending, Withdrawal)
     assert (ending.reason, ending.cause.by, ending.cause.id) == ("policy", "me", key.id)
     assert (me.own(key).state, me.own(key).reason) == ("withdrawn", "policy")
     assert said(effects) == []
@@ -63,7 +63,7 @@ def test_what_is_fulfilled_before_is_not_withdrawn(me: Peer) -> None:
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
     me.response("tool", "b1", to=("bob",))
     assert dropped(me.withdraw("me", key.id)) == ["late_withdraw"]
-    assert isinstance(me.ending(key), Fulfilled)
+    assert isinstance(me.ending(key), Fulfillment)
     assert me.own(key).state == "fulfilled"
 
 
@@ -75,7 +75,7 @@ def test_a_result_that_comes_after_a_withdrawal_beside_us_is_a_conflict() -> Non
     effects = me.response("tool", "b1", to=("bob",))
     (start,) = of(effects, Start)
     assert isinstance(start.work.subject, Conflict)
-    assert isinstance(start.work.subject.after, Withdrawn)
+    assert isinstance(start.work.subject.after, Withdrawal)
     assert me.own(key).state == "withdrawn"
 
 
@@ -84,7 +84,7 @@ def test_what_we_withdrew_ourselves_is_not_ended_twice(me: Peer) -> None:
     me.gives_up(key, "busy")
     me.withdraw("me", key.id, "policy")
     ending = me.ending(key)
-    assert isinstance(ending, Withdrawn)
+    assert isinstance(ending, Withdrawal)
     assert ending.reason == "busy"
 
 
@@ -93,7 +93,7 @@ def test_a_withdrawal_ends_what_a_broken_connection_took_along(me: Peer) -> None
     me.loses_connection()
     welcomed(me)
     me.withdraw("me", key.id)
-    assert isinstance(me.ending(key), Withdrawn)
+    assert isinstance(me.ending(key), Withdrawal)
 
 
 def test_a_withdrawal_does_not_cancel_a_request_of_its_id(me: Peer) -> None:
@@ -106,7 +106,7 @@ def test_what_is_cancelled_beside_us_ends_our_wait(me: Peer) -> None:
     key = me.begins_request(to=("tool",))
     effects = me.cancel("me", key.id, to=("tool",), reason="policy: not now")
     ending = me.ending(key)
-    assert isinstance(ending, Withdrawn)
+    assert isinstance(ending, Withdrawal)
     assert (ending.reason, ending.cause.text, ending.cause.by) == ("policy", "not now", "me")
     assert said(effects) == []
     assert dropped(effects) == []
@@ -137,7 +137,7 @@ def test_a_cancel_of_our_fulfillment_beside_us_leaves_the_proposal_pending(me: P
     me.proposal("alice", "p1", to=("me",))
     key = me.begins_request(to=("tool",), parent=P1, fulfills=PROPOSAL)
     me.cancel("me", key.id, to=("tool",))
-    assert isinstance(me.ending(key), Withdrawn)
+    assert isinstance(me.ending(key), Withdrawal)
     assert me.record("alice", "p1").state == "pending"
     assert me.begins_request(to=("tool",), parent=P1, fulfills=PROPOSAL) != key
 
@@ -147,7 +147,7 @@ def test_a_request_of_ours_to_ourselves_is_cancelled_beside_us_at_both_ends(me: 
     (running,) = started(me.effects)
     effects = me.cancel("me", key.id)
     assert cancelled(effects)[running].by == "me"
-    assert isinstance(me.ending(key), Withdrawn)
+    assert isinstance(me.ending(key), Withdrawal)
     assert said(me.raises(running)) == []
 
 
@@ -170,7 +170,7 @@ def test_what_the_handler_has_open_ends_with_it(me: Peer) -> None:
     child = me.begins_request(to=("tool",), parent=P1)
     effects = me.reject("me", "p1", "unsafe")
     assert [cancel.correlation for cancel in cancels_said(effects)] == [(child.id,)]
-    assert isinstance(me.ending(child), Withdrawn)
+    assert isinstance(me.ending(child), Withdrawal)
 
 
 def test_what_is_rejected_beside_us_is_not_begun(me: Peer) -> None:

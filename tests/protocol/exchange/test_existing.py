@@ -12,7 +12,7 @@ from meup_agent.protocol.exchange import Conflict, Role, Start
 from meup_agent.protocol.exchange.effects import Drop
 from meup_agent.protocol.exchange.inbound_exchange import SETTLED_A_SENDER
 from meup_agent.protocol.guarantees import Guarantees
-from meup_agent.protocol.outcomes import Responded, Withdrawn
+from meup_agent.protocol.outcomes import Responded, Withdrawal
 from tests.protocol.exchange.peer import (
     CALL,
     EXCHANGES,
@@ -156,7 +156,7 @@ def test_without_echoes_what_we_gave_up_is_withdrawn_at_once() -> None:
     assert body["params"] == CALL
     me.did(me.table.sent(key.id, me.now))
     me.gives_up(key)
-    assert isinstance(me.ending(key), Withdrawn)
+    assert isinstance(me.ending(key), Withdrawal)
     assert me.own(key).state == "withdrawn"
     me.request("bob", "r1", to=("tool",), fulfills=key.id)
     (start,) = of(me.response("tool", "r1"), Start)

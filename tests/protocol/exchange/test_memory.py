@@ -12,7 +12,7 @@ from meup_agent.protocol.exchange import Key, Participant, ProposalKey, Role
 from meup_agent.protocol.exchange.proposal_store import MAX_FULFILLMENTS, MAX_PROPOSALS
 from meup_agent.protocol.exchange.table import SPARE_TIMERS
 from meup_agent.protocol.exchange.ttl_map import TTLMap
-from meup_agent.protocol.outcomes import Fulfilled
+from meup_agent.protocol.outcomes import Fulfillment
 from meup_agent.protocol.payloads import INVALID_REQUEST, MAX_RPC_ID_CHARS
 from tests.protocol.exchange.peer import Peer, cancelled, cancels_said, dropped, said, started
 
@@ -65,7 +65,7 @@ def test_a_flood_of_proposals_pushes_nothing_out_that_is_open(me: Peer) -> None:
     assert list(cancelled(me.withdraw("alice", "p1"))) == [P1]
     me.request("bob", "r1", to=("tool",), fulfills=own.id)
     me.response("tool", "r1", to=("bob",))
-    assert isinstance(me.ending(own), Fulfilled)
+    assert isinstance(me.ending(own), Fulfillment)
 
 
 @pytest.mark.rule("5.memory.open_is_kept")
@@ -75,7 +75,7 @@ def test_our_own_proposal_may_wait_for_hours(me: Peer) -> None:
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
     me.passes(10_000)
     me.response("tool", "b1", to=("bob",))
-    assert isinstance(me.ending(key), Fulfilled)
+    assert isinstance(me.ending(key), Fulfillment)
 
 
 @pytest.mark.rule("5.memory.open_is_kept")
@@ -189,7 +189,7 @@ def test_proposals_that_are_handled_push_out_nothing_new_of_our_own(me: Peer) ->
     own = me.begins_proposal(params=smaller)
     me.request("bob", "b1", to=("tool",), fulfills=own.id)
     me.response("tool", "b1", to=("bob",))
-    assert isinstance(me.ending(own), Fulfilled)
+    assert isinstance(me.ending(own), Fulfillment)
     (reject,) = said(me.proposal("alice", "too-much", to=("me",), params=smaller))
     assert reject.payload == {"reason": "busy"}
     assert me.table.running == 16

@@ -6,15 +6,15 @@ import pytest
 
 from meup_agent.protocol.exchange import Conflict, Key, Role, Start
 from meup_agent.protocol.outcomes import (
-    Expired,
-    Fulfilled,
+    Expiry,
+    Fulfillment,
     GatewayRefused,
     Gone,
-    Rejected,
+    Rejection,
     Responded,
     Unknown,
     Unsent,
-    Withdrawn,
+    Withdrawal,
 )
 from meup_agent.protocol.reasons import Cause
 from tests.protocol.exchange.peer import (
@@ -46,7 +46,7 @@ def test_unsent_deadline_drops_it(me: Peer, begins: str) -> None:
     key: Key = getattr(me, begins)(deadline=5.0, sent=False)
     effects = me.passes(5)
     assert unsent(effects) == [key.id]
-    assert woken(effects) == {key: Expired(key.id, sent=False)}
+    assert woken(effects) == {key: Expiry(key.id, sent=False)}
     assert said(effects) == []
 
 
@@ -56,7 +56,7 @@ def test_unsent_caller_gives_up_drops_it(me: Peer, begins: str) -> None:
     key: Key = getattr(me, begins)(sent=False)
     effects = me.gives_up(key)
     assert unsent(effects) == [key.id]
-    assert isinstance(me.ending(key), Withdrawn)
+    assert isinstance(me.ending(key), Withdrawal)
     assert said(effects) == []
 
 
@@ -82,7 +82,7 @@ def test_unsent_connection_lost_does_not_make_its_outcome_unknown(me: Peer) -> N
     me.welcomed("tool")
     me.did(me.table.sent(key.id, me.now))
     me.passes(60)
-    assert me.ending(key) == Expired(key.id, sent=True)
+    assert me.ending(key) == Expiry(key.id, sent=True)
 
 
 def test_unsent_nothing_else_can_end_it(me: Peer) -> None:
@@ -136,14 +136,14 @@ def test_waiting_proposal_is_fulfilled_by_the_response_to_its_request(me: Peer) 
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
     assert me.is_waiting(key)
     me.response("tool", "b1", to=("bob",), result={"content": [2]})
-    assert me.ending(key) == Fulfilled(key.id, "bob", "tool", {"content": [2]})
+    assert me.ending(key) == Fulfillment(key.id, "bob", "tool", {"content": [2]})
 
 
 @pytest.mark.rule("5.own.waiting.rejection")
 def test_waiting_rejection_that_counts_ends_it_with_a_withdraw(me: Peer) -> None:
     key = me.begins_proposal(to=("bob",))
     effects = me.reject("bob", key.id, "unsafe", id="r1")
-    assert woken(effects) == {key: Rejected(key.id, "unsafe", "bob", "r1")}
+    assert woken(effects) == {key: Rejection(key.id, "unsafe", "bob", "r1", counts=True)}
     (withdraw,) = said(effects)
     assert (withdraw.kind, withdraw.correlation) == ("mcp/withdraw", (key.id,))
     assert withdraw.payload == {"reason": "no_longer_needed"}
@@ -191,7 +191,7 @@ def test_waiting_deadline_expires_a_proposal_with_a_withdraw(me: Peer) -> None:
     key = me.begins_proposal(deadline=5.0)
     assert me.passes(4.5) == []
     effects = me.passes(0.5)
-    assert woken(effects) == {key: Expired(key.id)}
+    assert woken(effects) == {key: Expiry(key.id)}
     (withdraw,) = said(effects)
     assert withdraw.payload == {"reason": "timeout"}
 
@@ -200,14 +200,14 @@ def test_waiting_deadline_expires_a_proposal_with_a_withdraw(me: Peer) -> None:
 def test_what_expires_while_somebody_fulfills_it_says_who(me: Peer) -> None:
     key = me.begins_proposal(deadline=5.0)
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
-    assert woken(me.passes(5)) == {key: Expired(key.id, begun_by="bob")}
+    assert woken(me.passes(5)) == {key: Expiry(key.id, begun_by="bob")}
 
 
 @pytest.mark.rule("5.own.waiting.deadline")
 def test_waiting_deadline_ends_a_request_with_a_cancel(me: Peer) -> None:
     key = me.begins_request(deadline=5.0)
     effects = me.passes(5)
-    assert woken(effects) == {key: Expired(key.id)}
+    assert woken(effects) == {key: Expiry(key.id)}
     (cancel,) = cancels_said(effects)
     assert cancel.payload["params"]["reason"] == "timeout"
 
@@ -272,7 +272,7 @@ def test_waiting_what_was_sent_again_has_no_unknown_outcome(me: Peer) -> None:
     me.welcomed("alice", "tool")
     me.did(me.table.sent(key.id, me.now))
     me.passes(50)
-    assert me.ending(key) == Expired(key.id)
+    assert me.ending(key) == Expiry(key.id)
 
 
 def test_waiting_no_further_connection_leaves_the_outcome_unknown(me: Peer) -> None:
@@ -290,7 +290,7 @@ def test_given_up_late_response_to_a_request_is_counted(me: Peer) -> None:
     me.gives_up(key)
     effects = me.response("tool", key.id)
     assert dropped(effects) == ["late_response"]
-    assert isinstance(me.ending(key), Withdrawn)
+    assert isinstance(me.ending(key), Withdrawal)
 
 
 @pytest.mark.rule("5.own.given_up.response", "4.13.loser_is_reported")
@@ -311,7 +311,7 @@ def test_given_up_late_response_to_a_proposal_is_a_conflict(ends: str) -> None:
     assert dropped(effects) == ["late_response"]
     (start,) = of(effects, Start)
     assert start.work.subject == Conflict(
-        key.id, Fulfilled(key.id, "alice", "tool", {"content": [3]}), after
+        key.id, Fulfillment(key.id, "alice", "tool", {"content": [3]}), after
     )
     again = me.response("tool", "a1", to=("alice",), result={"content": [3]})
     assert started(again) == []
@@ -336,7 +336,7 @@ def test_given_up_nothing_else_matters(me: Peer) -> None:
     me.left("alice")
     me.left("bob")
     assert me.passes(1000) == []
-    assert isinstance(me.ending(key), Rejected)
+    assert isinstance(me.ending(key), Rejection)
 
 
 @pytest.mark.rule("5.own.given_up.connection_lost", "4.14.on_join")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.protocol.exchange import Key, Limits, ProposalKey, Role, Start, Withdrawal
+from meup_agent.protocol.exchange import Key, Limits, ProposalKey, Role, Start
+from meup_agent.protocol.outcomes import Withdrawal
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,

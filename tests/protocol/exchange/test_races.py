@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from meup_agent.protocol.exchange import Key, ProposalKey, Role
-from meup_agent.protocol.outcomes import Fulfilled, Gone, LostRace, Rejected, Responded, Withdrawn
+from meup_agent.protocol.outcomes import (
+    Fulfillment,
+    Gone,
+    LostRace,
+    Rejection,
+    Responded,
+    Withdrawal,
+)
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,
@@ -37,14 +44,14 @@ def test_a_reject_that_crosses_a_fulfillment(first: str) -> None:
         me.request("alice", "a1", to=("tool",), fulfills=key.id)
         effects = me.response("tool", "a1", to=("alice",))
         me.echo(withdraw)
-        assert isinstance(me.ending(key), Rejected)
+        assert isinstance(me.ending(key), Rejection)
         assert [start.side for start in started(effects, Role.CONFLICT)] == ["job"]
         assert me.own(key).state == "rejected"
     else:
         me.request("alice", "a1", to=("tool",), fulfills=key.id)
         assert said(me.reject("bob", key.id)) == []
         me.response("tool", "a1", to=("alice",))
-        assert isinstance(me.ending(key), Fulfilled)
+        assert isinstance(me.ending(key), Fulfillment)
 
 
 # --- two fulfillers that race ---
@@ -100,7 +107,7 @@ def test_the_proposer_takes_the_first_response(me: Peer) -> None:
     assert me.own(key).in_progress_by == "bob"
     me.response("tool", "1", to=("bob",))
     ending = me.ending(key)
-    assert isinstance(ending, Fulfilled)
+    assert isinstance(ending, Fulfillment)
     assert ending.by == "bob"
 
 
@@ -158,7 +165,7 @@ def test_nobody_takes_over_a_proposal_by_using_its_id(me: Peer) -> None:
     assert me.own(key).state == "pending"
     me.request("bob", "b2", to=("tool",), fulfills=key.id, meta={"dev.meup/proposer": "me"})
     me.response("tool", "b2", to=("bob",))
-    assert isinstance(me.ending(key), Fulfilled)
+    assert isinstance(me.ending(key), Fulfillment)
     assert me.record("mallory", key.id).state == "pending"
 
 
@@ -258,7 +265,7 @@ def test_a_proposer_that_dies(me: Peer) -> None:
     effects = me.passes(30)
     cause = cancelled(effects)[P1]
     assert (cause.code, cause.by) == ("no_longer_needed", "alice")
-    assert isinstance(me.ending(key), Withdrawn)
+    assert isinstance(me.ending(key), Withdrawal)
     (cancel,) = cancels_said(effects)
     assert cancel.correlation == (key.id,)
 
@@ -281,7 +288,7 @@ def test_a_response_after_the_cancel(me: Peer) -> None:
     effects = me.response("tool", key.id)
     assert dropped(effects) == ["late_response"]
     me.echo(cancel)
-    assert isinstance(me.ending(key), Withdrawn)
+    assert isinstance(me.ending(key), Withdrawal)
 
 
 @pytest.mark.rule("race.response_after_cancel")
@@ -320,7 +327,7 @@ def test_an_answer_for_what_we_believe_unsent(me: Peer) -> None:
     assert isinstance(me.ending(key), Responded)
     proposal = me.begins_proposal(to=("bob",), sent=False)
     effects = me.reject("bob", proposal.id)
-    assert isinstance(me.ending(proposal), Rejected)
+    assert isinstance(me.ending(proposal), Rejection)
     assert len(said(effects, "mcp/withdraw")) == 1
     refused = me.begins_request(sent=False)
     me.refused(refused.id)

@@ -12,7 +12,7 @@ from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Conflict, Key, ProposalKey, Role, Start
 from meup_agent.protocol.exchange.effects import Effect, Progressed
 from meup_agent.protocol.guarantees import OURS, Guarantees
-from meup_agent.protocol.outcomes import Expired, Fulfilled
+from meup_agent.protocol.outcomes import Expiry, Fulfillment
 from meup_agent.protocol.reasons import Cause, Reason
 from tests.protocol.exchange.peer import (
     CALL,
@@ -210,7 +210,7 @@ def test_a_broadcast_proposal_is_fulfilled_by_whoever_could_have_made_the_reques
 ) -> None:
     key = hidden.begins_proposal()
     (ending,) = woken(relay(hidden, key.id)).values()
-    assert isinstance(ending, Fulfilled)
+    assert isinstance(ending, Fulfillment)
     assert (ending.by, ending.executor, ending.result) == ("bob", "", CONTENT)
     assert (ending.changes, ending.edited, ending.knows_edits) == ((), False, False)
     assert hidden.own(key).state == "fulfilled"
@@ -248,7 +248,7 @@ def test_a_response_to_the_proposal_alone_counts_too(gives: Guarantees) -> None:
     me = present(gives)
     key = me.begins_proposal(("bob",))
     ending = woken(relay(me, key.id, ids=(), body={"result": 5}))[key]
-    assert isinstance(ending, Fulfilled)
+    assert isinstance(ending, Fulfillment)
     assert (ending.result, ending.relayed, ending.knows_edits) == (5, True, False)
 
 
@@ -306,7 +306,7 @@ def test_a_relay_says_whether_something_was_changed(
     meta = {payloads.DIGEST: "mine", payloads.TARGET: "tool"}
     key = hidden.begins_proposal(params={**CALL, "_meta": meta})
     ending = woken(relay(hidden, key.id, body={"result": {**CONTENT, "_meta": said_of_it}}))[key]
-    assert isinstance(ending, Fulfilled)
+    assert isinstance(ending, Fulfillment)
     assert (ending.edited, ending.knows_edits, ending.executor) == (edited, known, executor)
     assert ending.as_proposed == (known and not edited)
 
@@ -316,10 +316,10 @@ def test_a_relay_after_the_deadline_is_a_conflict() -> None:
     me = present(HIDES, roles=EXCHANGES | {Role.CONFLICT})
     key = me.begins_proposal(("bob",), deadline=10)
     me.passes(11)
-    assert isinstance(me.ending(key), Expired)
+    assert isinstance(me.ending(key), Expiry)
     (start,) = of(relay(me, key.id), Start)
     assert isinstance(start.work.subject, Conflict)
-    assert isinstance(start.work.subject.outcome, Fulfilled)
+    assert isinstance(start.work.subject.outcome, Fulfillment)
     assert of(relay(me, key.id), Start) == []
 
 

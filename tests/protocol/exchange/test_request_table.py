@@ -6,7 +6,7 @@ import pytest
 
 from meup_agent.errors import IllegalStep, NotExpressible
 from meup_agent.protocol.exchange import Key, Limits
-from meup_agent.protocol.outcomes import Withdrawn
+from meup_agent.protocol.outcomes import Withdrawal
 from tests.protocol.exchange.peer import (
     Peer,
     cancelled,
@@ -397,8 +397,8 @@ def test_what_a_handler_begins_while_it_is_cancelled_is_not_sent(me: Peer) -> No
     cause = cancelled(me.cancel("alice", key.id))[key]
     request = me.begins_request(parent=key, sent=False)
     proposal = me.begins_proposal(parent=key, sent=False)
-    assert me.ending(request) == Withdrawn(request.id, cause)
-    assert me.ending(proposal) == Withdrawn(proposal.id, cause)
+    assert me.ending(request) == Withdrawal(request.id, "me", cause)
+    assert me.ending(proposal) == Withdrawal(proposal.id, "me", cause)
     assert unsent(me.effects) == [request.id, proposal.id]
     assert me.table.waiting == 0
     me.begins_request()

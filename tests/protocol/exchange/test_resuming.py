@@ -12,7 +12,7 @@ from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import CaughtUp, Effect, Gap, Key, Limits, Role, Start
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Expired, GatewayRefused, Responded, Unknown
+from meup_agent.protocol.outcomes import Expiry, GatewayRefused, Responded, Unknown
 from meup_agent.protocol.resume import ARRIVED, read_seq
 from tests.protocol.exchange.peer import (
     MAY_CALL,
@@ -256,7 +256,7 @@ def test_a_deadline_after_a_resume_is_an_expiry_unless_something_is_lost(
     me.returns_to_space(1, gap=gap)
     me.arrives("me", "resumed")
     me.passes(61)
-    assert isinstance(me.ending(mine), Unknown if gap else Expired)
+    assert isinstance(me.ending(mine), Unknown if gap else Expiry)
 
 
 @pytest.mark.rule("6.resume.known")
@@ -276,7 +276,7 @@ def test_what_the_gateway_did_not_take_is_known_when_it_is_sent_again(me: Number
     me.returns_to_space(0)
     me.did(me.table.sent(mine.id, me.now))
     me.passes(61)
-    assert isinstance(me.ending(mine), Expired)
+    assert isinstance(me.ending(mine), Expiry)
     assert isinstance(me.ending(never), Unknown)
 
 
@@ -442,7 +442,7 @@ def test_the_echo_of_what_we_wait_for_is_ours_however_long_we_were_away(me: Numb
     me.enters(missed=1)
     assert dropped(me.echo(request)) == []
     me.passes(24 * 3600)
-    assert isinstance(me.ending(key), Expired)
+    assert isinstance(me.ending(key), Expiry)
 
 
 @pytest.mark.rule("6.resume.order", "5.who.me.beside")

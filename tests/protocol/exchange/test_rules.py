@@ -11,7 +11,7 @@ from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import Key, Progressed, ProposalKey, Role, Start, Wait
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Expired, Fulfilled, Gone, LostRace, Rejected, Withdrawn
+from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, LostRace, Rejection, Withdrawal
 from meup_agent.protocol.reasons import MAX_CHAIN, Cause, CauseStep
 from tests.protocol.exchange.peer import (
     CALL,
@@ -160,7 +160,7 @@ def test_a_result_that_crossed_the_cancel_of_its_request_fulfills(me: Peer) -> N
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
     me.cancel("bob", "b1", to=("tool",))
     me.response("tool", "b1", to=("bob",))
-    assert isinstance(me.ending(key), Fulfilled)
+    assert isinstance(me.ending(key), Fulfillment)
     assert me.own(key).state == "fulfilled"
 
 
@@ -227,7 +227,7 @@ def test_unknown_reasons_survive_unchanged(me: Peer) -> None:
     key = me.begins_proposal(to=("bob",))
     me.reject("bob", key.id, "quota/exceeded")
     ending = me.ending(key)
-    assert isinstance(ending, Rejected)
+    assert isinstance(ending, Rejection)
     assert ending.reason == "quota/exceeded"
     me.proposal("alice", "p1")
     assert cancelled(me.withdraw("alice", "p1", "changed_my_mind"))[P1].code == "changed_my_mind"
@@ -299,7 +299,7 @@ def test_while_a_request_is_out_rejections_are_only_recorded(me: Peer) -> None:
     assert me.is_waiting(key)
     assert me.own(key).rejections["bob"].reason == "unsafe"
     me.response("tool", "a1", to=("alice",))
-    assert isinstance(me.ending(key), Fulfilled)
+    assert isinstance(me.ending(key), Fulfillment)
 
 
 @pytest.mark.rule("4.4.recorded_in_progress")
@@ -309,7 +309,7 @@ def test_a_recorded_rejection_counts_when_the_request_comes_to_nothing(me: Peer)
     me.reject("bob", key.id, "unsafe")
     effects = me.cancel("alice", "a1", to=("tool",))
     ending = woken(effects)[key]
-    assert isinstance(ending, Rejected)
+    assert isinstance(ending, Rejection)
     assert (ending.by, ending.reason) == ("bob", "unsafe")
     assert len(said(effects, "mcp/withdraw")) == 1
 
@@ -322,7 +322,7 @@ def test_what_was_changed_is_told(me: Peer) -> None:
     me.request("bob", "b1", to=("tool",), fulfills=key.id, params=edited)
     me.response("tool", "b1", to=("bob",))
     ending = me.ending(key)
-    assert isinstance(ending, Fulfilled)
+    assert isinstance(ending, Fulfillment)
     assert ending.edited
     assert ending.changes == (
         payloads.Change("target", "x", "tool"),
@@ -363,7 +363,7 @@ def test_all_correlation_ids_are_looked_at(me: Peer) -> None:
         correlation=("elsewhere", "b1"),
     )
     me.did(me.table.receive(relay, me.now))
-    assert isinstance(me.ending(key), Fulfilled)
+    assert isinstance(me.ending(key), Fulfillment)
 
 
 # --- 4.5: which rejection ends the wait ---
@@ -375,7 +375,7 @@ def test_one_rejection_from_one_it_was_addressed_to_ends_the_wait(me: Peer) -> N
     me.reject("tool", key.id)
     assert me.is_waiting(key)
     me.reject("bob", key.id, "policy")
-    assert isinstance(me.ending(key), Rejected)
+    assert isinstance(me.ending(key), Rejection)
 
 
 @pytest.mark.rule("4.5.broadcast")
@@ -389,7 +389,7 @@ def test_a_broadcast_needs_every_present_participant_who_could() -> None:
         assert me.is_waiting(key)
     me.reject("tool", key.id, "busy")
     ending = me.ending(key)
-    assert isinstance(ending, Rejected)
+    assert isinstance(ending, Rejection)
     assert (ending.by, ending.reason) == ("tool", "busy")
 
 
@@ -399,7 +399,7 @@ def test_a_broadcast_does_not_wait_for_who_has_left(me: Peer) -> None:
     me.reject("alice", key.id)
     me.left("bob")
     me.reject("tool", key.id)
-    assert isinstance(me.ending(key), Rejected)
+    assert isinstance(me.ending(key), Rejection)
 
 
 @pytest.mark.rule("4.5.broadcast")
@@ -410,7 +410,7 @@ def test_a_broadcast_that_nobody_could_fulfill_waits_for_the_deadline() -> None:
     me.reject("alice", key.id)
     assert me.is_waiting(key)
     me.passes(60)
-    assert me.ending(key) == Expired(key.id)
+    assert me.ending(key) == Expiry(key.id)
 
 
 @pytest.mark.rule("4.5.broadcast")
@@ -421,7 +421,7 @@ def test_a_narrow_capability_counts_only_for_what_it_allows() -> None:
     me.joined("reader", [narrow])
     key = me.begins_proposal(params={"name": "write"})
     me.reject("alice", key.id)
-    assert isinstance(me.ending(key), Rejected)
+    assert isinstance(me.ending(key), Rejection)
 
 
 @pytest.mark.rule("4.5.choice")
@@ -429,7 +429,7 @@ def test_a_narrow_capability_counts_only_for_what_it_allows() -> None:
 def test_the_caller_can_choose_the_first_rejection(me: Peer, to: tuple[str, ...]) -> None:
     key = me.begins_proposal(to=to, wait=Wait.FIRST)
     me.reject("bob", key.id)
-    assert isinstance(me.ending(key), Rejected)
+    assert isinstance(me.ending(key), Rejection)
 
 
 @pytest.mark.rule("4.5.choice")
@@ -440,7 +440,7 @@ def test_the_caller_can_choose_the_deadline(me: Peer, to: tuple[str, ...]) -> No
         me.reject(name, key.id)
     assert me.is_waiting(key)
     me.passes(60)
-    assert me.ending(key) == Expired(key.id)
+    assert me.ending(key) == Expiry(key.id)
 
 
 @pytest.mark.rule("4.5.withdraw_follows")
@@ -615,7 +615,7 @@ def test_a_cancelled_request_gets_no_response_and_a_late_one_is_ignored(me: Peer
     key = me.begins_request()
     me.gives_up(key)
     assert said(me.response("tool", key.id)) == []
-    assert isinstance(me.ending(key), Withdrawn)
+    assert isinstance(me.ending(key), Withdrawal)
 
 
 @pytest.mark.rule("4.7.optional_reason")
@@ -773,7 +773,7 @@ def test_a_proposer_may_be_the_executor(me: Peer) -> None:
     assert me.is_waiting(key)
     me.echo(response)
     ending = me.ending(key)
-    assert isinstance(ending, Fulfilled)
+    assert isinstance(ending, Fulfillment)
     assert (ending.by, ending.executor) == ("bob", "me")
 
 
@@ -853,7 +853,7 @@ def test_a_withdraw_carries_no_chain(me: Peer) -> None:
 @pytest.mark.rule("4.13.returns_at_once")
 def test_a_caller_that_gives_up_returns_at_once(me: Peer) -> None:
     key = me.begins_proposal()
-    assert isinstance(woken(me.gives_up(key))[key], Withdrawn)
+    assert isinstance(woken(me.gives_up(key))[key], Withdrawal)
     assert me.own(key).state == "pending"
 
 
@@ -1005,7 +1005,7 @@ def test_a_broadcast_ends_when_only_those_are_left_who_have_rejected_it() -> Non
     me.reject("alice", key.id)
     assert me.is_waiting(key)
     me.left("bob")
-    assert isinstance(me.ending(key), Rejected)
+    assert isinstance(me.ending(key), Rejection)
 
 
 @pytest.mark.rule("4.11.echo")

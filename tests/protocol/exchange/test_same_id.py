@@ -10,7 +10,7 @@ from meup_agent.errors import AlreadyDecided, AmbiguousProposal
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Conflict, Key, ProposalKey, Role
 from meup_agent.protocol.exchange.proposal_store import MAX_EARLIER, MAX_SAME_ID
-from meup_agent.protocol.outcomes import Fulfilled
+from meup_agent.protocol.outcomes import Fulfillment
 from tests.protocol.exchange.peer import CALL, EXCHANGES, Peer, dropped, said, started
 
 OTHER: dict[str, Any] = {"name": "write", "arguments": {"path": "b.txt"}}
@@ -261,7 +261,7 @@ def test_who_fulfills_a_copy_fulfills_nothing_of_ours(me: Peer) -> None:
     me.request("bob", "b2", to=("tool",), fulfills=key.id, meta=meta_of("me"))
     me.response("tool", "b2", to=("bob",))
     ending = me.ending(key)
-    assert isinstance(ending, Fulfilled)
+    assert isinstance(ending, Fulfillment)
     assert ending.changes == ()
 
 

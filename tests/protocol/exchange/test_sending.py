@@ -10,7 +10,7 @@ import pytest
 from meup_agent.errors import AlreadyDecided, ParticipantGone
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey, Wait
-from meup_agent.protocol.outcomes import Expired, Gone
+from meup_agent.protocol.outcomes import Expiry, Gone
 from tests.protocol.exchange.peer import (
     CALL,
     MAY_CALL,
@@ -76,7 +76,7 @@ def test_what_expires_in_the_outbox_does_not_leave(me: Peer, clock: Clock) -> No
     key = me.begins_request(fulfills=P1, sent=False, deadline=None)
     clock.at = NOW + timedelta(seconds=71)
     effects = me.did(me.table.sent(key.id, me.now))
-    assert me.ending(key) == Expired(key.id, sent=False)
+    assert me.ending(key) == Expiry(key.id, sent=False)
     assert unsent(effects) == [key.id]
     assert not me.table.is_open(key)
 
@@ -165,7 +165,7 @@ def test_it_waits_for_its_deadline(wait: Wait, listed: list[dict[str, Any]]) -> 
     me.passes(299)
     assert me.is_waiting(key)
     me.passes(1)
-    assert isinstance(me.ending(key), Expired)
+    assert isinstance(me.ending(key), Expiry)
 
 
 @pytest.mark.rule("4.6.nobody_may")

@@ -8,7 +8,7 @@ from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.exchange import Key, Progressed, ProposalKey, Role
 from meup_agent.protocol.exchange.ttl_map import Tombstones
 from meup_agent.protocol.guarantees import Guarantees
-from meup_agent.protocol.outcomes import Fulfilled, Responded
+from meup_agent.protocol.outcomes import Fulfillment, Responded
 from meup_agent.protocol.payloads import JsonObject
 from tests.protocol.exchange.peer import (
     EXCHANGES,
@@ -94,7 +94,7 @@ def test_the_fulfiller_may_relay_the_outcome(me: Peer) -> None:
     key = me.begins_proposal()
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
     me.response("bob", key.id, result={"content": [4]})
-    assert me.ending(key) == Fulfilled(key.id, "bob", "tool", {"content": [4]})
+    assert me.ending(key) == Fulfillment(key.id, "bob", "tool", {"content": [4]})
 
 
 @pytest.mark.rule("5.who.response")
@@ -111,7 +111,7 @@ def test_the_copy_that_the_fulfiller_relays_is_a_duplicate(me: Peer) -> None:
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
     me.response("tool", "b1", to=("bob",))
     assert dropped(me.response("bob", key.id)) == ["duplicate_response"]
-    assert isinstance(me.ending(key), Fulfilled)
+    assert isinstance(me.ending(key), Fulfillment)
 
 
 @pytest.mark.rule("5.who.response")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from meup_agent import Fulfilled
+from meup_agent import Fulfillment
 from meup_agent.cli.demo.checks import Check
 from meup_agent.cli.demo.names import SETTINGS_FILE
 from meup_agent.cli.demo.stage import Stage
@@ -27,7 +27,7 @@ async def play(stage: Stage) -> list[Check]:
         outcome = await proposal.outcome()
 
     await stage.saw(proposal.id, kinds.MCP_RESPONSE)
-    changes = outcome.changes if isinstance(outcome, Fulfilled) else ()
+    changes = outcome.changes if isinstance(outcome, Fulfillment) else ()
     for change in changes:
         await stage.note("proposer", "proposed", f"{change.path}: {change.proposed!r}")
         await stage.note("proposer", "learns", f"{change.path}: {change.fulfilled!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from meup_agent import Fulfilled
+from meup_agent import Fulfillment
 from meup_agent.cli.demo.checks import Check
 from meup_agent.cli.demo.names import NOTE
 from meup_agent.cli.demo.stage import Stage
@@ -32,7 +32,7 @@ async def play(stage: Stage) -> list[Check]:
         Check(
             "arguments",
             "as proposed",
-            "as proposed" if isinstance(outcome, Fulfilled) and not outcome.edited else "changed",
+            "as proposed" if isinstance(outcome, Fulfillment) and not outcome.edited else "changed",
         ),
         Check("on disk", repr(note), repr(on_disk)),
         Check("the space saw", "proposal, request, response", kinds_of(stage, proposal.id)),

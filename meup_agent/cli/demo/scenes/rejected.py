@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from meup_agent import Rejected
+from meup_agent import Rejection
 from meup_agent.cli.demo.checks import Check
 from meup_agent.cli.demo.names import OUTSIDE
 from meup_agent.cli.demo.stage import Stage
@@ -24,9 +24,9 @@ async def play(stage: Stage) -> list[Check]:
         outcome = await proposal.outcome()
 
     heard = explained = None
-    if isinstance(outcome, Rejected):
+    if isinstance(outcome, Rejection):
         heard = await stage.rejections.first(lambda each: each.proposal_id == proposal.id)
-        explained = await stage.explanations.first(lambda chat: chat.about == outcome.rejection_id)
+        explained = await stage.explanations.first(lambda chat: chat.about == outcome.id)
         await stage.saw(proposal.id, kinds.MCP_WITHDRAW)
     outside = await look_at(stage, OUTSIDE)
     return [

@@ -6,7 +6,7 @@ from typing import Final
 
 import anyio.to_thread
 
-from meup_agent import Fulfilled, Progress
+from meup_agent import Fulfillment, Progress
 from meup_agent.cli.demo.arrivals import Arrivals
 from meup_agent.cli.demo.checks import Check
 from meup_agent.cli.demo.files import BATCHES, INDEX, count_words
@@ -41,7 +41,7 @@ async def play(stage: Stage) -> list[Check]:
 
     await stage.saw(proposal.id, kinds.MCP_RESPONSE)
     index = await look_at(stage, INDEX)
-    found = tool_value(outcome) if isinstance(outcome, Fulfilled) else None
+    found = tool_value(outcome) if isinstance(outcome, Fulfillment) else None
     return [
         Check(
             "dropped without a close",
