@@ -64,7 +64,7 @@ class Address(NamedTuple):
     participant: str | None = None
 
 
-def address(
+def resolve_address(
     url: str | None,
     space: str | None,
     token: str | None,

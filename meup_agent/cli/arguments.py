@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.input_schema import Argument, Inputs
+from meup_agent.cli.input_schema import InputField, ToolInputs
 from meup_agent.cli.render.escape import visible
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 
@@ -24,7 +24,7 @@ MAX_SHOWN: Final = 60
 """Characters of a name that are shown."""
 
 
-class Given(NamedTuple):
+class GivenArguments(NamedTuple):
     """The arguments as they were given.
 
     Attributes:
@@ -36,7 +36,7 @@ class Given(NamedTuple):
     pairs: dict[str, str]
 
 
-def read_given(words: list[str], args: str | None, args_file: Path | None) -> Given:
+def read_arguments(words: list[str], args: str | None, args_file: Path | None) -> GivenArguments:
     """Read ``key=value`` words and a JSON object.
 
     Raises:
@@ -56,10 +56,10 @@ def read_given(words: list[str], args: str | None, args_file: Path | None) -> Gi
             raise _wrong(f"the argument {name!r} is given twice; for a list use --args")
         pairs[name] = text
     if args is not None:
-        return Given(_object(args, "--args"), pairs)
+        return GivenArguments(_object(args, "--args"), pairs)
     if args_file is not None:
-        return Given(_object(_file(args_file), str(args_file)), pairs)
-    return Given(_object(read_stdin(), "standard input") if sources else {}, pairs)
+        return GivenArguments(_object(_file(args_file), str(args_file)), pairs)
+    return GivenArguments(_object(read_stdin(), "standard input") if sources else {}, pairs)
 
 
 def read_stdin() -> str:
@@ -77,8 +77,8 @@ def read_stdin() -> str:
         raise _wrong("standard input is no text in UTF-8") from None
 
 
-def arguments_for(
-    given: Given, inputs: Inputs | None = None, checker: Checker | None = None
+def convert_arguments(
+    given: GivenArguments, inputs: ToolInputs | None = None, checker: Checker | None = None
 ) -> dict[str, Any]:
     """The arguments as JSON values.
 
@@ -107,7 +107,7 @@ def arguments_for(
     return arguments
 
 
-def unknown_among(arguments: dict[str, Any], inputs: Inputs) -> list[str]:
+def unknown_arguments(arguments: dict[str, Any], inputs: ToolInputs) -> list[str]:
     """What a tool does not name, though it does not refuse it either; each in a few words."""
     return [
         f"{name!r} is none of its arguments{did_you_mean(name, inputs.arguments)}"
@@ -124,7 +124,7 @@ def did_you_mean(name: str, names: Any) -> str:
     )
 
 
-def _value(text: str, argument: Argument | None) -> Any:
+def _value(text: str, argument: InputField | None) -> Any:
     try:
         value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):

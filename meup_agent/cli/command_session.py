@@ -13,19 +13,19 @@ from meup_agent.agent.agent import Agent
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import Address
 from meup_agent.cli.connector import (
+    ConnectionEnded,
     ConnectionEvent,
-    Ended,
     FirstAttemptFailed,
-    TellingConnector,
-    loss,
+    ReportingConnector,
+    format_loss,
 )
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import WELCOME_SECONDS
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.output import Output, OutputClosed
-from meup_agent.cli.render.stderr import Notes
-from meup_agent.cli.signals import ENDING, ended_by, exit_code, tell_signals
+from meup_agent.cli.render.stderr import Stderr
+from meup_agent.cli.signals import ENDING, ended_by, exit_code, watch_signals
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Settings
 from meup_agent.session.groups import background_tasks
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 MAX_NAMED: Final = 12
 """Participants that an error names."""
 
-Act = Callable[["Visit"], Awaitable[None]]
+Act = Callable[["CommandSession"], Awaitable[None]]
 
 
-class Visit:
+class CommandSession:
     """One run of a command.
 
     Args:
@@ -54,7 +54,7 @@ class Visit:
         space: The space, once we have been welcomed.
         where: Where it is.
         output: Standard output: the result, and nothing else.
-        notes: Standard error.
+        stderr: Standard error.
         given_up: What a signal ends, in words: ``proposal 3f… was withdrawn``.
     """
 
@@ -71,7 +71,7 @@ class Visit:
     ) -> None:
         self.where = where
         self.output = Output(colour=colour)
-        self.notes = Notes(colour=colour)
+        self.stderr = Stderr(colour=colour)
         self.given_up = ""
         self._welcome_seconds = seconds
         self._mode = mode
@@ -96,7 +96,7 @@ class Visit:
     async def _run(self, act: Act) -> None:
         try:
             async with background_tasks() as tasks:
-                await tasks.start(tell_signals, ENDING, partial(self._end, tasks.cancel_scope))
+                await tasks.start(watch_signals, ENDING, partial(self._end, tasks.cancel_scope))
                 await self._stay(act)
         except OutputClosed:
             self.output.abandon()
@@ -105,7 +105,7 @@ class Visit:
 
     async def _stay(self, act: Act) -> None:
         where = self.where
-        dial = TellingConnector(where.url, where.space, self._tell, patient=False)
+        dial = ReportingConnector(where.url, where.space, self._tell, patient=False)
         settings = Settings(first_welcome=self._welcome_seconds, mode=self._mode)
         async with Agent("meup").join(
             dial,
@@ -122,8 +122,8 @@ class Visit:
             self._told = self.space.connected
 
     async def _tell(self, event: ConnectionEvent) -> None:
-        if isinstance(event, Ended) and self._acting is not None:
-            self.notes.say(loss(event.info))
+        if isinstance(event, ConnectionEnded) and self._acting is not None:
+            self.stderr.note(format_loss(event.info))
 
     # --- signals ---
 
@@ -164,7 +164,7 @@ class Visit:
         """Say so, if somebody who should decide is not present: they may still come."""
         absent = [name for name in names if name != self.space.me and name not in self.others()]
         if absent:
-            self.notes.say(self._absence(absent))
+            self.stderr.note(self._absence(absent))
 
     def _absence(self, names: list[str]) -> str:
         others = self.others()

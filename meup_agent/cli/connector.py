@@ -20,20 +20,20 @@ MAX_WORDS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ConnectionMade:
     """A connection is made; the welcome is still to come."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ConnectionEnded:
     """A connection has ended, and not because we left."""
 
     info: CloseInfo
 
 
-ConnectionEvent = Made | Ended
+ConnectionEvent = ConnectionMade | ConnectionEnded
 
-Tell = Callable[[ConnectionEvent], Awaitable[None]]
+OnConnectionEvent = Callable[[ConnectionEvent], Awaitable[None]]
 """Told of each event; the connection waits until it returns."""
 
 
@@ -41,7 +41,7 @@ class FirstAttemptFailed(Exception):
     """The very first attempt to connect failed, and nobody wants to wait for another."""
 
 
-class TellingConnector:
+class ReportingConnector:
     """A connector over WebSockets that tells what becomes of its connections.
 
     Args:
@@ -54,7 +54,9 @@ class TellingConnector:
         where: The gateway's address, for errors and the log.
     """
 
-    def __init__(self, url: str, space: str, tell: Tell, *, patient: bool = True) -> None:
+    def __init__(
+        self, url: str, space: str, tell: OnConnectionEvent, *, patient: bool = True
+    ) -> None:
         self.where = url
         self._connector = websocket_connector(url, space=space)
         self._tell = tell
@@ -72,7 +74,7 @@ class TellingConnector:
         try:
             async with self._connector(headers) as transport:
                 connected = self._patient = True
-                await self._tell(Made())
+                await self._tell(ConnectionMade())
                 yield transport
                 info = transport.closed
         except CannotConnect as error:
@@ -80,18 +82,18 @@ class TellingConnector:
                 raise
             raise FirstAttemptFailed(str(error)) from error
         if info is not None and not info.local:
-            await self._tell(Ended(info))
+            await self._tell(ConnectionEnded(info))
 
 
-def in_words(info: CloseInfo) -> str:
+def format_close(info: CloseInfo) -> str:
     """How a connection ended, for a person; the reason is a stranger's text."""
     if info.code == ABNORMAL:
         return "dropped without a close frame"
     return f"closed with code {info.code}" + (f": {info.reason}" if info.reason else "")
 
 
-def loss(info: CloseInfo) -> str:
+def format_loss(info: CloseInfo) -> str:
     """How a connection ended and what comes next, on a line that is safe to print."""
     if info.code in FINAL:
         return f"connection ended, closed with code {info.code}"
-    return f"connection lost, {visible(in_words(info), MAX_WORDS)}; dialling again"
+    return f"connection lost, {visible(format_close(info), MAX_WORDS)}; dialling again"

@@ -41,7 +41,7 @@ _NAMES: Final[dict[type, str]] = {
 }
 
 
-class Argument(NamedTuple):
+class InputField(NamedTuple):
     """One argument of a tool.
 
     Attributes:
@@ -70,7 +70,7 @@ class Argument(NamedTuple):
         return "integer" in self.types and isinstance(value, float) and value.is_integer()
 
 
-class Inputs(NamedTuple):
+class ToolInputs(NamedTuple):
     """The arguments of a tool.
 
     Attributes:
@@ -78,18 +78,18 @@ class Inputs(NamedTuple):
         others: Whether it expects others, too, which the schema does not name.
     """
 
-    arguments: dict[str, Argument]
+    arguments: dict[str, InputField]
     others: bool
 
 
-def read_inputs(schema: object) -> Inputs:
+def read_input_schema(schema: object) -> ToolInputs:
     """Read an input schema; what cannot be understood may be anything."""
     root = as_object(schema)
     required = root.get("required")
     names = cast("list[object]", required) if isinstance(required, list) else []
     properties = list(as_object(root.get("properties")).items())[:MAX_ARGUMENTS]
     arguments = {name: _argument(name, body, root, name in names) for name, body in properties}
-    return Inputs(arguments, root.get("additionalProperties", False) is not False)
+    return ToolInputs(arguments, root.get("additionalProperties", False) is not False)
 
 
 def type_of(value: object) -> str:
@@ -97,11 +97,11 @@ def type_of(value: object) -> str:
     return _NAMES.get(type(value), "object")
 
 
-def _argument(name: str, body: object, root: dict[str, Any], required: bool) -> Argument:
+def _argument(name: str, body: object, root: dict[str, Any], required: bool) -> InputField:
     said = as_object(body)
     resolved = _resolved(said, root)
     about = said.get("description", resolved.get("description"))
-    return Argument(
+    return InputField(
         name=name,
         types=_types(said, root, MAX_DEPTH),
         required=required,

@@ -20,7 +20,9 @@ REFUSAL_SECONDS: Final = 1.0
 """How long a refusal is waited for at a gateway that confirms nothing: it answers at once."""
 
 
-async def say(space: Space, what: str, send: Callable[[], Awaitable[str]]) -> tuple[str, bool]:
+async def send_confirmed(
+    space: Space, what: str, send: Callable[[], Awaitable[str]]
+) -> tuple[str, bool]:
     """Send an envelope, and wait until it comes back or is refused.
 
     Args:

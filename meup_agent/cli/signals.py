@@ -23,7 +23,7 @@ ENDING: Final = (*STOPPING, *_HANGUP)
 """The signals that end what does something: a terminal that is closed must leave nothing behind."""
 
 
-async def tell_signals(
+async def watch_signals(
     numbers: Iterable[signal.Signals],
     told: Callable[[int], None],
     *,

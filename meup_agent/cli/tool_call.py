@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import anyio
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.arguments import arguments_for, did_you_mean, unknown_among
+from meup_agent.cli.arguments import convert_arguments, did_you_mean, unknown_arguments
 from meup_agent.cli.failures import Failure, code_for
-from meup_agent.cli.input_schema import read_inputs
+from meup_agent.cli.input_schema import read_input_schema
 from meup_agent.cli.render.escape import arguments as in_words
 from meup_agent.cli.render.escape import compact, visible
-from meup_agent.cli.render.progress import waiting_for
+from meup_agent.cli.render.progress import progress_line
 from meup_agent.cli.render.results import as_json_line, as_text
 from meup_agent.client.chat import Chat
 from meup_agent.client.endings import raise_for, tool_value
@@ -34,10 +34,10 @@ from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, Rejection, Responded, Withdrawal
 
 if TYPE_CHECKING:
-    from meup_agent.cli.arguments import Given
-    from meup_agent.cli.command_session import Visit
+    from meup_agent.cli.arguments import GivenArguments
+    from meup_agent.cli.command_session import CommandSession
     from meup_agent.cli.render.output import Output
-    from meup_agent.cli.render.stderr import Notes
+    from meup_agent.cli.render.stderr import Stderr
     from meup_agent.client.space import Space
     from meup_agent.protocol.outcomes import Outcome
     from meup_agent.session.watcher import Watcher
@@ -53,7 +53,7 @@ MAX_NAMED: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ToolCall:
     """What is to be called, and how.
 
     Attributes:
@@ -72,7 +72,7 @@ class Wanted:
 
     participant: str
     tool: str
-    given: Given
+    given: GivenArguments
     to: tuple[str, ...] = ()
     request_seconds: float | None = TIMEOUT
     proposal_seconds: float | None = TTL
@@ -84,7 +84,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CallResult:
     """What came of the call.
 
     Attributes:
@@ -98,30 +98,30 @@ class Answer:
     fulfilled: Fulfillment | None = None
 
 
-class Told(Protocol):
+class CommandStreams(Protocol):
     """Where a command tells what came of it."""
 
     output: Output
-    notes: Notes
+    stderr: Stderr
 
 
-async def carry_out(visit: Visit, wanted: Wanted) -> None:
+async def run_tool_call(session: CommandSession, wanted: ToolCall) -> None:
     """Call the tool, and print its result.
 
     Raises:
         Failure: It was not called, or there is no result.
         MeupError: As :meth:`meup_agent.Space.call` says.
     """
-    space = visit.space
-    visit.require(wanted.participant)
-    arguments = await _arguments(visit, wanted)
+    space = session.space
+    session.require(wanted.participant)
+    arguments = await _arguments(session, wanted)
     try:
         if not wanted.as_proposal and _may(space, "tools/call", _params(wanted, arguments)):
-            answer = await _request(visit, wanted, arguments)
+            answer = await _request(session, wanted, arguments)
         else:
-            answer = await _propose(visit, wanted, arguments)
-        visit.given_up = ""
-        await print_answer(visit, wanted, answer)
+            answer = await _propose(session, wanted, arguments)
+        session.given_up = ""
+        await print_result(session, wanted, answer)
     except ToolError as error:
         raise Failure(f"{_name(wanted)} failed: {error}", code_for(error)) from error
     except RequestError as error:
@@ -132,18 +132,18 @@ async def carry_out(visit: Visit, wanted: Wanted) -> None:
 # --- before the call ---
 
 
-async def _arguments(visit: Visit, wanted: Wanted) -> dict[str, Any]:
+async def _arguments(session: CommandSession, wanted: ToolCall) -> dict[str, Any]:
     """The arguments, read and checked by what the tool's owner says of it.
 
     Raises:
         Failure: Its owner has no such tool, or it does not take them.
     """
-    async with waiting_for(visit.notes.console, f"asking {wanted.participant} for its tools"):
-        tools = await _tools(visit.space, wanted)
-    return arguments_among(tools, wanted, visit.notes)
+    async with progress_line(session.stderr.console, f"asking {wanted.participant} for its tools"):
+        tools = await _tools(session.space, wanted)
+    return check_arguments(tools, wanted, session.stderr)
 
 
-async def _tools(space: Space, wanted: Wanted) -> list[dict[str, Any]] | None:
+async def _tools(space: Space, wanted: ToolCall) -> list[dict[str, Any]] | None:
     """What its owner has; ``None`` where we may not ask, or get no answer."""
     if not _may(space, "tools/list", {}):
         return None
@@ -153,33 +153,33 @@ async def _tools(space: Space, wanted: Wanted) -> list[dict[str, Any]] | None:
         return None
 
 
-def arguments_among(
-    tools: list[dict[str, Any]] | None, wanted: Wanted, notes: Notes
+def check_arguments(
+    tools: list[dict[str, Any]] | None, wanted: ToolCall, stderr: Stderr
 ) -> dict[str, Any]:
     """The arguments, read and checked by what the tool's owner says of its tools.
 
     Args:
         tools: What it says; ``None``: nothing is known of them.
         wanted: The call.
-        notes: Told of arguments that the tool does not know.
+        stderr: Told of arguments that the tool does not know.
 
     Raises:
         Failure: Its owner has no such tool, or it does not take them.
     """
     if tools is None:
-        return arguments_for(wanted.given)
+        return convert_arguments(wanted.given)
     by_name = {str(tool.get("name")): tool for tool in tools}
     if wanted.tool not in by_name:
         raise _no_such_tool(wanted, [visible(name, 64) for name in by_name])
     schema = by_name[wanted.tool].get("inputSchema")
-    inputs = read_inputs(schema)
-    arguments = arguments_for(wanted.given, inputs, checker_for(schema, _name(wanted)))
-    for remark in unknown_among(arguments, inputs):
-        notes.say(f"{remark}; sent all the same")
+    inputs = read_input_schema(schema)
+    arguments = convert_arguments(wanted.given, inputs, checker_for(schema, _name(wanted)))
+    for remark in unknown_arguments(arguments, inputs):
+        stderr.note(f"{remark}; sent all the same")
     return arguments
 
 
-def _no_such_tool(wanted: Wanted, names: list[str]) -> Failure:
+def _no_such_tool(wanted: ToolCall, names: list[str]) -> Failure:
     """That somebody has no such tool, and which they have."""
     hint = did_you_mean(wanted.tool, names)
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
@@ -192,21 +192,25 @@ def _may(space: Space, method: str, params: dict[str, Any]) -> bool:
     return space.may(kinds.MCP_REQUEST, payloads.request(method, params, ""))
 
 
-def _params(wanted: Wanted, arguments: dict[str, Any]) -> dict[str, Any]:
+def _params(wanted: ToolCall, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"name": wanted.tool, "arguments": arguments}
 
 
-def _name(wanted: Wanted) -> str:
+def _name(wanted: ToolCall) -> str:
     return f"{wanted.participant}.{wanted.tool}"
 
 
 # --- the call ---
 
 
-async def _request(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> Answer:
-    visit.given_up = f"{wanted.participant} was asked to stop {wanted.tool}"
-    async with waiting_for(visit.notes.console, f"waiting for {wanted.participant}") as waiting:
-        result = await visit.space.request(
+async def _request(
+    session: CommandSession, wanted: ToolCall, arguments: dict[str, Any]
+) -> CallResult:
+    session.given_up = f"{wanted.participant} was asked to stop {wanted.tool}"
+    async with progress_line(
+        session.stderr.console, f"waiting for {wanted.participant}"
+    ) as waiting:
+        result = await session.space.request(
             wanted.participant,
             "tools/call",
             _params(wanted, arguments),
@@ -214,48 +218,54 @@ async def _request(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> A
             # Whoever says how long means it, whatever comes meanwhile.
             total_timeout=wanted.request_seconds,
             idempotent=wanted.idempotent,
-            on_progress=waiting.told,
+            on_progress=waiting.update,
         )
-    return Answer(wanted.participant, result)
+    return CallResult(wanted.participant, result)
 
 
-async def _propose(visit: Visit, wanted: Wanted, arguments: dict[str, Any]) -> Answer:
-    visit.remark_absence(wanted.to)
+async def _propose(
+    session: CommandSession, wanted: ToolCall, arguments: dict[str, Any]
+) -> CallResult:
+    session.remark_absence(wanted.to)
     who = ", ".join(visible(name, 64) for name in wanted.to) or "somebody"
-    with visit.space.watch() as envelopes:
+    with session.space.watch() as envelopes:
         async with (
-            waiting_for(visit.notes.console, f"waiting for {who} to decide") as waiting,
-            visit.space.propose(
+            progress_line(session.stderr.console, f"waiting for {who} to decide") as waiting,
+            session.space.propose(
                 wanted.participant,
                 wanted.tool,
                 arguments,
                 to=wanted.to,
                 ttl=wanted.proposal_seconds,
                 wait=wanted.wait,
-                on_progress=waiting.told,
+                on_progress=waiting.update,
             ) as proposal,
         ):
-            visit.given_up = f"proposal {proposal.id} was withdrawn"
+            session.given_up = f"proposal {proposal.id} was withdrawn"
             why = "" if wanted.as_proposal else ", since you may not call it yourself"
             said = f"{_name(wanted)}({in_words(arguments, 200)})"
-            visit.notes.say(f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide")
-            if not wanted.to and _nobody_may(visit.space, wanted, arguments):
-                visit.notes.say("nobody who is here may fulfill it, but somebody may still come")
+            session.stderr.note(
+                f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide"
+            )
+            if not wanted.to and _nobody_may(session.space, wanted, arguments):
+                session.stderr.note(
+                    "nobody who is here may fulfill it, but somebody may still come"
+                )
             outcome = await proposal.outcome()
         if isinstance(outcome, Fulfillment):
-            visit.notes.say(f"fulfilled by {outcome.by}")
-            return Answer(outcome.executor, outcome.result, outcome)
+            session.stderr.note(f"fulfilled by {outcome.by}")
+            return CallResult(outcome.executor, outcome.result, outcome)
         if isinstance(outcome, Rejection):
             error = ProposalRejected(outcome.proposal_id, outcome.reason, outcome.by)
             explained = await _explanation(envelopes, outcome)
-            await print_undone(visit, wanted, outcome, explained)
+            await print_outcome(session, wanted, outcome, explained)
             said = f"{error} ({explained})" if explained else str(error)
             raise Failure(said, exit_codes.REJECTED) from error
-        await print_undone(visit, wanted, outcome)
+        await print_outcome(session, wanted, outcome)
     raise_for(outcome, what=f"proposal {proposal.id}")
 
 
-def _nobody_may(space: Space, wanted: Wanted, arguments: dict[str, Any]) -> bool:
+def _nobody_may(space: Space, wanted: ToolCall, arguments: dict[str, Any]) -> bool:
     """Whether nobody else who is present has announced that they may make the call."""
     payload = payloads.request("tools/call", _params(wanted, arguments), "")
     return not any(
@@ -287,8 +297,8 @@ _UNDONE: dict[type[Outcome], str] = {
 """Outcomes without a result, as ``--json`` names them."""
 
 
-async def print_undone(
-    visit: Told, wanted: Wanted, outcome: Outcome, explanation: str = ""
+async def print_outcome(
+    session: CommandStreams, wanted: ToolCall, outcome: Outcome, explanation: str = ""
 ) -> None:
     """What became of a proposal that has no result, for programs; a person reads the sentence."""
     if not wanted.as_json:
@@ -301,10 +311,10 @@ async def print_undone(
         "reason": None if rejected is None else rejected.reason,
         "explanation": explanation or None,
     }
-    await visit.output.write(as_json_line(document))
+    await session.output.write(as_json_line(document))
 
 
-async def print_answer(visit: Told, wanted: Wanted, answer: Answer) -> None:
+async def print_result(session: CommandStreams, wanted: ToolCall, answer: CallResult) -> None:
     """The result, and what in it is not as it was proposed.
 
     Raises:
@@ -315,17 +325,17 @@ async def print_answer(visit: Told, wanted: Wanted, answer: Answer) -> None:
     fulfilled = answer.fulfilled
     value = tool_value(fulfilled or Responded(answer.executor, answer.result))
     if wanted.as_json:
-        await visit.output.write(as_json_line(_document(value, answer)))
+        await session.output.write(as_json_line(_document(value, answer)))
     elif text := as_text(answer.result):
-        await visit.output.write(text)
+        await session.output.write(text)
     else:
-        visit.notes.say(f"{_name(wanted)} is done; it returned nothing")
+        session.stderr.note(f"{_name(wanted)} is done; it returned nothing")
     if fulfilled is None or fulfilled.as_proposed:
         return
     sentence = _difference(fulfilled)
     if not wanted.accept_edits:
         raise Failure(f"{sentence}; --accept-edits takes that as success", exit_codes.EDITED)
-    visit.notes.say(sentence)
+    session.stderr.note(sentence)
 
 
 def _difference(fulfilled: Fulfillment) -> str:
@@ -340,7 +350,7 @@ def _difference(fulfilled: Fulfillment) -> str:
     return f"carried out otherwise than proposed: {said}"
 
 
-def _document(value: Any, answer: Answer) -> dict[str, Any]:
+def _document(value: Any, answer: CallResult) -> dict[str, Any]:
     fulfilled = answer.fulfilled
     changes = fulfilled.changes if fulfilled is not None else ()
     return {

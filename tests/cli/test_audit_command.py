@@ -236,7 +236,7 @@ def test_each_reason_to_ignore_a_step_has_words() -> None:
 
 
 def test_ids_that_begin_alike_are_longer_on_later_lines_too() -> None:
-    ids = listing.ShortIds()
+    ids = listing.IdPrefixes()
     assert ids.of(["12345678" * 4, "1234567890" * 3]) == {
         "12345678" * 4: "123456781",
         "1234567890" * 3: "123456789",

@@ -12,7 +12,7 @@ import pytest
 
 from meup_agent import Agent, Context
 from meup_agent.cli import exit_codes
-from meup_agent.cli.connector import ConnectionEvent, Ended, TellingConnector
+from meup_agent.cli.connector import ConnectionEnded, ConnectionEvent, ReportingConnector
 from meup_agent.cli.program import run
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import ThreadedGateway
@@ -47,10 +47,10 @@ def test_dev_tells_how_to_take_part_and_ends_gracefully(number: int) -> None:
 
             async def tell(event: ConnectionEvent) -> None:
                 closes.append(event)
-                if isinstance(event, Ended):
+                if isinstance(event, ConnectionEnded):
                     ended.set()
 
-            connector = TellingConnector(observer["MEUP_URL"], observer["MEUP_SPACE"], tell)
+            connector = ReportingConnector(observer["MEUP_URL"], observer["MEUP_SPACE"], tell)
             async with Agent("x").join(connector, token=observer["MEUP_TOKEN"]) as space:
                 assert space.me == "observer"
                 gateway.process.send_signal(number)
@@ -58,7 +58,7 @@ def test_dev_tells_how_to_take_part_and_ends_gracefully(number: int) -> None:
                     await ended.wait()
 
         anyio.run(be_told_to_dial_again)
-        assert isinstance(closes[-1], Ended)
+        assert isinstance(closes[-1], ConnectionEnded)
         assert closes[-1].info.code == 1012
         assert gateway.end() == exit_codes.OK
     assert observer["MEUP_TOKEN"] not in gateway.out + gateway.err

@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent import Space
 from meup_agent.cli import exit_codes
-from meup_agent.cli.render.capabilities import in_short
+from meup_agent.cli.render.capabilities import format_capability
 from tests.cli.conftest import Here
 from tests.cli.processes import meup
 from tests.cli.stage import ESCAPED, HOSTILE, Stage
@@ -91,4 +91,4 @@ def test_a_wrong_token_is_no_way_in(here: Here) -> None:
     ],
 )
 def test_a_capability_is_a_few_words(capability: Any, words: str) -> None:
-    assert in_short(capability) == words
+    assert format_capability(capability) == words

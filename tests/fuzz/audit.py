@@ -10,8 +10,8 @@ from contextlib import suppress
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.cli.audit.listing import Listing
-from meup_agent.cli.audit.proposal_timeline import Chain
+from meup_agent.cli.audit.listing import ProposalListing
+from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
 from meup_agent.cli.render.layout import NARROWEST, Glyphs
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.audit import Audit
@@ -42,10 +42,10 @@ def run(data: bytes) -> None:
         with suppress(InvalidEnvelope):
             audit.take(Entry(number, "demo", START + number * 1_000_000, decode(line)))
     glyphs = Glyphs("utf-8")
-    listing = Listing(width, glyphs, START / 1e6 + 100)
+    listing = ProposalListing(width, glyphs, START / 1e6 + 100)
     shown: list[Text] = [*listing.proposals(audit.proposals), *listing.operations(audit.operations)]
     for proposal in audit.proposals:
-        shown += Chain(width, glyphs).lines(proposal)
+        shown += ProposalTimeline(width, glyphs).lines(proposal)
     for text in shown:
         plain = text.plain
         assert plain.replace("\n", "").isprintable(), repr(plain)

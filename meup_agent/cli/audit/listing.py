@@ -30,9 +30,9 @@ from meup_agent.cli.audit.phrases import (
     time_of,
     why,
 )
-from meup_agent.cli.render.capabilities import in_short
+from meup_agent.cli.render.capabilities import format_capability
 from meup_agent.cli.render.escape import compact, visible
-from meup_agent.cli.render.formatting import MAX_NAME, answer_in_words
+from meup_agent.cli.render.formatting import MAX_NAME, format_answer
 from meup_agent.cli.render.layout import NARROW, Glyphs, Row
 from meup_agent.cli.render.timeline import MAX_IDS
 from meup_agent.protocol.audit import Operation, ProposalAudit, What
@@ -62,7 +62,7 @@ _DONE: Final = {
 }
 
 
-class Listing:
+class ProposalListing:
     """Makes the lines.
 
     Args:
@@ -75,7 +75,7 @@ class Listing:
         self._width = width
         self._glyphs = glyphs
         self._now = now
-        self._ids = ShortIds()
+        self._ids = IdPrefixes()
         # Columns grow with what comes, and do not shrink again.
         self._id_width = self._who_width = 0
 
@@ -188,7 +188,7 @@ class Listing:
             return
         answered = next(each for each in item.fulfillments if each.response is not None)
         if answered.is_error:
-            yield answer_in_words(answered.answer)[0] if answered.answer else "failed"
+            yield format_answer(answered.answer)[0] if answered.answer else "failed"
 
 
 def _about_operation(item: Operation) -> Iterator[str]:
@@ -203,7 +203,7 @@ def _about_operation(item: Operation) -> Iterator[str]:
 
 def _operation(item: Operation) -> str:
     capabilities = ", ".join(
-        in_short(each)
+        format_capability(each)
         for key in ("capabilities", "initial_capabilities")
         for each in objects_in(item.details.get(key))
     )
@@ -216,7 +216,7 @@ def _operation(item: Operation) -> str:
     return " ".join(words)
 
 
-class ShortIds:
+class IdPrefixes:
     """As much of each id as tells it from the others beside it, and from the latest before."""
 
     def __init__(self) -> None:

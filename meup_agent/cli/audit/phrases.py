@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from meup_agent.cli.render.escape import compact, visible
-from meup_agent.cli.render.formatting import MAX_NAME, call_in_words
+from meup_agent.cli.render.formatting import MAX_NAME, format_call
 from meup_agent.protocol.audit import ProposalAudit, Step, Why
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
@@ -99,7 +99,7 @@ def call_of(proposal: ProposalAudit) -> str:
     """What is proposed, as a call."""
     call = proposal.call
     target = "" if call.target is None else f"{name(call.target)}."
-    return f"{target}{call_in_words(call)}"
+    return f"{target}{format_call(call)}"
 
 
 def edits(changes: Iterable[Change], arrow: str) -> str:

@@ -22,7 +22,7 @@ from meup_agent.cli.audit.phrases import (
     why,
 )
 from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.formatting import MAX_NAME, answer_in_words, call_in_words
+from meup_agent.cli.render.formatting import MAX_NAME, format_answer, format_call
 from meup_agent.cli.render.layout import NARROWEST, Glyphs, fold
 from meup_agent.protocol import payloads
 from meup_agent.protocol.audit import FulfillmentAudit, ProposalAudit, Step, What
@@ -49,7 +49,7 @@ _STYLES = {
 }
 
 
-class Chain:
+class ProposalTimeline:
     """Makes the lines of a timeline.
 
     Args:
@@ -153,7 +153,7 @@ class Chain:
         call = payloads.read_call(item.request.envelope.payload)
         changed = edits(item.changes, self._glyphs.arrow)
         edited = f", edited: {changed}" if changed else ""
-        return f"{call_in_words(call)}{whom}{edited}"
+        return f"{format_call(call)}{whom}{edited}"
 
     def _wrapped(self, text: str) -> Text:
         if self._width is None:
@@ -184,4 +184,4 @@ def _answer(item: FulfillmentAudit | None, step: Step) -> str:
         return ""
     if item.answer is None:
         return "an error, too long to be kept" if item.is_error else "too long to be kept"
-    return answer_in_words(item.answer)[0]
+    return format_answer(item.answer)[0]

@@ -32,7 +32,7 @@ _SHOWN_SPACES: Final = 8
 _MICROSECONDS: Final = 1_000_000
 
 
-class Wanted(NamedTuple):
+class JournalQuery(NamedTuple):
     """What is wanted of a source.
 
     Attributes:
@@ -44,7 +44,7 @@ class Wanted(NamedTuple):
     since: int | None = None
 
 
-class Source(Protocol):
+class JournalSource(Protocol):
     """The entries of a space, oldest first.
 
     Attributes:
@@ -93,7 +93,7 @@ class _Http:
 
 
 @asynccontextmanager
-async def from_file(path: Path, wanted: Wanted) -> AsyncGenerator[Source]:
+async def from_file(path: Path, wanted: JournalQuery) -> AsyncGenerator[JournalSource]:
     """The entries in a journal's file, also while its gateway writes.
 
     Raises:
@@ -111,7 +111,7 @@ async def from_file(path: Path, wanted: Wanted) -> AsyncGenerator[Source]:
 
 
 @asynccontextmanager
-async def over_http(where: HttpAddress, wanted: Wanted) -> AsyncGenerator[Source]:
+async def over_http(where: HttpAddress, wanted: JournalQuery) -> AsyncGenerator[JournalSource]:
     """What a gateway that runs keeps of the space that a token is for.
 
     Raises:

@@ -14,14 +14,14 @@ from meup_agent.cli.beside.visit import HttpVisit
 from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.render.escape import arguments as in_words
 from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.progress import waiting_for
+from meup_agent.cli.render.progress import progress_line
 from meup_agent.cli.tool_call import (
     LIST_SECONDS,
-    Answer,
-    Wanted,
-    arguments_among,
-    print_answer,
-    print_undone,
+    CallResult,
+    ToolCall,
+    check_arguments,
+    print_outcome,
+    print_result,
 )
 from meup_agent.errors import (
     ProposalExpired,
@@ -43,7 +43,7 @@ from meup_agent.protocol.reasons import Reason
 from meup_agent.protocol.space.journal import Entry
 
 
-async def carry_out(visit: HttpVisit, wanted: Wanted) -> None:
+async def run_tool_call(visit: HttpVisit, wanted: ToolCall) -> None:
     """Call the tool, and print its result.
 
     Raises:
@@ -73,10 +73,10 @@ async def carry_out(visit: HttpVisit, wanted: Wanted) -> None:
                     payload.get("data"),
                     by=answered.by,
                 )
-            answer = Answer(wanted.participant, answered.result)
+            answer = CallResult(wanted.participant, answered.result)
         else:
             answer = await _propose(visit, wanted, params)
-        await print_answer(visit, wanted, answer)
+        await print_result(visit, wanted, answer)
     except ToolError as error:
         raise Failure(f"{name} failed: {error}", code_for(error)) from error
     except RequestError as error:
@@ -88,7 +88,7 @@ def _may(space: HttpSpace, method: str, params: JsonObject) -> bool:
     return space.capabilities.allow(kinds.MCP_REQUEST, payloads.request(method, params, ""))
 
 
-async def _arguments(visit: HttpVisit, wanted: Wanted) -> JsonObject:
+async def _arguments(visit: HttpVisit, wanted: ToolCall) -> JsonObject:
     """The arguments, read and checked by what the tool's owner says of it, where it says so."""
     tools: list[JsonObject] | None = None
     if _may(visit.space, "tools/list", {}):
@@ -100,13 +100,13 @@ async def _arguments(visit: HttpVisit, wanted: Wanted) -> JsonObject:
                 tools = objects_in(as_object(listed.result).get("tools"))
         except (Failure, Refused, RequestTimeout):
             visit.given_up = ""
-    return arguments_among(tools, wanted, visit.notes)
+    return check_arguments(tools, wanted, visit.stderr)
 
 
 # --- a proposal ---
 
 
-async def _propose(visit: HttpVisit, wanted: Wanted, params: JsonObject) -> Answer:
+async def _propose(visit: HttpVisit, wanted: ToolCall, params: JsonObject) -> CallResult:
     space, proposal, seconds = visit.space, new_id(), wanted.proposal_seconds
     reason: str = Reason.NO_LONGER_NEEDED
 
@@ -122,7 +122,7 @@ async def _propose(visit: HttpVisit, wanted: Wanted, params: JsonObject) -> Answ
 
     who = ", ".join(visible(each, 64) for each in wanted.to) or "somebody"
     async with (
-        waiting_for(visit.notes.console, f"waiting for {who} to decide"),
+        progress_line(visit.stderr.console, f"waiting for {who} to decide"),
         visit.giving_up(withdraw),
     ):
         body = build_proposal(
@@ -133,7 +133,7 @@ async def _propose(visit: HttpVisit, wanted: Wanted, params: JsonObject) -> Answ
         )
         said = await space.say(kinds.MCP_PROPOSAL, body, id=proposal, to=wanted.to)
         name = f"{visible(wanted.participant, 64)}.{visible(wanted.tool, 64)}"
-        visit.notes.say(
+        visit.stderr.note(
             f"proposed {name}({in_words(params['arguments'], 200)}) as {proposal};"
             f" waiting for {who} to decide"
         )
@@ -143,7 +143,7 @@ async def _propose(visit: HttpVisit, wanted: Wanted, params: JsonObject) -> Answ
         raise ProposalExpired(proposal, sent=True)
 
 
-async def _decided(visit: HttpVisit, wanted: Wanted, proposal: str, seq: int) -> Answer:
+async def _decided(visit: HttpVisit, wanted: ToolCall, proposal: str, seq: int) -> CallResult:
     """Follow the proposal by the same fold as the gateway's audit, until it is decided."""
     space, audit = visit.space, Audit()
     told: set[str] = set()
@@ -161,13 +161,13 @@ async def _decided(visit: HttpVisit, wanted: Wanted, proposal: str, seq: int) ->
                     told.add(step.id)
                     if step.by in wanted.to:
                         rejected = Rejection(proposal, step.reason, step.by, step.id)
-                        await print_undone(visit, wanted, rejected)
+                        await print_outcome(visit, wanted, rejected)
                         raise ProposalRejected(proposal, step.reason, step.by)
-                    visit.notes.say(f"rejected by {step.by}: {step.reason}; others may still")
+                    visit.stderr.note(f"rejected by {step.by}: {step.reason}; others may still")
     raise AssertionError("the events have no end")
 
 
-def _answer(found: ProposalAudit, response: Envelope) -> Answer:
+def _answer(found: ProposalAudit, response: Envelope) -> CallResult:
     """What came of a proposal that this response fulfills."""
     done = next(item for item in found.fulfillments if item.response is not None)
     result, error = read_response(response.payload)
@@ -179,4 +179,4 @@ def _answer(found: ProposalAudit, response: Envelope) -> Answer:
         error=error,
         changes=done.changes,
     )
-    return Answer(response.sender, result, fulfilled)
+    return CallResult(response.sender, result, fulfilled)

@@ -8,7 +8,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.beside.http_space import HttpSpace
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.formatting import call_in_words
+from meup_agent.cli.render.formatting import format_call
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Call, as_object
@@ -114,4 +114,4 @@ def _in_words(record: dict[str, Any]) -> str:
     params = as_object(record.get("params"))
     call = Call(str(record.get("method")), params)
     target = f"{visible(str(record['target']), 64)}." if record.get("target") else ""
-    return f"{identity} of {proposer}, {target}{call_in_words(call)}, {state.replace('_', ' ')}"
+    return f"{identity} of {proposer}, {target}{format_call(call)}, {state.replace('_', ' ')}"

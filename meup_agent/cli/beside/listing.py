@@ -11,7 +11,7 @@ from meup_agent.cli.beside.requesting import request
 from meup_agent.cli.beside.visit import HttpVisit
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.progress import Waiting
+from meup_agent.cli.render.progress import ProgressLine
 from meup_agent.client.tools import MAX_LIST_CHARS, MAX_TOOL_PAGES
 from meup_agent.errors import RequestError
 from meup_agent.protocol.payloads import as_object, objects_in
@@ -35,7 +35,7 @@ async def names_to_ask(visit: HttpVisit, owner: str | None) -> list[str]:
 
 
 async def tools_of(
-    visit: HttpVisit, name: str, seconds: float | None, waiting: Waiting
+    visit: HttpVisit, name: str, seconds: float | None, waiting: ProgressLine
 ) -> list[dict[str, Any]]:
     """The tools of one participant.
 

@@ -13,7 +13,7 @@ from meup_agent.cli.beside.http_space import Heard, HttpSpace
 from meup_agent.cli.beside.visit import HttpVisit
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.progress import Waiting, waiting_for
+from meup_agent.cli.render.progress import ProgressLine, progress_line
 from meup_agent.client.progress import Progress
 from meup_agent.errors import RequestTimeout
 from meup_agent.protocol import kinds, payloads
@@ -50,7 +50,7 @@ async def request(
     *,
     seconds: float | None,
     fulfills: tuple[str, str] | None = None,
-    waiting: Waiting | None = None,
+    waiting: ProgressLine | None = None,
 ) -> Responded:
     """Make a request, and wait for its response; it is cancelled if nobody waits any more.
 
@@ -84,7 +84,7 @@ async def request(
         )
         return f"{visible(to, 64)} was asked to stop"
 
-    shown = waiting_for(visit.notes.console, f"waiting for {to}")
+    shown = progress_line(visit.stderr.console, f"waiting for {to}")
     async with shown if waiting is None else nullcontext(waiting) as line:
         async with visit.giving_up(cancel):
             said = await space.say(
@@ -99,7 +99,7 @@ async def request(
                     async for heard in events:
                         progress = _progress(heard, to, request_id)
                         if progress is not None:
-                            line.told(progress)
+                            line.update(progress)
                         response = _response(heard, space, to, request_id)
                         if response is not None:
                             return response

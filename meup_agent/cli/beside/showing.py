@@ -11,7 +11,7 @@ import anyio
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.render.escape import compact, visible
-from meup_agent.cli.render.stderr import Notes
+from meup_agent.cli.render.stderr import Stderr
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.payloads import Call, Change, as_object, without_meta
 
@@ -49,11 +49,11 @@ def changes_in_lines(changes: Iterable[Change]) -> list[str]:
     ]
 
 
-async def confirmed(notes: Notes, question: str, *, otherwise: str) -> None:
+async def confirmed(stderr: Stderr, question: str, *, otherwise: str) -> None:
     """Ask the person at the terminal; return if they say yes.
 
     Args:
-        notes: Where to ask.
+        stderr: Where to ask.
         question: The question.
         otherwise: What to do where nobody can be asked.
 
@@ -64,7 +64,7 @@ async def confirmed(notes: Notes, question: str, *, otherwise: str) -> None:
         raise Failure(
             f"standard input is no terminal, so you cannot be asked; {otherwise}", exit_codes.USAGE
         )
-    notes.ask(f"{question} [y/N] ")
+    stderr.prompt(f"{question} [y/N] ")
     # The loop goes on meanwhile: a signal ends the wait, which a thread in a read would survive.
     await anyio.wait_readable(sys.stdin)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

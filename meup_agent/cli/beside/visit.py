@@ -14,8 +14,8 @@ from meup_agent.cli.beside.http_space import HttpSpace, open_http
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.render.output import Output, OutputClosed
-from meup_agent.cli.render.stderr import Notes
-from meup_agent.cli.signals import ENDING, ended_by, exit_code, tell_signals
+from meup_agent.cli.render.stderr import Stderr
+from meup_agent.cli.signals import ENDING, ended_by, exit_code, watch_signals
 from meup_agent.errors import Refused
 from meup_agent.session.groups import background_tasks
 
@@ -35,7 +35,7 @@ class HttpVisit:
     Attributes:
         space: The space, once the gateway knows us.
         output: Standard output: the result, and nothing else.
-        notes: Standard error.
+        stderr: Standard error.
         given_up: What a signal ended, in words.
     """
 
@@ -43,7 +43,7 @@ class HttpVisit:
 
     def __init__(self, where: HttpAddress, *, colour: bool = True) -> None:
         self.output = Output(colour=colour)
-        self.notes = Notes(colour=colour)
+        self.stderr = Stderr(colour=colour)
         self.given_up = ""
         self._where = where
         self._signal: int | None = None
@@ -66,7 +66,7 @@ class HttpVisit:
     async def _run(self, act: Act) -> None:
         try:
             async with background_tasks() as tasks:
-                await tasks.start(tell_signals, ENDING, partial(self._end, tasks.cancel_scope))
+                await tasks.start(watch_signals, ENDING, partial(self._end, tasks.cancel_scope))
                 async with open_http(self._where) as self.space:
                     await act(self)
         except OutputClosed:

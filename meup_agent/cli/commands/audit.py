@@ -15,10 +15,10 @@ from rich.text import Text
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import Space, Token, TokenFile
-from meup_agent.cli.audit.listing import Listing
+from meup_agent.cli.audit.listing import ProposalListing
 from meup_agent.cli.audit.phrases import names, time_of
-from meup_agent.cli.audit.proposal_timeline import Chain
-from meup_agent.cli.audit.sources import Source, Wanted, from_file, over_http
+from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
+from meup_agent.cli.audit.sources import JournalQuery, JournalSource, from_file, over_http
 from meup_agent.cli.audit.times import moment
 from meup_agent.cli.beside.address import Http, HttpAddress, http_address, http_url
 from meup_agent.cli.failures import Failure
@@ -27,9 +27,9 @@ from meup_agent.cli.options import NoColour
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.output import Output, OutputClosed
-from meup_agent.cli.render.progress import waiting_for
+from meup_agent.cli.render.progress import progress_line
 from meup_agent.cli.render.results import as_json_line
-from meup_agent.cli.render.stderr import Notes
+from meup_agent.cli.render.stderr import Stderr
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.audit import (
     Audit,
@@ -42,7 +42,7 @@ from meup_agent.protocol.audit import (
 from meup_agent.protocol.lifecycle import ProposalState
 
 
-class State(StrEnum):
+class StateName(StrEnum):
     """The states that can be asked for, as a person writes them."""
 
     PENDING = "pending"
@@ -52,7 +52,7 @@ class State(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
-class Shown(NamedTuple):
+class AuditFilter(NamedTuple):
     """What is shown of an audit.
 
     Attributes:
@@ -97,7 +97,7 @@ def audit(
         typer.Option("--from", metavar="NAME", help="Only what this participant proposed."),
     ] = None,
     state: Annotated[
-        list[State] | None,
+        list[StateName] | None,
         typer.Option(
             "--state",
             metavar="STATE",
@@ -143,12 +143,12 @@ def audit(
     if grants and (proposal or state):
         raise ConfigurationError("--grants shows no proposals; leave --proposal and --state out")
     states = frozenset(ProposalState(each.value.replace("-", "_")) for each in state or ())
-    shown = Shown(proposal, proposer, states, grants, as_json)
+    shown = AuditFilter(proposal, proposer, states, grants, as_json)
     now = time.time()
-    wanted = Wanted(space, None if since is None else moment(since, "--since", now))
+    wanted = JournalQuery(space, None if since is None else moment(since, "--since", now))
     where = _where(journal, http, space, token, token_file)
     log_nothing()
-    anyio.run(_Reading(where, wanted, shown, now, colour=not no_colour).run)
+    anyio.run(_AuditRun(where, wanted, shown, now, colour=not no_colour).run)
 
 
 def _where(
@@ -170,14 +170,14 @@ def _where(
     return http_address(http, space, token, token_file)
 
 
-class _Reading:
+class _AuditRun:
     """One run of the command."""
 
     def __init__(
         self,
         where: Path | HttpAddress,
-        wanted: Wanted,
-        shown: Shown,
+        wanted: JournalQuery,
+        shown: AuditFilter,
         now: float,
         *,
         colour: bool,
@@ -187,8 +187,8 @@ class _Reading:
         self._shown = shown
         self._begin: int | None = None
         self._found = 0
-        self._output, self._notes = Output(colour=colour), Notes(colour=colour)
-        self._listing = Listing(self._width, self._output.glyphs, now)
+        self._output, self._stderr = Output(colour=colour), Stderr(colour=colour)
+        self._listing = ProposalListing(self._width, self._output.glyphs, now)
 
     async def run(self) -> None:
         try:
@@ -197,19 +197,19 @@ class _Reading:
         except OutputClosed:
             self._output.abandon()
 
-    def _source(self) -> AbstractAsyncContextManager[Source]:
+    def _source(self) -> AbstractAsyncContextManager[JournalSource]:
         if isinstance(self._where, Path):
             return from_file(self._where, self._wanted)
         return over_http(self._where, self._wanted)
 
-    async def _read(self, source: Source, meanwhile: AsyncExitStack) -> None:
+    async def _read(self, source: JournalSource, meanwhile: AsyncExitStack) -> None:
         """Take the journal in, and show what is settled as soon as it is."""
         audit, count, wanted = Audit(), 0, self._shown.proposal
         settled = Settled(
             audit, keep=lambda item: wanted is not None and item.id.startswith(wanted)
         )
         waiting = await meanwhile.enter_async_context(
-            waiting_for(self._notes.console, "reading the journal")
+            progress_line(self._stderr.console, "reading the journal")
         )
         async for page in source.pages():
             for entry in page:
@@ -217,7 +217,7 @@ class _Reading:
             if page and not count:
                 self._begin = page[0].at
             count += len(page)
-            waiting.call_it(f"reading the journal: {count:,} envelopes")
+            waiting.rename(f"reading the journal: {count:,} envelopes")
             lines = self._lines(list(settled.take(count)), audit.take_operations())
             if lines and self._output.is_terminal:
                 # The lines themselves show how far it is; on one terminal the two would mix.
@@ -265,14 +265,16 @@ class _Reading:
             said += f"; what is kept begins {begin}"
             if unknown:
                 said += f", and {unknown:,} decisions in it are about older proposals"
-        self._notes.say(said)
+        self._stderr.note(said)
 
     async def _show_chain(self, audit: Audit, wanted: str) -> None:
         found = _one(audit.named(wanted, proposer=self._shown.proposer), wanted)
         if self._shown.as_json:
             await self._output.write(as_json_line(proposal_as_json(found, timeline=True)))
         else:
-            await self._output.show_all(Chain(self._width, self._output.glyphs).lines(found))
+            await self._output.show_all(
+                ProposalTimeline(self._width, self._output.glyphs).lines(found)
+            )
 
     @property
     def _width(self) -> int | None:

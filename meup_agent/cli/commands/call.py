@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, address
-from meup_agent.cli.arguments import read_given
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
+from meup_agent.cli.arguments import read_arguments
 from meup_agent.cli.beside.address import As, Http, http_address
-from meup_agent.cli.beside.calling import carry_out as carry_out_beside
+from meup_agent.cli.beside.calling import run_tool_call as carry_out_beside
 from meup_agent.cli.beside.visit import HttpVisit
-from meup_agent.cli.command_session import Visit
+from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.options import (
     AcceptEdits,
     Args,
@@ -24,7 +24,7 @@ from meup_agent.cli.options import (
     Words,
     seconds,
 )
-from meup_agent.cli.tool_call import Wanted, carry_out
+from meup_agent.cli.tool_call import ToolCall, run_tool_call
 from meup_agent.client.proposing import TTL
 from meup_agent.client.requests import TIMEOUT
 
@@ -71,10 +71,10 @@ def call(
     Example: `MEUP_TOKEN=… meup call tools write_file path=notes.txt text="hello"`
     """
     limit = None if timeout is None else seconds(timeout, "--timeout")
-    wanted = Wanted(
+    wanted = ToolCall(
         participant=owner,
         tool=tool,
-        given=read_given(words or [], args, args_file),
+        given=read_arguments(words or [], args, args_file),
         to=tuple(to or ()),
         request_seconds=TIMEOUT if timeout is None else limit,
         proposal_seconds=TTL if timeout is None else limit,
@@ -84,7 +84,9 @@ def call(
     )
     if act_as is not None:
         beside = http_address(http, space, token, token_file, act_as)
-        HttpVisit(beside, colour=not no_colour).run(lambda visit: carry_out_beside(visit, wanted))
+        HttpVisit(beside, colour=not no_colour).run(
+            lambda session: carry_out_beside(session, wanted)
+        )
         return
-    where = address(url, space, token, token_file, participant)
-    Visit(where, colour=not no_colour).run(lambda visit: carry_out(visit, wanted))
+    where = resolve_address(url, space, token, token_file, participant)
+    CommandSession(where, colour=not no_colour).run(lambda session: run_tool_call(session, wanted))

@@ -8,13 +8,13 @@ import anyio
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
 from meup_agent.cli.arguments import STDIN, read_stdin
-from meup_agent.cli.command_session import Visit
+from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.render.results import as_json_line
-from meup_agent.cli.send import say, unconfirmed
+from meup_agent.cli.send import send_confirmed, unconfirmed
 
 
 def chat(
@@ -53,23 +53,25 @@ def chat(
 
     Example: `MEUP_TOKEN=… meup chat "the tests are green" --to reviewer`
     """
-    where = address(url, space, token, token_file, participant)
+    where = resolve_address(url, space, token, token_file, participant)
     limit = seconds(timeout, "--timeout")
     said = read_stdin().removesuffix("\n") if text == STDIN else text
     if not said.strip():
         raise Failure("there is nothing to say; give a text", exit_codes.USAGE)
     names = to or []
 
-    async def act(visit: Visit) -> None:
-        visit.require(*names)
+    async def act(session: CommandSession) -> None:
+        session.require(*names)
         with anyio.move_on_after(limit) as waiting:
-            sent, confirmed = await say(
-                visit.space, "the message", lambda: visit.space.chat(said, to=names, about=about)
+            sent, confirmed = await send_confirmed(
+                session.space,
+                "the message",
+                lambda: session.space.chat(said, to=names, about=about),
             )
             document = {"message": sent, "to": names, "confirmed": confirmed}
             if as_json:
-                await visit.output.write(as_json_line(document))
+                await session.output.write(as_json_line(document))
         if waiting.cancelled_caught:
             raise unconfirmed("the message", timeout)
 
-    Visit(where, colour=not no_colour).run(act)
+    CommandSession(where, colour=not no_colour).run(act)

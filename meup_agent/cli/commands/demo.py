@@ -14,7 +14,7 @@ from meup_agent.cli.commands.gateway import require_extra
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import NoColour
 from meup_agent.cli.render.output import Output, OutputClosed
-from meup_agent.cli.signals import ENDING, exit_code, tell_signals
+from meup_agent.cli.signals import ENDING, exit_code, watch_signals
 from meup_agent.session.groups import background_tasks
 
 
@@ -56,7 +56,7 @@ class _Demo:
         """Play, and clean up whatever happens; the exit code."""
         try:
             async with background_tasks() as tasks:
-                await tasks.start(tell_signals, ENDING, partial(self._end, tasks.cancel_scope))
+                await tasks.start(watch_signals, ENDING, partial(self._end, tasks.cancel_scope))
                 await self._play()
         except OutputClosed:
             self._output.abandon()

@@ -18,12 +18,12 @@ from rich.text import Text
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url
-from meup_agent.cli.doctor.diagnosis import Given, diagnose
+from meup_agent.cli.doctor.diagnosis import DoctorSettings, diagnose
 from meup_agent.cli.doctor.findings import NOT_TRIED, Check, Report
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import NoColour, seconds
 from meup_agent.cli.render.output import Output, OutputClosed
-from meup_agent.cli.signals import STOPPING, exit_code, tell_signals
+from meup_agent.cli.signals import STOPPING, exit_code, watch_signals
 from meup_agent.errors import ConfigurationError
 from meup_agent.session.groups import background_tasks
 
@@ -108,7 +108,7 @@ def doctor(
         raise ConfigurationError("the url is missing; give it as an argument or set MEUP_URL")
     limit = seconds(timeout, "--timeout") or math.inf
     log_nothing()
-    given = Given(found, space, token, token_file, participant)
+    given = DoctorSettings(found, space, token, token_file, participant)
     code = anyio.run(_Doctor(given, Output(colour=not no_colour), limit, as_json=as_json).run)
     if code:
         raise typer.Exit(code)
@@ -117,7 +117,9 @@ def doctor(
 class _Doctor:
     """One run of the command."""
 
-    def __init__(self, given: Given, output: Output, limit: float, *, as_json: bool) -> None:
+    def __init__(
+        self, given: DoctorSettings, output: Output, limit: float, *, as_json: bool
+    ) -> None:
         self._given = given
         self._output = output
         self._limit = limit
@@ -130,7 +132,7 @@ class _Doctor:
         """Look into everything; the exit code."""
         try:
             async with background_tasks() as tasks:
-                await tasks.start(tell_signals, STOPPING, partial(self._end, tasks.cancel_scope))
+                await tasks.start(watch_signals, STOPPING, partial(self._end, tasks.cancel_scope))
                 tasks.start_soon(self._say_what_takes_long)
                 report = await diagnose(self._given, self, timeout=self._limit)
                 await self._show(report)
@@ -245,7 +247,7 @@ def as_document(report: Report) -> dict[str, Any]:
         "capabilities": list(report.capabilities),
         "may": {
             each.verb.replace(" ", "_"): {"allowed": each.allowed, "only": list(each.limits)}
-            for each in report.abilities
+            for each in report.permissions
         },
         "participants": list(report.participants),
         "round_trip_seconds": report.round_trip,

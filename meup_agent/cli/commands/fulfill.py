@@ -8,7 +8,7 @@ import typer
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import Space, Token, TokenFile
-from meup_agent.cli.arguments import arguments_for, read_given
+from meup_agent.cli.arguments import convert_arguments, read_arguments
 from meup_agent.cli.beside.address import As, Http, http_address
 from meup_agent.cli.beside.deciding import digest_of, pending_proposal
 from meup_agent.cli.beside.requesting import request
@@ -25,7 +25,7 @@ from meup_agent.protocol import payloads
 from meup_agent.protocol.payloads import build_fulfillment
 
 if TYPE_CHECKING:
-    from meup_agent.cli.arguments import Given
+    from meup_agent.cli.arguments import GivenArguments
 
 OTHERWISE: Final = "read the call above, and give --yes to carry it out"
 
@@ -99,16 +99,16 @@ def fulfill(
     """
     where = http_address(http, space, token, token_file, act_as)
     limit = seconds(timeout, "--timeout")
-    given = read_given(edit or [], args, args_file)
+    given = read_arguments(edit or [], args, args_file)
 
-    async def act(visit: HttpVisit) -> None:
+    async def act(session: HttpVisit) -> None:
         record = await pending_proposal(
-            visit.space, proposal, proposer=proposer, digest=digest, whichever_call=False
+            session.space, proposal, proposer=proposer, digest=digest, whichever_call=False
         )
-        envelope = await visit.space.envelope(int(record["seq"]))
-        if envelope.sender == visit.space.me:
+        envelope = await session.space.envelope(int(record["seq"]))
+        if envelope.sender == session.space.me:
             raise Failure(
-                f"proposal {envelope.id} is {visit.space.me!r}'s own, and nobody approves their"
+                f"proposal {envelope.id} is {session.space.me!r}'s own, and nobody approves their"
                 " own; use the token of whoever decides it",
                 exit_codes.USAGE,
             )
@@ -123,21 +123,21 @@ def fulfill(
             call, _edited(call.arguments, given), to, proposer=envelope.sender
         )
         said = f"{visible(to, 64)}.{visible(call.name or call.method, 64)}"
-        visit.notes.show(call_in_lines(envelope, to, call.method, params))
+        session.stderr.write_lines(call_in_lines(envelope, to, call.method, params))
         for change in changes_in_lines(changes):
-            visit.notes.show(f"  {change}")
+            session.stderr.write_lines(f"  {change}")
         if not yes:
-            await confirmed(visit.notes, "carry it out?", otherwise=OTHERWISE)
+            await confirmed(session.stderr, "carry it out?", otherwise=OTHERWISE)
             # It may have been withdrawn, or its id used again, while somebody read it.
             await pending_proposal(
-                visit.space,
+                session.space,
                 envelope.id,
                 proposer=envelope.sender,
                 digest=digest_of(record),
                 whichever_call=False,
             )
         answer = await request(
-            visit, to, call.method, params, seconds=limit, fulfills=(envelope.sender, envelope.id)
+            session, to, call.method, params, seconds=limit, fulfills=(envelope.sender, envelope.id)
         )
         try:
             value = tool_value(answer)
@@ -151,16 +151,16 @@ def fulfill(
                 "result": value,
                 "edited": bool(changes),
             }
-            await visit.output.write(as_json_line(document))
+            await session.output.write(as_json_line(document))
         elif text := as_text(answer.result):
-            await visit.output.write(text)
+            await session.output.write(text)
         else:
-            visit.notes.say(f"{said} is done; it returned nothing")
+            session.stderr.note(f"{said} is done; it returned nothing")
 
     HttpVisit(where, colour=not no_colour).run(act)
 
 
-def _edited(proposed: dict[str, Any], given: Given) -> dict[str, Any] | None:
+def _edited(proposed: dict[str, Any], given: GivenArguments) -> dict[str, Any] | None:
     """The proposed arguments with what was given over them; ``None`` if nothing was given."""
     if not (given.whole or given.pairs):
         return None
@@ -169,4 +169,4 @@ def _edited(proposed: dict[str, Any], given: Given) -> dict[str, Any] | None:
         name: text for name, text in given.pairs.items() if isinstance(proposed.get(name), str)
     }
     others = {name: text for name, text in given.pairs.items() if name not in texts}
-    return {**proposed, **arguments_for(given._replace(pairs=others)), **texts}
+    return {**proposed, **convert_arguments(given._replace(pairs=others)), **texts}

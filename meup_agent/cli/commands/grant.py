@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
 from meup_agent.cli.capability_arguments import Capabilities, Why, read_capabilities
-from meup_agent.cli.command_session import Visit
+from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.render.escape import visible
@@ -39,16 +39,16 @@ def grant(
 
     Example: `MEUP_TOKEN=… meup grant proposer mcp/request --reason "knows the way"`
     """
-    where = address(url, space, token, token_file, participant)
+    where = resolve_address(url, space, token, token_file, participant)
     limit = seconds(timeout, "--timeout")
     given = read_capabilities(capabilities)
     if not given:
         raise Failure("nothing is granted; name a capability, such as chat", exit_codes.USAGE)
 
-    async def act(visit: Visit) -> None:
-        made = await visit.space.grant(name, given, reason=reason or "", timeout=limit)
+    async def act(session: CommandSession) -> None:
+        made = await session.space.grant(name, given, reason=reason or "", timeout=limit)
         document = {"grant": made.id, "participant": name, "capabilities": given}
-        await visit.output.write(as_json_line(document) if as_json else f"{made.id}\n")
-        visit.notes.say(f"{visible(name, 64)} may do more now")
+        await session.output.write(as_json_line(document) if as_json else f"{made.id}\n")
+        session.stderr.note(f"{visible(name, 64)} may do more now")
 
-    Visit(where, colour=not no_colour).run(act)
+    CommandSession(where, colour=not no_colour).run(act)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
 from meup_agent.cli.capability_arguments import Capabilities, Why, read_capabilities
-from meup_agent.cli.command_session import Visit
+from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.results import as_json_line
@@ -36,18 +36,18 @@ def invite(
 
     Example: `MEUP_TOKEN=… meup invite guest chat mcp/proposal > guest.token`
     """
-    where = address(url, space, token, token_file, participant)
+    where = resolve_address(url, space, token, token_file, participant)
     limit = seconds(timeout, "--timeout")
     given = read_capabilities(capabilities)
 
-    async def act(visit: Visit) -> None:
-        made = await visit.space.invite(name, given, reason=reason or "", timeout=limit)
+    async def act(session: CommandSession) -> None:
+        made = await session.space.invite(name, given, reason=reason or "", timeout=limit)
         if as_json:
             document = {"participant": name, "token": made.token, "url": made.url}
-            await visit.output.write(as_json_line(document))
+            await session.output.write(as_json_line(document))
         elif made.token is not None:
-            await visit.output.write(f"{visible(made.token, 512)}\n")
+            await session.output.write(f"{visible(made.token, 512)}\n")
         kept = "" if made.token else " again, with the token they have"
-        visit.notes.say(f"{visible(name, 64)} may join{kept}")
+        session.stderr.note(f"{visible(name, 64)} may join{kept}")
 
-    Visit(where, colour=not no_colour).run(act)
+    CommandSession(where, colour=not no_colour).run(act)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
 from meup_agent.cli.capability_arguments import Why
-from meup_agent.cli.command_session import Visit
+from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.results import as_json_line
@@ -34,13 +34,13 @@ def kick(
 
     Example: `MEUP_TOKEN=… meup kick guest --reason "it is late"`
     """
-    where = address(url, space, token, token_file, participant)
+    where = resolve_address(url, space, token, token_file, participant)
     limit = seconds(timeout, "--timeout")
 
-    async def act(visit: Visit) -> None:
-        await visit.space.kick(name, reason=reason or "", timeout=limit)
+    async def act(session: CommandSession) -> None:
+        await session.space.kick(name, reason=reason or "", timeout=limit)
         if as_json:
-            await visit.output.write(as_json_line({"participant": name}))
-        visit.notes.say(f"{visible(name, 64)} is removed, and stays out until invited again")
+            await session.output.write(as_json_line({"participant": name}))
+        session.stderr.note(f"{visible(name, 64)} is removed, and stays out until invited again")
 
-    Visit(where, colour=not no_colour).run(act)
+    CommandSession(where, colour=not no_colour).run(act)

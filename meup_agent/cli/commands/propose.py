@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, address
-from meup_agent.cli.arguments import read_given
-from meup_agent.cli.command_session import Visit
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
+from meup_agent.cli.arguments import read_arguments
+from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.options import (
     AcceptEdits,
     Args,
@@ -21,7 +21,7 @@ from meup_agent.cli.options import (
     Words,
     seconds,
 )
-from meup_agent.cli.tool_call import Wanted, carry_out
+from meup_agent.cli.tool_call import ToolCall, run_tool_call
 from meup_agent.client.proposing import TTL
 from meup_agent.protocol.exchange import Wait
 
@@ -65,12 +65,12 @@ def propose(
 
     Example: `MEUP_TOKEN=… meup propose tools delete_file path=notes.txt --to fulfiller --ttl 60`
     """
-    where = address(url, space, token, token_file, participant)
+    where = resolve_address(url, space, token, token_file, participant)
     limit = seconds(ttl, "--ttl")
-    wanted = Wanted(
+    wanted = ToolCall(
         participant=owner,
         tool=tool,
-        given=read_given(words or [], args, args_file),
+        given=read_arguments(words or [], args, args_file),
         to=tuple(to or ()),
         proposal_seconds=limit,
         wait=wait,
@@ -78,4 +78,4 @@ def propose(
         as_proposal=True,
         as_json=as_json,
     )
-    Visit(where, colour=not no_colour).run(lambda visit: carry_out(visit, wanted))
+    CommandSession(where, colour=not no_colour).run(lambda session: run_tool_call(session, wanted))

@@ -11,18 +11,18 @@ import anyio
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
 from meup_agent.cli.beside.address import As, Http, http_address, http_url
 from meup_agent.cli.beside.deciding import pending_proposal
 from meup_agent.cli.beside.requesting import new_id
 from meup_agent.cli.beside.visit import HttpVisit
-from meup_agent.cli.command_session import Visit
+from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.completion import complete_reason
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.render.results import as_json_line
-from meup_agent.cli.render.stderr import Notes
-from meup_agent.cli.send import say, unconfirmed
+from meup_agent.cli.render.stderr import Stderr
+from meup_agent.cli.send import send_confirmed, unconfirmed
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.protocol import kinds
 from meup_agent.protocol.reasons import Reason
@@ -99,33 +99,33 @@ def reject(
         said = Rejecting(proposal, reason, explain, proposer, limit, as_json)
         HttpVisit(beside, colour=not no_colour).run(partial(_reject_beside, said))
         return
-    where = address(url, space, token, token_file, participant)
+    where = resolve_address(url, space, token, token_file, participant)
 
-    async def act(visit: Visit) -> None:
-        record = seen_as(visit.space.proposals, proposal, proposer)
+    async def act(session: CommandSession) -> None:
+        record = seen_as(session.space.proposals, proposal, proposer)
         whole = proposal if record is None else record.key.id
         whose = proposer if record is None else record.key.proposer
         if record is None:
-            _remark_id(visit, proposal)
+            _remark_id(session, proposal)
         to = (whose,) if whose else ()
-        visit.remark_absence(to)
+        session.remark_absence(to)
         with anyio.move_on_after(limit) as waiting:
             send = partial(
-                visit.space.send, kinds.MCP_REJECT, {"reason": reason}, to=to, correlation=whole
+                session.space.send, kinds.MCP_REJECT, {"reason": reason}, to=to, correlation=whole
             )
-            rejection, confirmed = await say(visit.space, "the rejection", send)
+            rejection, confirmed = await send_confirmed(session.space, "the rejection", send)
             if explain:
-                chat = partial(visit.space.chat, explain, to=to, about=rejection)
-                await say(visit.space, "the explanation", chat)
-            _remark_reason(visit.notes, reason)
-            visit.notes.say(f"rejection of {whole} sent; nobody confirms that it counts")
+                chat = partial(session.space.chat, explain, to=to, about=rejection)
+                await send_confirmed(session.space, "the explanation", chat)
+            _remark_reason(session.stderr, reason)
+            session.stderr.note(f"rejection of {whole} sent; nobody confirms that it counts")
             if as_json:
                 document = {"rejection": rejection, "proposal": whole, "confirmed": confirmed}
-                await visit.output.write(as_json_line(document))
+                await session.output.write(as_json_line(document))
         if waiting.cancelled_caught:
             raise unconfirmed("the rejection", timeout)
 
-    Visit(where, colour=not no_colour).run(act)
+    CommandSession(where, colour=not no_colour).run(act)
 
 
 class Rejecting(NamedTuple):
@@ -139,15 +139,15 @@ class Rejecting(NamedTuple):
     as_json: bool
 
 
-async def _reject_beside(wanted: Rejecting, visit: HttpVisit) -> None:
+async def _reject_beside(wanted: Rejecting, session: HttpVisit) -> None:
     with anyio.move_on_after(wanted.seconds) as waiting:
-        await _say_beside(wanted, visit)
+        await _say_beside(wanted, session)
     if waiting.cancelled_caught:
         raise unconfirmed("the rejection", wanted.seconds or math.inf)
 
 
-async def _say_beside(wanted: Rejecting, visit: HttpVisit) -> None:
-    space = visit.space
+async def _say_beside(wanted: Rejecting, session: HttpVisit) -> None:
+    space = session.space
     record = await pending_proposal(space, wanted.proposal, proposer=wanted.proposer)
     whole, to = str(record["id"]), (str(record["proposer"]),)
     rejection = await space.say(
@@ -156,11 +156,11 @@ async def _say_beside(wanted: Rejecting, visit: HttpVisit) -> None:
     if wanted.explain:
         body = {"message": wanted.explain}
         await space.say(kinds.CHAT, body, id=new_id(), to=to, correlation=(rejection.id,))
-    _remark_reason(visit.notes, wanted.reason)
-    visit.notes.say(f"rejection of {whole} sent; nobody confirms that it counts")
+    _remark_reason(session.stderr, wanted.reason)
+    session.stderr.note(f"rejection of {whole} sent; nobody confirms that it counts")
     if wanted.as_json:
         document = {"rejection": rejection.id, "proposal": whole, "confirmed": True}
-        await visit.output.write(as_json_line(document))
+        await session.output.write(as_json_line(document))
 
 
 def seen_as(
@@ -200,20 +200,20 @@ def seen_as(
     return record
 
 
-def _remark_id(visit: Visit, given: str) -> None:
+def _remark_id(session: CommandSession, given: str) -> None:
     """Who has just come has seen no proposal, and cannot tell what a shortened id means."""
     if len(given) < WHOLE_ID and _HEX.issuperset(given):
-        visit.notes.say(
+        session.stderr.note(
             f"{given!r} looks shortened, and nobody may know it by that; meup tail --json shows ids"
             " in full"
         )
 
 
-def _remark_reason(notes: Notes, reason: str) -> None:
+def _remark_reason(stderr: Stderr, reason: str) -> None:
     """Say of a reason that was sent that receivers may not know it."""
     known = [str(each) for each in Reason]
     if reason in known:
         return
     close = get_close_matches(reason, known, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
-    notes.say(f"{reason!r} is none of the protocol's reasons{hint}; it was sent as it is")
+    stderr.note(f"{reason!r} is none of the protocol's reasons{hint}; it was sent as it is")

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
 from meup_agent.cli.capability_arguments import Capabilities, Why, read_capabilities
-from meup_agent.cli.command_session import Visit
+from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.render.escape import visible
@@ -41,17 +41,17 @@ def revoke(
 
     Example: `MEUP_TOKEN=… meup revoke proposer mcp/request --reason "that was enough"`
     """
-    where = address(url, space, token, token_file, participant)
+    where = resolve_address(url, space, token, token_file, participant)
     limit = seconds(timeout, "--timeout")
     revoked = read_capabilities(capabilities)
     if bool(revoked) == (grant is not None):
         raise Failure("say what is revoked: either capabilities or --grant", exit_codes.USAGE)
 
-    async def act(visit: Visit) -> None:
-        await visit.space.revoke(name, revoked, grant=grant, reason=reason or "", timeout=limit)
+    async def act(session: CommandSession) -> None:
+        await session.space.revoke(name, revoked, grant=grant, reason=reason or "", timeout=limit)
         if as_json:
             what = {"grant": grant} if grant else {"capabilities": revoked}
-            await visit.output.write(as_json_line({"participant": name, **what}))
-        visit.notes.say(f"{visible(name, 64)} may do less now")
+            await session.output.write(as_json_line({"participant": name, **what}))
+        session.stderr.note(f"{visible(name, 64)} may do less now")
 
-    Visit(where, colour=not no_colour).run(act)
+    CommandSession(where, colour=not no_colour).run(act)

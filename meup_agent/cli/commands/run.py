@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
 from meup_agent.cli.agent_loader import load_agent
 from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.logs import log_to_stderr
@@ -57,7 +57,7 @@ def run(
     Example: `MEUP_TOKEN=… meup run bots/echo.py:agent --url ws://localhost:8420 --space demo`
     """
     agent = load_agent(target)
-    where = address(url, space, token, token_file, participant)
+    where = resolve_address(url, space, token, token_file, participant)
     if backend is Backend.TRIO and find_spec("trio") is None:
         raise Failure("trio is not installed; run: pip install trio")
     log_to_stderr(log_level.value)

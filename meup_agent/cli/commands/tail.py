@@ -12,15 +12,23 @@ import typer
 
 from meup_agent.agent.agent import Agent
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Address, Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.address import (
+    Address,
+    Participant,
+    Space,
+    Token,
+    TokenFile,
+    Url,
+    resolve_address,
+)
 from meup_agent.cli.completion import complete_kind
 from meup_agent.cli.connector import (
+    ConnectionEnded,
     ConnectionEvent,
-    Ended,
+    ConnectionMade,
     FirstAttemptFailed,
-    Made,
-    TellingConnector,
-    loss,
+    ReportingConnector,
+    format_loss,
 )
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.logs import log_nothing
@@ -28,9 +36,9 @@ from meup_agent.cli.options import NoColour, TakeOver
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.output import Output, OutputClosed
-from meup_agent.cli.render.stderr import Notes
-from meup_agent.cli.render.timeline_filter import Chain, Filter, misspelt
-from meup_agent.cli.signals import STOPPING, exit_code, tell_signals
+from meup_agent.cli.render.stderr import Stderr
+from meup_agent.cli.render.timeline_filter import ExchangeFilter, TimelineFilter, suggest_kinds
+from meup_agent.cli.signals import STOPPING, exit_code, watch_signals
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.session.groups import background_tasks
 
@@ -107,11 +115,13 @@ def tail(
 
     Example: `meup tail --about 4f2a`
     """
-    shown = Filter(kind=kind or (), sender=sender or (), to=to or (), who=who or (), about=about)
-    where = address(url, space, token, token_file, participant)
-    output, notes = Output(colour=not no_colour), Notes(colour=not no_colour)
-    for remark in misspelt(kind or ()):
-        notes.say(remark)
+    shown = TimelineFilter(
+        kind=kind or (), sender=sender or (), to=to or (), who=who or (), about=about
+    )
+    where = resolve_address(url, space, token, token_file, participant)
+    output, stderr = Output(colour=not no_colour), Stderr(colour=not no_colour)
+    for remark in suggest_kinds(kind or ()):
+        stderr.note(remark)
     log_nothing()
     code = anyio.run(_Tail(where, output, shown, as_json=as_json, take_over=take_over).run)
     if code:
@@ -126,7 +136,13 @@ class _Tail:
     """One run of the command."""
 
     def __init__(
-        self, where: Address, output: Output, shown: Filter, *, as_json: bool, take_over: bool
+        self,
+        where: Address,
+        output: Output,
+        shown: TimelineFilter,
+        *,
+        as_json: bool,
+        take_over: bool,
     ) -> None:
         self._where = where
         self._take_over = take_over
@@ -146,7 +162,7 @@ class _Tail:
             with self._send, self._receive:
                 async with background_tasks() as tasks:
                     await tasks.start(
-                        tell_signals, STOPPING, partial(self._end, tasks.cancel_scope)
+                        watch_signals, STOPPING, partial(self._end, tasks.cancel_scope)
                     )
                     tasks.start_soon(self._until_nobody_reads, tasks.cancel_scope)
                     tasks.start_soon(self._print)
@@ -158,7 +174,7 @@ class _Tail:
         return self._code
 
     async def _follow(self) -> None:
-        dial = TellingConnector(self._where.url, self._where.space, self._tell, patient=False)
+        dial = ReportingConnector(self._where.url, self._where.space, self._tell, patient=False)
         joining = Agent("meup tail").join(
             dial,
             space=self._where.space,
@@ -199,10 +215,10 @@ class _Tail:
     async def _tell(self, event: ConnectionEvent) -> None:
         """A line for what becomes of the connection; the first welcome has one of its own."""
         match event:
-            case Made() if self._me:
+            case ConnectionMade() if self._me:
                 await self._send.send(_Note("connected again"))
-            case Ended(info):
-                await self._send.send(_Note(loss(info)))
+            case ConnectionEnded(info):
+                await self._send.send(_Note(format_loss(info)))
             case _:
                 pass
 
@@ -225,14 +241,14 @@ class _Tail:
             await self._output.show(self._timeline.note(self._me, "tail", note))
 
     async def _print_if_shown(self, envelope: Envelope) -> None:
-        look = self._timeline.look(envelope, anyio.current_time())
+        entry = self._timeline.observe(envelope, anyio.current_time())
         chain = self._shown.chain
         was_clear = chain is None or not chain.other
-        if self._shown.shows(look):
+        if self._shown.shows(entry):
             if self._as_json:
                 await self._output.write(as_json_line(envelope))
             else:
-                await self._output.show(self._timeline.line(look))
+                await self._output.show(self._timeline.line(entry))
         if chain is not None and chain.other and was_clear:
             await self._print_note(_not_clear(chain))
 
@@ -247,13 +263,13 @@ class _Tail:
         scope.cancel()
 
 
-def _waiting_for(chain: Chain) -> _Note:
+def _waiting_for(chain: ExchangeFilter) -> _Note:
     return _Note(
         f"waiting for {visible(chain.wanted, MAX_NAME)}; what came before this moment is not shown"
     )
 
 
-def _not_clear(chain: Chain) -> _Note:
+def _not_clear(chain: ExchangeFilter) -> _Note:
     wanted, shown, other = (
         visible(each, MAX_NAME) for each in (chain.wanted, chain.exchange, chain.other)
     )

@@ -11,16 +11,16 @@ import typer
 from rich.text import Text
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, address
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
 from meup_agent.cli.beside.address import As, Http, http_address
 from meup_agent.cli.beside.listing import names_to_ask, tools_of
 from meup_agent.cli.beside.visit import HttpVisit
-from meup_agent.cli.command_session import Visit
+from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.input_schema import Argument, read_inputs
+from meup_agent.cli.input_schema import InputField, read_input_schema
 from meup_agent.cli.options import Json, NoColour, seconds
 from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.progress import waiting_for
+from meup_agent.cli.render.progress import progress_line
 from meup_agent.cli.render.results import as_json_line
 from meup_agent.errors import MeupError, Refused
 from meup_agent.protocol import kinds, payloads
@@ -86,35 +86,35 @@ def tools(
     """
     limit = seconds(timeout, "--timeout")
 
-    async def act(visit: Visit) -> None:
+    async def act(session: CommandSession) -> None:
         if owner is not None:
-            visit.require(owner)
-        names = [owner] if owner is not None else visit.others()
-        async with waiting_for(visit.notes.console, _WAITING):
-            listed = await _ask(names, partial(visit.space.tools, timeout=limit), AT_ONCE)
-        may = visit.space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, ""))
-        await _tell(visit, listed, visit.space.me, may=may, as_json=as_json)
+            session.require(owner)
+        names = [owner] if owner is not None else session.others()
+        async with progress_line(session.stderr.console, _WAITING):
+            listed = await _ask(names, partial(session.space.tools, timeout=limit), AT_ONCE)
+        may = session.space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, ""))
+        await _tell(session, listed, session.space.me, may=may, as_json=as_json)
 
-    async def act_beside(visit: HttpVisit) -> None:
-        names = await names_to_ask(visit, owner)
-        async with waiting_for(visit.notes.console, _WAITING) as waiting:
-            ask = partial(tools_of, visit, seconds=limit, waiting=waiting)
+    async def act_beside(session: HttpVisit) -> None:
+        names = await names_to_ask(session, owner)
+        async with progress_line(session.stderr.console, _WAITING) as waiting:
+            ask = partial(tools_of, session, seconds=limit, waiting=waiting)
             listed = await _ask(names, ask, AT_ONCE_OVER_HTTP)
         asked = payloads.request("tools/list", {}, "")
-        may = visit.space.capabilities.allow(kinds.MCP_REQUEST, asked)
-        await _tell(visit, listed, visit.space.me, may=may, as_json=as_json)
+        may = session.space.capabilities.allow(kinds.MCP_REQUEST, asked)
+        await _tell(session, listed, session.space.me, may=may, as_json=as_json)
 
     if act_as is not None:
         beside = http_address(http, space, token, token_file, act_as)
         HttpVisit(beside, colour=not no_colour).run(act_beside)
         return
-    where = address(url, space, token, token_file, participant)
+    where = resolve_address(url, space, token, token_file, participant)
     # It has no handlers: what is proposed to its participant is not for it to reject.
-    Visit(where, colour=not no_colour).run(act)
+    CommandSession(where, colour=not no_colour).run(act)
 
 
 async def _tell(
-    visit: Visit | HttpVisit, listed: list[_Listed], me: str, *, may: bool, as_json: bool
+    session: CommandSession | HttpVisit, listed: list[_Listed], me: str, *, may: bool, as_json: bool
 ) -> None:
     """Print what everybody said.
 
@@ -127,9 +127,9 @@ async def _tell(
         # What is wrong with the first is most likely wrong with all.
         raise _not_allowed(me, errors[0], may=may) or errors[0]
     if as_json:
-        await visit.output.write(as_json_line(_document(listed)))
+        await session.output.write(as_json_line(_document(listed)))
     else:
-        await _show(visit.output, listed)
+        await _show(session.output, listed)
 
 
 def _not_allowed(me: str, error: MeupError | Failure, *, may: bool) -> Failure | None:
@@ -206,11 +206,11 @@ def _block(listed: _Listed, width: int | None) -> Iterator[Text]:
         about = tool.get("description", tool.get("title"))
         if isinstance(about, str) and about.strip():
             yield Text(_wrapped(about, 6, width), no_wrap=True)
-        arguments = list(read_inputs(tool.get("inputSchema")).arguments.values())
+        arguments = list(read_input_schema(tool.get("inputSchema")).arguments.values())
         yield from _arguments(arguments, width)
 
 
-def _arguments(arguments: list[Argument], width: int | None) -> Iterator[Text]:
+def _arguments(arguments: list[InputField], width: int | None) -> Iterator[Text]:
     names = [visible(each.name, MAX_NAME) for each in arguments]
     types = [visible(_type(each), MAX_TYPE) for each in arguments]
     wide = max(map(len, names), default=0)
@@ -222,7 +222,7 @@ def _arguments(arguments: list[Argument], width: int | None) -> Iterator[Text]:
         yield line
 
 
-def _type(argument: Argument) -> str:
+def _type(argument: InputField) -> str:
     if argument.required:
         return f"{argument.words}, required"
     return f"{argument.words}, else {argument.default}" if argument.default else argument.words

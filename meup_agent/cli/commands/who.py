@@ -8,10 +8,10 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, address
-from meup_agent.cli.command_session import Visit
+from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
+from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.options import Json, NoColour, TakeOver, Timeout, seconds
-from meup_agent.cli.render.capabilities import in_short
+from meup_agent.cli.render.capabilities import format_capability
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.results import as_json_line
 from meup_agent.protocol.exchange import Mode
@@ -42,52 +42,52 @@ def who(
 
     Example: `MEUP_TOKEN=… meup who --url ws://localhost:8420 --space demo`
     """
-    where = address(url, space, token, token_file, participant)
-    visit = Visit(
+    where = resolve_address(url, space, token, token_file, participant)
+    session = CommandSession(
         where,
         colour=not no_colour,
         seconds=seconds(timeout, "--timeout"),
         mode=Mode.OBSERVING,
         take_over=take_over,
     )
-    visit.run(_say_as_json if as_json else _show)
+    session.run(_say_as_json if as_json else _show)
 
 
-async def _say_as_json(visit: Visit) -> None:
-    space = visit.space
+async def _say_as_json(session: CommandSession) -> None:
+    space = session.space
     participants = [
         {"id": each.id, "me": each.id == space.me, "capabilities": list(each.capabilities)}
         for each in space.participants
     ]
     document = {
-        "space": visit.where.space,
+        "space": session.where.space,
         "me": space.me,
         "capabilities": list(space.capabilities),
         "participants": participants,
     }
-    await visit.output.write(as_json_line(document))
+    await session.output.write(as_json_line(document))
 
 
-async def _show(visit: Visit) -> None:
-    space, console = visit.space, visit.output.console
+async def _show(session: CommandSession) -> None:
+    space, console = session.space, session.output.console
     capabilities = {each.id: each.capabilities for each in space.participants}
     present = set(capabilities)
     capabilities.setdefault(space.me, space.capabilities)
     names = {name: visible(name, MAX_NAME) for name in capabilities}
     width = max(map(cell_len, names.values()))
-    room = console.width - width - 7 if visit.output.is_terminal else None
+    room = console.width - width - 7 if session.output.is_terminal else None
     for each in sorted(capabilities, key=lambda each: (each != space.me, each)):
         line = Text(no_wrap=True)
         name = Text(names[each], style="bold")
         name.align("left", width)
         line.append_text(name)
         line.append("  you  " if each == space.me else " " * 7, style="green")
-        said = ", ".join(map(in_short, capabilities[each])) or "nothing but answers"
+        said = ", ".join(map(format_capability, capabilities[each])) or "nothing but answers"
         if each not in present:
             said = f"only looking on; may: {said}"
         lines = [said] if room is None else _wrapped(said, max(room, NARROWEST))
         line.append(("\n" + " " * (width + 7)).join(lines))
-        await visit.output.show(line)
+        await session.output.show(line)
 
 
 def _wrapped(capabilities: str, width: int) -> list[str]:

@@ -52,12 +52,12 @@ def withdraw(
     """
     where = http_address(http, space, token, token_file, act_as)
 
-    async def act(visit: HttpVisit) -> None:
+    async def act(session: HttpVisit) -> None:
         record = await pending_proposal(
-            visit.space, proposal, proposer=visit.space.me, in_progress=True
+            session.space, proposal, proposer=session.space.me, in_progress=True
         )
         whole = str(record["id"])
-        withdrawal = await visit.space.say(
+        withdrawal = await session.space.say(
             kinds.MCP_WITHDRAW,
             {"reason": reason},
             id=new_id(),
@@ -66,11 +66,11 @@ def withdraw(
         )
         [now] = [
             each
-            for each in await visit.space.proposals(whole)
+            for each in await session.space.proposals(whole)
             if each.get("seq") == record.get("seq")
         ] or [record]
         state = str(now.get("state"))
-        visit.notes.say(
+        session.stderr.note(
             f"proposal {whole} is withdrawn"
             if state == "withdrawn"
             else f"the withdrawal of {whole} came too late: it is {visible(state, 64)},"
@@ -78,6 +78,6 @@ def withdraw(
         )
         if as_json:
             document = {"withdrawal": withdrawal.id, "proposal": whole, "state": state}
-            await visit.output.write(as_json_line(document))
+            await session.output.write(as_json_line(document))
 
     HttpVisit(where, colour=not no_colour).run(act)

@@ -13,7 +13,7 @@ PATIENCE: Final = 5.0
 """Seconds that a scene waits for something; then it has not happened."""
 
 
-class Arrivals(Generic[T]):
+class EventLog(Generic[T]):
     """Things in the order of their coming; as few as a demo makes."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from meup_agent import Agent, Envelope, Space
-from meup_agent.cli.demo.arrivals import Arrivals
+from meup_agent.cli.demo.arrivals import EventLog
 
 
 def auditor_agent() -> Agent:
@@ -14,7 +14,7 @@ def auditor_agent() -> Agent:
 
 
 async def listen(
-    space: Space, seen: Arrivals[Envelope], show: Callable[[Envelope], Awaitable[None]]
+    space: Space, seen: EventLog[Envelope], show: Callable[[Envelope], Awaitable[None]]
 ) -> None:
     """Take down every envelope of a space, in the gateway's order; until cancelled.
 

@@ -10,7 +10,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from meup_agent.cli.demo.checks import Check
+from meup_agent.cli.demo.checks import Expectation
 from meup_agent.cli.demo.scenes import SCENES, Scene
 from meup_agent.cli.demo.stage import Stage, set_up
 from meup_agent.cli.demo.telling import record_checks
@@ -22,7 +22,7 @@ from meup_agent.errors import MeupError
 SCENE_SECONDS: Final = 10.0
 """Longer than any scene takes; one that hangs has failed."""
 
-Result = tuple[str, list[Check]]
+Result = tuple[str, list[Expectation]]
 """A scene's title, and its checks."""
 
 
@@ -46,13 +46,15 @@ async def perform(workspace: Workspace, output: Output) -> bool:
     return all(check.holds for _, checks in results for check in checks)
 
 
-async def _played(scene: Scene, stage: Stage) -> list[Check]:
+async def _played(scene: Scene, stage: Stage) -> list[Expectation]:
     """The checks of a scene; one that fails is a check that does not hold."""
     try:
         with anyio.fail_after(SCENE_SECONDS):
             return await scene.play(stage)
     except (MeupError, OSError) as error:  # a timeout is an OSError
-        return [Check("the scene", "was played", visible(f"{type(error).__name__}: {error}", 300))]
+        return [
+            Expectation("the scene", "was played", visible(f"{type(error).__name__}: {error}", 300))
+        ]
 
 
 def _heading(number: int, scene: Scene) -> tuple[Text, Rule, Text]:

@@ -6,10 +6,10 @@ What it does, the scenes say. Here is what it hears: who said no, and why.
 from __future__ import annotations
 
 from meup_agent import Agent, Chat, Rejection
-from meup_agent.cli.demo.arrivals import Arrivals
+from meup_agent.cli.demo.arrivals import EventLog
 
 
-def proposer_agent(explanations: Arrivals[Chat], rejections: Arrivals[Rejection]) -> Agent:
+def proposer_agent(explanations: EventLog[Chat], rejections: EventLog[Rejection]) -> Agent:
     """The agent.
 
     Args:

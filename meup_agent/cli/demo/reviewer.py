@@ -12,13 +12,13 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import Final
 
 from meup_agent import Agent, Context, Proposal, Reason, Withdrawal
-from meup_agent.cli.demo.arrivals import Arrivals
+from meup_agent.cli.demo.arrivals import EventLog
 from meup_agent.cli.demo.stops import Stops
 
 SECRET: Final = re.compile(r"(?i)\b(password|secret|token|api[_-]?key)(\s*[=:]\s*)(\S+)")
 
 
-def reviewer_agent(stops: Stops, withdrawals: Arrivals[Withdrawal]) -> Agent:
+def reviewer_agent(stops: Stops, withdrawals: EventLog[Withdrawal]) -> Agent:
     """The agent.
 
     Args:

@@ -11,8 +11,14 @@ import anyio
 from rich.console import RenderableType
 
 from meup_agent import Agent, Backoff, Chat, Envelope, Rejection, Settings, Space, Withdrawal
-from meup_agent.cli.connector import ConnectionEvent, Ended, Made, TellingConnector, in_words
-from meup_agent.cli.demo.arrivals import Arrivals
+from meup_agent.cli.connector import (
+    ConnectionEnded,
+    ConnectionEvent,
+    ConnectionMade,
+    ReportingConnector,
+    format_close,
+)
+from meup_agent.cli.demo.arrivals import EventLog
 from meup_agent.cli.demo.auditor import auditor_agent, listen
 from meup_agent.cli.demo.files import files_agent
 from meup_agent.cli.demo.proposer import proposer_agent
@@ -67,13 +73,13 @@ class Stage:
     def __init__(self, workspace: Workspace, gateway: Gateway, output: Output) -> None:
         self.workspace = workspace
         self.gateway = gateway
-        self.seen: Arrivals[Envelope] = Arrivals()
+        self.seen: EventLog[Envelope] = EventLog()
         self.stops = Stops()
-        self.stops_shown: Arrivals[Stop] = Arrivals()
-        self.rejections: Arrivals[Rejection] = Arrivals()
-        self.explanations: Arrivals[Chat] = Arrivals()
-        self.withdrawals: Arrivals[Withdrawal] = Arrivals()
-        self.losses: Arrivals[tuple[str, CloseInfo]] = Arrivals()
+        self.stops_shown: EventLog[Stop] = EventLog()
+        self.rejections: EventLog[Rejection] = EventLog()
+        self.explanations: EventLog[Chat] = EventLog()
+        self.withdrawals: EventLog[Withdrawal] = EventLog()
+        self.losses: EventLog[tuple[str, CloseInfo]] = EventLog()
         self._output = output
         self._timeline = output.timeline()
         self._printing = anyio.Lock()
@@ -143,10 +149,10 @@ class Stage:
     async def _connection(self, name: str, event: ConnectionEvent) -> None:
         """Show what becomes of an agent's connection, from the first loss on."""
         match event:
-            case Ended(info):
+            case ConnectionEnded(info):
                 self.losses.add((name, info))
-                await self.note(name, "lost", in_words(info), style="bold red")
-            case Made() if any(name == who for who, _ in self.losses.all):
+                await self.note(name, "lost", format_close(info), style="bold red")
+            case ConnectionMade() if any(name == who for who, _ in self.losses.all):
                 await self.note(name, "back", "connected again", style="bold green")
             case _:
                 pass
@@ -176,7 +182,7 @@ class Stage:
 
     def _join(self, name: str, agent: Agent) -> AbstractAsyncContextManager[Space]:
         """Join as ``agent.join(gateway.url, space=…, token=…)`` does, and be told of losses."""
-        dial = TellingConnector(self.gateway.url, SPACE, partial(self._connection, name))
+        dial = ReportingConnector(self.gateway.url, SPACE, partial(self._connection, name))
         return agent.join(dial, token=self.gateway.token(name), settings=SETTINGS)
 
 

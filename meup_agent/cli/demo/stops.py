@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from meup_agent import Cause, Context
-from meup_agent.cli.demo.arrivals import Arrivals
+from meup_agent.cli.demo.arrivals import EventLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Stop:
         return f"{self.handler}: {self.cause.code} ← {way}"
 
 
-class Stops(Arrivals[Stop]):
+class Stops(EventLog[Stop]):
     """Every stop of the demo."""
 
     @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from meup_agent import Fulfillment, Gone, Outcome, ProposalEntry, Rejection, Withdrawal
-from meup_agent.cli.demo.checks import Check
+from meup_agent.cli.demo.checks import Expectation
 from meup_agent.cli.demo.stage import Stage, method_of
 from meup_agent.cli.demo.workspace import NotAllowed, Workspace
 from meup_agent.protocol import kinds
@@ -67,7 +67,7 @@ async def look_at(stage: Stage, path: str) -> int | None:
     return size
 
 
-def record_checks(stage: Stage) -> list[Check]:
+def record_checks(stage: Stage) -> list[Expectation]:
     """The whole demo as the auditor has it in its record, in the gateway's order."""
     states = [_state(record) for record in stage.auditor.proposals if record.call.name in WRITING]
     cancelled = {
@@ -83,13 +83,13 @@ def record_checks(stage: Stage) -> list[Check]:
     ]
     # Everything that was sent before the last scene's result has been seen by now.
     return [
-        Check(
+        Expectation(
             "the five proposals",
             "fulfilled; fulfilled; rejected: unsafe; withdrawn: no_longer_needed; fulfilled",
             "; ".join(states),
         ),
-        Check("cancelled requests", "1", str(len(cancelled))),
-        Check("answers to them", "0", str(len(answered))),
+        Expectation("cancelled requests", "1", str(len(cancelled))),
+        Expectation("answers to them", "0", str(len(answered))),
     ]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meup_agent.transport.base import CloseInfo, Transport
 
 
-class Tap:
+class RecordingTransport:
     """A transport that keeps the first welcome that comes over it.
 
     Args:
@@ -93,11 +93,11 @@ class Tap:
         self.seconds = anyio.current_time() - self._made_at
 
 
-class DialledOnce(Exception):
+class AlreadyDialled(Exception):
     """The only attempt to connect is over."""
 
 
-class Once:
+class OneShotConnector:
     """A connector that dials once, and keeps what is learned on the way.
 
     Args:
@@ -118,7 +118,7 @@ class Once:
     ) -> None:
         self.where = where.url
         self.waiting: anyio.CancelScope | None = None
-        self.tap: Tap | None = None
+        self.tap: RecordingTransport | None = None
         self.failure: TransportError | None = None
         self.closed: CloseInfo | None = None
         self._connector = websocket_connector(
@@ -133,16 +133,16 @@ class Once:
         """Open the connection; leaving the block closes it.
 
         Raises:
-            DialledOnce: It was opened before.
+            AlreadyDialled: It was opened before.
             TransportError: It could not be made.
         """
         if self._dialled:
-            raise DialledOnce
+            raise AlreadyDialled
         self._dialled = True
         try:
             async with self._connector(headers) as transport:
                 await self._made(transport.response_headers)
-                self.tap = Tap(transport)
+                self.tap = RecordingTransport(transport)
                 if self.waiting is not None:
                     self.waiting.deadline = anyio.current_time() + self._timeout
                 yield self.tap

@@ -13,13 +13,24 @@ from typing import Final, NoReturn, Protocol
 import anyio
 
 from meup_agent.agent.agent import Agent
-from meup_agent.cli.address import Address, address
-from meup_agent.cli.connector import in_words as ending_in_words
-from meup_agent.cli.doctor.connection_probe import DialledOnce, Once, Tap
+from meup_agent.cli.address import Address, resolve_address
+from meup_agent.cli.connector import format_close
+from meup_agent.cli.doctor.connection_probe import (
+    AlreadyDialled,
+    OneShotConnector,
+    RecordingTransport,
+)
 from meup_agent.cli.doctor.findings import NAMES, NOT_TRIED, Check, Report
-from meup_agent.cli.doctor.probe import Place, Unreachable, is_here, look_up, try_port, try_tls
+from meup_agent.cli.doctor.probe import (
+    HostPort,
+    Unreachable,
+    is_local,
+    probe_port,
+    probe_tls,
+    resolve_host,
+)
 from meup_agent.cli.doctor.refusals import FIRST_CLOSE_CODE, no_handshake, refusal
-from meup_agent.cli.render.capabilities import abilities_by, in_words
+from meup_agent.cli.render.capabilities import format_permissions, permissions_of
 from meup_agent.cli.render.escape import visible
 from meup_agent.client.space import Space
 from meup_agent.errors import (
@@ -51,7 +62,7 @@ _NAME: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class DoctorSettings:
     """What the user gave, as it came from the command line; the environment has the rest."""
 
     url: str
@@ -61,7 +72,7 @@ class Given:
     participant: str | None
 
 
-class Watching(Protocol):
+class DoctorListener(Protocol):
     """Whoever wants to know at once."""
 
     async def trying(self, what: str) -> None:
@@ -77,15 +88,15 @@ class _Stop(Exception):
     """A check failed, and those after it cannot be tried."""
 
 
-async def diagnose(given: Given, watching: Watching, *, timeout: float) -> Report:
+async def diagnose(given: DoctorSettings, listener: DoctorListener, *, timeout: float) -> Report:
     """Try one thing after the other.
 
     Args:
         given: Where to, and as whom.
-        watching: Told of each check.
+        listener: Told of each check.
         timeout: Seconds that each of them may take.
     """
-    diagnosis = _Diagnosis(given, watching, timeout)
+    diagnosis = _Diagnosis(given, listener, timeout)
     with suppress(_Stop):
         await diagnosis.run()
     await diagnosis.tell_untried()
@@ -93,10 +104,10 @@ async def diagnose(given: Given, watching: Watching, *, timeout: float) -> Repor
 
 
 class _Diagnosis:
-    def __init__(self, given: Given, watching: Watching, timeout: float) -> None:
+    def __init__(self, given: DoctorSettings, listener: DoctorListener, timeout: float) -> None:
         self.report = Report()
         self._given = given
-        self._watching = watching
+        self._listener = listener
         self._timeout = timeout
         self._participant: str | None = None
 
@@ -108,7 +119,7 @@ class _Diagnosis:
         """
         await self._address()
         where = await self._settings()
-        await self._way(Place.of(self.report.url))
+        await self._way(HostPort.of(self.report.url))
         if where is None:
             raise _Stop
         await self._join(where)
@@ -133,7 +144,7 @@ class _Diagnosis:
     async def _settings(self) -> Address | None:
         given = self._given
         try:
-            where = address(
+            where = resolve_address(
                 given.url, given.space, given.token, given.token_file, given.participant
             )
             token = where.token if isinstance(where.token, str) else where.token()
@@ -147,22 +158,22 @@ class _Diagnosis:
         await self._good("settings", f"space {visible(where.space, 64)}, with a token{as_whom}")
         return where._replace(token=token)
 
-    async def _way(self, place: Place) -> None:
+    async def _way(self, place: HostPort) -> None:
         name = "name"
         try:
-            await self._watching.trying(f"an address of {place.host}")
-            addresses = await look_up(place, self._timeout)
+            await self._listener.trying(f"an address of {place.host}")
+            addresses = await resolve_host(place, self._timeout)
             said = "is an address already" if place.is_address else f"is {', '.join(addresses)}"
             await self._good(name, f"{place.host} {said}")
             name = "port"
-            await self._watching.trying(f"{place} to take a connection")
-            answered = await try_port(place, self._timeout)
-            await self._good(name, f"{Place(answered, place.port, False)} takes connections")
+            await self._listener.trying(f"{place} to take a connection")
+            answered = await probe_port(place, self._timeout)
+            await self._good(name, f"{HostPort(answered, place.port, False)} takes connections")
             name = "tls"
             if place.is_tls:
-                await self._watching.trying(f"{place} to answer in TLS")
-                await self._good(name, await try_tls(place, self._timeout))
-            elif is_here([answered]):
+                await self._listener.trying(f"{place} to answer in TLS")
+                await self._good(name, await probe_tls(place, self._timeout))
+            elif is_local([answered]):
                 await self._tell(Check(name, None, "none, and none is needed on one machine"))
             else:
                 await self._good(
@@ -176,8 +187,8 @@ class _Diagnosis:
     # --- the connection ---
 
     async def _join(self, where: Address) -> None:
-        await self._watching.trying("an answer to the handshake")
-        once = Once(where, self._timeout, self._made)
+        await self._listener.trying("an answer to the handshake")
+        once = OneShotConnector(where, self._timeout, self._made)
         settings = Settings(first_welcome=None)
         self.report.asked = settings.dialect
         joining = Agent("meup doctor").join(
@@ -197,12 +208,12 @@ class _Diagnosis:
                     waiting.deadline = float("inf")
                     assert once.tap is not None
                     await self._look_around(space, once.tap)
-        except (ConnectionFailed, DialledOnce) as error:
+        except (ConnectionFailed, AlreadyDialled) as error:
             if once.tap is not None and once.tap.welcome is not None:
                 self.report.lost = True
                 if isinstance(error, SessionEnded):
                     await self._bad(self._next_name(), *_split(error))
-                why = ending_in_words(once.closed) if once.closed is not None else str(error)
+                why = format_close(once.closed) if once.closed is not None else str(error)
                 await self._bad(
                     self._next_name(),
                     f"the connection ended: {visible(why, 300)}",
@@ -219,9 +230,9 @@ class _Diagnosis:
             if headers.get(key)
         ]
         await self._good("handshake", ", ".join(["a WebSocket (status 101)", *said]))
-        await self._watching.trying("the welcome")
+        await self._listener.trying("the welcome")
 
-    async def _not_welcome(self, once: Once) -> NoReturn:
+    async def _not_welcome(self, once: OneShotConnector) -> NoReturn:
         """Say why there is no welcome."""
         match once.failure, once.closed:
             case HandshakeRefused() as error, _:
@@ -252,7 +263,7 @@ class _Diagnosis:
 
     # --- in the space ---
 
-    async def _look_around(self, space: Space, tap: Tap) -> None:
+    async def _look_around(self, space: Space, tap: RecordingTransport) -> None:
         report, welcome = self.report, tap.welcome
         assert welcome is not None
         report.me = space.me
@@ -261,7 +272,7 @@ class _Diagnosis:
         report.said_guarantees = WELCOME_KEY in welcome.payload_object
         report.participants = tuple(each.id for each in space.participants)
         report.capabilities = space.capabilities
-        report.abilities = abilities_by(report.capabilities)
+        report.permissions = permissions_of(report.capabilities)
         me = visible(space.me, 64)
         if space.guarantees.identity_checked:
             await self._good("token", f"good: the gateway knows it as {me}")
@@ -276,7 +287,7 @@ class _Diagnosis:
         await self._dialect_and_gateway()
         goes_by_names = not space.guarantees.identity_checked and self._participant is None
         await self._good("me", me, _NAME if goes_by_names else "")
-        await self._good("may", in_words(report.abilities))
+        await self._good("may", format_permissions(report.permissions))
         await self._good("here", _others(report))
         await self._round_trip(tap.inner)
         await self._clock(welcome.ts, tap.welcomed_at)
@@ -297,7 +308,7 @@ class _Diagnosis:
     async def _round_trip(self, transport: Transport) -> None:
         if not isinstance(transport, WebSocketTransport):
             return
-        await self._watching.trying("the answers to pings")
+        await self._listener.trying("the answers to pings")
         taken: list[float] = []
         with anyio.move_on_after(self._timeout):
             for _ in range(PINGS):
@@ -345,7 +356,7 @@ class _Diagnosis:
 
     async def _tell(self, check: Check) -> None:
         self.report.checks.append(check)
-        await self._watching.tell(check)
+        await self._listener.tell(check)
 
     async def _good(self, name: str, said: str, advice: str = "") -> None:
         await self._tell(Check(name, True, said, advice))

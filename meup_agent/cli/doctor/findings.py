@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from meup_agent.cli.render.capabilities import Ability
+from meup_agent.cli.render.capabilities import Permission
 from meup_agent.protocol.guarantees import Guarantees
 
 NAMES: Final = (
@@ -66,7 +66,7 @@ class Report:
         guarantees: What the gateway gives; ``None`` where it was not reached.
         said_guarantees: Whether it says so itself.
         capabilities: Ours, as the gateway announced them.
-        abilities: The same in words.
+        permissions: The same in words.
         participants: The names of everybody present, ours included.
         round_trip: Seconds.
         clock_difference: Seconds that the gateway's clock is ahead of ours.
@@ -82,7 +82,7 @@ class Report:
     guarantees: Guarantees | None = None
     said_guarantees: bool = False
     capabilities: tuple[Any, ...] = ()
-    abilities: list[Ability] = field(default_factory=list[Ability])
+    permissions: list[Permission] = field(default_factory=list[Permission])
     participants: tuple[str, ...] = ()
     round_trip: float | None = None
     clock_difference: float | None = None

@@ -39,7 +39,7 @@ class Unreachable(Exception):
         self.advice = advice
 
 
-class Place(NamedTuple):
+class HostPort(NamedTuple):
     """Where a gateway listens.
 
     Attributes:
@@ -53,7 +53,7 @@ class Place(NamedTuple):
     is_tls: bool
 
     @classmethod
-    def of(cls, url: str) -> Place:
+    def of(cls, url: str) -> HostPort:
         """The place that a checked address names."""
         parts = urlsplit(url)
         port = _PORTS[parts.scheme] if parts.port is None else parts.port
@@ -69,7 +69,7 @@ class Place(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-async def look_up(place: Place, timeout: float) -> list[str]:
+async def resolve_host(place: HostPort, timeout: float) -> list[str]:
     """The addresses of a host.
 
     Args:
@@ -81,7 +81,7 @@ async def look_up(place: Place, timeout: float) -> list[str]:
     """
     with anyio.move_on_after(timeout):
         try:
-            return await _look_up(place)
+            return await _resolve(place)
         except OSError as error:
             why = _words(error)
         except UnicodeError:
@@ -95,7 +95,7 @@ async def look_up(place: Place, timeout: float) -> list[str]:
     )
 
 
-async def _look_up(place: Place) -> list[str]:
+async def _resolve(place: HostPort) -> list[str]:
     """Ask the system, in a thread that nobody has to wait for: it may take half a minute."""
     done, token = anyio.Event(), current_token()
     found: list[str] = []
@@ -117,7 +117,7 @@ async def _look_up(place: Place) -> list[str]:
     return found
 
 
-async def try_port(place: Place, timeout: float) -> str:
+async def probe_port(place: HostPort, timeout: float) -> str:
     """Connect and leave; the address that took it.
 
     Args:
@@ -131,7 +131,7 @@ async def try_port(place: Place, timeout: float) -> str:
         return str(stream.extra(SocketAttribute.remote_address)[0])
 
 
-async def try_tls(place: Place, timeout: float) -> str:
+async def probe_tls(place: HostPort, timeout: float) -> str:
     """Connect in TLS and leave; what was agreed on, in words.
 
     Args:
@@ -164,7 +164,7 @@ async def try_tls(place: Place, timeout: float) -> str:
     )
 
 
-async def _connect(place: Place, timeout: float) -> ByteStream:
+async def _connect(place: HostPort, timeout: float) -> ByteStream:
     try:
         with anyio.fail_after(timeout):
             return await anyio.connect_tcp(place.host, place.port)
@@ -184,7 +184,7 @@ async def _connect(place: Place, timeout: float) -> ByteStream:
         ) from None
 
 
-def is_here(addresses: Sequence[str]) -> bool:
+def is_local(addresses: Sequence[str]) -> bool:
     """Whether all of these addresses are this machine's own."""
     found = [_address(each.partition("%")[0]) for each in addresses]
     return bool(found) and all(each is not None and each.is_loopback for each in found)

@@ -18,7 +18,7 @@ MAX_CAPABILITY: Final = 200
 """Characters of one capability."""
 
 
-class Ability(NamedTuple):
+class Permission(NamedTuple):
     """Whether somebody may send one kind of envelope.
 
     Attributes:
@@ -47,7 +47,7 @@ _VERBS: Final = {
 }
 
 
-def abilities_by(capabilities: Sequence[Any]) -> list[Ability]:
+def permissions_of(capabilities: Sequence[Any]) -> list[Permission]:
     """What capabilities allow, as far as they can be understood.
 
     Args:
@@ -56,24 +56,24 @@ def abilities_by(capabilities: Sequence[Any]) -> list[Ability]:
     return [_ability(verb, kind, capabilities) for verb, kind in _VERBS.items()]
 
 
-def in_words(abilities: Sequence[Ability]) -> str:
+def format_permissions(permissions: Sequence[Permission]) -> str:
     """All of it in a sentence; who may call tools may fulfill proposals (PROTOCOL 4.4)."""
-    allowed = [str(each) for each in abilities if each.allowed]
+    allowed = [str(each) for each in permissions if each.allowed]
     said = ", ".join(allowed) or "nothing but look on"
-    lacking = [each.verb for each in abilities if not each.allowed]
+    lacking = [each.verb for each in permissions if not each.allowed]
     return f"{said}; not: {', '.join(lacking)}" if allowed and lacking else said
 
 
-def _ability(verb: str, kind: str, capabilities: Sequence[Any]) -> Ability:
+def _ability(verb: str, kind: str, capabilities: Sequence[Any]) -> Permission:
     limits: list[str] = []
     for capability in capabilities:
         item = as_object(capability)
         if not _fits(item.get("kind"), kind):
             continue
         if "payload" not in item:
-            return Ability(verb, kind, True)
+            return Permission(verb, kind, True)
         limits.append(_limit(as_object(item["payload"])))
-    return Ability(verb, kind, bool(limits), tuple(dict.fromkeys(limits)))
+    return Permission(verb, kind, bool(limits), tuple(dict.fromkeys(limits)))
 
 
 def _fits(pattern: object, kind: str) -> bool:
@@ -111,7 +111,7 @@ def _names(value: object) -> str:
     return ", ".join(names) if len(names) == len(values) else ""
 
 
-def in_short(capability: Any) -> str:
+def format_capability(capability: Any) -> str:
     """A capability in a few words: ``mcp/request tools/call write_*``."""
     body = as_object(capability)
     kind, payload = body.get("kind"), as_object(body.get("payload"))

@@ -36,7 +36,7 @@ NOUNS: Final = (*_NOUNS.values(), "cancel", "progress")
 """The words that this file says for kinds of envelopes, or of what they hold."""
 
 
-class Progressed(NamedTuple):
+class ProgressFigures(NamedTuple):
     """How far something is.
 
     Attributes:
@@ -48,7 +48,7 @@ class Progressed(NamedTuple):
     total: float | None
 
 
-class Wording(NamedTuple):
+class FormattedEnvelope(NamedTuple):
     """An envelope in words.
 
     Attributes:
@@ -64,11 +64,11 @@ class Wording(NamedTuple):
     whom: str
     noun: str
     said: str
-    progress: Progressed | None = None
+    progress: ProgressFigures | None = None
     failed: bool = False
 
 
-def in_words(envelope: Envelope) -> Wording:
+def format_envelope(envelope: Envelope) -> FormattedEnvelope:
     """Say what an envelope says."""
     noun, said, progress, failed = _said(envelope)
     who = envelope.sender
@@ -79,21 +79,21 @@ def in_words(envelope: Envelope) -> Wording:
         who, whom = _name(envelope.payload_object.get("participant")), ""
     elif envelope.sender in kinds.GATEWAY_NAMES:
         who = "gateway"
-    return Wording(visible(who, MAX_NAME), whom, noun, said, progress, failed)
+    return FormattedEnvelope(visible(who, MAX_NAME), whom, noun, said, progress, failed)
 
 
-def _said(envelope: Envelope) -> tuple[str, str, Progressed | None, bool]:
+def _said(envelope: Envelope) -> tuple[str, str, ProgressFigures | None, bool]:
     payload = envelope.payload_object
     noun = _NOUNS.get(envelope.kind, visible(envelope.kind, MAX_NAME))
     match envelope.kind:
         case kinds.MCP_PROPOSAL:
             call = payloads.read_proposal(payload)
             target = "" if call.target is None else f"{visible(call.target, MAX_NAME)}."
-            return noun, f"{target}{call_in_words(call)}", None, False
+            return noun, f"{target}{format_call(call)}", None, False
         case kinds.MCP_REQUEST:
             return _request(noun, payloads.read_call(payload))
         case kinds.MCP_RESPONSE:
-            said, failed = answer_in_words(payload)
+            said, failed = format_answer(payload)
             return noun, said, None, failed
         case kinds.MCP_WITHDRAW | kinds.MCP_REJECT:
             return noun, compact_text(payload.get("reason")), None, False
@@ -110,18 +110,18 @@ def _said(envelope: Envelope) -> tuple[str, str, Progressed | None, bool]:
             return noun, compact(payload, MAX_SAID), None, False
 
 
-def _request(noun: str, call: payloads.Call) -> tuple[str, str, Progressed | None, bool]:
+def _request(noun: str, call: payloads.Call) -> tuple[str, str, ProgressFigures | None, bool]:
     if call.method == kinds.CANCELLED:
         return "cancel", _cancel(call), None, False
     if call.method == kinds.PROGRESS:
         done, total = _number(call.params.get("progress")), _number(call.params.get("total"))
         message = call.params.get("message")
         said = "" if message is None else compact_text(message)
-        return "progress", said, Progressed(done or 0.0, total), False
-    return noun, call_in_words(call), None, False
+        return "progress", said, ProgressFigures(done or 0.0, total), False
+    return noun, format_call(call), None, False
 
 
-def call_in_words(call: payloads.Call) -> str:
+def format_call(call: payloads.Call) -> str:
     """A call as it would stand in Python."""
     if call.method == "tools/call":
         said = _whole(arguments(call.arguments, MAX_CALL))
@@ -147,7 +147,7 @@ def _cancel(call: payloads.Call) -> str:
     return f"{said}, begun by {compact_text(links[-1].get('by'), MAX_NAME)}"
 
 
-def answer_in_words(payload: dict[str, Any]) -> tuple[str, bool]:
+def format_answer(payload: dict[str, Any]) -> tuple[str, bool]:
     """A response's result or error."""
     if "error" in payload:
         error = as_object(payload["error"])

@@ -50,7 +50,7 @@ _ENDS: Final = (kinds.MCP_RESPONSE, kinds.MCP_REJECT, kinds.MCP_WITHDRAW)
 _STATES: Final = {state: state.value.replace("_", " ") for state in ProposalState}
 
 
-class Sight(NamedTuple):
+class Observation(NamedTuple):
     """What an envelope is to an onlooker.
 
     Attributes:
@@ -73,7 +73,7 @@ class _Part(NamedTuple):
     part: str
 
 
-class Onlooker:
+class ExchangeObserver:
     """Sees every envelope of a space, in the gateway's order."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Onlooker:
         # How proposals ended, where the table has a wider word for it.
         self._ended: TTLMap[ProposalKey, str] = TTLMap(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
 
-    def see(self, envelope: Envelope, now: float) -> Sight:
+    def observe(self, envelope: Envelope, now: float) -> Observation:
         """Take the next envelope in.
 
         Args:
@@ -106,13 +106,13 @@ class Onlooker:
         effects = self._table.receive(envelope, now)
         exchange, part = self._place(envelope, now)
         if self._was_seen(envelope, now):
-            return Sight(exchange, "" if part == exchange else part, AGAIN)
+            return Observation(exchange, "" if part == exchange else part, AGAIN)
         state = _remark(effects)
         if not state:
             self._note_end(envelope, rejection, was_pending=was_pending, now=now)
             state = self._state(envelope, exchange, part, was_pending=was_pending, now=now)
         edited = self._is_edited(envelope, now)
-        return Sight(exchange, "" if part == exchange else part, state, edited, rejection)
+        return Observation(exchange, "" if part == exchange else part, state, edited, rejection)
 
     def _was_seen(self, envelope: Envelope, now: float) -> bool:
         """Tell whether an envelope repeats an earlier one, as after a reconnect (PROTOCOL 4.14).

@@ -30,20 +30,20 @@ MAX_MESSAGE: Final = 60
 
 
 @asynccontextmanager
-async def waiting_for(console: Console, what: str) -> AsyncGenerator[Waiting]:
+async def progress_line(console: Console, what: str) -> AsyncGenerator[ProgressLine]:
     """Show for the length of a block that something takes its time.
 
     Args:
         console: Where to show it.
         what: What we wait for.
     """
-    waiting = Waiting(console, what)
+    waiting = ProgressLine(console, what)
     async with background_tasks() as tasks:
         tasks.start_soon(waiting.show)
         yield waiting
 
 
-class Waiting:
+class ProgressLine:
     """A line that moves while we wait, and is gone afterwards; nothing where no terminal is.
 
     Args:
@@ -57,12 +57,12 @@ class Waiting:
         self._progress: Progress | None = None
         self._told = anyio.Event()
 
-    def told(self, progress: Progress) -> None:
+    def update(self, progress: Progress) -> None:
         """The tool has told of its progress."""
         self._progress = progress
         self._told.set()
 
-    def call_it(self, what: str) -> None:
+    def rename(self, what: str) -> None:
         """Say otherwise what we wait for; it is shown no sooner by that."""
         self._what = visible(what, MAX_MESSAGE)
 

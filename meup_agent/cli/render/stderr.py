@@ -14,7 +14,7 @@ MAX_NOTE: Final = 2_000
 """Characters of a note; it may quote what a stranger sent."""
 
 
-class Notes:
+class Stderr:
     """Standard error.
 
     Args:
@@ -27,15 +27,15 @@ class Notes:
     def __init__(self, *, colour: bool = True) -> None:
         self.console = console(sys.stderr, colour=colour)
 
-    def say(self, note: str) -> None:
+    def note(self, text: str) -> None:
         """Write a line; everything in it that does not print as itself is escaped."""
-        line = Text(f"meup: {visible(note, MAX_NOTE)}", style="dim")
+        line = Text(f"meup: {visible(text, MAX_NOTE)}", style="dim")
         self.console.print(line, soft_wrap=True)
 
-    def show(self, lines: str) -> None:
+    def write_lines(self, lines: str) -> None:
         """Write lines whose parts were escaped by the caller, however long they are."""
         self.console.print(Text(lines), soft_wrap=True)
 
-    def ask(self, question: str) -> None:
+    def prompt(self, question: str) -> None:
         """Write a question, after which the answer is typed."""
         self.console.print(Text(question), end="", soft_wrap=True)

@@ -24,9 +24,20 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.formatting import MAX_NAME, Progressed, Wording, in_words
+from meup_agent.cli.render.formatting import (
+    MAX_NAME,
+    FormattedEnvelope,
+    ProgressFigures,
+    format_envelope,
+)
 from meup_agent.cli.render.layout import NARROW, NARROWEST, Glyphs, Row, folded
-from meup_agent.cli.render.observer import AGAIN, FOLLOWED_SECONDS, REJECTED, Onlooker, Sight
+from meup_agent.cli.render.observer import (
+    AGAIN,
+    FOLLOWED_SECONDS,
+    REJECTED,
+    ExchangeObserver,
+    Observation,
+)
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.ttl_map import TTLMap
 
@@ -131,20 +142,20 @@ class Columns:
         return cls(time, gap, at_names, at_noun, at_noun + NOUN + gap, width)
 
 
-class Look(NamedTuple):
+class TimelineEntry(NamedTuple):
     """An envelope that was looked at.
 
     Attributes:
         envelope: The envelope.
-        sight: What it is to an onlooker.
+        observation: What it is to an observer.
         words: What it says.
         ids: The ids that are shown of its exchange.
         colour: The colour of its exchange.
     """
 
     envelope: Envelope
-    sight: Sight
-    words: Wording
+    observation: Observation
+    words: FormattedEnvelope
     ids: str
     colour: str
 
@@ -167,14 +178,14 @@ class Timeline:
         self._width = width
         self._glyphs = glyphs
         self._now = now
-        self._onlooker = Onlooker()
+        self._observer = ExchangeObserver()
         self._short_ids = ShortIds()
 
     def envelope(self, envelope: Envelope, at: float) -> Text:
-        """The line for an envelope: :meth:`look` at it, and show it."""
-        return self.line(self.look(envelope, at))
+        """The line for an envelope: :meth:`observe` at it, and show it."""
+        return self.line(self.observe(envelope, at))
 
-    def look(self, envelope: Envelope, at: float) -> Look:
+    def observe(self, envelope: Envelope, at: float) -> TimelineEntry:
         """Take an envelope in, whether or not it is shown.
 
         Args:
@@ -182,32 +193,32 @@ class Timeline:
             at: Seconds of a clock that only goes forward.
         """
         try:
-            sight, words = self._onlooker.see(envelope, at), in_words(envelope)
+            observation, words = self._observer.observe(envelope, at), format_envelope(envelope)
         except (msgspec.MsgspecError, RecursionError, ValueError):
             # Not every gateway checks what it lets through.
-            sight = Sight(envelope.id)
-            words = Wording(
+            observation = Observation(envelope.id)
+            words = FormattedEnvelope(
                 visible(envelope.sender, MAX_NAME), "", visible(envelope.kind, MAX_NAME), UNREADABLE
             )
-        return Look(envelope, sight, words, *self._short_ids.of(sight, at))
+        return TimelineEntry(envelope, observation, words, *self._short_ids.of(observation, at))
 
-    def line(self, look: Look) -> Text:
+    def line(self, entry: TimelineEntry) -> Text:
         """The line for an envelope, or the lines where it has no room on one."""
-        _, sight, words, ids, colour = look
+        _, observation, words, ids, colour = entry
         columns = Columns.of(self._width())
         names = f"{words.who} {self._glyphs.arrow} {words.whom}" if words.whom else words.who
-        style = "dim" if sight.state == AGAIN else _NOUNS.get(words.noun, "")
-        noun, text = words.noun, _with_what_happened(words.said, sight)
+        style = "dim" if observation.state == AGAIN else _NOUNS.get(words.noun, "")
+        noun, text = words.noun, _with_what_happened(words.said, observation)
         if columns.width is not None and cell_len(noun) > NOUN:
             # A kind that has no noun of its own, and whose beginning says less than its end.
             noun, text = noun.rpartition("/")[2], f"{noun} {text}".rstrip()
         said = Text(text, style="red" if words.failed else "")
-        if sight.state == AGAIN:
+        if observation.state == AGAIN:
             said.stylize("dim")
         if words.progress is not None:
             said = Text.assemble(self._bar(words.progress), " ", said)
             said.rstrip()
-        state = Text(sight.state, style=_STATES.get(sight.state, "dim"))
+        state = Text(observation.state, style=_STATES.get(observation.state, "dim"))
         row = self._head(columns, names, noun, style, ids, colour)
         _put_said(row, said, state, columns)
         return row.text()
@@ -241,7 +252,7 @@ class Timeline:
         row.put(Text(noun, style=style), max(columns.noun, _after(row, columns)))
         return row
 
-    def _bar(self, progress: Progressed) -> Text:
+    def _bar(self, progress: ProgressFigures) -> Text:
         """A progress as a bar and in figures."""
         if progress.total is None or progress.total <= 0:
             return Text(f"{progress.done:g}")
@@ -279,12 +290,15 @@ def _put_said(row: Row, said: Text, state: Text, columns: Columns) -> None:
         row.put(part, columns.said)
 
 
-def _with_what_happened(said: str, sight: Sight) -> str:
+def _with_what_happened(said: str, observation: Observation) -> str:
     """An envelope in words, with the meaning that earlier envelopes give it."""
-    if sight.edited:
+    if observation.edited:
         return f"{said} (edited)"
-    if sight.rejection is not None and sight.state == REJECTED:
-        by, why = (visible(each, MAX_NAME) for each in (sight.rejection.by, sight.rejection.reason))
+    if observation.rejection is not None and observation.state == REJECTED:
+        by, why = (
+            visible(each, MAX_NAME)
+            for each in (observation.rejection.by, observation.rejection.reason)
+        )
         return f"{said}, since {by} rejected it: {why}"
     return said
 
@@ -298,12 +312,14 @@ class ShortIds:
         self._colours: TTLMap[str, str] = TTLMap(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
         self._next = 0
 
-    def of(self, sight: Sight, at: float) -> tuple[str, str]:
+    def of(self, observation: Observation, at: float) -> tuple[str, str]:
         """The ids of an exchange and of its request, shortened, and the exchange's colour."""
-        if not sight.exchange:
+        if not observation.exchange:
             return "", ""
-        ids = "/".join(self._short(name, at) for name in (sight.exchange, sight.part) if name)
-        return ids, self._colour(sight.exchange, at)
+        ids = "/".join(
+            self._short(name, at) for name in (observation.exchange, observation.part) if name
+        )
+        return ids, self._colour(observation.exchange, at)
 
     def _short(self, name: str, at: float) -> str:
         known = self._shorts.get(name, at)

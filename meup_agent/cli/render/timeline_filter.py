@@ -12,8 +12,8 @@ from typing import Final
 
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME, NOUNS
-from meup_agent.cli.render.observer import Sight
-from meup_agent.cli.render.timeline import Look
+from meup_agent.cli.render.observer import Observation
+from meup_agent.cli.render.timeline import TimelineEntry
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_kind
 
@@ -25,7 +25,7 @@ PATTERN: Final = frozenset("*?[{!()|^$\\")
 """Characters of patterns; what has none of them is meant as it stands."""
 
 
-def misspelt(words: Iterable[str]) -> list[str]:
+def suggest_kinds(words: Iterable[str]) -> list[str]:
     """What to say of kinds that nobody knows, but that are close to one that is known."""
     known = [*NOUNS, *kinds.KINDS, *map(kinds.dotted, kinds.KINDS)]
     strange = [word for word in words if word not in known and not PATTERN.intersection(word)]
@@ -36,7 +36,7 @@ def misspelt(words: Iterable[str]) -> list[str]:
     ]
 
 
-class Filter:
+class TimelineFilter:
     """Which envelopes are shown: those that fit every choice that was made.
 
     Args:
@@ -62,32 +62,32 @@ class Filter:
         self._words = frozenset(kind)
         self._kinds = [compile_kind(pattern, place="--kind") for pattern in self._words]
         self._sender, self._to, self._who = frozenset(sender), frozenset(to), frozenset(who)
-        self.chain = None if about is None else Chain(about)
+        self.chain = None if about is None else ExchangeFilter(about)
 
     @property
     def shows_all(self) -> bool:
         """Whether nothing is left out."""
         return self.chain is None and not (self._kinds or self._sender or self._to or self._who)
 
-    def shows(self, look: Look) -> bool:
+    def shows(self, entry: TimelineEntry) -> bool:
         """Whether an envelope is shown; to be asked once for each, in the gateway's order."""
-        envelope = look.envelope
+        envelope = entry.envelope
         sender, to = _named(envelope.sender), frozenset(envelope.to)
         return (
-            (self.chain is None or self.chain.holds(look.sight))
-            and (not self._kinds or self._is_of_kind(look))
+            (self.chain is None or self.chain.holds(entry.observation))
+            and (not self._kinds or self._is_of_kind(entry))
             and (not self._sender or bool(self._sender & sender))
             and (not self._to or bool(self._to & to))
-            and (not self._who or bool(self._who & (sender | to | _came_or_went(look))))
+            and (not self._who or bool(self._who & (sender | to | _came_or_went(entry))))
         )
 
-    def _is_of_kind(self, look: Look) -> bool:
-        return look.words.noun in self._words or any(
-            fits(look.envelope.kind) for fits in self._kinds
+    def _is_of_kind(self, entry: TimelineEntry) -> bool:
+        return entry.words.noun in self._words or any(
+            fits(entry.envelope.kind) for fits in self._kinds
         )
 
 
-class Chain:
+class ExchangeFilter:
     """All of one exchange.
 
     Args:
@@ -105,25 +105,27 @@ class Chain:
         self.exchange: str = ""
         self.other: str = ""
 
-    def holds(self, sight: Sight) -> bool:
+    def holds(self, observation: Observation) -> bool:
         """Whether something belongs to it; the first that fits decides which exchange it is."""
-        if not sight.exchange:
+        if not observation.exchange:
             return False
-        if sight.exchange != self.exchange:
-            if self.wanted in (sight.exchange, sight.part):
-                self.exchange = sight.exchange  # the whole id: no other can be meant
-            elif self._begins(sight):
+        if observation.exchange != self.exchange:
+            if self.wanted in (observation.exchange, observation.part):
+                self.exchange = observation.exchange  # the whole id: no other can be meant
+            elif self._begins(observation):
                 if self.exchange:
-                    self.other = self.other or sight.exchange
+                    self.other = self.other or observation.exchange
                 else:
-                    self.exchange = sight.exchange
-        return sight.exchange == self.exchange
+                    self.exchange = observation.exchange
+        return observation.exchange == self.exchange
 
-    def _begins(self, sight: Sight) -> bool:
-        if sight.exchange.startswith(self.wanted) or sight.part.startswith(self.wanted):
+    def _begins(self, observation: Observation) -> bool:
+        if observation.exchange.startswith(self.wanted) or observation.part.startswith(self.wanted):
             return True
         exchange, _, part = self.wanted.partition("/")
-        return bool(part) and (sight.exchange.startswith(exchange) and sight.part.startswith(part))
+        return bool(part) and (
+            observation.exchange.startswith(exchange) and observation.part.startswith(part)
+        )
 
 
 def _named(sender: str) -> frozenset[str]:
@@ -131,7 +133,7 @@ def _named(sender: str) -> frozenset[str]:
     return frozenset((sender, GATEWAY)) if sender in kinds.GATEWAY_NAMES else frozenset((sender,))
 
 
-def _came_or_went(look: Look) -> frozenset[str]:
+def _came_or_went(entry: TimelineEntry) -> frozenset[str]:
     """Who came or went by an envelope."""
-    came_or_went = look.envelope.kind == kinds.SYSTEM_PRESENCE
-    return frozenset((look.words.who,)) if came_or_went else frozenset()
+    came_or_went = entry.envelope.kind == kinds.SYSTEM_PRESENCE
+    return frozenset((entry.words.who,)) if came_or_went else frozenset()

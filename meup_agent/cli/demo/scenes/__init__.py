@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from meup_agent.cli.demo.checks import Check
+from meup_agent.cli.demo.checks import Expectation
 from meup_agent.cli.demo.scenes import edited, fulfilled, rejected, restarted, withdrawn
 from meup_agent.cli.demo.stage import Stage
 
@@ -23,7 +23,7 @@ class Scene:
 
     title: str
     story: str
-    play: Callable[[Stage], Awaitable[list[Check]]]
+    play: Callable[[Stage], Awaitable[list[Expectation]]]
 
 
 SCENES: Final = (

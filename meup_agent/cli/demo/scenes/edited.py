@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from meup_agent import Fulfillment
-from meup_agent.cli.demo.checks import Check
+from meup_agent.cli.demo.checks import Expectation
 from meup_agent.cli.demo.names import SETTINGS_FILE
 from meup_agent.cli.demo.stage import Stage
 from meup_agent.cli.demo.telling import look_at, outcome_in_words, text_on_disk
@@ -19,7 +19,7 @@ PROPOSED: Final = "password = mussels\n"
 MASKED: Final = "password = [masked]\n"
 
 
-async def play(stage: Stage) -> list[Check]:
+async def play(stage: Stage) -> list[Expectation]:
     """Propose a text with a secret in it, and see what was written instead."""
     async with stage.proposer.propose(
         "files", "write_file", {"path": SETTINGS_FILE, "text": PROPOSED}, to="reviewer"
@@ -37,13 +37,13 @@ async def play(stage: Stage) -> list[Check]:
         "files", "read_file", {"path": SETTINGS_FILE}, to="reviewer"
     )
     return [
-        Check("outcome", "fulfilled by reviewer, run by files", outcome_in_words(outcome)),
-        Check(
+        Expectation("outcome", "fulfilled by reviewer, run by files", outcome_in_words(outcome)),
+        Expectation(
             "difference told",
             f"arguments.text: {PROPOSED!r} → {MASKED!r}",
             "; ".join(f"{each.path}: {each.proposed!r} → {each.fulfilled!r}" for each in changes)
             or "none",
         ),
-        Check("on disk", repr(MASKED), repr(on_disk)),
-        Check("read through the space", repr(MASKED), repr(read_back)),
+        Expectation("on disk", repr(MASKED), repr(on_disk)),
+        Expectation("read through the space", repr(MASKED), repr(read_back)),
     ]

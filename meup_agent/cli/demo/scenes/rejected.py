@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from meup_agent import Rejection
-from meup_agent.cli.demo.checks import Check
+from meup_agent.cli.demo.checks import Expectation
 from meup_agent.cli.demo.names import OUTSIDE
 from meup_agent.cli.demo.stage import Stage
 from meup_agent.cli.demo.telling import look_at, outcome_in_words, sorted_kinds_of
@@ -16,7 +16,7 @@ STORY: Final = "The proposer would write outside of the folder. The reviewer say
 EXPLANATION: Final = f"{OUTSIDE} leads out of the folder"
 
 
-async def play(stage: Stage) -> list[Check]:
+async def play(stage: Stage) -> list[Expectation]:
     """Propose to write outside of the folder, and hear why not."""
     async with stage.proposer.propose(
         "files", "write_file", {"path": OUTSIDE, "text": "hello\n"}, to="reviewer"
@@ -30,12 +30,12 @@ async def play(stage: Stage) -> list[Check]:
         await stage.saw(proposal.id, kinds.MCP_WITHDRAW)
     outside = await look_at(stage, OUTSIDE)
     return [
-        Check("outcome", "rejected by reviewer: unsafe", outcome_in_words(outcome)),
-        Check("the proposer's handler", "unsafe", heard.reason if heard else "not called"),
-        Check("explanation", EXPLANATION, explained.text if explained else "none"),
+        Expectation("outcome", "rejected by reviewer: unsafe", outcome_in_words(outcome)),
+        Expectation("the proposer's handler", "unsafe", heard.reason if heard else "not called"),
+        Expectation("explanation", EXPLANATION, explained.text if explained else "none"),
         # The proposer takes it back too, so that nobody else fulfills what it believes dead.
-        Check(
+        Expectation(
             "the space saw", "chat, proposal, reject, withdraw", sorted_kinds_of(stage, proposal.id)
         ),
-        Check("outside the folder", "nothing", "nothing" if outside is None else "a file"),
+        Expectation("outside the folder", "nothing", "nothing" if outside is None else "a file"),
     ]

@@ -7,8 +7,8 @@ from typing import Final
 import anyio.to_thread
 
 from meup_agent import Fulfillment, Progress
-from meup_agent.cli.demo.arrivals import Arrivals
-from meup_agent.cli.demo.checks import Check
+from meup_agent.cli.demo.arrivals import EventLog
+from meup_agent.cli.demo.checks import Expectation
 from meup_agent.cli.demo.files import BATCHES, INDEX, count_words
 from meup_agent.cli.demo.stage import MAY, Stage
 from meup_agent.cli.demo.telling import kinds_of, look_at, outcome_in_words
@@ -21,11 +21,11 @@ STORY: Final = "The gateway dies in the middle of a re-index. The work goes on; 
 MIDDLE: Final = BATCHES // 3
 
 
-async def play(stage: Stage) -> list[Check]:
+async def play(stage: Stage) -> list[Expectation]:
     """Kill the gateway when a re-index has begun, start it again, and wait for the result."""
     words = len(await anyio.to_thread.run_sync(count_words, stage.workspace))
     port = stage.gateway.port
-    progress: Arrivals[Progress] = Arrivals()
+    progress: EventLog[Progress] = EventLog()
     async with stage.proposer.propose(
         "files", "reindex", to="reviewer", on_progress=progress.add
     ) as proposal:
@@ -43,14 +43,14 @@ async def play(stage: Stage) -> list[Check]:
     index = await look_at(stage, INDEX)
     found = tool_value(outcome) if isinstance(outcome, Fulfillment) else None
     return [
-        Check(
+        Expectation(
             "dropped without a close",
             ", ".join(sorted(MAY)),
             ", ".join(sorted(name for name in lost if lost[name] == ABNORMAL)),
         ),
-        Check("started again at port", str(port), str(stage.gateway.port)),
-        Check("outcome", "fulfilled by reviewer, run by files", outcome_in_words(outcome)),
-        Check("words in the index", str(words), str(found)),
-        Check("on disk", "there", "there" if index else "not there"),
-        Check("the space saw", "proposal, request, response", kinds_of(stage, proposal.id)),
+        Expectation("started again at port", str(port), str(stage.gateway.port)),
+        Expectation("outcome", "fulfilled by reviewer, run by files", outcome_in_words(outcome)),
+        Expectation("words in the index", str(words), str(found)),
+        Expectation("on disk", "there", "there" if index else "not there"),
+        Expectation("the space saw", "proposal, request, response", kinds_of(stage, proposal.id)),
     ]

@@ -5,7 +5,7 @@ from rich.text import Text
 
 from meup_agent.cli.render.console import wants_colour
 from meup_agent.cli.render.output import Output
-from meup_agent.cli.render.stderr import Notes
+from meup_agent.cli.render.stderr import Stderr
 from tests.cli.processes import meup
 
 STYLED = Text("[b]pending[/b]", style="bold dim red", no_wrap=True)
@@ -28,7 +28,7 @@ async def test_no_style_is_left(
     line = STYLED.copy()
     line.no_wrap = not wrapped
     await Output(colour=how != "option").show(line)
-    Notes(colour=how != "option").say("done")
+    Stderr(colour=how != "option").note("done")
     out, err = capfd.readouterr()
     assert ("\x1b" in out, "\x1b" in err) == ((True, True) if how == "neither" else (False, False))
     if how != "neither":

@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.program import run
-from meup_agent.cli.render.timeline_filter import Filter, misspelt
+from meup_agent.cli.render.timeline_filter import TimelineFilter, suggest_kinds
 from meup_agent.client.space import Space
 from meup_agent.gateway.embedded import ThreadedGateway
 from meup_agent.protocol.envelope import Envelope, draft
@@ -46,14 +46,16 @@ EVERYTHING = [JOIN, ASIDE, UNREADABLE, *CHAIN]
     ],
 )
 def test_a_kind_that_is_close_to_a_known_one_is_remarked_on(word: str, meant: str | None) -> None:
-    told = misspelt([word])
+    told = suggest_kinds([word])
     assert len(told) == (meant is not None)
     assert all(f"did you mean {meant}?" in each for each in told)
 
 
 def shown(*envelopes: Envelope, **choices: Any) -> list[Envelope]:
-    shows, looks = Filter(**choices), timeline()
-    return [each for at, each in enumerate(envelopes) if shows.shows(looks.look(each, float(at)))]
+    shows, looks = TimelineFilter(**choices), timeline()
+    return [
+        each for at, each in enumerate(envelopes) if shows.shows(looks.observe(each, float(at)))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,12 +83,12 @@ def shown(*envelopes: Envelope, **choices: Any) -> list[Envelope]:
 )
 def test_what_is_shown(choices: dict[str, Any], expected: list[Envelope]) -> None:
     assert shown(*EVERYTHING, **choices) == expected
-    assert Filter(**choices).shows_all is (not choices)
+    assert TimelineFilter(**choices).shows_all is (not choices)
 
 
 def test_a_state_is_known_from_what_was_not_shown() -> None:
-    shows, looks = Filter(kind=["response"]), timeline()
-    seen = [looks.look(each, float(at)) for at, each in enumerate([PROPOSAL, REQUEST, RESPONSE])]
+    shows, looks = TimelineFilter(kind=["response"]), timeline()
+    seen = [looks.observe(each, float(at)) for at, each in enumerate([PROPOSAL, REQUEST, RESPONSE])]
     [line] = [looks.line(each).plain for each in seen if shows.shows(each)]
     assert line.endswith("pppp/rrrr  files → rev              response  {ok: 1}  fulfilled")
 
@@ -102,11 +104,15 @@ def test_the_first_that_begins_so_is_shown_until_one_is_named_exactly() -> None:
     ten, one = (
         draft("mcp/proposal", {"method": "x"}, id=name, sender="ts") for name in ("ts-10", "ts-1")
     )
-    shows, looks = Filter(about="ts-1"), timeline()
-    assert [shows.shows(looks.look(each, 0.0)) for each in (ten, one, ten)] == [True, True, False]
+    shows, looks = TimelineFilter(about="ts-1"), timeline()
+    assert [shows.shows(looks.observe(each, 0.0)) for each in (ten, one, ten)] == [
+        True,
+        True,
+        False,
+    ]
 
-    shows, looks = Filter(about="ts"), timeline()
-    assert [shows.shows(looks.look(each, 0.0)) for each in (ten, one)] == [True, False]
+    shows, looks = TimelineFilter(about="ts"), timeline()
+    assert [shows.shows(looks.observe(each, 0.0)) for each in (ten, one)] == [True, False]
     assert shows.chain is not None
     assert (shows.chain.exchange, shows.chain.other) == ("ts-10", "ts-1")
 

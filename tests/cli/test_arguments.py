@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from meup_agent.cli.arguments import arguments_for, read_given, unknown_among
+from meup_agent.cli.arguments import convert_arguments, read_arguments, unknown_arguments
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.input_schema import Inputs, read_inputs
+from meup_agent.cli.input_schema import ToolInputs, read_input_schema
 from meup_agent.client.schemas import checker_for
 
 
-def inputs(schema: dict[str, Any], **more: Any) -> Inputs:
+def inputs(schema: dict[str, Any], **more: Any) -> ToolInputs:
     """What a tool takes whose only argument, `a`, has this schema."""
-    return read_inputs({"type": "object", "properties": {"a": schema}, **more})
+    return read_input_schema({"type": "object", "properties": {"a": schema}, **more})
 
 
-def read(word: str, known: Inputs | None = None) -> Any:
-    return arguments_for(read_given([word], None, None), known)
+def read(word: str, known: ToolInputs | None = None) -> Any:
+    return convert_arguments(read_arguments([word], None, None), known)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_type_has_words(schema: dict[str, Any], words: str) -> None:
     ids=lambda each: json.dumps(each)[:40],
 )
 def test_a_schema_that_says_nothing_allows_everything(schema: Any) -> None:
-    assert read("a=x", read_inputs(schema)) == {"a": "x"}
+    assert read("a=x", read_input_schema(schema)) == {"a": "x"}
 
 
 def test_a_schema_that_contains_itself_has_an_end() -> None:
@@ -115,9 +115,9 @@ def test_what_does_not_fit_is_told_with_what_is_close() -> None:
         "required": ["path"],
         "additionalProperties": False,
     }
-    given = read_given(["pth=x", "n=\x1b"], None, None)
+    given = read_arguments(["pth=x", "n=\x1b"], None, None)
     with pytest.raises(Failure) as failed:
-        arguments_for(given, read_inputs(schema), checker_for(schema, "a tool"))
+        convert_arguments(given, read_input_schema(schema), checker_for(schema, "a tool"))
     assert str(failed.value) == (
         "the tool was not called, since these arguments do not fit it: 'n' should be integer, not"
         " string; 'path' is required; 'pth' is not known; there is 'path', 'n' (did you mean path?)"
@@ -126,9 +126,12 @@ def test_what_does_not_fit_is_told_with_what_is_close() -> None:
 
 def test_what_a_tool_does_not_name_is_remarked() -> None:
     schema = {"properties": {"path": {"type": "string"}}}
-    known = read_inputs(schema)
+    known = read_input_schema(schema)
     arguments = read("pth=x", known)
-    assert unknown_among(arguments, known) == [
+    assert unknown_arguments(arguments, known) == [
         "'pth' is none of its arguments (did you mean path?)"
     ]
-    assert unknown_among(arguments, read_inputs({**schema, "additionalProperties": {}})) == []
+    assert (
+        unknown_arguments(arguments, read_input_schema({**schema, "additionalProperties": {}}))
+        == []
+    )
