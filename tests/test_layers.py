@@ -60,7 +60,7 @@ RESERVED = {
 EXCEPTED = {
     ("agent/tasks.py", "asyncio"),
     ("transport/loops.py", "asyncio"),
-    ("transport/wire_asyncio.py", "asyncio"),
+    ("transport/websocket_asyncio.py", "asyncio"),
 }
 
 
@@ -140,8 +140,8 @@ def test_package_keeps_its_layers() -> None:
         ("protocol/kinds.py", "if TYPE_CHECKING:\n    from meup_agent.transport import base"),
         ("errors.py", "from meup_agent.protocol import reasons"),
         ("gateway/hub.py", "from meup_agent.session import session"),
-        ("session/link.py", "from meup_agent.gateway import hub"),
-        ("session/link.py", "import asyncio.events"),
+        ("session/reconnector.py", "from meup_agent.gateway import hub"),
+        ("session/reconnector.py", "import asyncio.events"),
         ("agent/scope.py", "import importlib\nimportlib.import_module('uvloop')"),
         ("client/verbs.py", "from websockets.asyncio.client import connect"),
         ("testing/space.py", "import picows"),

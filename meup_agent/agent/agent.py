@@ -21,15 +21,15 @@ from meup_agent.client.space import Space
 from meup_agent.errors import ConfigurationError, UsageError
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Session, Settings
+from meup_agent.session.event_emitter import check_observer, observed
 from meup_agent.session.events import Observer
-from meup_agent.session.telling import check_observer, observed
 from meup_agent.transport.websocket import websocket_connector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from contextlib import AbstractAsyncContextManager
 
-    from meup_agent.session.link import Token
+    from meup_agent.session.reconnector import Token
     from meup_agent.transport.base import Connector
 
 log = logging.getLogger("meup_agent.agent")

@@ -17,7 +17,7 @@ from meup_agent.session.events import (
 if TYPE_CHECKING:
     from meup_agent.protocol.exchange import Key, Work
     from meup_agent.protocol.reasons import Cause
-    from meup_agent.session.telling import Events
+    from meup_agent.session.event_emitter import EventEmitter
 
 
 class _Which(TypedDict):
@@ -43,7 +43,7 @@ class HandlerEvents:
         begun: The handlers that are followed; empty where nobody observes.
     """
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: EventEmitter) -> None:
         self._events = events
         self.begun: dict[Key, _Begun] = {}
 

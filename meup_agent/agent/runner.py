@@ -29,7 +29,7 @@ from meup_agent.protocol import exchange, payloads
 from meup_agent.protocol.exchange.roster import participant_of
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.reasons import Cause, Reason
-from meup_agent.transport.loops import Wakeup
+from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Key, Work
     from meup_agent.session import Session
-    from meup_agent.session.telling import Events
+    from meup_agent.session.event_emitter import EventEmitter
 
 log = logging.getLogger("meup_agent.agent")
 
@@ -77,7 +77,7 @@ class Runner:
         name: str,
         tasks: HandlerTasks,
         group: TaskGroup,
-        events: Events,
+        events: EventEmitter,
     ) -> None:
         self._registry = registry
         self._name = name
@@ -86,7 +86,7 @@ class Runner:
         self._events = events
         self._followed = HandlerEvents(events)
         self._scopes: dict[Key, Scope] = {}
-        self._idle = Wakeup()
+        self._idle = Condition()
         # How many run at once is the exchange table's decision: a handler that awaits an exchange
         # gives its place to another, which then needs a thread of its own.
         self._threads = anyio.CapacityLimiter(math.inf)
@@ -178,7 +178,7 @@ class Runner:
                 self._followed.ended(scope.key, scope.cause)
             del self._scopes[scope.key]
             if not self._scopes:
-                self._idle.wake()
+                self._idle.notify_all()
 
     def _returned(self, scope: Scope, result: Any) -> None:
         if scope.cause is not None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from meup_agent.session.groups import background_tasks
-from meup_agent.transport.loops import Wakeup, runs_on_asyncio
+from meup_agent.transport.loops import Condition, runs_on_asyncio
+from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
     import asyncio
@@ -76,7 +76,7 @@ class _NativeTasks:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
-        self._emptied = Wakeup()
+        self._emptied = Condition()
 
     def start(self, handler: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         task = self._loop.create_task(handler(), name=name, context=self._context.copy())
@@ -90,7 +90,7 @@ class _NativeTasks:
             self._failures.append(error)
             self._group.cancel_scope.cancel()
         if not self._tasks:
-            self._emptied.wake()
+            self._emptied.notify_all()
 
     def close(self) -> None:
         """There will be no more; the block ends with the last one."""

@@ -28,7 +28,7 @@ from meup_agent.cli.render.stderr import Stderr
 from meup_agent.cli.signals import ENDING, ended_by, exit_code, watch_signals
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Settings
-from meup_agent.session.groups import background_tasks
+from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space

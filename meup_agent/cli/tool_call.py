@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from meup_agent.cli.render.stderr import Stderr
     from meup_agent.client.space import Space
     from meup_agent.protocol.outcomes import Outcome
-    from meup_agent.session.watcher import Watcher
+    from meup_agent.session.listeners import EnvelopeStream
 
 LIST_SECONDS: Final = 5.0
 """How long a participant may take to say which tools it has; then the call goes unchecked."""
@@ -275,7 +275,7 @@ def _nobody_may(space: Space, wanted: ToolCall, arguments: dict[str, Any]) -> bo
     )
 
 
-async def _explanation(envelopes: Watcher, rejected: Rejection) -> str:
+async def _explanation(envelopes: EnvelopeStream, rejected: Rejection) -> str:
     """What the rejecting participant says of it, where it comes at once; else empty."""
     with anyio.move_on_after(EXPLANATION_SECONDS):
         async for envelope in envelopes:

@@ -13,7 +13,7 @@ from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, Refused, UsageError
 from meup_agent.protocol import kinds, managing
 from meup_agent.protocol.managing import Grant
-from meup_agent.session.timeouts import checked_timeout
+from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -246,7 +246,7 @@ async def _manage(
         return said  # this gateway does not confirm it
     with (
         session.watchers.told_of(said.id, answer),
-        session.exchanges.release_slot(parent_in(session)),
+        session.pending_calls.release_slot(parent_in(session)),
         anyio.move_on_after(timeout),
     ):
         await answer.came.wait()

@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from meup_agent.client.current import parent_in
 from meup_agent.errors import ParticipantGone
-from meup_agent.session.timeouts import checked_timeout
+from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
@@ -39,7 +39,7 @@ async def present(session: Session, participant: str, *, timeout: float | None) 
             coming = _Coming(session, participant)
             with (
                 session.watchers.listening(coming),
-                session.exchanges.release_slot(parent_in(session)),
+                session.pending_calls.release_slot(parent_in(session)),
             ):
                 await coming.came.wait()
         await checkpoint()

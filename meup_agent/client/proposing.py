@@ -21,7 +21,7 @@ from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import EXPLANATION_SECONDS, Fulfillment, Rejection, Withdrawal
 from meup_agent.protocol.payloads import build_proposal
 from meup_agent.protocol.reasons import Cause, Reason
-from meup_agent.session.timeouts import checked_timeout
+from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -59,7 +59,7 @@ class ProposalHandle:
             ProposalKey(self._session.me, self.id), self._session.now()
         )
         state = ProposalState.PENDING if record is None else record.state
-        ending = self._left or self._session.exchanges.ended(self._key)
+        ending = self._left or self._session.pending_calls.ended(self._key)
         if state.is_pending and isinstance(ending, Withdrawal):
             return ProposalState.WITHDRAWN
         return state
@@ -77,7 +77,7 @@ class ProposalHandle:
             NotSent: It never left.
             OutcomeUnknown: It was sent, and no answer can arrive.
         """
-        ending = self._left or await self._session.exchanges.ending(
+        ending = self._left or await self._session.pending_calls.ending(
             self._key, parent=parent_in(self._session)
         )
         if isinstance(ending, Withdrawal):
@@ -153,16 +153,16 @@ class ProposalHandle:
         Raises:
             Refused: The gateway did not let it through.
         """
-        said = self._session.exchanges.give_up(
+        said = self._session.pending_calls.give_up(
             self._key, Cause(str(reason), self._session.me, at=self._session.now())
         )
         await self._session.taken(said)
 
     def leave(self) -> None:
         """Its block is left: withdraw it if it is undecided."""
-        self._session.exchanges.give_up(self._key, cause_of_leaving(self._session))
-        self._left = self._session.exchanges.ended(self._key)
-        self._session.exchanges.forget(self._key)
+        self._session.pending_calls.give_up(self._key, cause_of_leaving(self._session))
+        self._left = self._session.pending_calls.ended(self._key)
+        self._session.pending_calls.forget(self._key)
 
 
 @asynccontextmanager
@@ -208,7 +208,7 @@ async def propose(
         sender=session.me,
         to=to,
     )
-    key = await session.exchanges.open(
+    key = await session.pending_calls.open(
         envelope,
         timeout=ttl,
         parent=parent_in(session),

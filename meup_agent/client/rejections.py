@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from meup_agent.client.current import parent_in
 from meup_agent.client.forgetting import awaited
-from meup_agent.session.timeouts import checked_timeout
+from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
@@ -55,7 +55,7 @@ async def explanation_of(session: Session, rejection: Rejection, timeout: float 
     with (
         anyio.move_on_after(checked_timeout(timeout)),
         session.watchers.listening(words),
-        session.exchanges.release_slot(parent_in(session)),
+        session.pending_calls.release_slot(parent_in(session)),
     ):
         await words.came.wait()
     return said_of(session, rejection)

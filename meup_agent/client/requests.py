@@ -12,7 +12,7 @@ from meup_agent.client.progress import relay
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.outcomes import Responded, Withdrawal
-from meup_agent.session.timeouts import checked_timeout, checked_total
+from meup_agent.session.deadlines import checked_timeout, checked_total
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -70,7 +70,7 @@ async def request(
         correlation=(fulfills.id,) if fulfills is not None else (),
     )
     parent = parent_in(session)
-    key = await session.exchanges.open(
+    key = await session.pending_calls.open(
         envelope,
         timeout=timeout,
         parent=parent,
@@ -80,7 +80,7 @@ async def request(
         on_progress=relay(on_progress),
     )
     if timeout is not None and fulfills is None:
-        session.exchanges.extend_by_progress(key, timeout, total_timeout)
+        session.pending_calls.extend_by_progress(key, timeout, total_timeout)
     ending = await ending_or_give_up(session, key, parent)
     return response_of(ending, what=f"{method} to {to!r}", cancelled=method != "initialize")
 
@@ -88,12 +88,12 @@ async def request(
 async def ending_or_give_up(session: Session, key: Key, parent: Key | None) -> Ending:
     """Wait for the end of an exchange; leaving early gives it up."""
     try:
-        ending = await session.exchanges.ending(key, parent=parent)
+        ending = await session.pending_calls.ending(key, parent=parent)
         if isinstance(ending, Withdrawal):
             # Our own handler was cancelled, and its cancel scope has the last word.
             await checkpoint_if_cancelled()
         return ending
     finally:
-        if session.exchanges.ended(key) is None:
-            session.exchanges.give_up(key, cause_of_leaving(session))
-        session.exchanges.forget(key)
+        if session.pending_calls.ended(key) is None:
+            session.pending_calls.give_up(key, cause_of_leaving(session))
+        session.pending_calls.forget(key)

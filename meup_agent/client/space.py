@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.guarantees import Guarantees
     from meup_agent.session import Session
-    from meup_agent.session.watcher import Watcher
+    from meup_agent.session.listeners import EnvelopeStream
 
 
 class Space(Managing):
@@ -367,7 +367,7 @@ class Space(Managing):
         """Send as :meth:`send` does, without letting others run; its id."""
         return self._session.say(kind, payload, to=to, correlation=correlation).id
 
-    def watch(self) -> AbstractContextManager[Watcher]:
+    def watch(self) -> AbstractContextManager[EnvelopeStream]:
         """Every envelope from here on, for the length of a block.
 
         The block gets an async iterator of :class:`~meup_agent.Envelope`, echoes of our own

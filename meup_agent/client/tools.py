@@ -28,7 +28,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange import Key
 from meup_agent.protocol.exchange.roster import participant_of
-from meup_agent.session.timeouts import checked_timeout
+from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
     from meup_agent.client.schemas import Checker
@@ -243,7 +243,7 @@ class ToolLists:
         fetch.waiting += 1
         try:
             with anyio.CancelScope(deadline=deadline):
-                with self._session.exchanges.release_slot(parent_in(self._session)):
+                with self._session.pending_calls.release_slot(parent_in(self._session)):
                     await fetch.done.wait()
         finally:
             fetch.waiting -= 1

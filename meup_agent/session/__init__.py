@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meup_agent.session.link import Backoff
+from meup_agent.session.reconnector import Backoff
 from meup_agent.session.session import Session
 from meup_agent.session.settings import Handlers, Settings
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from meup_agent.protocol.exchange import Priority
-from meup_agent.transport.loops import Wakeup
+from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
@@ -36,7 +36,7 @@ SECONDS_TO_LIVE: Final = {
 """How long an envelope is worth sending after it was said."""
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class QueuedEnvelope(msgspec.Struct, frozen=True):
     """An envelope in the outbox."""
 
     draft: Envelope
@@ -53,17 +53,17 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._urgent: OrderedDict[str, Waiting] = OrderedDict()
-        self._ordered: OrderedDict[str, Waiting] = OrderedDict()
-        self._in_flight: Waiting | None = None
+        self._urgent: OrderedDict[str, QueuedEnvelope] = OrderedDict()
+        self._ordered: OrderedDict[str, QueuedEnvelope] = OrderedDict()
+        self._in_flight: QueuedEnvelope | None = None
         # In the order in which they were sent.
-        self._unaccepted: OrderedDict[str, Waiting] = OrderedDict()
+        self._unaccepted: OrderedDict[str, QueuedEnvelope] = OrderedDict()
         self._unaccepted_bytes = 0
-        self._accepted = Wakeup()
+        self._accepted = Condition()
         self._bytes = 0
-        self._filled = Wakeup()
-        self._emptied = Wakeup()
-        self._has_room = Wakeup()
+        self._filled = Condition()
+        self._emptied = Condition()
+        self._has_room = Condition()
         self.dropped = 0
         """Envelopes that were left out, full or too old."""
 
@@ -84,11 +84,11 @@ class Outbox:
         if priority is Priority.TALK and self.is_full and not self._drop_talk():
             self.dropped += 1
             return
-        lane[draft.id] = Waiting(draft, priority, now)
+        lane[draft.id] = QueuedEnvelope(draft, priority, now)
         self._bytes += len(draft.raw_payload)
-        self._filled.wake()
+        self._filled.notify_all()
 
-    def put_back(self, waiting: Waiting) -> None:
+    def put_back(self, waiting: QueuedEnvelope) -> None:
         """An envelope that was taken could not be sent: it is the next one again."""
         self._in_flight = None
         self._pop_unaccepted(waiting.draft.id)
@@ -96,7 +96,7 @@ class Outbox:
         lane[waiting.draft.id] = waiting
         lane.move_to_end(waiting.draft.id, last=False)
         self._bytes += len(waiting.draft.raw_payload)
-        self._filled.wake()
+        self._filled.notify_all()
 
     def remove(self, envelope_id: str) -> None:
         """Take something back that nobody needs to hear any more."""
@@ -108,7 +108,7 @@ class Outbox:
             self._pop_unaccepted(envelope_id)
         self._wake_if_emptied()
 
-    def take(self, now: float) -> Waiting | None:
+    def take(self, now: float) -> QueuedEnvelope | None:
         """The next envelope to send, if there is one; :meth:`gone` or :meth:`put_back` follows."""
         for lane in (self._urgent, self._ordered):
             while lane:
@@ -141,7 +141,7 @@ class Outbox:
             or self._unaccepted_bytes >= MAX_UNACCEPTED_BYTES
         )
 
-    def keep(self, waiting: Waiting) -> None:
+    def keep(self, waiting: QueuedEnvelope) -> None:
         """The envelope that was taken may be sent again until the gateway has accepted it."""
         self._unaccepted[waiting.draft.id] = waiting
         self._unaccepted_bytes += len(waiting.draft.raw_payload)
@@ -163,7 +163,7 @@ class Outbox:
             self._pop_unaccepted(earlier)
         self._pop_unaccepted(envelope_id)
         if was_full and not self.is_owed_too_much:
-            self._accepted.wake()
+            self._accepted.notify_all()
 
     def send_again(self) -> None:
         """What was not accepted is the next to be sent, in its order."""
@@ -203,7 +203,7 @@ class Outbox:
         while self.is_full:
             await self._has_room.wait()
 
-    def _lane(self, priority: Priority) -> OrderedDict[str, Waiting]:
+    def _lane(self, priority: Priority) -> OrderedDict[str, QueuedEnvelope]:
         return self._urgent if priority is Priority.END else self._ordered
 
     def _drop_talk(self) -> bool:
@@ -214,11 +214,11 @@ class Outbox:
                 return True
         return False
 
-    def _taken(self, waiting: Waiting) -> None:
+    def _taken(self, waiting: QueuedEnvelope) -> None:
         self._bytes -= len(waiting.draft.raw_payload)
         if not self.is_full:
-            self._has_room.wake()
+            self._has_room.notify_all()
 
     def _wake_if_emptied(self) -> None:
         if not len(self) and self._in_flight is None:
-            self._emptied.wake()
+            self._emptied.notify_all()

@@ -8,7 +8,7 @@ import anyio
 
 from meup_agent.errors import MeupError, Refused
 from meup_agent.protocol import kinds
-from meup_agent.transport.loops import Wakeup
+from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,7 @@ class Receipts:
 
     def __init__(self) -> None:
         self._waiting: dict[str, MeupError | None] = {}
-        self._changed = Wakeup()
+        self._changed = Condition()
 
     def __bool__(self) -> bool:
         """Whether somebody waits."""
@@ -63,7 +63,7 @@ class Receipts:
         if envelope.sender == me:
             if envelope.id in self._waiting:
                 del self._waiting[envelope.id]
-                self._changed.wake()
+                self._changed.notify_all()
         elif envelope.kind == kinds.SYSTEM_ERROR and envelope.sender in kinds.GATEWAY_NAMES:
             for name in envelope.correlation:
                 self.failed(name, _refused(envelope, name))
@@ -72,13 +72,13 @@ class Receipts:
         """One of them, perhaps, was not taken and will not be."""
         if envelope_id in self._waiting:
             self._waiting[envelope_id] = problem
-            self._changed.wake()
+            self._changed.notify_all()
 
     def lost(self) -> None:
         """The connection is lost: nobody is told now what became of what was said."""
         if self._waiting:
             self._waiting.clear()
-            self._changed.wake()
+            self._changed.notify_all()
 
 
 def _refused(error: Envelope, name: str) -> Refused:

@@ -40,20 +40,16 @@ from meup_agent.protocol.exchange import (
 )
 from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.reasons import Cause, Reason
-from meup_agent.session.cancels import log_cancel
-from meup_agent.session.clock import loop_clock
-from meup_agent.session.dropping import Dropped
-from meup_agent.session.exchanges import Exchanges
-from meup_agent.session.groups import background_tasks
-from meup_agent.session.joining import Welcomed, join_frame
-from meup_agent.session.line import Line
-from meup_agent.session.link import Link
+from meup_agent.session.connection import SessionConnection
+from meup_agent.session.deadlines import Timer
+from meup_agent.session.event_emitter import DropCounters, EventEmitter
+from meup_agent.session.join import Welcomed, join_frame
+from meup_agent.session.listeners import EnvelopeListeners
 from meup_agent.session.outbox import Outbox
+from meup_agent.session.pending_calls import PendingCalls, log_cancel
 from meup_agent.session.receipts import Receipts
+from meup_agent.session.reconnector import Reconnector
 from meup_agent.session.settings import Settings
-from meup_agent.session.telling import Events
-from meup_agent.session.timer import Timer
-from meup_agent.session.watcher import Watchers
 from meup_agent.transport.advice import advice_for
 from meup_agent.transport.base import (
     DIALECT_HEADER,
@@ -61,7 +57,8 @@ from meup_agent.transport.base import (
     OBSERVE_HEADER,
     RESUME_HEADER,
 )
-from meup_agent.transport.loops import Wakeup
+from meup_agent.transport.loops import Condition, loop_clock
+from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
@@ -72,7 +69,7 @@ if TYPE_CHECKING:
     from meup_agent.errors import TransportError
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Effect
-    from meup_agent.session.link import Token
+    from meup_agent.session.reconnector import Token
     from meup_agent.session.settings import Handlers
     from meup_agent.transport.base import Connector
 
@@ -113,7 +110,7 @@ class Session(AsyncContextManagerMixin):
         space: str | None = None,
         participant: str | None = None,
         name: str = "",
-        events: Events | None = None,
+        events: EventEmitter | None = None,
         take_over: bool = False,
     ) -> None:
         self._settings = settings or Settings()
@@ -123,7 +120,7 @@ class Session(AsyncContextManagerMixin):
         self._dialect = self._settings.dialect
         self.now: Final = loop_clock()
         """Seconds of the loop's clock."""
-        self.events = events or Events()
+        self.events = events or EventEmitter()
         """Told of what happens; look at its ``observers`` before making an event."""
         self.table = ExchangeTable(
             new_id=new_id,
@@ -133,13 +130,13 @@ class Session(AsyncContextManagerMixin):
             mode=self._settings.mode,
         )
         self.outbox = Outbox()
-        self.watchers: Final = Watchers()
+        self.watchers: Final = EnvelopeListeners()
         """Those who are handed every envelope."""
-        self._dropped = Dropped(self.events, self.watchers.ask_about)
+        self._dropped = DropCounters(self.events, self.watchers.ask_about)
         self.counters: Final = self._dropped.counters
         """What was dropped and why, by the exchange table's codes."""
         self._receipts: Final = Receipts()
-        self.exchanges: Final = Exchanges(
+        self.pending_calls: Final = PendingCalls(
             self.table,
             self.outbox,
             apply=self.apply,
@@ -149,7 +146,7 @@ class Session(AsyncContextManagerMixin):
             check_present=self._check_present,
         )
         """Our own exchanges, and who waits for them."""
-        self._welcomed = Wakeup()
+        self._welcomed = Condition()
         self._timer = Timer(self.table.next_deadline, self._tick)
         self._failure: TransportError | None = None
         self._presence = anyio.CancelScope(shield=True)
@@ -158,7 +155,7 @@ class Session(AsyncContextManagerMixin):
         self.connections = 0
         """Connections that have welcomed us."""
         observes = self._settings.mode is Mode.OBSERVING
-        self._link = Link(
+        self._link = Reconnector(
             connector,
             token=token,
             headers={
@@ -176,7 +173,7 @@ class Session(AsyncContextManagerMixin):
                 self._settings.dialect if knows_us else None,
             ),
             insist=participant is not None,
-            line=Line(
+            line=SessionConnection(
                 self.outbox,
                 dialect=self._settings.dialect,
                 new_id=new_id,
@@ -285,7 +282,7 @@ class Session(AsyncContextManagerMixin):
         table, roster = self.table, self.table.roster
         self._dialect = spoken(envelope.protocol) or self._dialect
         log.info("connected to %s as %r", self._where, self.table.me)
-        self._welcomed.wake()
+        self._welcomed.notify_all()
         return Welcomed(
             roster.me,
             self._dialect,
@@ -336,9 +333,9 @@ class Session(AsyncContextManagerMixin):
                 case Wake():
                     # Nobody waits for it, so it is not sent again after a loss.
                     self.outbox.remove(effect.key.id)
-                    self.exchanges.end(effect.key, effect.ending)
+                    self.pending_calls.end(effect.key, effect.ending)
                 case Progressed():
-                    self.exchanges.progressed(effect)
+                    self.pending_calls.progressed(effect)
                 case Drop():
                     self._dropped.drop(effect)
                 case CaughtUp():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.exchange import Limits, Mode
-from meup_agent.session.link import Backoff
+from meup_agent.session.reconnector import Backoff
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
@@ -57,7 +57,7 @@ class Handlers(Protocol):
         ...
 
 
-class Listener(Protocol):
+class EnvelopeListener(Protocol):
     """Somebody who hears every envelope."""
 
     def put(self, envelope: Envelope) -> None:

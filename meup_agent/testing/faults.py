@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from meup_agent.errors import TransportClosed
-from meup_agent.transport.helpers import helper_tasks
+from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -234,7 +234,7 @@ async def faulty(inner: Transport, plan: FaultPlan) -> AsyncGenerator[FaultyTran
         plan: What is to happen to its frames.
     """
     transport = FaultyTransport(inner, plan)
-    async with helper_tasks() as tasks:
+    async with background_tasks() as tasks:
         if plan.outgoing.reorder:
             tasks.start_soon(transport.flush_after_silence)
         yield transport

@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from meup_agent.errors import TransportClosed
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.transport.base import ABNORMAL, TOO_BIG, CloseInfo, Connector, closing
-from meup_agent.transport.loops import Wakeup
+from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -34,8 +34,8 @@ class MemoryTransport:
         self._capacity = capacity
         self._max_frame_bytes = max_frame_bytes
         self._inbox: deque[bytes] = deque()
-        self._arrived = Wakeup()
-        self._room = Wakeup()
+        self._arrived = Condition()
+        self._room = Condition()
         # One sender at a time waits for room, so frames leave in the order of the calls.
         self._turn = Lock()
         self._reading = ResourceGuard("reading from")
@@ -75,7 +75,7 @@ class MemoryTransport:
             peer._close(CloseInfo(TOO_BIG, f"over {peer._max_frame_bytes} bytes", local=True))
         else:
             peer._inbox.append(frame)
-            peer._arrived.wake()
+            peer._arrived.notify_all()
 
     def __aiter__(self) -> Self:
         return self
@@ -86,7 +86,7 @@ class MemoryTransport:
                 if self._closed is not None:
                     raise StopAsyncIteration
                 await self._arrived.wait()
-            self._room.wake()
+            self._room.notify_all()
             return self._inbox.popleft()
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
@@ -117,8 +117,8 @@ class MemoryTransport:
     def _end(self, info: CloseInfo) -> None:
         """Note how it ended, and wake everyone who waits at this end's queue."""
         self._closed = info
-        self._arrived.wake()
-        self._room.wake()
+        self._arrived.notify_all()
+        self._room.notify_all()
 
     @classmethod
     def pair(cls, capacity: int, max_frame_bytes: int) -> tuple[Self, Self]:

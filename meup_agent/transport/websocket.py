@@ -39,7 +39,7 @@ MAX_UNREAD_FRAMES: Final = 16
 in memory, and a reader that is busy for a moment does not stop the flow of small ones."""
 
 
-class Wire(Protocol):
+class WebSocketDriver(Protocol):
     """What the library's two forms of a connection have in common once each is adapted.
 
     Its methods raise ``ConnectionClosed`` when the connection has ended, unless they say otherwise.
@@ -88,13 +88,13 @@ class Wire(Protocol):
 class WebSocketTransport:
     """The client's end of a WebSocket connection."""
 
-    def __init__(self, wire: Wire, close_timeout: float) -> None:
-        self._wire = wire
+    def __init__(self, driver: WebSocketDriver, close_timeout: float) -> None:
+        self._driver = driver
         # The library applies its own only once the close frame is written, which a peer that does
         # not read can prevent; ours is longer, so that it decides only then.
         self._close_bound = close_timeout * 1.5
         self._reading = anyio.ResourceGuard("reading from")
-        answer = wire.response
+        answer = driver.response
         said = () if answer is None else answer.headers.raw_items()
         self.response_headers: Mapping[str, str] = {name.lower(): value for name, value in said}
         """What the gateway answered in the handshake, by names in lower case."""
@@ -102,7 +102,7 @@ class WebSocketTransport:
     @property
     def closed(self) -> CloseInfo | None:
         """How the connection ended; ``None`` while it is open or still closing."""
-        state = self._wire.protocol
+        state = self._driver.protocol
         if state.state is not State.CLOSED:
             return None
         sent, received = state.close_sent, state.close_rcvd
@@ -119,7 +119,7 @@ class WebSocketTransport:
             TransportClosed: The connection has ended.
         """
         try:
-            await self._wire.send_whole(frame)
+            await self._driver.send_whole(frame)
         except ConnectionClosed:
             end = self.closed or CloseInfo(ABNORMAL)
             raise TransportClosed(end.code, end.reason) from None
@@ -130,7 +130,7 @@ class WebSocketTransport:
     async def __anext__(self) -> bytes:
         with self._reading:
             try:
-                return await self._wire.recv(False)
+                return await self._driver.recv(False)
             except ConnectionClosed:
                 raise StopAsyncIteration from None
 
@@ -144,14 +144,14 @@ class WebSocketTransport:
         if self.closed is not None:
             return
         with anyio.move_on_after(self._close_bound, shield=True):
-            await self._wire.shake_hands_and_close(info.code, info.reason)
+            await self._driver.shake_hands_and_close(info.code, info.reason)
         await self.abort()
 
     async def abort(self) -> None:
         """End the connection at once, without a close frame."""
         if self.closed is None:
             with anyio.CancelScope(shield=True):
-                await self._wire.abort()
+                await self._driver.abort()
 
     async def round_trip(self) -> None:
         """Send a ping, and wait for its pong.
@@ -160,7 +160,7 @@ class WebSocketTransport:
             TransportClosed: The connection has ended.
         """
         try:
-            await self._wire.round_trip()
+            await self._driver.round_trip()
         except ConnectionClosed:
             end = self.closed or CloseInfo(ABNORMAL)
             raise TransportClosed(end.code, end.reason) from None
@@ -179,13 +179,13 @@ class WebSocketTransport:
         async def check() -> None:
             with anyio.move_on_after(deadline) as waiting:
                 try:
-                    await self._wire.round_trip()
+                    await self._driver.round_trip()
                 except ConnectionClosed:
                     return
             if waiting.cancelled_caught:
                 await self.aclose(1011, f"no pong within {deadline:g} seconds")
 
-        self._wire.repeat(interval, check)
+        self._driver.repeat(interval, check)
 
 
 def websocket_connector(
@@ -234,8 +234,10 @@ def websocket_connector(
     @asynccontextmanager
     async def dial(headers: Mapping[str, str]) -> AsyncGenerator[WebSocketTransport]:
         check_headers(headers)
-        async with _open_wire()(address, additional_headers=dict(headers), **options) as wire:
-            transport = WebSocketTransport(wire, close_timeout)
+        async with _open_websocket()(
+            address, additional_headers=dict(headers), **options
+        ) as driver:
+            transport = WebSocketTransport(driver, close_timeout)
             transport.watch(ping_interval, ping_deadline)
             try:
                 yield transport
@@ -245,13 +247,13 @@ def websocket_connector(
     return dial
 
 
-def _open_wire() -> Callable[..., AbstractAsyncContextManager[Wire]]:
+def _open_websocket() -> Callable[..., AbstractAsyncContextManager[WebSocketDriver]]:
     """The opener of the running loop."""
     if runs_on_asyncio():
-        from meup_agent.transport.wire_asyncio import open_wire as open_on_asyncio
+        from meup_agent.transport.websocket_asyncio import open_websocket as open_on_asyncio
 
         return open_on_asyncio
-    from meup_agent.transport.wire_trio import open_wire as open_on_trio
+    from meup_agent.transport.websocket_trio import open_websocket as open_on_trio
 
     return open_on_trio
 

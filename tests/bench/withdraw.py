@@ -17,7 +17,7 @@ import anyio
 
 from meup_agent import Agent, Context, Proposal
 from meup_agent.protocol import kinds
-from meup_agent.session.watcher import Watcher
+from meup_agent.session.listeners import EnvelopeStream
 from tests.bench.figures import Figure, Program, main
 from tests.bench.processes import Address, answer, gateway, on_uvloop, process
 
@@ -72,7 +72,7 @@ def executor(pipe: Connection, address: Address) -> None:
     serve(pipe, address, agent)
 
 
-async def said(heard: Watcher) -> str:
+async def said(heard: EnvelopeStream) -> str:
     """What the next chat message says."""
     async for envelope in heard:
         if envelope.kind == kinds.CHAT:

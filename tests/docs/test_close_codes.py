@@ -17,7 +17,7 @@ from meup_agent.gateway import admission, backlog, server
 from meup_agent.gateway.edge import framing
 from meup_agent.protocol.space import host
 from meup_agent.session import Backoff, Session, Settings
-from meup_agent.session.link import _ENDS, RESTORE_TOKEN_ONCE
+from meup_agent.session.reconnector import _ENDS, RESTORE_TOKEN_ONCE
 from meup_agent.transport import base
 from tests.programs import ROOT
 from tests.session.gate import Gate, Recorder

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-import meup_agent.session.joining as joining
+import meup_agent.session.join as joining
 from meup_agent import Agent, Proposal, Settings, Space
 from meup_agent.testing.faults import FaultPlan, Faults, FaultyConnector
 from meup_agent.transport.base import Connector, Transport

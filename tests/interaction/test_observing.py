@@ -42,7 +42,7 @@ from meup_agent import (
 )
 from meup_agent.agent import agent as agent_module
 from meup_agent.protocol import kinds
-from meup_agent.session.telling import Events
+from meup_agent.session.event_emitter import EventEmitter
 from tests.interaction.people import (
     PATIENCE,
     QUICK,
@@ -459,7 +459,7 @@ async def test_what_an_observer_makes_happen_is_told_afterwards(
     meeting: Meeting, notes: Notes
 ) -> None:
     agent = sleeper(notes)
-    events = Events()
+    events = EventEmitter()
     order: list[str] = []
 
     def first(event: Event) -> None:
@@ -510,12 +510,12 @@ def test_what_cannot_be_told_is_refused() -> None:
 async def test_where_nobody_observes_no_event_is_made(
     meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tell(self: Events, event: Event) -> None:
+    def tell(self: EventEmitter, event: Event) -> None:
         raise AssertionError(f"nobody asked for {event}")
 
-    monkeypatch.setattr(Events, "tell", tell)
-    monkeypatch.setattr(Events, "began", tell)
-    monkeypatch.setattr(Events, "happening", tell)
+    monkeypatch.setattr(EventEmitter, "tell", tell)
+    monkeypatch.setattr(EventEmitter, "began", tell)
+    monkeypatch.setattr(EventEmitter, "happening", tell)
     with anyio.fail_after(PATIENCE):
         async with join(meeting, sleeper(notes)) as tools, join(meeting, "second") as space:
             assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3

@@ -6,6 +6,7 @@ import pytest
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Priority
+from meup_agent.session.listeners import EnvelopeStream
 from meup_agent.session.outbox import (
     MAX_BYTES,
     MAX_ENVELOPES,
@@ -14,7 +15,6 @@ from meup_agent.session.outbox import (
     SECONDS_TO_LIVE,
     Outbox,
 )
-from meup_agent.session.watcher import Watcher
 from tests.session.gate import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -214,7 +214,7 @@ async def test_everybody_who_waits_for_room_gets_it() -> None:
 
 
 async def test_everybody_who_waits_for_a_watcher_gets_something() -> None:
-    watcher = Watcher()
+    watcher = EnvelopeStream()
     seen: list[str] = []
 
     async def one() -> None:

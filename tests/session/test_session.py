@@ -26,8 +26,8 @@ from meup_agent.protocol.exchange import Limits, Priority
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.outcomes import Expiry, Withdrawal
 from meup_agent.session import Backoff, Session, Settings
+from meup_agent.session.listeners import WATCHED
 from meup_agent.session.outbox import MAX_ENVELOPES
-from meup_agent.session.watcher import WATCHED
 from meup_agent.transport.memory import memory_connector
 from tests.session.gate import ME, PATIENCE, Gate, Recorder, present
 

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from meup_agent.transport.loops import Wakeup, asyncio_loop, runs_on_asyncio
+from meup_agent.transport.loops import Condition, asyncio_loop, runs_on_asyncio
 
 pytestmark = pytest.mark.anyio
 
@@ -11,11 +11,11 @@ PATIENCE = 20.0
 
 
 async def test_everybody_who_waits_is_woken() -> None:
-    wakeup = Wakeup()
+    condition = Condition()
     woken: list[int] = []
 
     async def wait(number: int) -> None:
-        await wakeup.wait()
+        await condition.wait()
         woken.append(number)
 
     with anyio.fail_after(PATIENCE):
@@ -24,19 +24,19 @@ async def test_everybody_who_waits_is_woken() -> None:
                 tasks.start_soon(wait, number)
             await anyio.wait_all_tasks_blocked()
             assert woken == []
-            wakeup.wake()
+            condition.notify_all()
     assert sorted(woken) == [0, 1, 2]
 
 
-async def test_a_wake_is_not_kept_for_who_comes_later() -> None:
-    wakeup = Wakeup()
-    wakeup.wake()
+async def test_a_notification_is_not_kept_for_a_later_waiter() -> None:
+    condition = Condition()
+    condition.notify_all()
     again = 0
 
     async def wait_twice() -> None:
         nonlocal again
         for _ in range(2):
-            await wakeup.wait()
+            await condition.wait()
             again += 1
 
     with anyio.fail_after(PATIENCE):
@@ -44,26 +44,26 @@ async def test_a_wake_is_not_kept_for_who_comes_later() -> None:
             tasks.start_soon(wait_twice)
             await anyio.wait_all_tasks_blocked()
             assert again == 0
-            wakeup.wake()
-            wakeup.wake()
+            condition.notify_all()
+            condition.notify_all()
             await anyio.wait_all_tasks_blocked()
             assert again == 1
-            wakeup.wake()
+            condition.notify_all()
     assert again == 2
 
 
-async def test_who_gives_up_takes_nobody_elses_wake() -> None:
-    wakeup = Wakeup()
+async def test_a_cancelled_wait_takes_no_other_waiters_notification() -> None:
+    condition = Condition()
     woken: list[str] = []
     given_up = anyio.CancelScope()
 
     async def give_up() -> None:
         with given_up:
-            await wakeup.wait()
+            await condition.wait()
             woken.append("who gave up")
 
     async def stay() -> None:
-        await wakeup.wait()
+        await condition.wait()
         woken.append("who stayed")
 
     with anyio.fail_after(PATIENCE):
@@ -73,23 +73,23 @@ async def test_who_gives_up_takes_nobody_elses_wake() -> None:
             await anyio.wait_all_tasks_blocked()
             given_up.cancel()
             await anyio.wait_all_tasks_blocked()
-            wakeup.wake()
+            condition.notify_all()
     assert woken == ["who stayed"]
 
 
 async def test_who_is_woken_and_cancelled_at_once_leaves_nobody_asleep() -> None:
-    wakeup = Wakeup()
+    condition = Condition()
     woken: list[str] = []
     cancelled = anyio.CancelScope()
 
     async def wait() -> None:
         with cancelled:
-            await wakeup.wait()
+            await condition.wait()
         await anyio.lowlevel.checkpoint()
         woken.append("cancelled")
 
     async def stay() -> None:
-        await wakeup.wait()
+        await condition.wait()
         woken.append("stayed")
 
     with anyio.fail_after(PATIENCE):
@@ -98,16 +98,16 @@ async def test_who_is_woken_and_cancelled_at_once_leaves_nobody_asleep() -> None
             tasks.start_soon(stay)
             await anyio.wait_all_tasks_blocked()
             cancelled.cancel()
-            wakeup.wake()
+            condition.notify_all()
     assert sorted(woken) == ["cancelled", "stayed"]
 
 
 async def test_waits_that_are_given_up_leave_nothing_behind() -> None:
-    wakeup = Wakeup()
+    condition = Condition()
     for _ in range(3):
         with anyio.move_on_after(0):
-            await wakeup.wait()
-    assert not wakeup._futures  # it would grow with every wait
+            await condition.wait()
+    assert not condition._futures  # it would grow with every wait
 
 
 async def test_the_loop_is_known_by_who_runs() -> None:

@@ -17,7 +17,7 @@ from meup_agent.cli.render.output import Output, OutputClosed
 from meup_agent.cli.render.stderr import Stderr
 from meup_agent.cli.signals import ENDING, ended_by, exit_code, watch_signals
 from meup_agent.errors import Refused
-from meup_agent.session.groups import background_tasks
+from meup_agent.transport.task_groups import background_tasks
 
 LAST_WORDS_SECONDS: Final = 3.0
 """How long a command that is ended may take to say that it gives up."""

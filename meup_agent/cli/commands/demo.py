@@ -15,7 +15,7 @@ from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import NoColour
 from meup_agent.cli.render.output import Output, OutputClosed
 from meup_agent.cli.signals import ENDING, exit_code, watch_signals
-from meup_agent.session.groups import background_tasks
+from meup_agent.transport.task_groups import background_tasks
 
 
 def demo(

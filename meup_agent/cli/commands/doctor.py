@@ -25,7 +25,7 @@ from meup_agent.cli.options import NoColour, seconds
 from meup_agent.cli.render.output import Output, OutputClosed
 from meup_agent.cli.signals import STOPPING, exit_code, watch_signals
 from meup_agent.errors import ConfigurationError
-from meup_agent.session.groups import background_tasks
+from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.protocol.guarantees import Guarantees

@@ -40,7 +40,7 @@ from meup_agent.cli.render.stderr import Stderr
 from meup_agent.cli.render.timeline_filter import ExchangeFilter, TimelineFilter, suggest_kinds
 from meup_agent.cli.signals import STOPPING, exit_code, watch_signals
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.session.groups import background_tasks
+from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Priority, Send, Wait
 from meup_agent.protocol.outcomes import Unsent
-from meup_agent.session.timeouts import checked_timeout
-from meup_agent.transport.loops import Wakeup
+from meup_agent.session.deadlines import checked_timeout
+from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -21,20 +23,26 @@ if TYPE_CHECKING:
     from meup_agent.protocol.exchange import Effect, ExchangeTable, Key, Progressed, ProposalKey
     from meup_agent.protocol.outcomes import Ending
     from meup_agent.protocol.reasons import Cause
+    from meup_agent.session.event_emitter import EventEmitter
     from meup_agent.session.outbox import Outbox
-    from meup_agent.session.telling import Events
+
+
+log = logging.getLogger("meup_agent.session")
+
+MAX_LOGGED_CHARS: Final = 200
+"""Characters of a reason in the log: it may repeat what a stranger gave as theirs."""
 
 
 @dataclass(slots=True)
 class _Wait:
-    done: Wakeup
+    done: Condition
     kind: str
     since: float
     on_progress: Callable[[Progressed], None] | None
     ending: Ending | None = None
 
 
-class Exchanges:
+class PendingCalls:
     """The exchanges of ours that somebody waits for, or has not looked at the end of.
 
     Args:
@@ -53,7 +61,7 @@ class Exchanges:
         outbox: Outbox,
         *,
         apply: Callable[[Iterable[Effect]], None],
-        events: Events,
+        events: EventEmitter,
         now: Callable[[], float],
         written: Callable[[Envelope], Envelope],
         check_present: Callable[[str], None],
@@ -117,7 +125,7 @@ class Exchanges:
             fulfills=fulfills,
             expires=expires,
         )
-        self._waits[key] = _Wait(Wakeup(), opening.kind, now, on_progress)
+        self._waits[key] = _Wait(Condition(), opening.kind, now, on_progress)
         if self._events.observers:
             self._events.began(opening, parent)
         self._apply(effects)
@@ -189,10 +197,24 @@ class Exchanges:
         if self._events.observers and wait.ending is None:
             self._events.ended(key, wait.kind, ending, self._now() - wait.since)
         wait.ending = ending
-        wait.done.wake()
+        wait.done.notify_all()
 
     def progressed(self, progress: Progressed) -> None:
         """It has made progress."""
         wait = self._waits.get(progress.key)
         if wait is not None and wait.on_progress is not None:
             wait.on_progress(progress)
+
+
+def log_cancel(said: Envelope) -> None:
+    """Log it, if it is a cancel."""
+    if said.kind != kinds.MCP_REQUEST:
+        return
+    call = payloads.read_call(said.payload)
+    if call.method == kinds.CANCELLED:
+        log.info(
+            "cancelled our request %r to %r: %r",
+            str(call.params.get("requestId"))[:64],
+            ", ".join(said.to)[:MAX_LOGGED_CHARS],
+            str(call.params.get("reason"))[:MAX_LOGGED_CHARS],
+        )

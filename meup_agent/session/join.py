@@ -24,7 +24,7 @@ PROBE_ATTEMPTS: Final = 3
 """Probes on one connection, each but the first after another join frame, before we dial anew."""
 
 
-class Joining(NamedTuple):
+class JoinPlan(NamedTuple):
     """What there is to say on a connection to get into the space.
 
     Attributes:
@@ -78,7 +78,7 @@ def join_frame(
     return json.dumps({"type": "join", **known}).encode()
 
 
-class Probe:
+class EchoProbe:
     """Asks a gateway whether it hears us, and whether we hear it.
 
     A probe is an ``mcp/response``, to ourselves, to itself. Every gateway sends that back: those of

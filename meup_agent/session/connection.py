@@ -21,10 +21,9 @@ from meup_agent.protocol.exchange import Priority
 from meup_agent.protocol.guarantees import is_eviction
 from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.resume import read_seq
-from meup_agent.session.clock import loop_clock
-from meup_agent.session.joining import PROBE_ATTEMPTS, Probe
+from meup_agent.session.join import PROBE_ATTEMPTS, EchoProbe
 from meup_agent.transport.base import INVALID, TOO_BIG
-from meup_agent.transport.loops import Wakeup
+from meup_agent.transport.loops import Condition, loop_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.session.joining import Joining, Welcomed
-    from meup_agent.session.outbox import Outbox, Waiting
+    from meup_agent.session.join import JoinPlan, Welcomed
+    from meup_agent.session.outbox import Outbox, QueuedEnvelope
     from meup_agent.transport.base import CloseInfo, Transport
 
 log = logging.getLogger("meup_agent.session")
@@ -47,7 +46,7 @@ ECHO_SECONDS: Final = 5.0
 and what it owes is not sent again after a loss."""
 
 
-class Line:
+class SessionConnection:
     """What a session does with each of its connections.
 
     Args:
@@ -92,14 +91,14 @@ class Line:
         self._welcomed_at: float | None = None
         self._may_talk = False
         self._numbered = self._catching_up = False
-        self._changed = Wakeup()
+        self._changed = Condition()
         self._now = loop_clock()
         self._first: Welcomed | None = None
-        self._probe: Probe | None = None
+        self._probe: EchoProbe | None = None
         self._rpc_ids = RpcIds()
         self._end: SessionEnded | None = None
 
-    async def use(self, transport: Transport, joining: Joining | None = None) -> float | None:
+    async def use(self, transport: Transport, joining: JoinPlan | None = None) -> float | None:
         """Use a connection until it ends.
 
         Args:
@@ -163,7 +162,7 @@ class Line:
             return
         await transport.aclose(reason=f"no welcome within {WELCOME_SECONDS:g} seconds")
 
-    async def _read(self, transport: Transport, joining: Joining | None, tasks: TaskGroup) -> None:
+    async def _read(self, transport: Transport, joining: JoinPlan | None, tasks: TaskGroup) -> None:
         """Take frames in wire order; nothing here waits for a person's code."""
         async for frame in transport:
             try:
@@ -192,7 +191,7 @@ class Line:
                     tasks.start_soon(self._prove, transport, joining, first, False)
                 else:
                     self._talk()
-                self._changed.wake()
+                self._changed.notify_all()
             elif self._catching_up:
                 self._talk()
             elif self._first is not None and joining is not None and self._is_out(envelope):
@@ -213,7 +212,7 @@ class Line:
             self._catching_up = False
             self._outbox.send_again()
         self._may_talk = True
-        self._changed.wake()
+        self._changed.notify_all()
 
     def _see_accepted(self, envelope: Envelope) -> None:
         """What has a number is accepted, and need not be sent again (PROTOCOL 6)."""
@@ -248,13 +247,13 @@ class Line:
         )
 
     async def _prove(
-        self, transport: Transport, joining: Joining, first: Welcomed, out: bool
+        self, transport: Transport, joining: JoinPlan, first: Welcomed, out: bool
     ) -> None:
         """See that the gateway keeps us, and join again if not (PROTOCOL 2).
 
         Nothing else is sent meanwhile: on an evicted connection it would be lost.
         """
-        self._probe = probe = Probe(self._new_id, first)
+        self._probe = probe = EchoProbe(self._new_id, first)
         for attempt in range(PROBE_ATTEMPTS):
             if out or attempt:
                 log.warning("the gateway has forgotten this connection; joining again")
@@ -264,7 +263,7 @@ class Line:
                 return
             if await probe.came_back():
                 self._may_talk = True
-                self._changed.wake()
+                self._changed.notify_all()
                 return
         await transport.aclose(reason="the gateway does not hear us")
 
@@ -301,7 +300,7 @@ class Line:
             )
             self._outbox.keep_nothing()
 
-    async def _transmit(self, transport: Transport, waiting: Waiting) -> bool:
+    async def _transmit(self, transport: Transport, waiting: QueuedEnvelope) -> bool:
         """Send one envelope; ``False`` if the connection has ended."""
         if transport.closed is not None:
             self._outbox.put_back(waiting)

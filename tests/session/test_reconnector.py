@@ -17,8 +17,8 @@ from meup_agent.errors import (
     TransportClosed,
 )
 from meup_agent.session import Backoff, Session, Settings
-from meup_agent.session.line import WELCOME_SECONDS
-from meup_agent.session.link import LONGEST_RETRY_AFTER, Token
+from meup_agent.session.connection import WELCOME_SECONDS
+from meup_agent.session.reconnector import LONGEST_RETRY_AFTER, Token
 from tests.session.gate import End, Gate, Recorder, present
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ import anyio
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from meup_agent.transport.wire_asyncio import open_wire
+from meup_agent.transport.websocket_asyncio import open_websocket
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ async def test_transport_that_has_ended_is_not_aborted(monkeypatch: pytest.Monke
     with anyio.fail_after(PATIENCE):
         async with serve(read, "127.0.0.1", 0) as server:
             host, port = next(iter(server.sockets)).getsockname()
-            async with open_wire(f"ws://{host}:{port}", open_timeout=PATIENCE) as wire:
+            async with open_websocket(f"ws://{host}:{port}", open_timeout=PATIENCE) as wire:
                 await wire.close()
                 monkeypatch.setattr(wire, "transport", Ended())
                 await wire.abort()

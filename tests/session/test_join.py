@@ -13,11 +13,11 @@ from meup_agent.errors import WrongParticipant
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.session import Backoff, Session, Settings
-from meup_agent.session.joining import (
+from meup_agent.session.join import (
     PROBE_ATTEMPTS,
     PROBE_SECONDS,
-    Joining,
-    Probe,
+    EchoProbe,
+    JoinPlan,
     Welcomed,
     join_frame,
 )
@@ -119,7 +119,7 @@ async def test_a_gateway_that_takes_us_for_somebody_else_is_left(gate: Gate) -> 
 def test_a_join_frame_says_what_is_known_and_its_holder_does_not_show_the_token() -> None:
     frame = join_frame("bob", None, None, None)
     assert json.loads(frame) == {"type": "join", "participantId": "bob"}
-    assert "secret" not in repr(Joining(join_frame("b", "s", "secret", None), True, False))
+    assert "secret" not in repr(JoinPlan(join_frame("b", "s", "secret", None), True, False))
 
 
 # --- the dialect ---
@@ -327,7 +327,7 @@ async def test_a_gateway_that_may_never_send_a_probe_back_is_not_probed(
 
 @pytest.mark.rule("2.probe")
 async def test_an_eviction_is_believed_whatever_comes_after_it() -> None:
-    probe = Probe(lambda: "1", Welcomed(ME, "mew/v0.4", may_evict=True, capable=True))
+    probe = EchoProbe(lambda: "1", Welcomed(ME, "mew/v0.4", may_evict=True, capable=True))
     sent = probe.next()
     evicted = {"error": "capability_violation", "your_capabilities": []}
     error = draft(kinds.SYSTEM_ERROR, evicted, id="e", sender=kinds.GATEWAY, correlation=(sent.id,))

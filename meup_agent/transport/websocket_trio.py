@@ -1,4 +1,4 @@
-"""WebSocket connections of ``websockets.trio``, in the shape of a ``Wire``.
+"""WebSocket connections of ``websockets.trio``, in the shape of a ``WebSocketDriver``.
 
 Imported only where trio runs: it is no dependency of this package.
 """
@@ -13,7 +13,7 @@ from websockets.protocol import State
 from websockets.trio.client import ClientConnection, connect
 
 from meup_agent.transport.handshake import explained
-from meup_agent.transport.helpers import helper_tasks
+from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
 
 
-class TrioWire(ClientConnection):
+class TrioWebSocket(ClientConnection):
     """A connection whose writes may be cut in the middle by a cancellation."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -68,21 +68,21 @@ class TrioWire(ClientConnection):
 
 
 @asynccontextmanager
-async def open_wire(url: str, **options: Any) -> AsyncGenerator[TrioWire]:
+async def open_websocket(url: str, **options: Any) -> AsyncGenerator[TrioWebSocket]:
     """Connect; leaving the block ends the connection without a word.
 
     Raises:
         HandshakeRefused: The gateway answered with an HTTP status.
         CannotConnect: There is no gateway at the address, or none that can be spoken to.
     """
-    async with helper_tasks() as helpers:
+    async with background_tasks() as helpers:
         with explained(url, options["open_timeout"]):
-            wire, held = await helpers.start(_hold_open, url, options)
-        wire.helpers = helpers
+            socket, held = await helpers.start(_hold_open, url, options)
+        socket.helpers = helpers
         # From here on only we end it, so that a cancelled block still closes politely.
         held.shield = True
         try:
-            yield wire
+            yield socket
         finally:
             held.cancel()
 
@@ -91,7 +91,7 @@ async def _hold_open(
     url: str,
     options: dict[str, Any],
     *,
-    task_status: TaskStatus[tuple[TrioWire, trio.CancelScope]],
+    task_status: TaskStatus[tuple[TrioWebSocket, trio.CancelScope]],
 ) -> None:
     """Open a connection and keep it until the scope that is handed out is cancelled.
 
@@ -100,8 +100,8 @@ async def _hold_open(
     """
     try:
         with trio.CancelScope() as scope:
-            async with connect(url, create_connection=TrioWire, **options) as wire:
-                task_status.started((cast("TrioWire", wire), scope))
+            async with connect(url, create_connection=TrioWebSocket, **options) as socket:
+                task_status.started((cast("TrioWebSocket", socket), scope))
                 await trio.sleep_forever()
     except trio.BrokenResourceError as error:
         # What a failed TLS handshake is to trio; asyncio raises the cause, an OSError.

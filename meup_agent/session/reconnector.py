@@ -28,11 +28,11 @@ from meup_agent.errors import (
     TransportError,
     printable,
 )
-from meup_agent.session.joining import Joining
+from meup_agent.session.join import JoinPlan
 from meup_agent.transport.base import DIALECT_HEADER, OBSERVE_HEADER
 
 if TYPE_CHECKING:
-    from meup_agent.session.line import Line
+    from meup_agent.session.connection import SessionConnection
     from meup_agent.transport.base import CloseInfo, Connector
 
 log = logging.getLogger("meup_agent.session")
@@ -68,7 +68,7 @@ def _ignore(*_: object) -> None:
     """Nobody wants to know."""
 
 
-class Link:
+class Reconnector:
     """Keeps one participant connected.
 
     Args:
@@ -97,7 +97,7 @@ class Link:
         join: Callable[[str | None, bool], bytes],
         insist: bool,
         observers_only: bool = False,
-        line: Line,
+        line: SessionConnection,
         backoff: Backoff,
         where: str,
         on_failure: Callable[[TransportError], None],
@@ -162,7 +162,7 @@ class Link:
                     # On such a gateway a join frame would throw the participant's agent out.
                     raise CannotObserve(_CANNOT_OBSERVE.format(where=self._where))
                 knows_us = DIALECT_HEADER.lower() in transport.response_headers
-                joining = Joining(
+                joining = JoinPlan(
                     self._join(token, knows_us),
                     at_once=self._insist or not knows_us,
                     again=self._was_welcomed,

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from typing import Self
 
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.session.settings import Listener
+    from meup_agent.session.settings import EnvelopeListener
 
 WATCHED: Final = 1024
 """Envelopes kept for a watcher that is slower than the space; older ones are dropped."""
 
 
-class Watcher:
+class EnvelopeStream:
     """The envelopes of a space, in the gateway's order.
 
     Attributes:
@@ -52,7 +52,7 @@ class Watcher:
         return self._envelopes.popleft()
 
 
-class Watchers:
+class EnvelopeListeners:
     """Those who are handed every envelope at once, after it took effect.
 
     Attributes:
@@ -60,15 +60,15 @@ class Watchers:
     """
 
     def __init__(self) -> None:
-        self.listeners: set[Listener] = set()
+        self.listeners: set[EnvelopeListener] = set()
         self._asked: set[str] = set()
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: EnvelopeListener) -> None:
         """Hand every envelope from here on to somebody at once, after it took effect."""
         self.listeners.add(listener)
 
     @contextmanager
-    def listening(self, listener: Listener) -> Generator[None]:
+    def listening(self, listener: EnvelopeListener) -> Generator[None]:
         """Hand every envelope to somebody at once, for the length of a block."""
         self.listeners.add(listener)
         try:
@@ -77,7 +77,7 @@ class Watchers:
             self.listeners.discard(listener)
 
     @contextmanager
-    def told_of(self, envelope_id: str, listener: Listener) -> Generator[None]:
+    def told_of(self, envelope_id: str, listener: EnvelopeListener) -> Generator[None]:
         """Hand every envelope to somebody who waits for what the gateway says of one of ours.
 
         That it was refused is theirs to report, and no line in the log.
@@ -90,9 +90,9 @@ class Watchers:
             self._asked.discard(envelope_id)
 
     @contextmanager
-    def watch(self) -> Generator[Watcher]:
+    def watch(self) -> Generator[EnvelopeStream]:
         """Every envelope from here on, echoes of our own included, as an async iterator."""
-        watcher = Watcher()
+        watcher = EnvelopeStream()
         with self.listening(watcher):
             yield watcher
 

@@ -1,4 +1,4 @@
-"""WebSocket connections of ``websockets.asyncio``, in the shape of a ``Wire``."""
+"""WebSocket connections of ``websockets.asyncio``, in the shape of a ``WebSocketDriver``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GATHERED_FRAMES: Final = 8
 the reader idles until the last of the turn is made."""
 
 
-class AsyncioWire(ClientConnection):
+class AsyncioWebSocket(ClientConnection):
     """A connection whose writes go into the loop's buffer whole."""
 
     _gathered = _frames = 0
@@ -106,7 +106,7 @@ class AsyncioWire(ClientConnection):
 
 
 @asynccontextmanager
-async def open_wire(url: str, **options: Any) -> AsyncGenerator[AsyncioWire]:
+async def open_websocket(url: str, **options: Any) -> AsyncGenerator[AsyncioWebSocket]:
     """Connect; leaving the block ends the connection without a word.
 
     Raises:
@@ -114,9 +114,11 @@ async def open_wire(url: str, **options: Any) -> AsyncGenerator[AsyncioWire]:
         CannotConnect: There is no gateway at the address, or none that can be spoken to.
     """
     with explained(url, options["open_timeout"]):
-        wire = cast("AsyncioWire", await connect(url, create_connection=AsyncioWire, **options))
+        socket = cast(
+            "AsyncioWebSocket", await connect(url, create_connection=AsyncioWebSocket, **options)
+        )
     try:
-        yield wire
+        yield socket
     finally:
         with anyio.CancelScope(shield=True):
-            await wire.end()
+            await socket.end()

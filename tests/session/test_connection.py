@@ -8,8 +8,8 @@ from trio.testing import MockClock
 from meup_agent.errors import TransportClosed
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Priority
-from meup_agent.session.joining import Welcomed
-from meup_agent.session.line import ECHO_SECONDS, Line
+from meup_agent.session.connection import ECHO_SECONDS, SessionConnection
+from meup_agent.session.join import Welcomed
 from meup_agent.session.outbox import Outbox
 from meup_agent.session.session import new_id
 from meup_agent.transport.base import CloseInfo
@@ -63,7 +63,7 @@ class CutOff:
 async def test_what_is_sent_twice_is_the_same_twice() -> None:
     """A reader tells a repetition from a new envelope of the same id by what is in it."""
     outbox, lost = Outbox(), []
-    line = Line(
+    line = SessionConnection(
         outbox,
         dialect="meup/v0.1",
         new_id=new_id,
@@ -95,7 +95,7 @@ async def test_of_several_on_their_way_none_is_blamed(
 ) -> None:
     outbox = Outbox()
     found: list[str] = []
-    line = Line(
+    line = SessionConnection(
         outbox,
         dialect="meup/v0.1",
         new_id=new_id,
@@ -132,7 +132,7 @@ def numbering(envelope: Envelope, seq: int | None) -> Welcomed | None:
 async def owed(answers: bool) -> float:
     """Send one more than is kept; for how long that waits, where the gateway answers or not."""
     outbox = Outbox()
-    line = Line(
+    line = SessionConnection(
         outbox,
         dialect="meup/v0.1",
         new_id=new_id,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections import deque
+from collections import Counter, deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import anyio
 
 from meup_agent.errors import SessionEnded, UsageError, printable
-from meup_agent.protocol import payloads
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.outcomes import (
     Expiry,
     Fulfillment,
@@ -38,7 +38,7 @@ from meup_agent.session.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from meup_agent.errors import InvalidEnvelope
     from meup_agent.protocol.envelope import Envelope
@@ -58,7 +58,7 @@ class Happening(TypedDict):
     at: float
 
 
-class Events:
+class EventEmitter:
     """What happens in one space, for whoever observes it.
 
     On a road that many envelopes take, look at :attr:`observers` before calling: mostly there are
@@ -230,10 +230,62 @@ def _is_error(error: object, result: object) -> bool:
     return error is not None or payloads.as_object(result).get("isError") is True
 
 
+class DropCounters:
+    """Counts and logs what is left out.
+
+    Args:
+        events: Told of it.
+        asked: Tells whether somebody waits for what an envelope says: it is theirs to report, and
+            no line in the log.
+
+    Attributes:
+        counters: How often, by the exchange table's codes and the problems of envelopes.
+    """
+
+    def __init__(self, events: EventEmitter, asked: Callable[[Envelope], bool]) -> None:
+        self._events = events
+        self._asked = asked
+        self.counters: Counter[str] = Counter()
+
+    def drop(self, drop: Drop) -> None:
+        """The exchange table left an envelope out."""
+        self.counters[drop.why] += 1
+        envelope = drop.envelope
+        if self._events.observers:
+            self._events.dropped(drop)
+        if drop.expected or self._asked(envelope):
+            return
+        # What the gateway refused of ours, and nobody waits for, is lost but for this line.
+        level = logging.ERROR if drop.why == "refused_by_gateway" else logging.WARNING
+        log.log(
+            level,
+            "dropped %r %r from %r: %s%s",
+            envelope.kind[:64],
+            envelope.id[:64],
+            envelope.sender[:64],
+            drop.why,
+            _refusal_text(envelope) if envelope.kind == kinds.SYSTEM_ERROR else "",
+        )
+
+    def invalid(self, error: InvalidEnvelope) -> None:
+        """A frame was no envelope."""
+        self.counters[error.problem] += 1
+        if self._events.observers:
+            self._events.invalid(error)
+        log.warning("left out a frame from the gateway: %s", error)
+
+
+def _refusal_text(envelope: Envelope) -> str:
+    payload = envelope.payload_object
+    return f" ({str(payload.get('error'))[:64]!r}: {str(payload.get('message'))[:200]!r})"
+
+
 @asynccontextmanager
-async def observed(observers: Sequence[Observer], space: str | None) -> AsyncGenerator[Events]:
+async def observed(
+    observers: Sequence[Observer], space: str | None
+) -> AsyncGenerator[EventEmitter]:
     """The events of one presence in a space; at the block's end it is over."""
-    events = Events(observers, space or "")
+    events = EventEmitter(observers, space or "")
     why = "we have left the space"
     try:
         yield events
