@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     )
     from meup_agent.protocol.guarantees import Guarantees
     from meup_agent.protocol.lifecycle import ProposalState
-    from meup_agent.protocol.managing import Grant, Revocation
+    from meup_agent.protocol.management_payloads import Grant, Revocation
     from meup_agent.protocol.outcomes import (
         Expiry,
         Fulfillment,
@@ -256,7 +256,7 @@ _NAMES = {
     ),
     "protocol.guarantees": ("Guarantees",),
     "protocol.lifecycle": ("ProposalState",),
-    "protocol.managing": ("Grant", "Revocation"),
+    "protocol.management_payloads": ("Grant", "Revocation"),
     "protocol.outcomes": (
         "Expiry",
         "Fulfillment",

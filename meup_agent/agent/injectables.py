@@ -12,7 +12,7 @@ from meup_agent.client.deciding import Proposal
 from meup_agent.client.space import Space
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Conflict, Gap, Participant
-from meup_agent.protocol.managing import Grant, Revocation
+from meup_agent.protocol.management_payloads import Grant, Revocation
 from meup_agent.protocol.outcomes import Rejection, Withdrawal
 
 _ANYWHERE: Final = {Context: "context", Space: "space", Envelope: "envelope"}

@@ -11,8 +11,8 @@ from meup_agent.client.current import parent_in
 from meup_agent.client.forgetting import awaited
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, Refused, UsageError
-from meup_agent.protocol import kinds, managing
-from meup_agent.protocol.managing import Grant
+from meup_agent.protocol import kinds, management_payloads
+from meup_agent.protocol.management_payloads import Grant
 from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Managing:
         given = tuple(dict(each) for each in capabilities)
         payload = {"recipient": participant, "capabilities": list(given), **_because(reason)}
         said = await _manage(
-            self._session, managing.GRANT, payload, to=participant, timeout=timeout
+            self._session, management_payloads.GRANT, payload, to=participant, timeout=timeout
         )
         return Grant(said.id, self._session.me, participant, given, reason)
 
@@ -141,7 +141,9 @@ class Managing:
         if grant is not None:
             what = {"grant_id": grant.id if isinstance(grant, Grant) else grant}
         payload = {"recipient": participant, **what, **_because(reason)}
-        await _manage(self._session, managing.REVOKE, payload, to=participant, timeout=timeout)
+        await _manage(
+            self._session, management_payloads.REVOKE, payload, to=participant, timeout=timeout
+        )
 
     @awaited
     async def invite(
@@ -178,7 +180,11 @@ class Managing:
             **_because(reason),
         }
         said = await _manage(
-            self._session, managing.INVITE, payload, timeout=timeout, answered=managing.INVITE_ACK
+            self._session,
+            management_payloads.INVITE,
+            payload,
+            timeout=timeout,
+            answered=management_payloads.INVITE_ACK,
         )
         ack = said.payload_object
         token, url = ack.get("token"), ack.get("connection_url")
@@ -207,7 +213,7 @@ class Managing:
             NotSent: As :meth:`grant`.
         """
         payload = {"participant_id": participant, **_because(reason)}
-        await _manage(self._session, managing.KICK, payload, timeout=timeout)
+        await _manage(self._session, management_payloads.KICK, payload, timeout=timeout)
 
 
 async def _manage(

@@ -12,8 +12,8 @@ from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.guesses import TooManyGuesses
 from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.limits import check_frame
-from meup_agent.protocol.space.managing import REMOVED
-from meup_agent.protocol.space.observers import Observers, crowded
+from meup_agent.protocol.space.management import REMOVED
+from meup_agent.protocol.space.members import Observers, crowded
 from meup_agent.transport.base import LAST_SEEN_HEADER, OBSERVE_HEADER
 
 BAD_REQUEST: Final = 400

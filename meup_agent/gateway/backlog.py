@@ -18,7 +18,7 @@ from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.logs import log, shown
 from meup_agent.protocol.space.counters import Counters
-from meup_agent.protocol.space.rates import Told
+from meup_agent.protocol.space.rate_limits import NoticeThrottle
 
 TOO_SLOW: Final = 1013
 """Close code for a member that does not read as fast as its space speaks (PROTOCOL 3)."""
@@ -164,7 +164,7 @@ class Backlogs:
         self._shares: dict[tuple[str, str], _Share] = {}
         self._held: dict[int, int] = {}
         self._filling: dict[str, set[Backlog]] = {}
-        self._told = Told()
+        self._told = NoticeThrottle()
         self._full = limits.max_queued_bytes // 2, limits.max_queued_frames // 2
         self._drained = limits.max_queued_bytes // 4, limits.max_queued_frames // 4
 

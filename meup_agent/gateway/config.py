@@ -16,10 +16,10 @@ from meup_agent.gateway.auth import Identity, Tokens
 from meup_agent.protocol.capability import Capabilities, refuse_reserved
 from meup_agent.protocol.kinds import GATEWAY_NAMES
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES
-from meup_agent.protocol.space.arrival import MAX_ID_CHARS, is_name
+from meup_agent.protocol.space.grants import member_capabilities
+from meup_agent.protocol.space.inbound import MAX_ID_CHARS, is_name
 from meup_agent.protocol.space.journal import MAX_BYTES, MAX_ENTRIES
-from meup_agent.protocol.space.rates import BYTES_BURST, BYTES_PER_SECOND
-from meup_agent.protocol.space.standing import member_capabilities
+from meup_agent.protocol.space.rate_limits import BYTES_BURST, BYTES_PER_SECOND
 
 DEFAULT_HOST: Final = "127.0.0.1"
 """Only this machine, until somebody says otherwise."""

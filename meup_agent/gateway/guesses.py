@@ -10,7 +10,7 @@ from typing import Final
 
 from meup_agent.gateway.auth import Identity, Tokens
 from meup_agent.gateway.logs import log, shown
-from meup_agent.protocol.space.rates import Bucket, Told
+from meup_agent.protocol.space.rate_limits import NoticeThrottle, TokenBucket
 
 MAX_ADDRESSES: Final = 10_000
 """Addresses that are remembered; the one whose wrong token is the longest ago is forgotten."""
@@ -51,8 +51,8 @@ class Guesses:
         self._failures = failures
         self._per_second = 1 / seconds
         self._now = now
-        self._told = Told()
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._told = NoticeThrottle()
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def identify(self, token: str, address: str) -> Identity | None:
         """Whose token it is that came from an address; ``None`` for a token that nobody has.
@@ -75,7 +75,7 @@ class Guesses:
         return len(self._buckets)
 
     def _failed(self, who: str, at: int) -> None:
-        bucket = self._buckets.setdefault(who, Bucket(self._per_second, self._failures))
+        bucket = self._buckets.setdefault(who, TokenBucket(self._per_second, self._failures))
         self._buckets.move_to_end(who)
         bucket.take(at)
         if len(self._buckets) > MAX_ADDRESSES:

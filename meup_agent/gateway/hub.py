@@ -18,9 +18,9 @@ from meup_agent.gateway.join_pace import JoinPace
 from meup_agent.gateway.refusal_log import RefusalLog
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import Counters
-from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
-from meup_agent.protocol.space.rates import Allowance
+from meup_agent.protocol.space.rate_limits import Allowance
+from meup_agent.protocol.space.server import SpaceServer
 
 
 def wall_clock() -> int:
@@ -86,7 +86,7 @@ class Hub:
             max_observers=limits.max_observers,
         )
         self.spaces = {
-            space.id: SpaceHost(
+            space.id: SpaceServer(
                 space.id,
                 participants={
                     participant_id: participant.capabilities

@@ -11,7 +11,7 @@ from meup_agent.gateway.admission import TOO_MANY, NotAdmitted
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.guesses import network_of
-from meup_agent.protocol.space.rates import Bucket
+from meup_agent.protocol.space.rate_limits import TokenBucket
 
 MAX_REMEMBERED: Final = 10_000
 """Participants, and addresses, whose pace is remembered; the one that came the longest ago is
@@ -77,15 +77,15 @@ class _Buckets(Generic[K]):
     def __init__(self, per_second: float, burst: float) -> None:
         self._per_second = per_second
         self._burst = burst
-        self._buckets: OrderedDict[K, Bucket] = OrderedDict()
+        self._buckets: OrderedDict[K, TokenBucket] = OrderedDict()
 
     def take(self, key: K, at: int) -> int:
         """Take one; if there is none, whole seconds until there is."""
-        bucket = self._buckets.setdefault(key, Bucket(self._per_second, self._burst))
+        bucket = self._buckets.setdefault(key, TokenBucket(self._per_second, self._burst))
         self._buckets.move_to_end(key)
         if len(self._buckets) > MAX_REMEMBERED:
             self._buckets.popitem(last=False)
-        return 0 if bucket.take_if_there(at) else ceil(bucket.wait(at))
+        return 0 if bucket.try_consume(at) else ceil(bucket.wait(at))
 
     def put_back(self, key: K, at: int) -> None:
         """Give one back that was taken."""

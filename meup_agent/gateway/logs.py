@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from meup_agent.protocol.space.host import SpaceHost
-    from meup_agent.protocol.space.listeners import Member
+    from meup_agent.protocol.space.fanout import Member
+    from meup_agent.protocol.space.server import SpaceServer
 
 log: Final = logging.getLogger("meup_agent.gateway")
 
@@ -21,7 +21,7 @@ def shown(text: str) -> str:
     return ascii(cut)
 
 
-def joined_from(member: Member, host: SpaceHost, where: str) -> str:
+def joined_from(member: Member, host: SpaceServer, where: str) -> str:
     """The line about a connection that is about to join or to observe its space.
 
     Args:

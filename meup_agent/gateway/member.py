@@ -9,7 +9,7 @@ from typing import Protocol
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.backlog import TOO_SLOW, WRITE_BYTES, Backlogs
 from meup_agent.gateway.config import Limits
-from meup_agent.protocol.space.listeners import Form
+from meup_agent.protocol.space.fanout import FrameFormat
 
 
 def too_slow(limits: Limits, frames: int) -> tuple[str, str]:
@@ -82,7 +82,7 @@ class GatewayMember:
     def __init__(
         self,
         identity: Identity,
-        form: Form,
+        form: FrameFormat,
         last_seen: int | None,
         wire: Wire,
         turn: Turn,

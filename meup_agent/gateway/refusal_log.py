@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from meup_agent.gateway.logs import log
-from meup_agent.protocol.space.rates import Bucket
+from meup_agent.protocol.space.rate_limits import TokenBucket
 
 LINES_BURST: Final = 50
 """Lines about refusals at once: as many as a person reads."""
@@ -24,12 +24,12 @@ class RefusalLog:
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
-        self._bucket = Bucket(LINES_PER_SECOND, LINES_BURST)
+        self._bucket = TokenBucket(LINES_PER_SECOND, LINES_BURST)
         self._left_out = 0
 
     def info(self, said: str, *values: object) -> None:
         """Log a line, unless there were too many lately."""
-        if not self._bucket.take_if_there(self._now()):
+        if not self._bucket.try_consume(self._now()):
             self._left_out += 1
             return
         self.tell_left_out()

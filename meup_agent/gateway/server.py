@@ -20,7 +20,7 @@ from meup_agent.gateway.edge.not_listening import not_listening
 from meup_agent.gateway.edge.tls_handshakes import briefly_told
 from meup_agent.gateway.encryption import check_encrypted, server_context
 from meup_agent.gateway.hub import Hub, wall_clock
-from meup_agent.gateway.journal.keeping import kept
+from meup_agent.gateway.journal.engines import open_journal
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.member import Turn
@@ -257,7 +257,7 @@ async def serve(
             the configuration is wrong.
     """
     with nullcontext() if config.tls is None else briefly_told():
-        async with kept(config.journal, wall_clock) as journal:
+        async with open_journal(config.journal, wall_clock) as journal:
             gateway = RunningGateway(config, journal)
             await gateway.listen(
                 config.host if host is None else host, config.port if port is None else port

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, cast, get_args
 from meup_agent.gateway.config import Config
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_kind
-from meup_agent.protocol.managing import GRANT, GRANT_ACK, INVITE, KICK, REVOKE
+from meup_agent.protocol.management_payloads import GRANT, GRANT_ACK, INVITE, KICK, REVOKE
 
 _CALL: Final = frozenset({"jsonrpc", "id", "method", "params"})
 

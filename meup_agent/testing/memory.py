@@ -26,7 +26,7 @@ from meup_agent.gateway.backlog import TOO_SLOW
 from meup_agent.gateway.embedded_config import Participants, embedded_config, first_token
 from meup_agent.gateway.hub import Hub
 from meup_agent.gateway.member import too_slow
-from meup_agent.protocol.space.listeners import Form
+from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.transport.base import (
     ABNORMAL,
     DIALECT_HEADER,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from meup_agent.gateway.config import Config, Limits
     from meup_agent.protocol.space.counters import Counters
-    from meup_agent.protocol.space.host import SpaceHost
+    from meup_agent.protocol.space.server import SpaceServer
     from meup_agent.transport.base import Connector, Transport
 
 RESTARTING: Final = 1012
@@ -202,7 +202,7 @@ class MemorySpace:
             wait = refused.retry_after
             raise HandshakeRefused(refused.status, wait, body=str(refused)) from None
         host = self._hub.spaces[space]
-        form = Form(dialect, resumes)
+        form = FrameFormat(dialect, resumes)
         seat = _Seat(
             self, host, identity.participant, form, last_seen, self._config.limits, observes
         )
@@ -218,9 +218,9 @@ class _Seat:
     def __init__(
         self,
         space: MemorySpace,
-        host: SpaceHost,
+        host: SpaceServer,
         participant: str,
-        form: Form,
+        form: FrameFormat,
         last_seen: int | None,
         limits: Limits,
         observes: bool,

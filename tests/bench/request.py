@@ -25,7 +25,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_capabilities
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
 from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.space.space import Space
+from meup_agent.protocol.space.state import SpaceState
 from meup_agent.transport.memory import MemoryTransport, memory_connector, memory_pair
 from tests.bench.figures import Figure, Program, main
 
@@ -68,7 +68,7 @@ def tool_agent() -> Agent:
 
 def welcome() -> list[bytes]:
     """What the gateway says to a newcomer: who is there, and that it has come."""
-    space = Space()
+    space = SpaceState()
     space.admit("caller", compile_capabilities([{"kind": "mcp/request"}]))
     space.join("caller")
     space.admit("tools", compile_capabilities([]))

@@ -15,7 +15,7 @@ from meup_agent.errors import (
 )
 from meup_agent.gateway import admission, backlog, server
 from meup_agent.gateway.edge import framing
-from meup_agent.protocol.space import host
+from meup_agent.protocol.space.server import TAKEN_OVER
 from meup_agent.session import Backoff, Session, Settings
 from meup_agent.session.reconnector import _ENDS, RESTORE_TOKEN_ONCE
 from meup_agent.transport import base
@@ -43,7 +43,7 @@ CODES = {
     *(admission.NotAdmitted(status, "").close_code for status in STATUSES),
     framing.PROTOCOL_ERROR,
     framing.TOO_BIG,
-    host.TAKEN_OVER,
+    TAKEN_OVER,
     backlog.TOO_SLOW,
     server.RESTARTING,
 }

@@ -13,9 +13,9 @@ from meup_agent.gateway.files import load_config
 from meup_agent.gateway.forms import DefaultsForm, OurFile, ParticipantForm, SpaceForm
 from meup_agent.gateway.settings import SECTIONS, Settings, variable_of
 from meup_agent.protocol.guarantees import OBSERVING
-from meup_agent.protocol.space import claims, rules
+from meup_agent.protocol.space import rules
 from meup_agent.protocol.space.decisions import ID_IN_USE, LIMIT_EXCEEDED, refusal
-from meup_agent.protocol.space.managing import KICKED
+from meup_agent.protocol.space.management import KICKED
 from tests.programs import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "gateway.md").read_text(encoding="utf-8")
@@ -79,7 +79,7 @@ def test_every_refusal_has_its_status() -> None:
     listed = {code: int(status) for codes, status in found for code in re.findall("[a-z_]+", codes)}
     for code, status in listed.items():
         assert refused(refusal("alice", code, "no")).status == status, code
-    known = {claims.NOT_PENDING, claims.RESERVED_KEY, claims.SEVERAL_PROPOSALS, ID_IN_USE}
+    known = {rules.NOT_PENDING, rules.RESERVED_KEY, rules.SEVERAL_PROPOSALS, ID_IN_USE}
     known |= {rules.CAPABILITY_VIOLATION, rules.IDENTITY_MISMATCH, rules.NOT_PROPOSER}
     known |= {rules.RESERVED_KIND, KICKED, LIMIT_EXCEEDED, OBSERVING}
     assert known <= listed.keys()

@@ -20,10 +20,10 @@ from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.kinds import GATEWAY, MCP_PROPOSAL, MCP_REQUEST, MCP_WITHDRAW
 from meup_agent.protocol.resume import REPLAYED
-from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.journal import MemoryJournal
-from meup_agent.protocol.space.listeners import Form
-from meup_agent.protocol.space.replays import MAX_REPLAYED
+from meup_agent.protocol.space.presence import MAX_REPLAYED
+from meup_agent.protocol.space.server import SpaceServer
 from tests.fuzz.frames import EXAMPLES
 from tests.fuzz.logs import checked_log
 
@@ -85,7 +85,7 @@ _loads = json.loads
 class Listener:
     """Whoever hears the space, and keeps what it heard until it is looked at."""
 
-    def __init__(self, form: Form, later: list[Callable[[], None]]) -> None:
+    def __init__(self, form: FrameFormat, later: list[Callable[[], None]]) -> None:
         self.form = form
         self.frames: list[bytes] = []
         self.closed: tuple[int, str] | None = None
@@ -112,7 +112,7 @@ class Member(Listener):
     def __init__(
         self,
         participant: str,
-        form: Form,
+        form: FrameFormat,
         later: list[Callable[[], None]],
         seen: int | None,
         *,
@@ -138,7 +138,7 @@ class World:
         self.host = self.new_host()
         self.everything = self.watch(b"")
 
-    def new_host(self) -> SpaceHost:
+    def new_host(self) -> SpaceServer:
         hub = Hub(CONFIG, journal=self.journal, new_id=self.new_id, now=lambda: self.now)
         self.counters = hub.counters
         return hub.spaces["demo"]
@@ -155,7 +155,7 @@ class World:
         if self.host.is_kicked(name):
             return  # the ports do not let it in
         last_seen = int(seen) if seen.isdigit() and len(seen) < 19 else None
-        form = Form(dialect, numbered=name in NUMBERED)
+        form = FrameFormat(dialect, numbered=name in NUMBERED)
         older = self.members.get(name)
         resumes = last_seen if form.numbered else None
         member = self.members[name] = Member(name, form, self.later, resumes)
@@ -175,7 +175,7 @@ class World:
         if self.host.is_kicked(name):
             return
         last_seen = int(seen) if seen.isdigit() and len(seen) < 19 else None
-        form = Form(dialect, numbered=name in NUMBERED)
+        form = FrameFormat(dialect, numbered=name in NUMBERED)
         resumes = last_seen if form.numbered else None
         observer = Member(name, form, self.later, resumes, observes=True)
         self.observers.append(observer)
@@ -193,7 +193,7 @@ class World:
         assert (accepted, latest) == (self.counters.accepted, self.journal.latest("demo"))
 
     def watch(self, seen: bytes) -> Listener:
-        listener = Listener(Form("meup/v0.1", numbered=True), self.later)
+        listener = Listener(FrameFormat("meup/v0.1", numbered=True), self.later)
         self.watchers.append(listener)
         self.host.audience.watch(listener, int(seen) if seen.isdigit() and len(seen) < 19 else None)
         return listener

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from meup_agent.protocol.space.listeners import Listeners
+from meup_agent.protocol.space.fanout import SubscriberTable
 from tests.fuzz import connection, port, space
 from tests.fuzz.frames import EXAMPLES
 from tests.fuzz.mutator import Mutator
@@ -62,12 +62,12 @@ def test_forged_sender_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lost_envelope_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    deliver = Listeners.deliver
+    deliver = SubscriberTable.deliver
 
-    def forgetful(self: Listeners, entry, frame):  # type: ignore[no-untyped-def] # as deliver
+    def forgetful(self: SubscriberTable, entry, frame):  # type: ignore[no-untyped-def] # as deliver
         return 0 if entry.envelope.id == "j1" else deliver(self, entry, frame)
 
-    monkeypatch.setattr(Listeners, "deliver", forgetful)
+    monkeypatch.setattr(SubscriberTable, "deliver", forgetful)
     seed = b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"][:4])
     with pytest.raises(AssertionError):
         space.run(b"D\nM\n-d\nd\n" + b"M\nD\n" + seed + b"\nD 1000000")

@@ -11,7 +11,7 @@ from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.member import GatewayMember, Turn
 from meup_agent.protocol.space.counters import Counters
-from meup_agent.protocol.space.listeners import Form
+from meup_agent.protocol.space.fanout import FrameFormat
 
 
 class Loop:
@@ -58,7 +58,7 @@ class Setting:
         socket = Socket()
         member = GatewayMember(
             Identity("demo", "alice"),
-            Form("meup/v0.1"),
+            FrameFormat("meup/v0.1"),
             None,
             socket,
             self.turn,

@@ -20,10 +20,10 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.resume import REPLAYED
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.decisions import Dropped, Refused
-from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import Entry, Fact, Journal, Recovered
-from meup_agent.protocol.space.listeners import Form
-from meup_agent.protocol.space.standing import member_capabilities
+from meup_agent.protocol.space.server import SpaceServer
 
 GATEWAY = "system:gateway"
 
@@ -177,7 +177,7 @@ class Seat:
         self.participant = participant
         self.last_seen = last_seen
         self.observes = False
-        self.form = Form(dialect, numbered=True)
+        self.form = FrameFormat(dialect, numbered=True)
         self.wire: deque[bytes] = deque()
         self.closed: int | None = None
         self._then: Callable[[], None] | None = None
@@ -350,9 +350,9 @@ class Hosted:
     def _opened(self) -> Journal:
         return LateJournal(self.file, lambda: self.now)
 
-    def _started(self) -> tuple[Journal, SpaceHost]:
+    def _started(self) -> tuple[Journal, SpaceServer]:
         journal = self._opened()
-        host = SpaceHost(
+        host = SpaceServer(
             "demo",
             participants={
                 name: member_capabilities(ADMIN if name == "admin" else MEMBER)

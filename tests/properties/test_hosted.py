@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from meup_agent.protocol.space import catch_up
+from meup_agent.protocol.space import fanout
 from tests.properties.hosted import GATEWAY, KINDS, MEMBER, Hosted
 
 SEEDS = int(os.environ.get("MEUP_EXAMPLES", "60"))
@@ -45,7 +45,7 @@ def check_capabilities(hosted: Hosted) -> None:
 @pytest.mark.rule("6.resume.order")
 @pytest.mark.parametrize("forgets", [False, True])
 def test_nothing_is_lost_or_comes_twice(monkeypatch: pytest.MonkeyPatch, forgets: bool) -> None:
-    monkeypatch.setattr(catch_up, "PAGE", 3)
+    monkeypatch.setattr(fanout, "PAGE", 3)
     for seed in range(SEEDS):
         hosted = Hosted(Random(seed), DIALECTS, forgets=forgets)
         try:

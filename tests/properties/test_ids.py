@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.decisions import Accepted, Decision, Refused
-from meup_agent.protocol.space.space import Space
-from meup_agent.protocol.space.standing import member_capabilities
+from meup_agent.protocol.space.grants import member_capabilities
+from meup_agent.protocol.space.state import SpaceState
 
 DIALECT = "meup/v0.1"
 NAMES = ("a", "a-b", "tools")
@@ -134,8 +134,8 @@ def frame_of(act: Act, number: int) -> bytes:
             return said(sender, "mcp.request", other_id, cancel, "", "tools")
 
 
-def space() -> Space:
-    made = Space()
+def space() -> SpaceState:
+    made = SpaceState()
     for name in NAMES:
         made.admit(name, member_capabilities([{"kind": "mcp/*"}]))
     return made

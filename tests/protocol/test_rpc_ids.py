@@ -9,8 +9,8 @@ from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.dialects.rpc_ids import MAX_RPC_IDS, MAX_SENDERS, RpcIds
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.space.decisions import Accepted, Refused
-from meup_agent.protocol.space.space import Space
-from meup_agent.protocol.space.standing import member_capabilities
+from meup_agent.protocol.space.grants import member_capabilities
+from meup_agent.protocol.space.state import SpaceState
 
 V01, MCPX = "meup/v0.1", "mcpx/v0.1"
 
@@ -138,13 +138,13 @@ def test_what_is_remembered_is_bounded_for_each_sender_and_in_senders() -> None:
 
 
 def test_a_gateway_remembers_requests_from_the_first_on_who_may_answer_by_json_rpc_id() -> None:
-    space = Space({name: member_capabilities([{"kind": "mcp/*"}]) for name in ("a", "b")})
+    space = SpaceState({name: member_capabilities([{"kind": "mcp/*"}]) for name in ("a", "b")})
     for name in ("a", "b"):
         space.join(name)
     answered_as: list[tuple[str, ...]] = []
     for id, rpc_id in (("early", 7), ("late", 8)):
         space.receive("a", encode(request("a", id, rpc_id), V01), V01)
-        space.speaks(MCPX)
+        space.register_dialect(MCPX)
         decision = space.receive("b", response(rpc_id).frame, MCPX)
         assert isinstance(decision, Accepted)
         answered_as.append(decision.envelope.correlation)
@@ -152,8 +152,8 @@ def test_a_gateway_remembers_requests_from_the_first_on_who_may_answer_by_json_r
 
 
 def test_a_gateway_translates_what_a_response_answers() -> None:
-    space = Space()
-    space.speaks(MCPX)
+    space = SpaceState()
+    space.register_dialect(MCPX)
     space.admit("a", member_capabilities([{"kind": "mcp/request"}]))
     space.join("a")
     space.admit("b", member_capabilities([]))

@@ -37,8 +37,8 @@ from meup_agent.gateway.edge.read_gate import ReadGate
 from meup_agent.gateway.hub import Hub
 from meup_agent.gateway.logs import joined_from, log, shown
 from meup_agent.gateway.member import GatewayMember, Turn
-from meup_agent.protocol.space.listeners import Form
-from meup_agent.protocol.space.rates import Bucket
+from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.rate_limits import TokenBucket
 
 NORMAL: Final = 1000
 LOST: Final = 1006
@@ -121,7 +121,7 @@ class Connection(WSListener):
         self._turn_left = FRAMES_PER_TURN
         self._join_frames = self._join_bytes = 0
         # Of frames that are no whole message; most connections never send one.
-        self._pieces: Bucket | None = None
+        self._pieces: TokenBucket | None = None
         self._held_up = 0.0
 
     @property
@@ -257,7 +257,7 @@ class Connection(WSListener):
         """Go on with what was read, unless a reader does not keep up with this loud sender."""
         member, wait = self._member, 0.0
         if member is not None and self._ended_by is None:
-            wait = self._port.hub.spaces[self._space].held_up(member.participant)
+            wait = self._port.hub.spaces[self._space].backpressure_wait(member.participant)
         # Sooner or later it is read all the same, to hear that the other end is alive.
         if wait and self._held_up < self._port.limits.ping_deadline / 2:
             self._held_up += wait
@@ -271,7 +271,7 @@ class Connection(WSListener):
         """Count a frame that is no whole message: a control frame, a fragment, or one too late."""
         limits, now = self._port.limits, round(self._port.loop.time() * _MICROSECONDS)
         if self._pieces is None:
-            self._pieces = Bucket(limits.frames_per_second, limits.frames_burst)
+            self._pieces = TokenBucket(limits.frames_per_second, limits.frames_burst)
         wait = self._pieces.take(now)
         if wait:
             self._read_later(wait)
@@ -336,7 +336,7 @@ class Connection(WSListener):
         self.read_bytes = MEMBER_READ_BYTES
         self._member = GatewayMember(
             identity,
-            Form(dialect, self._greeting.resumes, pack_text),
+            FrameFormat(dialect, self._greeting.resumes, pack_text),
             self._greeting.last_seen,
             self,
             port.turn,

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.database import APPLICATION, BUSY_SECONDS, VERSION, why
+from meup_agent.gateway.journal.database import APPLICATION, BUSY_SECONDS, VERSION, error_text
 from meup_agent.gateway.journal.rows import READ, entries_of
 from meup_agent.gateway.journal.wal import find_damage
 from meup_agent.protocol.space.journal import Entry
@@ -123,4 +123,4 @@ class Archive:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> ConfigurationError:
-        return ConfigurationError(f"the journal {self._path} cannot be read: {why(error)}")
+        return ConfigurationError(f"the journal {self._path} cannot be read: {error_text(error)}")

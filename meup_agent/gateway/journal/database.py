@@ -114,8 +114,8 @@ class Database:
         except (sqlite3.Error, OSError) as error:
             self.close()
             raise ConfigurationError(
-                f"the journal {path} cannot be used: {why(error)}; give a file that this process"
-                " may write, in a directory that is there"
+                f"the journal {path} cannot be used: {error_text(error)}; give a file that this"
+                " process may write, in a directory that is there"
             ) from None
         except ConfigurationError:
             self.close()
@@ -203,7 +203,7 @@ class Database:
             writer.execute("ROLLBACK")
 
 
-def why(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """What the system or SQLite says of a file, in lower case."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.space.journal import Entry
 
 
-class Page(NamedTuple):
+class PageRequest(NamedTuple):
     """What is to be read: see :meth:`meup_agent.protocol.space.journal.Journal.read`."""
 
     space: str
@@ -24,7 +24,7 @@ class Page(NamedTuple):
     then: Callable[[tuple[Entry, ...]], None]
 
 
-class Reader:
+class PageReader:
     """Reads pages, one after the other.
 
     Nobody asks for a page before the one that it asked for has come, so what waits here is bounded
@@ -40,20 +40,20 @@ class Reader:
         self,
         connection: sqlite3.Connection,
         *,
-        read: Callable[[Page, tuple[Entry, ...]], None],
+        read: Callable[[PageRequest, tuple[Entry, ...]], None],
         failed: Callable[[Exception], None],
     ) -> None:
         self._connection = connection
         self._read = read
         self._failed = failed
-        self._pages: SimpleQueue[Page | None] = SimpleQueue()
+        self._pages: SimpleQueue[PageRequest | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="meup-journal-reader", daemon=True)
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
 
-    def ask(self, page: Page) -> None:
+    def ask(self, page: PageRequest) -> None:
         """Ask for a page."""
         self._pages.put(page)
 
@@ -73,7 +73,7 @@ class Reader:
         except Exception as error:
             self._failed(error)
 
-    def _found(self, page: Page) -> str:
+    def _found(self, page: PageRequest) -> str:
         values = (page.space, page.after, page.until, page.limit)
         found: str = self._connection.execute(READ, values).fetchone()[0]
         return found

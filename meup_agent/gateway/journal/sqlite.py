@@ -16,11 +16,11 @@ import anyio
 import anyio.to_thread
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.database import Database, why
-from meup_agent.gateway.journal.reader import Page, Reader
+from meup_agent.gateway.journal.database import Database, error_text
+from meup_agent.gateway.journal.reader import PageReader, PageRequest
 from meup_agent.gateway.journal.retention import Retention
 from meup_agent.gateway.journal.rows import READ_BACK, entries_of, row_of
-from meup_agent.gateway.journal.writer import Work, Writer
+from meup_agent.gateway.journal.writer import BatchWriter, WriteJob
 from meup_agent.protocol.space.journal import Entry, Fact, Recovered
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class SqliteJournal:
         self._unknown: list[tuple[int, int]] = []
         self._start = self._find_spaces()
         self._seq = self._committed = self._start
-        self._work: list[Work] = []
+        self._work: list[WriteJob] = []
         # What follows, in order: after which number, of how many bytes, and what.
         self._then: deque[tuple[int, int, Callable[[], None]]] = deque()
         self._bytes = 0
@@ -104,7 +104,7 @@ class SqliteJournal:
         self._draining = False
         self._flushing: list[anyio.Event] = []
         self._ended = False
-        self._writer = Writer(
+        self._writer = BatchWriter(
             self._database.writer,
             Retention(
                 self._database.writer,
@@ -116,7 +116,7 @@ class SqliteJournal:
             written=partial(self._to_loop, self._on_written),
             failed=partial(self._to_loop, self._fail),
         )
-        self._reader = Reader(
+        self._reader = PageReader(
             self._database.reader,
             read=partial(self._to_loop, self._on_read),
             failed=partial(self._to_loop, self._fail),
@@ -146,7 +146,7 @@ class SqliteJournal:
         if not self._work:
             # Everything that comes in one turn of the loop is handed over together.
             self._loop.call_soon(self._hand_over)
-        self._work.append(Work(row, facts, floor))
+        self._work.append(WriteJob(row, facts, floor))
         self._follow(len(row.frame), partial(then, entry))
         return seq
 
@@ -170,7 +170,7 @@ class SqliteJournal:
     ) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.read`."""
         if not self._ended:
-            self._reader.ask(Page(space, after, until, limit, then))
+            self._reader.ask(PageRequest(space, after, until, limit, then))
 
     def floor(self, space: str) -> int:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.floor`."""
@@ -266,7 +266,7 @@ class SqliteJournal:
         with suppress(RuntimeError):  # the loop is closed, so nobody waits for this
             self._loop.call_soon_threadsafe(then, *told)
 
-    def _on_read(self, page: Page, entries: tuple[Entry, ...]) -> None:
+    def _on_read(self, page: PageRequest, entries: tuple[Entry, ...]) -> None:
         if not self._ended:
             page.then(entries)
 
@@ -314,8 +314,8 @@ class SqliteJournal:
 
     def _tell_failure(self, error: Exception) -> None:
         self.on_failed(
-            f"the journal {self._database.path} cannot be written: {why(error)}; nothing more is"
-            " accepted; make room or repair the disk, and start the gateway again"
+            f"the journal {self._database.path} cannot be written: {error_text(error)}; nothing"
+            " more is accepted; make room or repair the disk, and start the gateway again"
         )
 
     def _find_spaces(self) -> int:
@@ -352,8 +352,8 @@ class SqliteJournal:
 
     def _unreadable(self, error: sqlite3.Error) -> ConfigurationError:
         return ConfigurationError(
-            f"the journal {self._database.path} cannot be read: {why(error)}; repair it, or give"
-            " another file"
+            f"the journal {self._database.path} cannot be read: {error_text(error)}; repair it,"
+            " or give another file"
         )
 
 

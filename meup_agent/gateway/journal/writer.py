@@ -32,7 +32,7 @@ _UNSAY: Final = "DELETE FROM fact WHERE space = ? AND key = ?"
 _BEGIN_SPACE: Final = "INSERT OR IGNORE INTO space VALUES (?, ?)"
 
 
-class Work(NamedTuple):
+class WriteJob(NamedTuple):
     """Something to write.
 
     Attributes:
@@ -46,7 +46,7 @@ class Work(NamedTuple):
     floor: int | None = None
 
 
-class Writer:
+class BatchWriter:
     """Writes what is handed to it, in batches, in order.
 
     Args:
@@ -68,7 +68,7 @@ class Writer:
         self._retention = retention
         self._written = written
         self._failed = failed
-        self._waiting: list[Work] = []
+        self._waiting: list[WriteJob] = []
         self._stopping = False
         self._changed = threading.Condition()
         # A daemon, so that a process that is ending does not wait for a disk that hangs.
@@ -78,7 +78,7 @@ class Writer:
         """Begin."""
         self._thread.start()
 
-    def put(self, work: Sequence[Work]) -> None:
+    def put(self, work: Sequence[WriteJob]) -> None:
         """Hand over what is to be written next."""
         with self._changed:
             self._waiting += work
@@ -108,7 +108,7 @@ class Writer:
         except Exception as error:
             self._failed(error)
 
-    def _next(self, *, wait: bool) -> list[Work] | None:
+    def _next(self, *, wait: bool) -> list[WriteJob] | None:
         """The next batch, empty if it is time to forget something; ``None`` at the end."""
         with self._changed:
             if wait and not self._waiting and not self._stopping:
@@ -119,7 +119,7 @@ class Writer:
             del self._waiting[:MAX_BATCH]
             return work
 
-    def _write(self, work: Sequence[Work]) -> None:
+    def _write(self, work: Sequence[WriteJob]) -> None:
         """Commit a batch, all or nothing."""
         execute = self._connection.execute
         besides = any(each.facts or each.floor is not None for each in work)
@@ -135,7 +135,7 @@ class Writer:
             self._write_besides(work)
         execute("COMMIT")
 
-    def _write_besides(self, work: Sequence[Work]) -> None:
+    def _write_besides(self, work: Sequence[WriteJob]) -> None:
         execute = self._connection.execute
         for row, facts, floor in work:
             if floor is not None:
@@ -147,7 +147,7 @@ class Writer:
                     execute(_SAY, (row.space, key, encode_json(value).decode()))
 
 
-def _statements(work: Sequence[Work]) -> list[tuple[str, list[object]]]:
+def _statements(work: Sequence[WriteJob]) -> list[tuple[str, list[object]]]:
     """As few statements as write all rows."""
     statements: list[tuple[str, list[object]]] = []
     done = 0

@@ -10,12 +10,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from meup_agent.errors import InvalidEnvelope, InvalidPattern
-from meup_agent.protocol import managing
+from meup_agent.protocol import management_payloads
 from meup_agent.protocol.capability.capabilities import compile_announced, compile_capabilities
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.managing import Grant
+from meup_agent.protocol.management_payloads import Grant
 from meup_agent.protocol.payloads import JsonObject, as_object, objects_in
-from meup_agent.protocol.space.standing import GRANT_FACT, MAX_GRANTED_TOGETHER, Change, Standing
+from meup_agent.protocol.space.grants import (
+    GRANT_FACT,
+    MAX_GRANTED_TOGETHER,
+    GrantChange,
+    GrantStore,
+)
 
 
 class Link(NamedTuple):
@@ -37,7 +42,7 @@ class Chains:
     """Follows the grants of a space."""
 
     def __init__(self) -> None:
-        self._standing = Standing({})
+        self._standing = GrantStore({})
         self._given: dict[str, list[JsonObject]] = {}
         self._announced: set[str] = set()
 
@@ -57,19 +62,19 @@ class Chains:
         """Follow an operation; what the gateway of another version did may be none of ours."""
         try:
             match envelope.kind:
-                case managing.GRANT:
-                    return self._give(managing.read_grant(envelope, payload))
-                case managing.INVITE:
-                    invite = managing.read_invite(envelope, payload)
+                case management_payloads.GRANT:
+                    return self._give(management_payloads.read_grant(envelope, payload))
+                case management_payloads.INVITE:
+                    invite = management_payloads.read_invite(envelope, payload)
                     if not invite.capabilities:
                         return NO_LINK
                     name, given = invite.participant, invite.capabilities
                     return self._give(Grant(envelope.id, invite.by, name, given, invite.reason))
-                case managing.REVOKE:
+                case management_payloads.REVOKE:
                     return self._revoke(envelope, payload)
-                case managing.KICK:
-                    kick = managing.read_kick(envelope, payload)
-                    return _ended(self._standing.take_all(kick.participant))
+                case management_payloads.KICK:
+                    kick = management_payloads.read_kick(envelope, payload)
+                    return _ended(self._standing.revoke_all(kick.participant))
                 case _:
                     return NO_LINK
         except (InvalidEnvelope, InvalidPattern):
@@ -92,7 +97,7 @@ class Chains:
         return Link(rests_on=tuple(str(each) for value in values for each in value["rests_on"]))
 
     def _revoke(self, envelope: Envelope, payload: JsonObject) -> Link:
-        revocation = managing.read_revocation(envelope, payload)
+        revocation = management_payloads.read_revocation(envelope, payload)
         if revocation.grant_id:
             if self._standing.grant(revocation.grant_id) is None:
                 return NO_LINK
@@ -101,7 +106,7 @@ class Chains:
             return NO_LINK
         patterns = revocation.capabilities
         compile_capabilities(patterns)
-        return _ended(self._standing.take_covered(revocation.participant, patterns))
+        return _ended(self._standing.revoke_covered(revocation.participant, patterns))
 
 
 def _compiles(capability: JsonObject) -> bool:
@@ -112,7 +117,7 @@ def _compiles(capability: JsonObject) -> bool:
     return True
 
 
-def _ended(change: Change) -> Link:
+def _ended(change: GrantChange) -> Link:
     """The grants that a change has ended."""
     ended = (fact.key for fact in change.facts if fact.value is None)
     grants = (key.removeprefix(GRANT_FACT) for key in ended if key.startswith(GRANT_FACT))

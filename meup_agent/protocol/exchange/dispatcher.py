@@ -29,7 +29,7 @@ from meup_agent.protocol.exchange.siblings import SiblingConnections
 from meup_agent.protocol.exchange.system_messages import SystemMessages
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.exchange.ttl_map import TTLMap
-from meup_agent.protocol.managing import (
+from meup_agent.protocol.management_payloads import (
     GRANT,
     GRANT_ACK,
     REVOKE,

@@ -17,20 +17,20 @@ MAX_ERROR_CHARS: Final = 500
 """Characters of an error's message: it may quote the stranger's frame, which may be large."""
 
 
-class Say(msgspec.Struct, frozen=True):
+class Broadcast(msgspec.Struct, frozen=True):
     """Something that the gateway says to everybody; a draft without id and time."""
 
     draft: Envelope
 
 
-class Tell(msgspec.Struct, frozen=True):
+class Notice(msgspec.Struct, frozen=True):
     """Something that the gateway says to one member, if it is there; a draft likewise."""
 
     participant: str
     draft: Envelope
 
 
-class Remove(msgspec.Struct, frozen=True):
+class Disconnect(msgspec.Struct, frozen=True):
     """A member that has to go."""
 
     participant: str
@@ -38,7 +38,7 @@ class Remove(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Admit(msgspec.Struct, frozen=True):
+class TokenIssued(msgspec.Struct, frozen=True):
     """A participant that a token of its own lets in from now on.
 
     Attributes:
@@ -50,7 +50,7 @@ class Admit(msgspec.Struct, frozen=True):
     token_sha256: str
 
 
-Consequence = Say | Tell | Remove | Admit
+Consequence = Broadcast | Notice | Disconnect | TokenIssued
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class Accepted(msgspec.Struct, frozen=True):
     envelope: Envelope
     facts: tuple[Fact, ...] = ()
     then: tuple[Consequence, ...] = ()
-    before: tuple[Tell, ...] = ()
+    before: tuple[Notice, ...] = ()
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ def refusal(
         details: What else the payload says.
     """
     payload = {"error": code, "message": message[:MAX_ERROR_CHARS], **details}
-    return Refused(code, said(kinds.SYSTEM_ERROR, payload, to=participant, about=about))
+    return Refused(code, gateway_draft(kinds.SYSTEM_ERROR, payload, to=participant, about=about))
 
 
 def over_limit(
@@ -122,7 +122,7 @@ def shown_limit(most: float) -> int | float:
     return int(most) if most == int(most) else most
 
 
-def said(
+def gateway_draft(
     kind: str, payload: object, *, to: str | tuple[str, ...] = "", about: str | None = None
 ) -> Envelope:
     """The draft of something that the gateway says."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Container
+from typing import TYPE_CHECKING, Any, Final
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.managing import GRANT_ACK
-from meup_agent.protocol.space.arrival import Arrival
-from meup_agent.protocol.space.claims import check_beginning
-from meup_agent.protocol.space.decisions import Refused, over_limit, refusal
-from meup_agent.protocol.space.departures import Departures
-from meup_agent.protocol.space.managing import KICKED, REMOVED, Management
-from meup_agent.protocol.space.open import OpenExchanges
-from meup_agent.protocol.space.rates import Allowance
-from meup_agent.protocol.space.standing import Standing
+from meup_agent.protocol.management_payloads import GRANT_ACK
+from meup_agent.protocol.space.decisions import ID_IN_USE, Refused, over_limit, refusal
+from meup_agent.protocol.space.grants import GrantStore
+from meup_agent.protocol.space.inbound import InboundFrame
+from meup_agent.protocol.space.inflight import InFlight, is_notification
+from meup_agent.protocol.space.management import KICKED, REMOVED, SpaceManager
+from meup_agent.protocol.space.presence import AbsenceTracker
+from meup_agent.protocol.space.rate_limits import Allowance
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.envelope import Envelope
 
 IDENTITY_MISMATCH: Final = "identity_mismatch"
 RESERVED_KIND: Final = "reserved_kind"
@@ -26,13 +29,13 @@ ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
 
 _OF_MEMBERS = frozenset(kind.name for kind in kinds.KINDS.values() if kind.sender == "member")
 _ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
-_BEGINNINGS = frozenset({kinds.MCP_PROPOSAL, kinds.MCP_REQUEST})
+_STARTS = frozenset({kinds.MCP_PROPOSAL, kinds.MCP_REQUEST})
 
 
-LOOK_SECONDS: Final = 1.0
+ABANDONED_CHECK_SECONDS: Final = 1.0
 """How often it is looked, for a participant that has no room, for proposals nobody waits for."""
 
-_LOOK_MICROSECONDS: Final = round(LOOK_SECONDS * 1_000_000)
+_ABANDONED_CHECK_MICROSECONDS: Final = round(ABANDONED_CHECK_SECONDS * 1_000_000)
 
 
 class Rules:
@@ -48,11 +51,11 @@ class Rules:
 
     def __init__(
         self,
-        held: Standing,
-        management: Management,
-        exchanges: OpenExchanges,
+        held: GrantStore,
+        management: SpaceManager,
+        exchanges: InFlight,
         allowance: Allowance,
-        departures: Departures,
+        departures: AbsenceTracker,
     ) -> None:
         self._departures = departures
         self._looked: dict[str, int] = {}
@@ -61,7 +64,7 @@ class Rules:
         self._open = exchanges
         self._allowance = allowance
 
-    def not_from(self, participant: str, arrival: Arrival) -> Refused | None:
+    def check_sender(self, participant: str, arrival: InboundFrame) -> Refused | None:
         """Why somebody cannot have said an envelope, whatever they may say."""
         envelope = arrival.envelope
         if envelope.sender != participant:
@@ -88,7 +91,7 @@ class Rules:
             )
         return None
 
-    def not_allowed(self, arrival: Arrival) -> Refused | None:
+    def check_capability(self, arrival: InboundFrame) -> Refused | None:
         """Why an envelope of its sender goes no further."""
         envelope = arrival.envelope
         participant = envelope.sender
@@ -111,8 +114,8 @@ class Rules:
             )
         if envelope.kind == kinds.MCP_WITHDRAW:
             return self._refused_withdraw(participant, envelope)
-        if envelope.kind in _BEGINNINGS:
-            refused = check_beginning(
+        if envelope.kind in _STARTS:
+            refused = check_start(
                 envelope,
                 arrival.payload,
                 participants=self._held,
@@ -124,7 +127,7 @@ class Rules:
             return refused
         return None
 
-    def _may(self, participant: str, arrival: Arrival) -> bool:
+    def _may(self, participant: str, arrival: InboundFrame) -> bool:
         """Whether a member may send an envelope, by its capabilities or whatever they are."""
         envelope, payload = arrival.envelope, arrival.payload
         if envelope.kind == kinds.MCP_PROPOSAL:
@@ -170,9 +173,15 @@ class Rules:
         """Whether a participant may propose more; looks for ghosts before it says no."""
         if self._open.open_proposals(participant, at) < most:
             return True
-        if not 0 <= at - self._looked.get(participant, -_LOOK_MICROSECONDS) < _LOOK_MICROSECONDS:
+        if (
+            not 0
+            <= at - self._looked.get(participant, -_ABANDONED_CHECK_MICROSECONDS)
+            < _ABANDONED_CHECK_MICROSECONDS
+        ):
             self._looked[participant] = at
-            self._open.forget_ghosts(participant, at, self._departures.gone_until(participant, at))
+            self._open.drop_abandoned(
+                participant, at, self._departures.abandoned_until(participant, at)
+            )
         return self._open.open_proposals(participant, at) < most
 
 
@@ -187,3 +196,122 @@ def _is_reserved(kind: str) -> bool:
     return kind.startswith(("system/", "system.")) or (
         known is not None and known.sender == "gateway"
     )
+
+
+NOT_PENDING: Final = "not_pending"
+SEVERAL_PROPOSALS: Final = "several_proposals"
+RESERVED_KEY: Final = "reserved_key"
+
+
+def check_start(
+    envelope: Envelope,
+    payload: dict[str, Any],
+    *,
+    participants: Container[str],
+    exchanges: InFlight,
+    at: int,
+) -> Refused | None:
+    """Decide whether a proposal or a request may begin; notifications begin nothing.
+
+    Args:
+        envelope: The proposal or request.
+        payload: Its payload's JSON values.
+        participants: Everybody whom the space knows, present or not.
+        exchanges: What is open, and what was decided.
+        at: The time in microseconds since 1970 (UTC).
+    """
+    is_request = envelope.kind == kinds.MCP_REQUEST
+    if is_request and is_notification(payload):
+        return None
+    refused = _check_id(envelope, participants, exchanges)
+    if refused is not None:
+        return refused
+    if is_request:
+        return _check_named(envelope, payload, exchanges, at) if envelope.correlation else None
+    return _check_keys(envelope, payload)
+
+
+def owner_by_name(envelope_id: str) -> str:
+    """Whose an id of the form ``<participant>-<number>`` is; empty for any other id."""
+    if "-" not in envelope_id:  # as ours are
+        return ""
+    name, _, number = envelope_id.rpartition("-")
+    return name if number.isdecimal() and number.isascii() else ""
+
+
+def _check_id(
+    envelope: Envelope, participants: Container[str], exchanges: InFlight
+) -> Refused | None:
+    sender, envelope_id = envelope.sender, envelope.id
+    named = owner_by_name(envelope_id)
+    claimed_by = exchanges.find_other_owner(envelope_id, sender)
+    if claimed_by is not None:
+        # Else a newcomer finds the ids that its client counts taken for good.
+        if named == sender and not exchanges.opened_by(envelope_id):
+            return None
+        return _refused(
+            envelope,
+            ID_IN_USE,
+            f"{claimed_by!r} has begun something under the id {envelope_id!r}; send this under"
+            " another id",
+        )
+    if named and named != sender and named in participants:
+        # What was begun before the space knew the other may be said again.
+        if sender in exchanges.opened_by(envelope_id):
+            return None
+        return _refused(
+            envelope,
+            ID_IN_USE,
+            f"the id {envelope_id!r} is kept for {named!r}, who counts its own so; send this under"
+            " another id",
+        )
+    return None
+
+
+def _check_named(
+    request: Envelope, payload: dict[str, Any], exchanges: InFlight, at: int
+) -> Refused | None:
+    """Refuse a request that names a proposal which is decided, or more than one (PROTOCOL 4.4)."""
+    named = exchanges.named(request.correlation, at)
+    if len(named) > 1:
+        return _refused(
+            request,
+            SEVERAL_PROPOSALS,
+            f"the request names {len(named)} proposals, and a request fulfills one; name that one"
+            " alone in its correlation",
+        )
+    for proposals in named.values():
+        meant = payloads.meta_of(payload).get(payloads.PROPOSER)
+        found = [each for each in proposals if each.proposer == meant] or proposals
+        if any(each.state.is_pending for each in found):
+            return None
+        decided = found[0]
+        return _refused(
+            request,
+            NOT_PENDING,
+            f"proposal {decided.id!r} of {decided.proposer!r} is {decided.state}, so nothing may be"
+            " carried out for it; leave its id out of a request that only refers to it",
+            state=str(decided.state),
+        )
+    return None
+
+
+def _check_keys(proposal: Envelope, payload: dict[str, Any]) -> Refused | None:
+    """Refuse the key that tells whose proposal a request means: terminals copy ``_meta``.
+
+    Also in a wrapper that readers here do not open, since others may.
+    """
+    inner = payloads.as_object(payload.get(payloads.WRAPPER))
+    if not any(payloads.PROPOSER in payloads.meta_of(body) for body in (payload, inner)):
+        return None
+    return _refused(
+        proposal,
+        RESERVED_KEY,
+        f"{payloads.PROPOSER!r} in '_meta' says whose proposal a request fulfills, so a proposal"
+        " must not have it; leave it out",
+        key=payloads.PROPOSER,
+    )
+
+
+def _refused(envelope: Envelope, code: str, message: str, **details: Any) -> Refused:
+    return refusal(envelope.sender, code, message, about=envelope.id, **details)

@@ -10,7 +10,7 @@ import pytest
 
 from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.journal.sqlite import SqliteJournal
-from meup_agent.protocol.space import catch_up
+from meup_agent.protocol.space import fanout
 from meup_agent.protocol.space.journal import Journal
 from tests.gateway.journal.conftest import read, settled
 from tests.properties.hosted import MANY_ROUNDS, Hosted
@@ -89,7 +89,7 @@ class Filed(Hosted):
 async def test_nothing_is_lost_or_comes_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(catch_up, "PAGE", 20)
+    monkeypatch.setattr(fanout, "PAGE", 20)
     hosted = Filed(tmp_path / "journal.db", Random(seed))
     try:
         await hosted.live(1_000)

@@ -11,17 +11,19 @@ from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import DIALECTS, decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.space.listeners import Form
-from meup_agent.protocol.space.managing import MANAGING
-from meup_agent.protocol.space.standing import member_capabilities
-from tests.protocol.space.test_host import Listener, host_with
+from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.grants import member_capabilities
+from meup_agent.protocol.space.management import MANAGEMENT_KINDS
+from tests.protocol.space.test_server import Listener, host_with
 from tests.protocol.test_dialects_between import comparable, json_values, objects
 
 MCPX = "mcpx/v0.1"
 
 # What a space takes: nothing unprintable in a name, and nothing that it would have to carry out.
 names = st.text("abc:/.-_é ", min_size=1, max_size=6)
-PLAIN = sorted(set(kinds.KINDS) - MANAGING - {k for k in kinds.KINDS if k.startswith("system/")})
+PLAIN = sorted(
+    set(kinds.KINDS) - MANAGEMENT_KINDS - {k for k in kinds.KINDS if k.startswith("system/")}
+)
 payloads = (
     objects
     | st.builds(lambda text: {"message": text}, names)
@@ -56,7 +58,7 @@ def test_everybody_gets_it_in_their_own_or_it_cannot_be_said_there(
     host.admit("alice", member_capabilities([{"kind": "*"}]))
     others = [Listener(dialect) for dialect in DIALECTS]
     for listener in others:
-        listener.form = Form(listener.participant)
+        listener.form = FrameFormat(listener.participant)
         host.admit(listener.participant, member_capabilities([]))
         host.join(listener)
     for listener in (alice, *others):

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from meup_agent.protocol.space.host import SpaceHost
-from meup_agent.protocol.space.listeners import Form
-from meup_agent.protocol.space.rates import Allowance
-from tests.protocol.space.test_host import Listener, chat, host_with
+from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.rate_limits import Allowance
+from meup_agent.protocol.space.server import SpaceServer
+from tests.protocol.space.test_server import Listener, chat, host_with
 
 MOST = Allowance().max_observers
 
@@ -20,7 +20,7 @@ def observer(participant: str) -> Listener:
     return listener
 
 
-def observes(host: SpaceHost, participant: str) -> Listener:
+def observes(host: SpaceServer, participant: str) -> Listener:
     listener = observer(participant)
     host.join(listener)
     return listener
@@ -98,7 +98,7 @@ def test_what_an_observer_says_is_not_kept_and_its_id_not_taken() -> None:
     """The agent may use the id afterwards: nothing was accepted under it."""
     host, (alice,) = host_with("alice")
     one = observes(host, "alice")
-    one.form = Form("meup/v0.1", numbered=True)
+    one.form = FrameFormat("meup/v0.1", numbered=True)
     latest = host.journal.latest("demo")
     one.frames.clear()
     host.receive(one, chat("alice"))

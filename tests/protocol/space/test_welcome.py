@@ -3,15 +3,15 @@
 from typing import Any
 
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space.space import Space
-from meup_agent.protocol.space.standing import member_capabilities
+from meup_agent.protocol.space.grants import member_capabilities
+from meup_agent.protocol.space.state import SpaceState
 
 CHAT: dict[str, Any] = {"kind": "chat"}
 CALL: dict[str, Any] = {"kind": "mcp/request"}
 
 
-def space(*names: str) -> Space:
-    return Space({name: member_capabilities([CHAT]) for name in names})
+def space(*names: str) -> SpaceState:
+    return SpaceState({name: member_capabilities([CHAT]) for name in names})
 
 
 def others(welcome: Envelope) -> list[tuple[str, list[Any]]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from meup_agent.protocol.dialects import ALSO_READ, DIALECTS
-from meup_agent.protocol.space.arrival import MAX_ID_CHARS, MAX_NAMED
+from meup_agent.protocol.space.inbound import MAX_ID_CHARS, MAX_NAMED
 
 _PRINTABLE: Final = r"[ \p{L}\p{M}\p{N}\p{P}\p{S}]"
 

@@ -13,7 +13,7 @@ from meup_agent.gateway.edge.asgi.problems import (
     not_admitted,
 )
 from meup_agent.gateway.edge.asgi.served import Served
-from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.server import SpaceServer
 
 
 def caller(served: Served, request: HTTPConnection) -> Identity:
@@ -33,7 +33,7 @@ def caller(served: Served, request: HTTPConnection) -> Identity:
         raise not_admitted(refused) from None
 
 
-def space_of(served: Served, request: HTTPConnection) -> tuple[Identity, SpaceHost]:
+def space_of(served: Served, request: HTTPConnection) -> tuple[Identity, SpaceServer]:
     """Who calls, and the space in the path, which must be that of the token.
 
     Raises:
@@ -48,7 +48,7 @@ def space_of(served: Served, request: HTTPConnection) -> tuple[Identity, SpaceHo
     return identity, _entered(served, identity)
 
 
-def participant_of(served: Served, request: HTTPConnection) -> tuple[Identity, SpaceHost]:
+def participant_of(served: Served, request: HTTPConnection) -> tuple[Identity, SpaceServer]:
     """Who calls, which must be the participant in the path, and its space.
 
     Raises:
@@ -60,7 +60,7 @@ def participant_of(served: Served, request: HTTPConnection) -> tuple[Identity, S
     return identity, _entered(served, identity)
 
 
-def _entered(served: Served, identity: Identity) -> SpaceHost:
+def _entered(served: Served, identity: Identity) -> SpaceServer:
     """The space of somebody who was not removed from it.
 
     Raises:

@@ -15,8 +15,8 @@ from meup_agent.gateway.edge.asgi.messages import asked_dialect, is_seq
 from meup_agent.gateway.edge.asgi.outgoing import Outgoing
 from meup_agent.gateway.edge.asgi.problems import BAD_REQUEST, RETRY_SECONDS, TOO_MANY, Problem
 from meup_agent.gateway.edge.asgi.served import Served, read
-from meup_agent.protocol.space.host import SpaceHost
-from meup_agent.protocol.space.listeners import Form
+from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.transport.base import LAST_SEEN_HEADER
 
 KEEP_ALIVE_SECONDS: Final = 15.0
@@ -67,9 +67,9 @@ class EventResponse:
     def __init__(
         self,
         served: Served,
-        host: SpaceHost,
+        host: SpaceServer,
         identity: Identity,
-        form: Form,
+        form: FrameFormat,
         last_seen: int | None,
         *,
         follow: bool = True,
@@ -173,7 +173,7 @@ async def get_events(served: Served, request: Request) -> Response:
         served,
         host,
         identity,
-        Form(dialect, True, pack_event),
+        FrameFormat(dialect, True, pack_event),
         None if said is None else int(said),
         follow=follow == "true",
     )

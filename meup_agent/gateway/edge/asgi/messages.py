@@ -35,8 +35,8 @@ from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.limits import MAX_DEPTH, check_frame
 from meup_agent.protocol.resume import numbered
 from meup_agent.protocol.space.decisions import Dropped, Refused, shown_limit
-from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.timestamps import rfc3339
 from meup_agent.transport.base import DIALECT_HEADER
 
@@ -76,7 +76,7 @@ async def post_message(served: Served, request: Request) -> Response:
         "from": identity.participant,
     }
     frame = _completed(body, given, defaults)
-    pace = host.too_fast(identity.participant, len(frame))
+    pace = host.check_rate(identity.participant, len(frame))
     if pace is not None:
         raise Problem(
             TOO_MANY,
@@ -162,7 +162,7 @@ def is_seq(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= MAX_SEQ_DIGITS
 
 
-async def _after(host: SpaceHost, since: str, until: int) -> int:
+async def _after(host: SpaceServer, since: str, until: int) -> int:
     """The number before the first message that is asked for.
 
     Raises:
@@ -185,7 +185,7 @@ async def _after(host: SpaceHost, since: str, until: int) -> int:
     return await _before(host, at, until)
 
 
-async def _before(host: SpaceHost, at: int, until: int) -> int:
+async def _before(host: SpaceServer, at: int, until: int) -> int:
     """The number before the first entry that was accepted after a time, by halving what is kept."""
     low, high = host.journal.floor(host.name), until
     while low < high:

@@ -15,7 +15,7 @@ from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge.asgi.app import http_app
 from meup_agent.gateway.edge.asgi.sockets import SocketConnection, serve_socket
 from meup_agent.gateway.hub import Hub, wall_clock
-from meup_agent.gateway.journal.keeping import kept
+from meup_agent.gateway.journal.engines import open_journal
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.logs import log
 from meup_agent.protocol.space.counters import Counters
@@ -167,7 +167,7 @@ class GatewayApp:
         Raises:
             ConfigurationError: The journal's file cannot be used.
         """
-        async with kept(self._config.journal, wall_clock) as journal:
+        async with open_journal(self._config.journal, wall_clock) as journal:
             self._running = gateway = MountedGateway(self._config, journal, self._url)
             try:
                 yield

@@ -10,7 +10,7 @@ from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.backlog import TOO_SLOW, WRITE_BYTES, Backlogs
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.member import too_slow
-from meup_agent.protocol.space.listeners import Form
+from meup_agent.protocol.space.fanout import FrameFormat
 
 
 class Outgoing:
@@ -33,7 +33,7 @@ class Outgoing:
     def __init__(
         self,
         identity: Identity,
-        form: Form,
+        form: FrameFormat,
         limits: Limits,
         backlogs: Backlogs,
         *,

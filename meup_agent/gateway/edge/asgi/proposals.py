@@ -16,7 +16,7 @@ from meup_agent.gateway.edge.asgi.problems import BAD_REQUEST, Json, Problem
 from meup_agent.gateway.edge.asgi.served import Served, read
 from meup_agent.protocol.audit import Audit, proposal_as_json
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.server import SpaceServer
 
 MAX_FOLDED: Final = 10_000
 """Proposals of a space that are shown; one that was decided is forgotten first."""
@@ -33,7 +33,7 @@ class Folded:
         self.gap = False
         self._lock = anyio.Lock()
 
-    async def catch_up(self, host: SpaceHost) -> None:
+    async def catch_up(self, host: SpaceServer) -> None:
         """Fold what was accepted since the last time."""
         async with self._lock:
             seen, until = self.audit.latest, host.audience.delivered
@@ -47,7 +47,7 @@ class Folded:
                 await checkpoint()
 
 
-_folded: WeakKeyDictionary[SpaceHost, Folded] = WeakKeyDictionary()
+_folded: WeakKeyDictionary[SpaceServer, Folded] = WeakKeyDictionary()
 
 
 async def get_proposals(served: Served, request: Request) -> Response:

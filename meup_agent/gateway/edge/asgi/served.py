@@ -9,8 +9,8 @@ from typing import Final, Protocol, TypeVar
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.edge.asgi.problems import UNAVAILABLE, Problem
 from meup_agent.gateway.hub import Hub
-from meup_agent.protocol.space.host import SpaceHost
 from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.server import SpaceServer
 
 JOURNAL_SECONDS: Final = 10.0
 """How long a request waits for the journal: a disk that takes longer does not answer any more."""
@@ -69,7 +69,7 @@ async def told(ask: Callable[[Callable[[T], None]], object]) -> T:
         ) from None
 
 
-async def read(host: SpaceHost, *, after: int, until: int, limit: int) -> tuple[Entry, ...]:
+async def read(host: SpaceServer, *, after: int, until: int, limit: int) -> tuple[Entry, ...]:
     """Entries of a space's journal, oldest first; see :meth:`Journal.read`."""
     journal = host.journal
     return await told(

@@ -24,8 +24,8 @@ from meup_agent.gateway.edge.asgi.served import Served
 from meup_agent.gateway.edge.framing import TOO_BIG
 from meup_agent.gateway.edge.handshake import Greeting, read_handshake, read_join_frame
 from meup_agent.gateway.logs import joined_from, log, shown
-from meup_agent.protocol.space.host import SpaceHost
-from meup_agent.protocol.space.listeners import Form
+from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES
 
 LOST: Final = 1006
@@ -59,7 +59,7 @@ class SocketMember(Outgoing):
     def __init__(
         self,
         identity: Identity,
-        form: Form,
+        form: FrameFormat,
         last_seen: int | None,
         limits: Limits,
         backlogs: Backlogs,
@@ -158,7 +158,7 @@ class SocketConnection:
 
     # --- joining ----------------------------------------------------------------------------
 
-    async def _join(self) -> tuple[SpaceHost, SocketMember] | None:
+    async def _join(self) -> tuple[SpaceServer, SocketMember] | None:
         served, greeting = self._served, self._greeting
         try:
             identity, dialect = greeting.identity, greeting.dialect
@@ -175,7 +175,7 @@ class SocketConnection:
             raise
         if identity is None or dialect is None:
             return None
-        form = Form(dialect, greeting.resumes)
+        form = FrameFormat(dialect, greeting.resumes)
         member = SocketMember(
             identity,
             form,
@@ -212,7 +212,7 @@ class SocketConnection:
 
     # --- what is said -----------------------------------------------------------------------
 
-    async def _read(self, host: SpaceHost, member: SocketMember) -> int:
+    async def _read(self, host: SpaceServer, member: SocketMember) -> int:
         """Hand in what its participant says, to the end; the code of that."""
         served, first = self._served, self._greeting.complete
         most = served.limits.max_message_bytes
@@ -234,11 +234,11 @@ class SocketConnection:
             await served.until_kept()
         return member.code or self._code
 
-    async def _until_readers_keep_up(self, host: SpaceHost, member: SocketMember) -> None:
+    async def _until_readers_keep_up(self, host: SpaceServer, member: SocketMember) -> None:
         """Wait for readers that this sender is too loud for, and no longer than is healthy."""
         with anyio.move_on_after(self._longest_pause):
             while not member.ended.is_set():
-                wait = host.held_up(member.participant)
+                wait = host.backpressure_wait(member.participant)
                 if not wait:
                     return
                 await anyio.sleep(wait)
@@ -285,5 +285,5 @@ def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-def _name(member: SocketMember, host: SpaceHost) -> str:
+def _name(member: SocketMember, host: SpaceServer) -> str:
     return f"{shown(member.participant)} in {shown(host.name)}"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol.space.counters import Counters
-from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import MemoryJournal
-from meup_agent.protocol.space.listeners import Form
-from meup_agent.protocol.space.standing import member_capabilities
+from meup_agent.protocol.space.server import SpaceServer
 from tests.properties.hosted import File, LateJournal, Seat
 
 
@@ -23,7 +23,7 @@ class Listener:
 
     def __init__(self, participant: str, pack: Callable[[bytes], bytes] = bytes) -> None:
         self.participant = participant
-        self.form = Form("meup/v0.1", pack=pack)
+        self.form = FrameFormat("meup/v0.1", pack=pack)
         self.frames: list[bytes] = []
         self.closed: tuple[int, str] | None = None
         self.label = participant
@@ -47,9 +47,9 @@ class Listener:
 
 def host_with(
     *names: str, pack: Callable[[bytes], bytes] = bytes
-) -> tuple[SpaceHost, list[Listener]]:
+) -> tuple[SpaceServer, list[Listener]]:
     ids = count(1)
-    host = SpaceHost(
+    host = SpaceServer(
         "demo",
         new_id=lambda: f"g{next(ids)}",
         participants={},
@@ -193,11 +193,11 @@ def test_those_whom_an_envelope_names_get_it_first() -> None:
     assert order == ["dave", "bob", "alice", "carol"]
 
 
-def late(*names: str) -> tuple[SpaceHost, LateJournal]:
+def late(*names: str) -> tuple[SpaceServer, LateJournal]:
     """A space whose journal keeps what it is given when it is told to."""
     journal = LateJournal(File(), lambda: 1)
     ids = count(1)
-    host = SpaceHost(
+    host = SpaceServer(
         "demo",
         participants={name: member_capabilities([]) for name in names},
         journal=journal,

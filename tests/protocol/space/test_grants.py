@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from meup_agent.protocol.managing import Grant
+from meup_agent.protocol.management_payloads import Grant
+from meup_agent.protocol.space.grants import GrantStore, member_capabilities
 from meup_agent.protocol.space.journal import Fact
-from meup_agent.protocol.space.standing import Standing, member_capabilities
 
 NAMES = ["a", "b", "c"]
 CONFIGURED: dict[str, list[dict[str, Any]]] = {
@@ -34,8 +34,8 @@ SENT: list[tuple[str, dict[str, Any]]] = [
 COMPILED = {name: member_capabilities(each) for name, each in CONFIGURED.items()}
 
 
-def fresh() -> Standing:
-    return Standing(COMPILED)
+def fresh() -> GrantStore:
+    return GrantStore(COMPILED)
 
 
 class Standings(RuleBasedStateMachine):
@@ -61,7 +61,7 @@ class Standings(RuleBasedStateMachine):
         what=st.lists(st.sampled_from(KINDS), min_size=1, max_size=2),
     )
     def grant(self, by: str, to: str, what: list[dict[str, Any]]) -> None:
-        if self.standing.lacking(by, what) is None:
+        if self.standing.first_lacking(by, what) is None:
             given = Grant(f"g{len(self.given)}", by, to, tuple(what))
             self.given[given.id] = given
             self.keep(self.standing.give(given).facts)
@@ -73,8 +73,8 @@ class Standings(RuleBasedStateMachine):
 
     @rule(of=st.sampled_from(NAMES), what=st.sampled_from(KINDS))
     def revoke_by_pattern(self, of: str, what: dict[str, Any]) -> None:
-        if self.standing.covered(of, [what]) and self.standing.broader(of, [what]) is None:
-            self.keep(self.standing.take_covered(of, [what]).facts)
+        if self.standing.covered(of, [what]) and self.standing.find_broader(of, [what]) is None:
+            self.keep(self.standing.revoke_covered(of, [what]).facts)
             assert not self.standing.covered(of, [what])
 
     def in_force(self) -> list[str]:
@@ -85,7 +85,7 @@ class Standings(RuleBasedStateMachine):
         for each in self.in_force():
             grant = self.standing.grant(each)
             assert grant is not None
-            assert self.standing.lacking(grant.by, grant.capabilities) is None
+            assert self.standing.first_lacking(grant.by, grant.capabilities) is None
 
     @invariant()
     def nobody_has_what_nobody_was_configured_to_have(self) -> None:

@@ -7,13 +7,13 @@ import pytest
 
 from meup_agent.protocol.dialects import DIALECTS, encode
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space import translations
+from meup_agent.protocol.space import fanout
 from meup_agent.protocol.space.counters import Counters
-from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import MemoryJournal
-from meup_agent.protocol.space.listeners import Form
-from meup_agent.protocol.space.standing import member_capabilities
-from tests.protocol.space.test_host import Listener, chat, host_with
+from meup_agent.protocol.space.server import SpaceServer
+from tests.protocol.space.test_server import Listener, chat, host_with
 
 V01, V02, V04, MCPX = "meup/v0.1", "meup/v0.2", "mew/v0.4", "mcpx/v0.1"
 
@@ -27,7 +27,7 @@ def translated(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         seen[dialect] += 1
         return encode(envelope, dialect)
 
-    monkeypatch.setattr(translations, "encode", counted)
+    monkeypatch.setattr(fanout, "encode", counted)
     return seen
 
 
@@ -40,7 +40,7 @@ def test_an_envelope_is_written_once_for_each_dialect_that_is_present(
     for dialect in (V04, V02, MCPX):
         for numbered in (True, False, False):
             listener = Listener(f"{dialect}-{len(others)}")
-            listener.form = Form(dialect, numbered)
+            listener.form = FrameFormat(dialect, numbered)
             host.admit(listener.participant, member_capabilities([]))
             host.join(listener)
             others.append(listener)
@@ -75,7 +75,7 @@ def test_what_a_response_answers_is_known_after_a_restart() -> None:
     # Nothing but having been asked allows the answer.
     may["bob"] = member_capabilities([{"kind": "chat"}])
     for said in ((("alice", V04, call), ("bob", MCPX, hello)), (("bob", MCPX, answer),)):
-        host = SpaceHost(
+        host = SpaceServer(
             "demo",
             new_id=lambda: "g",
             participants=may,
@@ -98,7 +98,7 @@ def test_what_cannot_be_said_is_counted_once_for_each_dialect(
     host.admit("alice", member_capabilities([{"kind": "*"}]))
     deaf = [Listener("bob"), Listener("carol")]
     for listener, numbered in zip(deaf, (True, False), strict=True):
-        listener.form = Form(MCPX, numbered)
+        listener.form = FrameFormat(MCPX, numbered)
         host.admit(listener.participant, member_capabilities([]))
         host.join(listener)
     for listener in (alice, *deaf):

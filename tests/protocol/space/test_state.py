@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space.arrival import MAX_ID_CHARS, MAX_NAMED
 from meup_agent.protocol.space.decisions import (
     MAX_ERROR_CHARS,
     Accepted,
@@ -16,9 +15,10 @@ from meup_agent.protocol.space.decisions import (
     Dropped,
     Refused,
 )
-from meup_agent.protocol.space.issued import MAX_ISSUED
-from meup_agent.protocol.space.space import Space
-from meup_agent.protocol.space.standing import member_capabilities
+from meup_agent.protocol.space.grants import member_capabilities
+from meup_agent.protocol.space.inbound import MAX_ID_CHARS, MAX_NAMED
+from meup_agent.protocol.space.indexes import MAX_ORIGINS
+from meup_agent.protocol.space.state import SpaceState
 
 DIALECT = "meup/v0.1"
 
@@ -40,8 +40,8 @@ CAPABILITIES: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def space_of(*names: str) -> Space:
-    space = Space()
+def space_of(*names: str) -> SpaceState:
+    space = SpaceState()
     for name in names:
         space.admit(name, member_capabilities(CAPABILITIES[name]))
         space.join(name)
@@ -132,7 +132,7 @@ def test_forged_sender_is_refused() -> None:
     ],
 )
 def test_what_only_the_gateway_says_is_refused(kind: str) -> None:
-    space = Space()
+    space = SpaceState()
     space.admit("root", member_capabilities([{"kind": "*"}, {"kind": "system/*"}]))
     space.join("root")
     refuse(space.receive("root", frame("root", kind), DIALECT), "reserved_kind")
@@ -175,7 +175,7 @@ class TestResponses:
     def response(self, sender: str, *requests: str) -> bytes:
         return frame(sender, "mcp.response", {"result": {}}, correlation_id=list(requests))
 
-    def space(self, to: object, *, method: str = "tools/call") -> Space:
+    def space(self, to: object, *, method: str = "tools/call") -> SpaceState:
         space = space_of("alice", "bob", "carol")
         request = frame("bob", "mcp.request", {"method": method}, id="r1", to=to)
         accept(space.receive("bob", request, DIALECT))
@@ -200,7 +200,7 @@ class TestResponses:
 
     def test_an_answer_is_let_through_however_much_was_asked_and_answered_since(self) -> None:
         space = self.space(["carol"])
-        for number in range(MAX_ISSUED + 1):
+        for number in range(MAX_ORIGINS + 1):
             asked = frame("bob", "mcp.request", {"method": "x"}, id=f"q{number}", to=["carol"])
             accept(space.receive("bob", asked, DIALECT))
             accept(space.receive("carol", self.response("carol", f"q{number}"), DIALECT))
@@ -229,7 +229,7 @@ class TestWithdrawals:
     def withdraw(self, sender: str, proposal: str) -> bytes:
         return frame(sender, "mcp.withdraw", {"reason": "busy"}, id="w1", correlationId=proposal)
 
-    def space(self) -> Space:
+    def space(self) -> SpaceState:
         space = space_of("alice", "bob", "carol")
         accept(space.receive("alice", frame("alice", "mcp.proposal", id="p1"), DIALECT))
         return space
@@ -245,7 +245,7 @@ class TestWithdrawals:
 
     def test_nor_however_many_proposals_have_ended_since(self) -> None:
         space = self.space()
-        for number in range(MAX_ISSUED):
+        for number in range(MAX_ORIGINS):
             proposal = frame("alice", "mcp.proposal", id=f"q{number}")
             accept(space.receive("alice", proposal, DIALECT))
             accept(space.receive("alice", self.withdraw("alice", f"q{number}"), DIALECT))
@@ -387,7 +387,7 @@ READ = {"method": "tools/call", "params": {"name": "read_file"}}
     "pattern", [{"params": {"name": "read_*"}}, {"params": {"name": "!delete_all"}}]
 )
 def test_a_wrapped_proposal_is_allowed_for_what_is_in_it(pattern: dict[str, Any]) -> None:
-    space = Space()
+    space = SpaceState()
     space.admit("alice", member_capabilities([{"kind": "mcp/proposal", "payload": pattern}]))
     space.join("alice")
     accept(space.receive("alice", frame("alice", "mcp/proposal", {"proposal": READ}), DIALECT))

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.space import catch_up
+from meup_agent.protocol.space import fanout
 from meup_agent.protocol.space.counters import Counters
-from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import Entry, MemoryJournal
-from meup_agent.protocol.space.listeners import Form
-from meup_agent.protocol.space.standing import member_capabilities
-from tests.protocol.space.test_host import Listener, chat
+from meup_agent.protocol.space.server import SpaceServer
+from tests.protocol.space.test_server import Listener, chat
 
 SAID = 3
 
@@ -49,7 +49,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.journal = SlowJournal()
-        self.host = SpaceHost(
+        self.host = SpaceServer(
             "demo",
             new_id=lambda: "g",
             participants={
@@ -61,7 +61,7 @@ class Scene:
         )
         self.alice, self.bob = Listener("alice"), Listener("bob")
         self.host.join(self.alice)
-        self.bob.form = Form("meup/v0.1", numbered=True)
+        self.bob.form = FrameFormat("meup/v0.1", numbered=True)
         self.bob.last_seen = self.journal.latest("demo")
         for number in range(SAID):
             self.host.receive(self.alice, chat("alice", number))
@@ -101,7 +101,7 @@ def test_what_is_said_meanwhile_comes_after_what_was_missed() -> None:
 
 
 def test_who_takes_too_much_meanwhile_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catch_up, "MAX_HELD", 2)
+    monkeypatch.setattr(fanout, "MAX_HELD", 2)
     scene = Scene()
     for _ in range(2):
         scene.host.receive(scene.bob, chat("alice"))

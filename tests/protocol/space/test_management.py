@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.managing import MAX_GRANTED
+from meup_agent.protocol.management_payloads import MAX_GRANTED
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.decisions import Refused
-from meup_agent.protocol.space.host import SpaceHost
+from meup_agent.protocol.space.grants import MAX_GRANTED_TOGETHER, member_capabilities
 from meup_agent.protocol.space.journal import Entry, Journal, MemoryJournal
-from meup_agent.protocol.space.managing import MAX_INVITED
-from meup_agent.protocol.space.standing import MAX_GRANTED_TOGETHER, member_capabilities
-from tests.protocol.space.test_host import Listener
+from meup_agent.protocol.space.management import MAX_INVITED
+from meup_agent.protocol.space.server import SpaceServer
+from tests.protocol.space.test_server import Listener
 
 CALL = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
 READ = {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "read"}}}
@@ -65,7 +65,7 @@ class Scene:
         """What was answered to those who are not in the space."""
         self.journal = journal or MemoryJournal(lambda: 0)
         self.doors = doors or Doors()
-        self.host = SpaceHost(
+        self.host = SpaceServer(
             "demo",
             new_id=lambda: f"g{next(gateway_ids)}",
             participants={name: member_capabilities(each) for name, each in known.items()},

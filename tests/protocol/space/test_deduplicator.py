@@ -3,11 +3,11 @@
 import pytest
 
 from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.space.recent import (
-    LOOKED_AFTER,
-    MAX_RECENT,
+from meup_agent.protocol.space.indexes import (
+    MAX_REMEMBERED,
     REMEMBERED_SECONDS,
-    Recent,
+    SWEEP_INTERVAL,
+    Deduplicator,
 )
 
 AGE = round(REMEMBERED_SECONDS * 1_000_000)
@@ -19,7 +19,7 @@ def said(number: int, sender: str = "alice", text: str = "hi") -> Envelope:
 
 @pytest.mark.rule("6.journal.again")
 def test_the_same_is_known_again_for_ten_minutes() -> None:
-    recent = Recent()
+    recent = Deduplicator()
     recent.remember(said(1), 100, at=0)
     assert recent.find(said(1), AGE) == 100
     assert recent.find(said(1), AGE + 1) is None
@@ -28,13 +28,13 @@ def test_the_same_is_known_again_for_ten_minutes() -> None:
 @pytest.mark.rule("6.journal.again")
 @pytest.mark.parametrize("other", [said(2), said(1, "bob"), said(1, text="ho")])
 def test_another_id_sender_or_content_is_something_else(other: Envelope) -> None:
-    recent = Recent()
+    recent = Deduplicator()
     recent.remember(said(1), 100, at=0)
     assert recent.find(other, 0) is None
 
 
 def test_an_id_that_is_used_again_means_the_latest() -> None:
-    recent = Recent()
+    recent = Deduplicator()
     recent.remember(said(1), 100, at=0)
     recent.remember(said(1, text="ho"), 101, at=1)
     assert recent.find(said(1), 1) is None
@@ -42,25 +42,25 @@ def test_an_id_that_is_used_again_means_the_latest() -> None:
 
 
 def test_the_oldest_of_a_sender_is_forgotten_first_and_nobody_elses() -> None:
-    recent = Recent()
+    recent = Deduplicator()
     recent.remember(said(0, "bob"), 1, at=0)
-    for number in range(MAX_RECENT + 1):
+    for number in range(MAX_REMEMBERED + 1):
         recent.remember(said(number), number, at=0)
     assert recent.find(said(0), 0) is None
     assert recent.find(said(1), 0) == 1
     assert recent.find(said(0, "bob"), 0) == 1
-    assert len(recent) == MAX_RECENT + 1
+    assert len(recent) == MAX_REMEMBERED + 1
 
 
 def test_what_is_too_old_is_forgotten_while_anybody_speaks() -> None:
-    recent = Recent()
+    recent = Deduplicator()
     for number in range(100):
         for sender in ("alice", "bob", "carol"):
             recent.remember(said(number, sender), number, at=number)
-    for number in range(5 * LOOKED_AFTER):
+    for number in range(5 * SWEEP_INTERVAL):
         recent.remember(said(number, "dave"), number, at=2 * AGE)
         assert recent.find(said(number, "dave"), 2 * AGE) == number
-    assert len(recent) == 5 * LOOKED_AFTER
-    for number in range(2 * LOOKED_AFTER):
+    assert len(recent) == 5 * SWEEP_INTERVAL
+    for number in range(2 * SWEEP_INTERVAL):
         recent.remember(said(number, "dave"), number, at=4 * AGE)
-    assert len(recent) == 2 * LOOKED_AFTER
+    assert len(recent) == 2 * SWEEP_INTERVAL

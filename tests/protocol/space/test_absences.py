@@ -7,17 +7,16 @@ import pytest
 
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.space.arriving import Arriving
 from meup_agent.protocol.space.decisions import Accepted
-from meup_agent.protocol.space.departures import GONE_SECONDS
-from meup_agent.protocol.space.open import OPEN_SECONDS
-from meup_agent.protocol.space.rates import Allowance
-from meup_agent.protocol.space.rules import LOOK_SECONDS
-from meup_agent.protocol.space.space import Space
-from meup_agent.protocol.space.standing import member_capabilities
+from meup_agent.protocol.space.grants import member_capabilities
+from meup_agent.protocol.space.inflight import OPEN_SECONDS
+from meup_agent.protocol.space.presence import GONE_SECONDS, JoinState
+from meup_agent.protocol.space.rate_limits import Allowance
+from meup_agent.protocol.space.rules import ABANDONED_CHECK_SECONDS
+from meup_agent.protocol.space.state import SpaceState
 
-NEW = Arriving(0)
-BACK = Arriving(0, resumed=True)
+NEW = JoinState(0)
+BACK = JoinState(0, resumed=True)
 EVERYTHING = member_capabilities([{"kind": "*"}])
 SECOND = 1_000_000
 
@@ -27,7 +26,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.at = 1_700_000_000 * SECOND
-        self.space = Space(
+        self.space = SpaceState(
             {"alice": EVERYTHING, "bob": EVERYTHING},
             allowance=Allowance(max_open_proposals=2),
             now=lambda: self.at,
@@ -54,7 +53,7 @@ class Scene:
 
     def fill(self, ttl: float | None = None) -> None:
         assert [self.propose(ttl) for _ in range(3)] == [True, True, False]
-        self.later(LOOK_SECONDS)
+        self.later(ABANDONED_CHECK_SECONDS)
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def test_what_was_left_for_long_makes_room_whoever_comes_back(scene: Scene) -> N
 
 @pytest.mark.rule("3.open.ghosts")
 @pytest.mark.parametrize("arriving", [BACK, None])
-def test_who_comes_back_soon_has_them_open_still(scene: Scene, arriving: Arriving | None) -> None:
+def test_who_comes_back_soon_has_them_open_still(scene: Scene, arriving: JoinState | None) -> None:
     scene.space.join("alice", NEW)
     scene.later(GONE_SECONDS)
     scene.fill()

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol.space.counters import Counters
-from meup_agent.protocol.space.host import TAKEN_OVER, SpaceHost
+from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import MemoryJournal
-from meup_agent.protocol.space.listeners import Form
-from meup_agent.protocol.space.replays import MAX_REPLAY_BYTES, MAX_REPLAYED
-from meup_agent.protocol.space.standing import member_capabilities
+from meup_agent.protocol.space.presence import MAX_REPLAY_BYTES, MAX_REPLAYED
+from meup_agent.protocol.space.server import TAKEN_OVER, SpaceServer
 
 NOW = 1_735_689_600_000_000
 CALL = {"method": "tools/call", "params": {"name": "write"}}
@@ -48,7 +48,7 @@ class Member:
     ) -> None:
         self.participant = participant
         self.last_seen = seen
-        self.form = Form(dialect, resumes)
+        self.form = FrameFormat(dialect, resumes)
         self.heard: list[Said] = []
 
     def deliver(self, packed: bytes) -> None:
@@ -77,7 +77,7 @@ class Room:
         self.restart()
 
     def restart(self) -> None:
-        self.host = SpaceHost(
+        self.host = SpaceServer(
             "demo",
             participants={name: member_capabilities(listed) for name, listed in MAY.items()},
             journal=self.journal,

@@ -6,11 +6,11 @@ import pytest
 
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.space.open import (
+from meup_agent.protocol.space.inflight import (
     MAX_OPEN_BYTES,
     MAX_OPEN_REQUESTS,
     OPEN_SECONDS,
-    OpenExchanges,
+    InFlight,
 )
 
 CALL: dict[str, Any] = {"method": "tools/call", "params": {"name": "write"}}
@@ -20,7 +20,7 @@ class Following:
     """Exchanges, and short words for what happens to them."""
 
     def __init__(self) -> None:
-        self.open = OpenExchanges()
+        self.open = InFlight()
         self.at = 0
 
     def say(

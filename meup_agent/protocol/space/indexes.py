@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, proposal_step
-from meup_agent.protocol.space.issued import Issued
 from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
 
 MAX_DECIDED: Final = 4_096
@@ -21,7 +21,7 @@ each proposer has a share of its own, so that nobody pushes out another's."""
 _CLOCK_DIFFERENCE: Final = round(CLOCK_DIFFERENCE.total_seconds() * 1_000_000)
 
 
-class OpenKey(NamedTuple):
+class OpenItemKey(NamedTuple):
     """Names a proposal in the memory of a request that fulfills it.
 
     Attributes:
@@ -35,7 +35,7 @@ class OpenKey(NamedTuple):
     number: int
 
 
-class Open(msgspec.Struct, eq=False):
+class OpenItem(msgspec.Struct, eq=False):
     """A request or a proposal that has not ended.
 
     Attributes:
@@ -57,12 +57,12 @@ class Open(msgspec.Struct, eq=False):
     at: int
     number: int = 0
     rpc_name: str | None = None
-    fulfills: Open | None = None
+    fulfills: OpenItem | None = None
     refused_by: tuple[str, ...] = ()
     state: ProposalState = ProposalState.PENDING
     called: tuple[str, str] = ("", "")
     expires_at: int | None = None
-    fulfilling: dict[int, Open] = msgspec.field(default_factory=dict[int, "Open"])
+    fulfilling: dict[int, OpenItem] = msgspec.field(default_factory=dict[int, "OpenItem"])
     whole: bool = True
 
     @property
@@ -76,9 +76,9 @@ class Open(msgspec.Struct, eq=False):
         return len(self.envelope.frame) + len(self.envelope.raw_payload)
 
     @property
-    def key(self) -> OpenKey:
+    def key(self) -> OpenItemKey:
         """What names it after its end."""
-        return OpenKey(self.envelope.sender, self.envelope.id, self.number)
+        return OpenItemKey(self.envelope.sender, self.envelope.id, self.number)
 
     def step(self, event: ProposalEvent) -> None:
         """Take a step of a proposal's lifecycle.
@@ -96,7 +96,7 @@ class Open(msgspec.Struct, eq=False):
         return ProposalState.EXPIRED if past else self.state
 
 
-class Ended(NamedTuple):
+class EndedItem(NamedTuple):
     """A request or a proposal after its end.
 
     Attributes:
@@ -107,14 +107,14 @@ class Ended(NamedTuple):
 
     to: tuple[str, ...]
     state: ProposalState
-    fulfills: OpenKey | None
+    fulfills: OpenItemKey | None
 
     def concerns(self, participant: str) -> bool:
         """Whether it was for a participant, by name or for everybody."""
         return not self.to or participant in self.to
 
 
-class Shelf:
+class OpenIndex:
     """Envelopes of one kind by id and sender; two senders may use the same id.
 
     Args:
@@ -126,11 +126,11 @@ class Shelf:
     """
 
     def __init__(self, remembered: int) -> None:
-        self.ended: Issued[Ended] = Issued(remembered)
-        self._by_sender: dict[str, OrderedDict[str, Open]] = {}
+        self.ended: OriginIndex[EndedItem] = OriginIndex(remembered)
+        self._by_sender: dict[str, OrderedDict[str, OpenItem]] = {}
         self.senders_by_id: dict[str, tuple[str, ...]] = {}
 
-    def put(self, item: Open) -> None:
+    def put(self, item: OpenItem) -> None:
         """Put something in; its sender has nothing else under its id."""
         sender, envelope_id = item.envelope.sender, item.envelope.id
         share = self._by_sender.get(sender)
@@ -139,12 +139,12 @@ class Shelf:
         share[envelope_id] = item
         self.senders_by_id[envelope_id] = (*self.senders_by_id.get(envelope_id, ()), sender)
 
-    def get(self, sender: str, envelope_id: str) -> Open | None:
+    def get(self, sender: str, envelope_id: str) -> OpenItem | None:
         """What a sender has open under an id."""
         share = self._by_sender.get(sender)
         return None if share is None else share.get(envelope_id)
 
-    def take(self, sender: str, envelope_id: str) -> Open | None:
+    def take(self, sender: str, envelope_id: str) -> OpenItem | None:
         """Take something out, if it is there."""
         share = self._by_sender.get(sender)
         item = None if share is None else share.pop(envelope_id, None)
@@ -158,7 +158,7 @@ class Shelf:
         else:
             self.senders_by_id[envelope_id] = tuple(each for each in senders if each != sender)
         fulfilled = None if item.fulfills is None else item.fulfills.key
-        ended = Ended(item.envelope.to, item.state, fulfilled)
+        ended = EndedItem(item.envelope.to, item.state, fulfilled)
         self.ended.remember(envelope_id, sender, ended)
         return item
 
@@ -181,19 +181,19 @@ class Shelf:
                 return True
         return any(item.concerns(participant) for item in self.ended.of(envelope_id).values())
 
-    def under(self, envelope_id: str) -> tuple[Open, ...]:
+    def under(self, envelope_id: str) -> tuple[OpenItem, ...]:
         """Everything open that has an id, whoever sent it."""
         senders = self.senders_by_id.get(envelope_id, ())
         return tuple([self._by_sender[sender][envelope_id] for sender in senders])
 
-    def fairly(self) -> Iterator[Open]:
+    def round_robin(self) -> Iterator[OpenItem]:
         """What is open, the newest first, in turns: one of each sender, then one more of each.
 
         Nothing may be put in or taken out meanwhile.
         """
         senders = [reversed(share.values()) for share in self._by_sender.values()]
         while senders:
-            left: list[Iterator[Open]] = []
+            left: list[Iterator[OpenItem]] = []
             for items in senders:
                 item = next(items, None)
                 if item is not None:
@@ -206,12 +206,12 @@ class Shelf:
         """Who has something open."""
         return self._by_sender
 
-    def of(self, sender: str) -> Iterator[Open]:
+    def of(self, sender: str) -> Iterator[OpenItem]:
         """What a sender has open, the oldest first."""
         share = self._by_sender.get(sender)
         return iter(() if share is None else tuple(share.values()))
 
-    def oldest(self, sender: str) -> Open | None:
+    def oldest(self, sender: str) -> OpenItem | None:
         """The oldest that a sender has open."""
         share = self._by_sender.get(sender)
         return next(iter(share.values()), None) if share else None
@@ -219,3 +219,139 @@ class Shelf:
     def count(self, sender: str) -> int:
         """How many a sender has open."""
         return len(self._by_sender.get(sender, ()))
+
+
+MAX_ORIGINS: Final = 1_000
+"""Requests that are remembered of each participant after they have ended, and grants that it made.
+Each participant has a share of its own, so that nobody can push out another's."""
+
+V = TypeVar("V")
+
+_NOBODY: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class OriginIndex(Generic[V]):
+    """Envelopes of one kind by id; the oldest of a participant is forgotten first.
+
+    Two participants may use the same id, so an id alone does not say whose envelope it is.
+
+    Args:
+        limit: Envelopes of each participant.
+
+    Attributes:
+        by_id: What is remembered, by id and issuer; only to be read.
+    """
+
+    def __init__(self, limit: int = MAX_ORIGINS) -> None:
+        self._limit = limit
+        self.by_id: dict[str, dict[str, V]] = {}
+        self._in_order: dict[str, OrderedDict[str, None]] = {}
+
+    def remember(self, envelope_id: str, issuer: str, value: V) -> None:
+        """Remember an envelope, and forget the issuer's oldest if these are too many."""
+        share = self._in_order.get(issuer)
+        if share is None:
+            share = self._in_order[issuer] = OrderedDict()
+        if envelope_id in share:
+            share.move_to_end(envelope_id)
+        share[envelope_id] = None
+        issuers = self.by_id.get(envelope_id)
+        if issuers is None:
+            self.by_id[envelope_id] = {issuer: value}
+        else:
+            issuers[issuer] = value
+        if len(share) > self._limit:
+            oldest, _ = share.popitem(last=False)
+            issuers = self.by_id[oldest]
+            del issuers[issuer]
+            if not issuers:
+                del self.by_id[oldest]
+
+    def of(self, envelope_id: str) -> Mapping[str, V]:
+        """What is remembered under an id, by issuer; nothing if it is unknown or forgotten."""
+        return self.by_id.get(envelope_id, _NOBODY)
+
+    def __contains__(self, envelope_id: str) -> bool:
+        """Whether an envelope with that id is remembered."""
+        return envelope_id in self.by_id
+
+    def __len__(self) -> int:
+        """How many envelopes are remembered, over all participants."""
+        return sum(len(share) for share in self._in_order.values())
+
+
+REMEMBERED_SECONDS: Final = 600.0
+"""How long an accepted envelope is known again (PROTOCOL 6)."""
+
+MAX_REMEMBERED: Final = 10_000
+"""Envelopes that are remembered of each sender. What a member sends again is what had not come
+back to it when its connection ended, which is less than its outbox holds."""
+
+SWEEP_INTERVAL: Final = 16
+"""Envelopes after which one sender's are looked at for those that are too old."""
+
+_MICROSECONDS: Final = 1_000_000
+
+
+class _Accepted(NamedTuple):
+    content: int
+    seq: int
+    at: int
+
+
+class Deduplicator:
+    """A bounded memory of accepted envelopes by sender and id."""
+
+    def __init__(self, *, limit: int = MAX_REMEMBERED, seconds: float = REMEMBERED_SECONDS) -> None:
+        self._limit = limit
+        self._age = round(seconds * _MICROSECONDS)
+        self._remembered = 0
+        # Whose were looked at the longest ago comes first.
+        self._by_sender: OrderedDict[str, OrderedDict[str, _Accepted]] = OrderedDict()
+
+    def remember(self, envelope: Envelope, seq: int, at: int) -> None:
+        """Remember an accepted envelope; its id may have been another's before.
+
+        Now and then somebody's are forgotten that are too old to be known again.
+        """
+        share = self._by_sender.get(envelope.sender)
+        if share is None:
+            share = self._by_sender[envelope.sender] = OrderedDict()
+        share[envelope.id] = _Accepted(_content(envelope), seq, at)
+        share.move_to_end(envelope.id)
+        if len(share) > self._limit:
+            share.popitem(last=False)
+        self._remembered += 1
+        if self._remembered % SWEEP_INTERVAL == 0:
+            self._forget(at)
+
+    def find(self, envelope: Envelope, at: int) -> int | None:
+        """The number under which the same envelope was accepted; ``None`` if it is new.
+
+        Some clients begin to count their ids anew when they start: another content under a known
+        id is another envelope.
+        """
+        share = self._by_sender.get(envelope.sender)
+        known = None if share is None else share.get(envelope.id)
+        if known is None or at - known.at > self._age or known.content != _content(envelope):
+            return None
+        return known.seq
+
+    def __len__(self) -> int:
+        """How many envelopes are remembered."""
+        return sum(map(len, self._by_sender.values()))
+
+    def _forget(self, at: int) -> None:
+        """Forget what is too old of one sender, another one each time."""
+        sender, share = self._by_sender.popitem(last=False)
+        while share and at - next(iter(share.values())).at > self._age:
+            share.popitem(last=False)
+        if share:
+            self._by_sender[sender] = share
+
+
+def _content(envelope: Envelope) -> int:
+    # Python's hash is keyed anew in each process, so nobody can make two contents look alike.
+    return hash(
+        (envelope.kind, envelope.to, envelope.correlation, envelope.context, envelope.raw_payload)
+    )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def kept(
+async def open_journal(
     config: JournalConfig, now: Callable[[], int]
 ) -> AsyncGenerator[MemoryJournal | SqliteJournal]:
     """A journal; leaving the block writes what waits, and lets go of the file.

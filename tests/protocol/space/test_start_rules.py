@@ -12,13 +12,12 @@ import pytest
 from meup_agent.protocol import payloads
 from meup_agent.protocol.dialects import DIALECTS, encode
 from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.space.claims import owner_by_name
 from meup_agent.protocol.space.decisions import Accepted, Decision
-from meup_agent.protocol.space.issued import MAX_ISSUED
-from meup_agent.protocol.space.shelf import MAX_DECIDED
-from meup_agent.protocol.space.space import Space
-from meup_agent.protocol.space.standing import member_capabilities
-from tests.protocol.space.test_space import accept, frame, refuse
+from meup_agent.protocol.space.grants import member_capabilities
+from meup_agent.protocol.space.indexes import MAX_DECIDED, MAX_ORIGINS
+from meup_agent.protocol.space.rules import owner_by_name
+from meup_agent.protocol.space.state import SpaceState
+from tests.protocol.space.test_state import accept, frame, refuse
 
 DIALECT = "meup/v0.1"
 NAMES = ("alice", "bob", "carol", "tools", "a", "a-b")
@@ -36,8 +35,8 @@ class Here:
         self.ids: Iterator[int] = count()
         self.space = self._begin()
 
-    def _begin(self) -> Space:
-        space = Space(now=lambda: self.now)
+    def _begin(self) -> SpaceState:
+        space = SpaceState(now=lambda: self.now)
         for name in NAMES:
             space.admit(name, member_capabilities([{"kind": "mcp/*"}, {"kind": "chat"}]))
         return space
@@ -188,7 +187,7 @@ def test_a_million_ids_leave_a_bounded_memory(here: Here) -> None:
         here.space.open.accepted(
             each.replace(kind="mcp/withdraw", correlation=(each.id,)), {}, here.now
         )
-    assert here.space.open.remembered <= MAX_DECIDED + MAX_ISSUED
+    assert here.space.open.remembered <= MAX_DECIDED + MAX_ORIGINS
 
 
 def test_ids_that_two_used_before_stay_both_theirs(here: Here) -> None:

@@ -5,35 +5,35 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Container, Mapping
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from meup_agent.errors import InvalidEnvelope, InvalidPattern
-from meup_agent.protocol import kinds, managing
+from meup_agent.protocol import kinds, management_payloads
 from meup_agent.protocol.capability import compile_capabilities, refuse_reserved
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.managing import Grant
+from meup_agent.protocol.management_payloads import Grant
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.space.decisions import (
     ID_IN_USE,
-    Admit,
+    Broadcast,
     Consequence,
+    Disconnect,
+    Notice,
     Refused,
-    Remove,
-    Say,
-    Tell,
+    TokenIssued,
+    gateway_draft,
     over_limit,
     refusal,
-    said,
 )
-from meup_agent.protocol.space.issued import Issued
-from meup_agent.protocol.space.journal import Fact
-from meup_agent.protocol.space.standing import (
+from meup_agent.protocol.space.grants import (
     GRANT_FACT,
     MAX_GRANTED_TOGETHER,
-    Change,
-    Standing,
+    GrantChange,
+    GrantStore,
     member_capabilities,
 )
+from meup_agent.protocol.space.indexes import OriginIndex
+from meup_agent.protocol.space.journal import Fact
 
 UNKNOWN_PARTICIPANT: Final = "unknown_participant"
 INVALID_CAPABILITY: Final = "invalid_capability"
@@ -55,13 +55,20 @@ MAX_INVITED: Final = 1_000
 INVITE_FACT: Final = "invite/"
 KICKED_FACT: Final = "kicked/"
 
-MANAGING: Final = frozenset({managing.GRANT, managing.REVOKE, managing.INVITE, managing.KICK})
+MANAGEMENT_KINDS: Final = frozenset(
+    {
+        management_payloads.GRANT,
+        management_payloads.REVOKE,
+        management_payloads.INVITE,
+        management_payloads.KICK,
+    }
+)
 """The kinds that manage a space."""
 
 _SHOWN_CHARS: Final = 200
 
 
-class Done(NamedTuple):
+class ManagementResult(NamedTuple):
     """What the gateway does about a word of somebody who manages the space.
 
     Attributes:
@@ -77,7 +84,7 @@ class Done(NamedTuple):
     then: tuple[Consequence, ...] = ()
 
 
-class Management:
+class SpaceManager:
     """Who was granted what, who was invited, and who was removed.
 
     Args:
@@ -89,7 +96,7 @@ class Management:
 
     def __init__(
         self,
-        standing: Standing,
+        standing: GrantStore,
         present: Container[str],
         *,
         new_token: Callable[[], str] | None = None,
@@ -100,7 +107,7 @@ class Management:
         self._new_token = new_token
         self._address = address
         # To whom each grant was made.
-        self._granted: Issued[str] = Issued()
+        self._granted: OriginIndex[str] = OriginIndex()
         self._invited: dict[str, JsonObject] = {}
         self._kicked: dict[str, JsonObject] = {}
 
@@ -138,31 +145,31 @@ class Management:
         """Decide whether something is carried out; changes nothing.
 
         Args:
-            envelope: Of one of the kinds in :data:`MANAGING`, from somebody who may send it.
+            envelope: Of one of :data:`MANAGEMENT_KINDS`, from a sender who may send it.
             payload: Its payload's JSON values.
         """
         try:
             match envelope.kind:
-                case managing.GRANT:
+                case management_payloads.GRANT:
                     return self._check_grant(envelope, payload)
-                case managing.REVOKE:
+                case management_payloads.REVOKE:
                     return self._check_revocation(envelope, payload)
-                case managing.INVITE:
+                case management_payloads.INVITE:
                     return self._check_invite(envelope, payload)
                 case _:
-                    kick = managing.read_kick(envelope, payload)
+                    kick = management_payloads.read_kick(envelope, payload)
                     return self._check_known(envelope, kick.participant)
         except InvalidEnvelope as invalid:
             return _refused(envelope, invalid.problem, str(invalid))
 
-    def accept(self, envelope: Envelope, payload: JsonObject) -> Done:
+    def accept(self, envelope: Envelope, payload: JsonObject) -> ManagementResult:
         """Carry out what :meth:`check` let through, with nothing accepted in between."""
         match envelope.kind:
-            case managing.GRANT:
-                return self._grant(managing.read_grant(envelope, payload))
-            case managing.REVOKE:
+            case management_payloads.GRANT:
+                return self._grant(management_payloads.read_grant(envelope, payload))
+            case management_payloads.REVOKE:
                 return self._revoke(envelope, payload)
-            case managing.INVITE:
+            case management_payloads.INVITE:
                 return self._invite(envelope, payload)
             case _:
                 return self._kick(envelope, payload)
@@ -170,7 +177,7 @@ class Management:
     # --- grants -----------------------------------------------------------------------------
 
     def _check_grant(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
-        grant = managing.read_grant(envelope, payload)
+        grant = management_payloads.read_grant(envelope, payload)
         return self._check_known(envelope, grant.participant) or self._check_given(
             envelope, grant.participant, grant.capabilities, "capabilities"
         )
@@ -188,7 +195,7 @@ class Management:
             refuse_reserved(capabilities, place=place)
         except InvalidPattern as error:
             return _refused(envelope, INVALID_CAPABILITY, f"this cannot be granted: {error}")
-        lacking = self._standing.lacking(envelope.sender, capabilities)
+        lacking = self._standing.first_lacking(envelope.sender, capabilities)
         if lacking is not None:
             return _refused(
                 envelope,
@@ -215,13 +222,13 @@ class Management:
             )
         return None
 
-    def _grant(self, grant: Grant) -> Done:
+    def _grant(self, grant: Grant) -> ManagementResult:
         self._granted.remember(grant.id, grant.by, grant.participant)
         facts, changed = self._standing.give(grant)
-        return Done(facts, changed)
+        return ManagementResult(facts, changed)
 
     def _check_revocation(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
-        revocation = managing.read_revocation(envelope, payload)
+        revocation = management_payloads.read_revocation(envelope, payload)
         if revocation.participant:
             unknown = self._check_known(envelope, revocation.participant)
             if unknown is not None:
@@ -245,7 +252,7 @@ class Management:
             compile_capabilities(patterns)
         except InvalidPattern as error:
             return _refused(envelope, INVALID_CAPABILITY, f"this cannot be revoked: {error}")
-        broader = self._standing.broader(participant, patterns)
+        broader = self._standing.find_broader(participant, patterns)
         if broader is not None:
             return _refused(
                 envelope,
@@ -263,13 +270,13 @@ class Management:
             )
         return None
 
-    def _revoke(self, envelope: Envelope, payload: JsonObject) -> Done:
-        revocation = managing.read_revocation(envelope, payload)
+    def _revoke(self, envelope: Envelope, payload: JsonObject) -> ManagementResult:
+        revocation = management_payloads.read_revocation(envelope, payload)
         if revocation.grant_id:
             change = self._standing.take(revocation.grant_id)
         else:
-            change = self._standing.take_covered(revocation.participant, revocation.capabilities)
-        return Done(change.facts, change.participants)
+            change = self._standing.revoke_covered(revocation.participant, revocation.capabilities)
+        return ManagementResult(change.facts, change.participants)
 
     # --- who is let in ----------------------------------------------------------------------
 
@@ -283,7 +290,7 @@ class Management:
         )
 
     def _check_invite(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
-        invite = managing.read_invite(envelope, payload)
+        invite = management_payloads.read_invite(envelope, payload)
         name = invite.participant
         if name in kinds.GATEWAY_NAMES:
             return _refused(envelope, PARTICIPANT_EXISTS, f"{name!r} is the gateway's name")
@@ -318,8 +325,8 @@ class Management:
             )
         return None
 
-    def _invite(self, envelope: Envelope, payload: JsonObject) -> Done:
-        invite = managing.read_invite(envelope, payload)
+    def _invite(self, envelope: Envelope, payload: JsonObject) -> ManagementResult:
+        invite = management_payloads.read_invite(envelope, payload)
         name = invite.participant
         facts: list[Fact] = []
         then: list[Consequence] = []
@@ -336,7 +343,7 @@ class Management:
             facts.append(Fact(INVITE_FACT + name, fact))
             if name not in self._standing:
                 self._standing.configure(name, member_capabilities([]))
-            then.append(Admit(name, digest))
+            then.append(TokenIssued(name, digest))
             ack["token"] = token
         if address := self._address():
             ack["connection_url"] = address
@@ -349,23 +356,30 @@ class Management:
             facts += done.facts
             changed = done.changed
         then.append(
-            Tell(invite.by, said(managing.INVITE_ACK, ack, to=invite.by, about=envelope.id))
+            Notice(
+                invite.by,
+                gateway_draft(management_payloads.INVITE_ACK, ack, to=invite.by, about=envelope.id),
+            )
         )
         invited = {"id": name, "capabilities": list(self._standing[name].patterns)}
-        then.append(Say(said(kinds.SYSTEM_PRESENCE, {"event": "invited", "participant": invited})))
-        return Done(tuple(facts), changed, then=tuple(then))
+        then.append(
+            Broadcast(
+                gateway_draft(kinds.SYSTEM_PRESENCE, {"event": "invited", "participant": invited})
+            )
+        )
+        return ManagementResult(tuple(facts), changed, then=tuple(then))
 
-    def _kick(self, envelope: Envelope, payload: JsonObject) -> Done:
-        kick = managing.read_kick(envelope, payload)
+    def _kick(self, envelope: Envelope, payload: JsonObject) -> ManagementResult:
+        kick = management_payloads.read_kick(envelope, payload)
         fact = {"by": kick.by, "id": envelope.id, "reason": kick.reason}
         self._kicked[kick.participant] = fact
-        change: Change = self._standing.take_all(kick.participant)
+        change: GrantChange = self._standing.revoke_all(kick.participant)
         why = f"removed by {kick.by}" + (f": {kick.reason}" if kick.reason else "")
-        return Done(
+        return ManagementResult(
             (Fact(KICKED_FACT + kick.participant, fact), *change.facts),
             change.participants,
             kick.participant,
-            (Remove(kick.participant, KICKED_CODE, why),),
+            (Disconnect(kick.participant, KICKED_CODE, why),),
         )
 
 
@@ -376,3 +390,36 @@ def _refused(envelope: Envelope, code: str, message: str, **details: Any) -> Ref
 def _shown(capability: JsonObject) -> str:
     written = json.dumps(capability)
     return written if len(written) <= _SHOWN_CHARS else written[:_SHOWN_CHARS] + "…"
+
+
+class InviteIssuer(Protocol):
+    """How somebody comes to a space who is invited."""
+
+    def new_token(self) -> str:
+        """A token that nobody can guess."""
+        ...
+
+    def admit(self, participant: str, token_sha256: str) -> None:
+        """Let a participant in by a token with this digest, and by no earlier one of this kind."""
+        ...
+
+    def address(self) -> str:
+        """Where to dial the space; empty where that is not known."""
+        ...
+
+
+class _NoInvites:
+    """The doors of a space to which nobody can be invited."""
+
+    def new_token(self) -> str:
+        raise NotImplementedError
+
+    def admit(self, participant: str, token_sha256: str) -> None:
+        pass
+
+    def address(self) -> str:
+        return ""
+
+
+NO_INVITES: Final[InviteIssuer] = _NoInvites()
+"""Those of a space to which nobody can be invited."""

@@ -10,9 +10,9 @@ from typing import Final
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.guarantees import OBSERVING
-from meup_agent.protocol.space.arrival import open_frame
 from meup_agent.protocol.space.decisions import Refused, refusal
-from meup_agent.protocol.space.listeners import Member
+from meup_agent.protocol.space.fanout import Member
+from meup_agent.protocol.space.inbound import decode_inbound
 
 CROWDED_CODE: Final = 1013
 """Close code for an observer of a participant that has as many as it may."""
@@ -89,7 +89,7 @@ def refuse_observer(participant: str, frame: bytes, dialect: str) -> Refused:
         dialect: The dialect that it is in.
     """
     try:
-        about: str | None = open_frame(frame, dialect, 0).envelope.id
+        about: str | None = decode_inbound(frame, dialect, 0).envelope.id
     except InvalidEnvelope as invalid:
         about = invalid.envelope_id
     message = "an observer says nothing: connect without the header MEUP-Observe to take part"

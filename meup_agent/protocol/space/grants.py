@@ -17,7 +17,7 @@ from meup_agent.errors import InvalidPattern
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.capability.covering import covers, first_covering, kinds_of, stripped
-from meup_agent.protocol.managing import Grant
+from meup_agent.protocol.management_payloads import Grant
 from meup_agent.protocol.payloads import JsonObject, objects_in
 from meup_agent.protocol.space.journal import Fact
 
@@ -50,7 +50,7 @@ def member_capabilities(
     return compile_capabilities([*own, _WITHDRAW], place=place)
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldGrant(msgspec.Struct, frozen=True):
     """A grant in force.
 
     Attributes:
@@ -78,7 +78,7 @@ class Held(msgspec.Struct, frozen=True):
         return Fact(GRANT_FACT + grant.id, value)
 
 
-class Change(NamedTuple):
+class GrantChange(NamedTuple):
     """What a grant or a revocation has changed.
 
     Attributes:
@@ -90,7 +90,7 @@ class Change(NamedTuple):
     participants: tuple[str, ...]
 
 
-class Standing:
+class GrantStore:
     """The capabilities of every participant of a space, present or not.
 
     Args:
@@ -103,7 +103,7 @@ class Standing:
     def __init__(self, configured: Mapping[str, Capabilities]) -> None:
         self._configured = dict(configured)
         self._revoked: dict[str, tuple[JsonObject, ...]] = {}
-        self._grants: dict[str, Held] = {}
+        self._grants: dict[str, HeldGrant] = {}
         self._number = 0
         self._compiled = dict(configured)
         self.changes = 0
@@ -135,7 +135,7 @@ class Standing:
         self._configured[participant] = capabilities
         self._compile(participant)
 
-    def lacking(self, granter: str, capabilities: Sequence[JsonObject]) -> JsonObject | None:
+    def first_lacking(self, granter: str, capabilities: Sequence[JsonObject]) -> JsonObject | None:
         """The first of some capabilities that a participant does not have itself."""
         own = self._own(granter, self._number + 1)
         return next((each for each in capabilities if _resting(each, own) is None), None)
@@ -150,25 +150,27 @@ class Standing:
         compile_capabilities(list(capabilities))
         member_capabilities(_once([*has, *capabilities]))
 
-    def give(self, grant: Grant) -> Change:
-        """Add what was granted, after :meth:`lacking` and :meth:`check`."""
+    def give(self, grant: Grant) -> GrantChange:
+        """Add what was granted, after :meth:`first_lacking` and :meth:`check`."""
         self._number += 1
         own = self._own(grant.by, self._number)
-        held = Held(grant, self._number, _named(_resting(each, own) for each in grant.capabilities))
+        held = HeldGrant(
+            grant, self._number, _named(_resting(each, own) for each in grant.capabilities)
+        )
         self._grants[grant.id] = held
         self._compile(grant.participant)
-        return Change((held.fact,), (grant.participant,))
+        return GrantChange((held.fact,), (grant.participant,))
 
-    def take(self, grant_id: str) -> Change:
+    def take(self, grant_id: str) -> GrantChange:
         """Revoke a grant in force, and what rests on it."""
         return self._take([self._grants[grant_id]])
 
-    def take_all(self, participant: str) -> Change:
+    def revoke_all(self, participant: str) -> GrantChange:
         """Revoke everything that a participant was granted, and what rests on it."""
         given = [each for each in self._grants.values() if each.grant.participant == participant]
         return self._take(given)
 
-    def _take(self, given: Sequence[Held]) -> Change:
+    def _take(self, given: Sequence[HeldGrant]) -> GrantChange:
         facts: dict[str, Fact] = {}
         for held in given:
             self._replace(held, (), held.rests_on, facts)
@@ -178,7 +180,7 @@ class Standing:
         """Whether a participant has something that some patterns cover."""
         return any(_is_covered(each, patterns) for each in self._listed(participant))
 
-    def broader(self, participant: str, patterns: Sequence[JsonObject]) -> JsonObject | None:
+    def find_broader(self, participant: str, patterns: Sequence[JsonObject]) -> JsonObject | None:
         """A capability of a participant that allows what one of some patterns does, and more."""
         for pattern in patterns:
             for each in self._listed(participant):
@@ -188,7 +190,7 @@ class Standing:
                     return each
         return None
 
-    def take_covered(self, participant: str, patterns: Sequence[JsonObject]) -> Change:
+    def revoke_covered(self, participant: str, patterns: Sequence[JsonObject]) -> GrantChange:
         """Revoke all that a participant has and that some patterns cover, and what rests on it."""
         facts: dict[str, Fact] = {}
         configured = self._configured[participant]
@@ -251,7 +253,7 @@ class Standing:
 
     # --- what rests on what -----------------------------------------------------------------
 
-    def _settle(self, shrunk: Sequence[str], facts: dict[str, Fact]) -> Change:
+    def _settle(self, shrunk: Sequence[str], facts: dict[str, Fact]) -> GrantChange:
         """Take away what rests on what some participants have no more, and say what changed."""
         changed = dict.fromkeys(shrunk)
         for held in tuple(self._grants.values()):
@@ -268,11 +270,11 @@ class Standing:
                 changed[grant.participant] = None
         for participant in changed:
             self._compile(participant)
-        return Change(tuple(facts.values()), tuple(changed))
+        return GrantChange(tuple(facts.values()), tuple(changed))
 
     def _replace(
         self,
-        held: Held,
+        held: HeldGrant,
         kept: tuple[JsonObject, ...],
         rests_on: tuple[str, ...],
         facts: dict[str, Fact],
@@ -283,7 +285,7 @@ class Standing:
             facts[key] = Fact(key, None)
         elif (kept, rests_on) != (held.grant.capabilities, held.rests_on):
             grant = msgspec.structs.replace(held.grant, capabilities=kept)
-            left = Held(grant, held.number, rests_on)
+            left = HeldGrant(grant, held.number, rests_on)
             self._grants[grant.id] = left
             facts[key] = left.fact
 
@@ -339,7 +341,7 @@ def _once(capabilities: Iterable[JsonObject]) -> list[JsonObject]:
     return list({json.dumps(each, sort_keys=True): each for each in capabilities}.values())
 
 
-def _held(grant_id: str, value: JsonObject) -> Held | None:
+def _held(grant_id: str, value: JsonObject) -> HeldGrant | None:
     """A grant as it was kept; ``None`` if it cannot be read."""
     capabilities = objects_in(value.get("capabilities"))
     try:
@@ -352,4 +354,4 @@ def _held(grant_id: str, value: JsonObject) -> Held | None:
         return None
     rests_on = cast("list[Any]", value.get("rests_on", []))
     grant = Grant(grant_id, by, participant, tuple(capabilities), str(reason))
-    return Held(grant, number, tuple(str(each) for each in rests_on))
+    return HeldGrant(grant, number, tuple(str(each) for each in rests_on))

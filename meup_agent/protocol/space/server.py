@@ -16,38 +16,45 @@ import msgspec
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space.arrival import Arrival
-from meup_agent.protocol.space.arriving import Arriving
-from meup_agent.protocol.space.audience import Audience
-from meup_agent.protocol.space.cancel_log import log_cancel
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.counters import Counters, log_cancel
 from meup_agent.protocol.space.decisions import (
     Accepted,
-    Admit,
+    Broadcast,
     Consequence,
+    Disconnect,
     Dropped,
+    Notice,
     Refused,
-    Remove,
-    Say,
-    Tell,
+    TokenIssued,
     over_limit,
     refusal,
 )
-from meup_agent.protocol.space.doors import NO_DOORS, Doors
+from meup_agent.protocol.space.fanout import (
+    NO_BACKPRESSURE,
+    Backpressure,
+    Fanout,
+    Member,
+    Subscriber,
+)
+from meup_agent.protocol.space.inbound import InboundFrame
+from meup_agent.protocol.space.indexes import Deduplicator
+from meup_agent.protocol.space.inflight import OPEN_SECONDS
 from meup_agent.protocol.space.journal import Entry, Journal
-from meup_agent.protocol.space.listeners import NO_READERS, Listener, Member, Readers
-from meup_agent.protocol.space.managing import KICKED_CODE, REMOVED
-from meup_agent.protocol.space.observers import (
+from meup_agent.protocol.space.management import KICKED_CODE, NO_INVITES, REMOVED, InviteIssuer
+from meup_agent.protocol.space.members import (
     CROWDED_CODE,
     Observers,
     crowded,
     refuse_observer,
 )
-from meup_agent.protocol.space.open import OPEN_SECONDS
-from meup_agent.protocol.space.rates import Allowance, OverPace, Pace, Told
-from meup_agent.protocol.space.recent import Recent
-from meup_agent.protocol.space.replays import Replay
-from meup_agent.protocol.space.space import Space
+from meup_agent.protocol.space.presence import JoinState, ReplayedEnvelope
+from meup_agent.protocol.space.rate_limits import (
+    Allowance,
+    NoticeThrottle,
+    RateExceeded,
+    RateLimiter,
+)
+from meup_agent.protocol.space.state import SpaceState
 from meup_agent.protocol.timestamps import rfc3339
 
 log = logging.getLogger("meup_agent.gateway")
@@ -58,7 +65,7 @@ TAKEN_OVER: Final = 4409
 RECOVERED_ENTRIES: Final = 100_000
 """Entries that are read when a gateway starts, to know again what is open, and sent twice."""
 
-Answer = Callable[[Entry | Refused | Dropped], None]
+DecisionCallback = Callable[[Entry | Refused | Dropped], None]
 """Told what became of a frame: accepted (and kept), refused, or dropped."""
 
 
@@ -66,8 +73,8 @@ def _ignore(_: object) -> None:
     """The sender sees by the echo what became of its frame."""
 
 
-class SpaceHost:
-    """A :class:`Space` and the members in it; every call takes effect in its order.
+class SpaceServer:
+    """A :class:`SpaceState` and the members in it; every call takes effect in its order.
 
     Args:
         name: The space's name.
@@ -92,9 +99,9 @@ class SpaceHost:
         now: Callable[[], int],
         counters: Counters,
         allowance: Allowance | None = None,
-        doors: Doors | None = None,
+        doors: InviteIssuer | None = None,
         announce_withdrawals: bool = False,
-        readers: Readers = NO_READERS,
+        readers: Backpressure = NO_BACKPRESSURE,
     ) -> None:
         self.name = name
         self._readers = readers
@@ -103,8 +110,8 @@ class SpaceHost:
         self._new_id = new_id
         self._now = now
         self._allowance = allowance or Allowance()
-        self._doors: Doors = doors or NO_DOORS
-        self._space = Space(
+        self._doors: InviteIssuer = doors or NO_INVITES
+        self._space = SpaceState(
             participants,
             allowance=self._allowance,
             now=now,
@@ -112,16 +119,16 @@ class SpaceHost:
             new_token=None if doors is None else doors.new_token,
             address=self._doors.address,
         )
-        self._pace = Pace(self._allowance)
+        self._pace = RateLimiter(self._allowance)
         # Its own, so that what observers send in vain slows down nobody's agent.
-        self._observers_pace = Pace(self._allowance)
-        self._told = Told()
+        self._observers_pace = RateLimiter(self._allowance)
+        self._told = NoticeThrottle()
         self._members: dict[str, Member] = {}
         self.observers: Final = Observers(self._allowance.max_observers)
         """Whoever looks on, and is no member."""
-        self.audience = Audience(name, journal, counters)
+        self.audience = Fanout(name, journal, counters)
         """Whoever hears what is said here."""
-        self._recent = Recent()
+        self._recent = Deduplicator()
         self._recover()
 
     @property
@@ -187,13 +194,13 @@ class SpaceHost:
             self.counters.taken_over += 1
             self.audience.remove(older)
             older.close(TAKEN_OVER, "a newer connection of the same participant took over")
-        self._space.speaks(member.form.dialect)
+        self._space.register_dialect(member.form.dialect)
         begin = self.audience.begin(member.last_seen)
         joined = self._space.join(participant, self._arriving(member, begin))
         # Who continues without a gap reads what it missed. And who does not say that it resumes
         # may take a replay for something new.
         is_told = member.form.numbered and (begin is None or begin != member.last_seen)
-        replays = self._space.replays(participant) if is_told else []
+        replays = self._space.select_replayed(participant) if is_told else []
         self.journal.after(partial(self._enter, member, joined.welcome, begin, replays))
         self._publish(self._stamped(joined.presence))
 
@@ -211,7 +218,7 @@ class SpaceHost:
 
     def close(self, code: int, reason: str) -> None:
         """Close every member; nobody is told that the others leave."""
-        everybody: tuple[Listener, ...] = (
+        everybody: tuple[Subscriber, ...] = (
             *self._members.values(),
             *self.observers.clear(),
             *self.audience.clear(),
@@ -232,14 +239,18 @@ class SpaceHost:
         # No open proposals are replayed: an observer may decide none.
         self.journal.after(partial(self._enter, member, welcome, begin, ()))
 
-    def _arriving(self, member: Member, begin: int | None) -> Arriving | None:
+    def _arriving(self, member: Member, begin: int | None) -> JoinState | None:
         if not member.form.numbered:
             return None
         until = self.journal.latest(self.name)
-        return Arriving(until, gap=begin != member.last_seen, resumed=begin is not None)
+        return JoinState(until, gap=begin != member.last_seen, resumed=begin is not None)
 
     def _enter(
-        self, member: Member, welcome: Envelope, begin: int | None, replays: Sequence[Replay]
+        self,
+        member: Member,
+        welcome: Envelope,
+        begin: int | None,
+        replays: Sequence[ReplayedEnvelope],
     ) -> None:
         if self._is_here(member):
             self.audience.enter(member, self._stamped(welcome), begin, replays)
@@ -268,39 +279,39 @@ class SpaceHost:
         at = self._now()
         self._receive(participant, frame, form.dialect, _ignore, form.numbered, at)
         over = self._pace.take(participant, at, len(frame))
-        wait = self.held_up(participant)
+        wait = self.backpressure_wait(participant)
         if over is None:
             return wait
         self._slow_down(participant, over)
         return max(over.seconds, wait)
 
-    def held_up(self, participant: str) -> float:
+    def backpressure_wait(self, participant: str) -> float:
         """Seconds for which a participant is not read now since a reader does not keep up.
 
         Only who is loud waits. Ask again after these seconds, before anything more is read.
         """
-        if not self._readers.filling or not self._pace.loudness.is_loud(participant):
+        if not self._readers.filling or not self._pace.load.is_heavy(participant):
             return 0.0
         return self._readers.wait(participant)
 
-    def too_fast(self, participant: str, size: int) -> OverPace | None:
+    def check_rate(self, participant: str, size: int) -> RateExceeded | None:
         """The limit for which to refuse a message of a participant who has no connection.
 
         Args:
             participant: Its sender.
             size: Its bytes; it is counted if nothing is returned.
         """
-        wait = self.held_up(participant)
+        wait = self.backpressure_wait(participant)
         if wait:
-            return OverPace("slow_reader_seconds", self._readers.patience, wait)
-        return self._pace.take_if_there(participant, self._now(), size)
+            return RateExceeded("slow_reader_seconds", self._readers.patience, wait)
+        return self._pace.try_consume(participant, self._now(), size)
 
     def receive_as(
         self,
         participant: str,
         frame: bytes,
         dialect: str,
-        answer: Answer = _ignore,
+        answer: DecisionCallback = _ignore,
         *,
         repeats: bool = True,
     ) -> None:
@@ -322,14 +333,14 @@ class SpaceHost:
         participant: str,
         frame: bytes,
         dialect: str,
-        answer: Answer,
+        answer: DecisionCallback,
         repeats: bool,
         at: int,
     ) -> None:
         self.counters.frames_in += 1
         checked = self._space.check(participant, frame, dialect, at)
         match checked:
-            case Arrival():
+            case InboundFrame():
                 seq = self._recent.find(checked.envelope, at) if repeats else None
                 if seq is not None:
                     self._repeated(Entry(seq, self.name, at, checked.envelope), answer)
@@ -342,7 +353,7 @@ class SpaceHost:
                 self.counters.accepted += 1
                 log_cancel(self.name, checked.envelope, checked.payload)
                 if checked.envelope.kind == kinds.MCP_WITHDRAW:
-                    self._pace.withdrew(participant, at)
+                    self._pace.count_withdrawal(participant, at)
                 seq = self._carry_out(accepted, answer)
                 if repeats:
                     self._recent.remember(checked.envelope, seq, at)
@@ -352,7 +363,7 @@ class SpaceHost:
                 self.counters.dropped += 1
                 answer(checked)
 
-    def _paced(self, arrival: Arrival, answer: Answer) -> Refused | None:
+    def _paced(self, arrival: InboundFrame, answer: DecisionCallback) -> Refused | None:
         """Have a withdrawal said again that comes too fast, where its sender waits for the answer.
 
         On a connection none is refused: what follows it is read later (PROTOCOL 3).
@@ -360,14 +371,14 @@ class SpaceHost:
         envelope = arrival.envelope
         if answer is _ignore or envelope.kind != kinds.MCP_WITHDRAW:
             return None
-        over = self._pace.withdraws_too_fast(envelope.sender, arrival.at)
+        over = self._pace.check_withdrawal(envelope.sender, arrival.at)
         if over is None:
             return None
         said = f"more than {over.most:g} withdrawals a second are taken later; say it again"
         refused = over_limit(envelope.sender, over.limit, over.most, said, about=envelope.id)
         return msgspec.structs.replace(refused, retry_after=over.seconds)
 
-    def _refuse_to(self, participant: str, refused: Refused, answer: Answer) -> None:
+    def _refuse_to(self, participant: str, refused: Refused, answer: DecisionCallback) -> None:
         if answer is _ignore:
             self.refuse(participant, refused)
         else:
@@ -394,7 +405,7 @@ class SpaceHost:
         self.counters.refused[refused.code] += 1
         self.journal.after(partial(self._tell_now, member, self._stamped(refused.error)))
 
-    def _carry_out(self, accepted: Accepted, answer: Answer) -> int:
+    def _carry_out(self, accepted: Accepted, answer: DecisionCallback) -> int:
         then = self.audience.deliver if answer is _ignore else partial(self._deliver_and, answer)
         if accepted.before:
             told = [
@@ -408,7 +419,7 @@ class SpaceHost:
             self._follow(consequence)
         return seq
 
-    def _slow_down(self, participant: str, over: OverPace) -> None:
+    def _slow_down(self, participant: str, over: RateExceeded) -> None:
         what = over.limit.removesuffix("_per_second")
         message = f"more than {over.most:g} {what} a second are read later; none of them is lost"
         if self._told.due(participant, over.limit, self._now()):
@@ -419,17 +430,17 @@ class SpaceHost:
 
     def _follow(self, consequence: Consequence) -> None:
         match consequence:
-            case Say(draft):
+            case Broadcast(draft):
                 log_cancel(self.name, draft)
                 self._publish(self._stamped(draft))
-            case Tell(participant, draft):
+            case Notice(participant, draft):
                 self._tell(participant, draft)
-            case Remove(participant, code, reason):
+            case Disconnect(participant, code, reason):
                 removed = (self._members.get(participant), *self.observers.of(participant))
                 for member in removed:
                     if member is not None:
                         self.journal.after(partial(self._remove, member, code, reason))
-            case Admit(participant, token_sha256):
+            case TokenIssued(participant, token_sha256):
                 self.journal.after(partial(self._doors.admit, participant, token_sha256))
 
     def _remove(self, member: Member, code: int, reason: str) -> None:
@@ -437,13 +448,13 @@ class SpaceHost:
         member.close(code, reason)
         self.leave(member)
 
-    def _repeated(self, first: Entry, answer: Answer) -> None:
+    def _repeated(self, first: Entry, answer: DecisionCallback) -> None:
         """Tell the sender alone under which number its envelope was accepted before."""
         self.counters.repeated += 1
         member = self._members.get(first.envelope.sender)
         self.journal.after(partial(self._echo_again, member, first, answer))
 
-    def _echo_again(self, member: Member | None, first: Entry, answer: Answer) -> None:
+    def _echo_again(self, member: Member | None, first: Entry, answer: DecisionCallback) -> None:
         if member is not None and self._is_here(member):
             self.audience.tell_again(member, first)
         answer(first)
@@ -454,7 +465,7 @@ class SpaceHost:
         """The one way to everybody for what the gateway says itself."""
         self.journal.append(self.name, envelope, (), self.audience.deliver)
 
-    def _deliver_and(self, answer: Answer, entry: Entry) -> None:
+    def _deliver_and(self, answer: DecisionCallback, entry: Entry) -> None:
         self.audience.deliver(entry)
         answer(entry)
 
@@ -494,7 +505,7 @@ class SpaceHost:
         recovered = self.journal.recover(self.name, since=since, limit=RECOVERED_ENTRIES)
         # Before any request: whoever spoke a dialect will answer in it.
         for dialect in {entry.envelope.protocol for entry in recovered.entries}:
-            self._space.speaks(dialect)
+            self._space.register_dialect(dialect)
         for entry in recovered.entries:
             self._recent.remember(entry.envelope, entry.seq, entry.at)
             self._space.remember(entry.envelope, entry.envelope.payload_object, entry.at)
@@ -506,5 +517,5 @@ class SpaceHost:
             )
         for participant, token_sha256 in self._space.digests.items():
             self._doors.admit(participant, token_sha256)
-        for consequence in self._space.end_lapsed():
+        for consequence in self._space.end_revoked():
             self._follow(consequence)

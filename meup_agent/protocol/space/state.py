@@ -14,39 +14,39 @@ from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.guarantees import OBSERVING, OURS, said_by
 from meup_agent.protocol.limits import MAX_DEPTH, check_depth
 from meup_agent.protocol.reasons import read_reason
-from meup_agent.protocol.space.arrival import Arrival, open_frame, usable_id
-from meup_agent.protocol.space.arriving import (
-    Arriving,
-    Joined,
-    announced,
-    described,
-    missed_by,
-)
 from meup_agent.protocol.space.decisions import (
     Accepted,
+    Broadcast,
     Consequence,
     Decision,
     Dropped,
+    Notice,
     Refused,
-    Say,
-    Tell,
+    gateway_draft,
     refusal,
-    said,
 )
-from meup_agent.protocol.space.departures import Departures
-from meup_agent.protocol.space.managing import MANAGING, Management
-from meup_agent.protocol.space.open import FOLLOWED, OpenExchanges
-from meup_agent.protocol.space.rates import Allowance
-from meup_agent.protocol.space.replays import Replay, replays
-from meup_agent.protocol.space.revoking import end_in_flight
+from meup_agent.protocol.space.grants import GrantStore
+from meup_agent.protocol.space.inbound import InboundFrame, decode_inbound, usable_id
+from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight, end_revoked
+from meup_agent.protocol.space.management import MANAGEMENT_KINDS, SpaceManager
+from meup_agent.protocol.space.presence import (
+    AbsenceTracker,
+    JoinDrafts,
+    JoinState,
+    ReplayedEnvelope,
+    arrived_fields,
+    describe_participant,
+    resume_fields,
+    select_replayed,
+)
+from meup_agent.protocol.space.rate_limits import Allowance
 from meup_agent.protocol.space.rules import Rules
-from meup_agent.protocol.space.standing import Standing
 
 DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
 """What TypeScript clients send to a gateway and nobody reads (PROTOCOL 2)."""
 
 
-class Space:
+class SpaceState:
     """The participants of a space, those who are in it, and every decision about what they send.
 
     Drafts that it returns have no id and no time: who sends them gives both.
@@ -73,20 +73,20 @@ class Space:
         new_token: Callable[[], str] | None = None,
         address: Callable[[], str] = str,
     ) -> None:
-        self.open = OpenExchanges()
+        self.open = InFlight()
         self._allowance = allowance or Allowance()
         self._shallower = self._allowance.max_depth < MAX_DEPTH
         self._now = now
-        self._held = Standing(participants or {})
+        self._held = GrantStore(participants or {})
         # In the order in which they came.
         self._present: dict[str, None] = {}
         # Of these, as JSON, and since which change of what anybody may send.
         self._descriptions: dict[str, bytes] = {}
         self._described_at = 0
-        self._management = Management(
+        self._management = SpaceManager(
             self._held, self._present, new_token=new_token, address=address
         )
-        self._departures = Departures()
+        self._departures = AbsenceTracker()
         self._rules = Rules(
             self._held, self._management, self.open, self._allowance, self._departures
         )
@@ -131,7 +131,7 @@ class Space:
             self._departures.left(proposer, self._now())
         return self._management.restore(facts)
 
-    def speaks(self, dialect: str) -> None:
+    def register_dialect(self, dialect: str) -> None:
         """Know that somebody speaks a dialect here, from now on.
 
         In one of them a response names its request by an id that only the request itself tells, so
@@ -141,7 +141,7 @@ class Space:
         if dialect == BY_RPC_ID and self._rpc_ids is None:
             self._rpc_ids = RpcIds()
 
-    def join(self, participant: str, arriving: Arriving | None = None) -> Joined:
+    def join(self, participant: str, arriving: JoinState | None = None) -> JoinDrafts:
         """Take a participant in, or take in a newer connection of one who is there.
 
         A newer connection is announced as a ``join`` without a ``leave`` before it. The
@@ -158,16 +158,16 @@ class Space:
         self._present[participant] = None
         if self._described_at == self._held.changes:
             self._descriptions[participant] = self._described(participant)
-        you = described(participant, self._held[participant])
-        return Joined(
-            self._welcome(participant, **missed_by(arriving)),
-            said(
+        you = describe_participant(participant, self._held[participant])
+        return JoinDrafts(
+            self._welcome(participant, **resume_fields(arriving)),
+            gateway_draft(
                 kinds.SYSTEM_PRESENCE,
-                {"event": "join", "participant": you, **announced(arriving)},
+                {"event": "join", "participant": you, **arrived_fields(arriving)},
             ),
         )
 
-    def observe(self, participant: str, arriving: Arriving | None = None) -> Envelope:
+    def observe(self, participant: str, arriving: JoinState | None = None) -> Envelope:
         """The draft of an observer's welcome; nobody else is told of it (PROTOCOL 3).
 
         Its own participant is among those present if that has a connection of its own.
@@ -176,7 +176,7 @@ class Space:
             participant: Whose observer it is; must be a participant of the space.
             arriving: What it missed, as of :meth:`join`.
         """
-        more = {OBSERVING: True, **missed_by(arriving)}
+        more = {OBSERVING: True, **resume_fields(arriving)}
         return self._welcoming(participant, "", more)
 
     def _welcome(self, participant: str, **missed: Any) -> Envelope:
@@ -197,7 +197,7 @@ class Space:
             b",".join(present.values()),
             rest[1:],
         )
-        return said(kinds.SYSTEM_WELCOME, raw, to=participant)
+        return gateway_draft(kinds.SYSTEM_WELCOME, raw, to=participant)
 
     def _described_present(self) -> dict[str, bytes]:
         """Who is in the space, in the order in which they came, each described as JSON."""
@@ -211,29 +211,31 @@ class Space:
         return self._descriptions
 
     def _described(self, participant: str) -> bytes:
-        return encode_json(described(participant, self._held[participant]))
+        return encode_json(describe_participant(participant, self._held[participant]))
 
-    def replays(self, participant: str) -> list[Replay]:
+    def select_replayed(self, participant: str) -> list[ReplayedEnvelope]:
         """The open proposals that a newcomer is told of, since it may decide them."""
-        return replays(self.open, participant, self._held[participant].allow, self._now())
+        return select_replayed(self.open, participant, self._held[participant].allow, self._now())
 
     def leave(self, participant: str) -> Envelope:
         """Take a participant out; the draft of what everybody else is told."""
         del self._present[participant]
         self._departures.left(participant, self._now())
         self._descriptions.pop(participant, None)
-        return said(kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}})
+        return gateway_draft(
+            kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}}
+        )
 
     def receive(self, participant: str, frame: bytes, dialect: str) -> Decision:
         """Decide about a frame that nobody sent before; see :meth:`check` and :meth:`accept`."""
         checked = self.check(participant, frame, dialect, self._now())
-        if not isinstance(checked, Arrival):
+        if not isinstance(checked, InboundFrame):
             return checked
         return self.check_new(checked) or self.accept(checked)
 
     def check(
         self, participant: str, frame: bytes, dialect: str, at: int
-    ) -> Arrival | Refused | Dropped:
+    ) -> InboundFrame | Refused | Dropped:
         """Decide whether a frame can be from its sender; changes nothing that others could notice.
 
         Args:
@@ -244,7 +246,7 @@ class Space:
             at: When it came, in microseconds since 1970 (UTC).
         """
         try:
-            arrival = open_frame(frame, dialect, at)
+            arrival = decode_inbound(frame, dialect, at)
             if self._shallower:
                 named = usable_id(arrival.envelope.id)
                 check_depth(frame, self._allowance.max_depth, envelope_id=named)
@@ -259,25 +261,25 @@ class Space:
             )
         if arrival.envelope.kind in DROPPED_KINDS:
             return Dropped(arrival.envelope.kind)
-        self.speaks(dialect)
+        self.register_dialect(dialect)
         if arrival.envelope.kind == kinds.MCP_RESPONSE and self._rpc_ids is not None:
             envelope = self._rpc_ids.heard(arrival.envelope, arrival.payload)
             arrival = arrival._replace(envelope=envelope)
-        return self._rules.not_from(participant, arrival) or arrival
+        return self._rules.check_sender(participant, arrival) or arrival
 
-    def check_new(self, arrival: Arrival) -> Refused | None:
+    def check_new(self, arrival: InboundFrame) -> Refused | None:
         """Decide about what :meth:`check` let through, if the same was not accepted before.
 
         What is sent again, since its sender does not know that it was accepted, is not to be asked
         whether it could be accepted now: a grant cannot be made twice, and what was allowed may
         have been revoked since.
         """
-        refused = self._rules.not_allowed(arrival)
-        if refused is None and arrival.envelope.kind in MANAGING:
+        refused = self._rules.check_capability(arrival)
+        if refused is None and arrival.envelope.kind in MANAGEMENT_KINDS:
             return self._management.check(arrival.envelope, arrival.payload)
         return refused
 
-    def accept(self, arrival: Arrival) -> Accepted:
+    def accept(self, arrival: InboundFrame) -> Accepted:
         """Let an envelope that was checked take effect.
 
         Args:
@@ -285,9 +287,9 @@ class Space:
                 between.
         """
         envelope = arrival.envelope
-        if envelope.kind in MANAGING:
+        if envelope.kind in MANAGEMENT_KINDS:
             return self._managed(envelope, arrival.payload)
-        if envelope.kind not in FOLLOWED:
+        if envelope.kind not in TRACKED_KINDS:
             return Accepted(envelope)
         then: tuple[Consequence, ...] = ()
         if envelope.kind == kinds.MCP_WITHDRAW and self._announce_withdrawals:
@@ -303,7 +305,7 @@ class Space:
             payload: Its payload's JSON values.
             at: When, in microseconds since 1970 (UTC).
         """
-        if envelope.kind in FOLLOWED:
+        if envelope.kind in TRACKED_KINDS:
             self.open.accepted(envelope, payload, at)
         if envelope.kind == kinds.MCP_REQUEST and self._rpc_ids is not None:
             self._rpc_ids.heard(envelope, payload)
@@ -311,8 +313,8 @@ class Space:
     def _withdrawn(self, withdraw: Envelope, payload: dict[str, Any]) -> tuple[Consequence, ...]:
         """What everybody is told of a withdrawal that takes effect, where the space asks for it."""
         return tuple(
-            Say(
-                said(
+            Broadcast(
+                gateway_draft(
                     kinds.SYSTEM_WITHDRAWN,
                     {
                         "proposal_id": proposal,
@@ -332,19 +334,19 @@ class Space:
         then: list[Consequence] = list(done.then)
         for participant in done.changed:
             if participant in self._present and participant != done.kicked:
-                who = described(participant, self._held[participant])
+                who = describe_participant(participant, self._held[participant])
                 update = {"event": "update", "participant": who}
-                then.append(Say(said(kinds.SYSTEM_PRESENCE, update)))
+                then.append(Broadcast(gateway_draft(kinds.SYSTEM_PRESENCE, update)))
         for participant in dict.fromkeys((*done.changed, done.kicked)):
-            then += end_in_flight(self.open, participant, partial(self._may_still, participant))
+            then += end_revoked(self.open, participant, partial(self._may_still, participant))
         told = tuple(
-            Tell(participant, self._welcome(participant))
+            Notice(participant, self._welcome(participant))
             for participant in done.changed
             if participant in self._present and participant != done.kicked
         )
         return Accepted(envelope, done.facts, tuple(then), told)
 
-    def end_lapsed(self) -> list[Consequence]:
+    def end_revoked(self) -> list[Consequence]:
         """End what is open and may not be any more; what the gateway says of it.
 
         A revocation does so at once. But the gateway can end between the two, and start again with
@@ -353,7 +355,7 @@ class Space:
         return [
             consequence
             for participant in sorted(self.open.participants)
-            for consequence in end_in_flight(
+            for consequence in end_revoked(
                 self.open, participant, partial(self._may_still, participant)
             )
         ]

@@ -25,7 +25,7 @@ _decode_all = msgspec.json.Decoder().decode
 _NO_PAYLOAD: Final = object()
 
 
-class Arrival(NamedTuple):
+class InboundFrame(NamedTuple):
     """An envelope that a member sent, with all of it decoded.
 
     Attributes:
@@ -44,7 +44,7 @@ class Arrival(NamedTuple):
         return decode_header(self.envelope.frame).kind
 
 
-def open_frame(frame: bytes, dialect: str, at: int) -> Arrival:
+def decode_inbound(frame: bytes, dialect: str, at: int) -> InboundFrame:
     """Decode a member's frame and check its form.
 
     All of it is decoded, although only the header is needed: what is delivered must be readable at
@@ -71,7 +71,7 @@ def open_frame(frame: bytes, dialect: str, at: int) -> Arrival:
     problem = _problem(envelope, payload)
     if problem is not None:
         raise InvalidEnvelope("invalid_envelope", problem, envelope_id=usable_id(envelope.id))
-    return Arrival(envelope, payload, at)
+    return InboundFrame(envelope, payload, at)
 
 
 def _values(raw: bytes, envelope: Envelope) -> Any:

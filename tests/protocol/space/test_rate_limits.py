@@ -4,30 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.protocol.space import rates
-from meup_agent.protocol.space.rates import (
+from meup_agent.protocol.space import rate_limits
+from meup_agent.protocol.space.rate_limits import (
     MESSAGE_BYTES,
-    TOLD_AGAIN_SECONDS,
-    Bucket,
-    Loudness,
-    Told,
+    NOTICE_SECONDS,
+    NoticeThrottle,
+    SenderLoad,
+    TokenBucket,
 )
 
 SECOND = 1_000_000
 
 
 def test_a_burst_then_the_rate() -> None:
-    bucket = Bucket(10, 3)
-    assert [bucket.take_if_there(0) for _ in range(4)] == [True, True, True, False]
+    bucket = TokenBucket(10, 3)
+    assert [bucket.try_consume(0) for _ in range(4)] == [True, True, True, False]
     assert not bucket.has(SECOND // 20)
     assert bucket.has(SECOND // 10)
     assert bucket.wait(SECOND // 10) == 0
-    assert bucket.take_if_there(SECOND // 10)
+    assert bucket.try_consume(SECOND // 10)
     assert bucket.wait(SECOND // 10) == pytest.approx(0.1)
 
 
 def test_what_was_taken_too_much_has_to_come_back() -> None:
-    bucket = Bucket(10, 1)
+    bucket = TokenBucket(10, 1)
     assert bucket.take(0) == 0
     assert bucket.take(0) == pytest.approx(0.1)
     assert bucket.take(0) == pytest.approx(0.2)
@@ -36,24 +36,24 @@ def test_what_was_taken_too_much_has_to_come_back() -> None:
 
 
 def test_a_clock_that_goes_back_gives_nothing() -> None:
-    bucket = Bucket(1, 1)
-    assert bucket.take_if_there(10 * SECOND)
-    assert not bucket.take_if_there(5 * SECOND)
-    assert bucket.take_if_there(6 * SECOND)
+    bucket = TokenBucket(1, 1)
+    assert bucket.try_consume(10 * SECOND)
+    assert not bucket.try_consume(5 * SECOND)
+    assert bucket.try_consume(6 * SECOND)
     assert bucket.full(7 * SECOND)
 
 
 @given(st.lists(st.integers(0, 2 * SECOND), max_size=60))
 def test_never_more_than_burst_and_rate(pauses: list[int]) -> None:
-    bucket, at, passed = Bucket(5, 4), 0, 0
+    bucket, at, passed = TokenBucket(5, 4), 0, 0
     for pause in pauses:
         at += pause
-        passed += bucket.take_if_there(at)
+        passed += bucket.try_consume(at)
     assert passed <= 4 + 5 * at / SECOND + 1e-6
 
 
 def test_somebody_is_told_once_in_a_while() -> None:
-    told, again = Told(), round(TOLD_AGAIN_SECONDS * SECOND)
+    told, again = NoticeThrottle(), round(NOTICE_SECONDS * SECOND)
     assert told.due("ann", "messages", 0)
     assert not told.due("ann", "messages", again - 1)
     assert told.due("ann", "withdrawals", 1)
@@ -62,41 +62,41 @@ def test_somebody_is_told_once_in_a_while() -> None:
 
 
 def test_who_was_told_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "MAX_TOLD", 2)
-    told = Told()
+    monkeypatch.setattr(rate_limits, "MAX_NOTICES", 2)
+    told = NoticeThrottle()
     assert all(told.due(name, "messages", 0) for name in ("ann", "bob", "carol"))
     assert told.due("ann", "messages", 0)
     assert not told.due("carol", "messages", 0)
 
 
 def test_who_said_most_lately_is_loud() -> None:
-    loudness = Loudness()
-    assert not loudness.is_loud("ann")
+    loudness = SenderLoad()
+    assert not loudness.is_heavy("ann")
     loudness.add("ann", 0, 1_000_000)
     loudness.add("bob", 0, 600_000)
     loudness.add("carol", 0, 400_000)
-    assert [loudness.is_loud(name) for name in ("ann", "bob", "carol")] == [True, True, False]
+    assert [loudness.is_heavy(name) for name in ("ann", "bob", "carol")] == [True, True, False]
     # A second later, all of it counts half.
     loudness.add("carol", SECOND, 400_000)
-    assert [loudness.is_loud(name) for name in ("ann", "bob", "carol")] == [True, False, True]
+    assert [loudness.is_heavy(name) for name in ("ann", "bob", "carol")] == [True, False, True]
 
 
 def test_who_is_silent_for_long_is_quiet() -> None:
-    loudness = Loudness()
+    loudness = SenderLoad()
     loudness.add("ann", 0, 1 << 40)
     loudness.add("bob", 10_000 * SECOND, 1)
-    assert [loudness.is_loud(name) for name in ("ann", "bob")] == [False, True]
+    assert [loudness.is_heavy(name) for name in ("ann", "bob")] == [False, True]
     loudness.add("bob", 0, 1)  # a clock that goes back changes no order
-    assert loudness.is_loud("bob")
+    assert loudness.is_heavy("bob")
 
 
 @given(st.lists(st.tuples(st.integers(0, 3 * SECOND), st.sampled_from("abc"), st.integers(0, 9))))
 def test_the_loudest_is_always_loud(said: list[tuple[int, str, int]]) -> None:
-    loudness, at, sums = Loudness(), 0, dict.fromkeys("abc", 0.0)
+    loudness, at, sums = SenderLoad(), 0, dict.fromkeys("abc", 0.0)
     for pause, name, size in said:
         at += pause
         sums = {each: most * 0.5 ** (pause / SECOND) for each, most in sums.items()}
         sums[name] += size + MESSAGE_BYTES
         loudness.add(name, at, size)
     if said:
-        assert loudness.is_loud(max(sums, key=lambda name: sums[name]))
+        assert loudness.is_heavy(max(sums, key=lambda name: sums[name]))

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES
 
-TOLD_AGAIN_SECONDS: Final = 10.0
+NOTICE_SECONDS: Final = 10.0
 """A participant that stays over a limit is told so once in this time, not once for each frame."""
 
-MAX_TOLD: Final = 10_000
+MAX_NOTICES: Final = 10_000
 """Who was told what, at most; whoever is forgotten may be told once more."""
 
 BYTES_PER_SECOND: Final = 4 * MAX_FRAME_BYTES
@@ -63,7 +63,7 @@ class Allowance:
     max_observers: int = 16
 
 
-class Bucket:
+class TokenBucket:
     """So many at once, and so many a second in the long run.
 
     A clock that goes back gives nothing and takes nothing.
@@ -97,7 +97,7 @@ class Bucket:
         """Whether there is one."""
         return self._now(at) >= 1.0 - _ROUNDING
 
-    def take_if_there(self, at: int) -> bool:
+    def try_consume(self, at: int) -> bool:
         """Take one if there is one; whether there was."""
         left = self._left = self._now(at)
         if left < 1.0 - _ROUNDING:
@@ -122,7 +122,7 @@ class Bucket:
         return self._left
 
 
-class Loudness:
+class SenderLoad:
     """Knows who said most lately, in bytes; half of it is forgotten each second.
 
     What is new weighs more, in place of all that is old weighing less: so the order of two senders
@@ -148,12 +148,12 @@ class Loudness:
         self._said[participant] = said
         self._most = max(self._most, said)
 
-    def is_loud(self, participant: str) -> bool:
+    def is_heavy(self, participant: str) -> bool:
         """Whether a participant said at least half as much as the loudest."""
         return self._said.get(participant, 0.0) * 2 >= self._most > 0
 
 
-class OverPace(NamedTuple):
+class RateExceeded(NamedTuple):
     """A limit that a participant is over, and for how long.
 
     Attributes:
@@ -167,7 +167,7 @@ class OverPace(NamedTuple):
     seconds: float
 
 
-class Pace:
+class RateLimiter:
     """Limits how fast each participant speaks, over whatever connections it has.
 
     Args:
@@ -178,13 +178,13 @@ class Pace:
     """
 
     def __init__(self, allowance: Allowance) -> None:
-        self.loudness = Loudness()
+        self.load = SenderLoad()
         self._allowance = allowance
-        self._messages: dict[str, Bucket] = {}
-        self._bytes: dict[str, Bucket] = {}
-        self._withdrawals: dict[str, Bucket] = {}
+        self._messages: dict[str, TokenBucket] = {}
+        self._bytes: dict[str, TokenBucket] = {}
+        self._withdrawals: dict[str, TokenBucket] = {}
 
-    def take(self, participant: str, at: int, size: int) -> OverPace | None:
+    def take(self, participant: str, at: int, size: int) -> RateExceeded | None:
         """Count a message that was taken; for how long to read no more of its sender, if at all.
 
         Args:
@@ -192,7 +192,7 @@ class Pace:
             at: The time in microseconds.
             size: Its bytes.
         """
-        self.loudness.add(participant, at, size)
+        self.load.add(participant, at, size)
         messages, volume = self._buckets(participant)
         waits = messages.take(at), volume.take(at, size)
         # Few participants withdraw; for the others this is one look into a dictionary.
@@ -200,7 +200,7 @@ class Pace:
         withdrawals = 0.0 if withdrawing is None else withdrawing.take(at, 0)
         return self._over(*waits, withdrawals) if any(waits) or withdrawals else None
 
-    def take_if_there(self, participant: str, at: int, size: int) -> OverPace | None:
+    def try_consume(self, participant: str, at: int, size: int) -> RateExceeded | None:
         """Count a message if it is within the pace; else for how long to refuse it.
 
         Args:
@@ -212,57 +212,57 @@ class Pace:
         waits = messages.wait(at), volume.wait(at, size)
         if any(waits):
             return self._over(*waits, 0.0)
-        self.loudness.add(participant, at, size)
+        self.load.add(participant, at, size)
         messages.take(at)
         volume.take(at, size)
         return None
 
-    def withdrew(self, participant: str, at: int) -> None:
+    def count_withdrawal(self, participant: str, at: int) -> None:
         """Count a withdrawal that was accepted."""
         self._withdrawing(participant).take(at)
 
-    def withdraws_too_fast(self, participant: str, at: int) -> OverPace | None:
+    def check_withdrawal(self, participant: str, at: int) -> RateExceeded | None:
         """For how long to refuse a withdrawal of a participant, if at all; counts nothing."""
         wait = self._withdrawing(participant).wait(at)
         return self._over(0.0, 0.0, wait) if wait else None
 
-    def _over(self, messages: float, volume: float, withdrawals: float) -> OverPace:
+    def _over(self, messages: float, volume: float, withdrawals: float) -> RateExceeded:
         """The limit for which there is the longest to wait."""
         allowed = self._allowance
         return max(
-            OverPace("messages_per_second", allowed.messages_per_second, messages),
-            OverPace("bytes_per_second", allowed.bytes_per_second, volume),
-            OverPace("withdrawals_per_second", allowed.withdrawals_per_second, withdrawals),
+            RateExceeded("messages_per_second", allowed.messages_per_second, messages),
+            RateExceeded("bytes_per_second", allowed.bytes_per_second, volume),
+            RateExceeded("withdrawals_per_second", allowed.withdrawals_per_second, withdrawals),
             key=lambda over: over.seconds,
         )
 
-    def _buckets(self, participant: str) -> tuple[Bucket, Bucket]:
+    def _buckets(self, participant: str) -> tuple[TokenBucket, TokenBucket]:
         messages = self._messages.get(participant)
         if messages is not None:
             return messages, self._bytes[participant]
         allowed = self._allowance
-        messages = Bucket(allowed.messages_per_second, allowed.messages_burst)
-        volume = Bucket(allowed.bytes_per_second, allowed.bytes_burst)
+        messages = TokenBucket(allowed.messages_per_second, allowed.messages_burst)
+        volume = TokenBucket(allowed.bytes_per_second, allowed.bytes_burst)
         self._messages[participant], self._bytes[participant] = messages, volume
         return messages, volume
 
-    def _withdrawing(self, participant: str) -> Bucket:
+    def _withdrawing(self, participant: str) -> TokenBucket:
         bucket = self._withdrawals.get(participant)
         if bucket is None:
             allowed = self._allowance
-            bucket = Bucket(allowed.withdrawals_per_second, allowed.withdrawals_burst)
+            bucket = TokenBucket(allowed.withdrawals_per_second, allowed.withdrawals_burst)
             self._withdrawals[participant] = bucket
         return bucket
 
 
-class Told:
+class NoticeThrottle:
     """When somebody was told last that they are over a limit.
 
     Args:
         seconds: How long it is not told again.
     """
 
-    def __init__(self, seconds: float = TOLD_AGAIN_SECONDS) -> None:
+    def __init__(self, seconds: float = NOTICE_SECONDS) -> None:
         self._again = round(seconds * _MICROSECONDS)
         self._at: dict[tuple[str, str], int] = {}
 
@@ -274,6 +274,6 @@ class Told:
             return False
         self._at.pop(key, None)  # so that the one told the longest ago comes first
         self._at[key] = at
-        if len(self._at) > MAX_TOLD:
+        if len(self._at) > MAX_NOTICES:
             del self._at[next(iter(self._at))]
         return True

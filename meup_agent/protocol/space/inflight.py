@@ -7,7 +7,7 @@ has ended, too, as long as that is remembered: a request to several has several 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -15,8 +15,16 @@ import msgspec
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState
-from meup_agent.protocol.space.issued import MAX_ISSUED
-from meup_agent.protocol.space.shelf import MAX_DECIDED, Open, Shelf
+from meup_agent.protocol.payloads import JsonObject
+from meup_agent.protocol.reasons import Reason
+from meup_agent.protocol.space.decisions import (
+    Broadcast,
+    Consequence,
+    Notice,
+    gateway_draft,
+    refusal,
+)
+from meup_agent.protocol.space.indexes import MAX_DECIDED, MAX_ORIGINS, OpenIndex, OpenItem
 from meup_agent.protocol.timestamps import microseconds
 
 MAX_OPEN_REQUESTS: Final = 1_000
@@ -28,7 +36,7 @@ OPEN_SECONDS: Final = 3_600.0
 MAX_OPEN_BYTES: Final = 4 * 1024 * 1024
 """Bytes of frames and payloads that are kept of a participant, to decide about them again."""
 
-FOLLOWED: Final = frozenset(
+TRACKED_KINDS: Final = frozenset(
     {kinds.MCP_PROPOSAL, kinds.MCP_REQUEST, kinds.MCP_RESPONSE, kinds.MCP_WITHDRAW}
 )
 """The kinds with which something begins or ends."""
@@ -36,7 +44,7 @@ FOLLOWED: Final = frozenset(
 _OPEN_MICROSECONDS: Final = round(OPEN_SECONDS * 1_000_000)
 
 
-class Named(NamedTuple):
+class NamedProposal(NamedTuple):
     """A proposal that a request names, and its state; pending: it may be, as far as is known."""
 
     proposer: str
@@ -44,7 +52,7 @@ class Named(NamedTuple):
     state: ProposalState
 
 
-class OpenExchanges:
+class InFlight:
     """Every open request and proposal of a space, followed from the envelopes that are accepted.
 
     What its end cannot see, since the proposer alone knows it, is an expiry without a withdrawal:
@@ -52,8 +60,8 @@ class OpenExchanges:
     """
 
     def __init__(self) -> None:
-        self._requests = Shelf(MAX_ISSUED)
-        self._proposals = Shelf(MAX_DECIDED)
+        self._requests = OpenIndex(MAX_ORIGINS)
+        self._proposals = OpenIndex(MAX_DECIDED)
         self._begun = 0
         self._kept_bytes: dict[str, int] = {}
         # Each has the participants under an id, as keys or in order. Looked at for each envelope.
@@ -74,7 +82,7 @@ class OpenExchanges:
         """How many are remembered after their end, over all participants."""
         return len(self._requests.ended) + len(self._proposals.ended)
 
-    def of(self, participant: str) -> tuple[Open, ...]:
+    def of(self, participant: str) -> tuple[OpenItem, ...]:
         """What a participant has open: its requests, then its proposals, the oldest first."""
         return (*self._requests.of(participant), *self._proposals.of(participant))
 
@@ -82,7 +90,7 @@ class OpenExchanges:
         """Who has, or had, a proposal of this id."""
         return self._proposals.senders(proposal)
 
-    def claimed_by(self, envelope_id: str, sender: str) -> str | None:
+    def find_other_owner(self, envelope_id: str, sender: str) -> str | None:
         """Which other participant began something under an id; ``None``: nobody, or the sender.
 
         A claim lasts while what began under the id is open, and is remembered after its end.
@@ -100,25 +108,25 @@ class OpenExchanges:
         """Who has something open under an id."""
         return (*self._proposals.opened_by(envelope_id), *self._requests.opened_by(envelope_id))
 
-    def named(self, correlation: tuple[str, ...], at: int) -> dict[str, list[Named]]:
+    def named(self, correlation: tuple[str, ...], at: int) -> dict[str, list[NamedProposal]]:
         """The proposals that correlation ids name, open or decided, by id.
 
         Args:
             correlation: Of a request.
             at: The time in microseconds since 1970 (UTC).
         """
-        found: dict[str, list[Named]] = {}
+        found: dict[str, list[NamedProposal]] = {}
         for each in correlation:
             if each in self._proposals and each not in found:
                 here = [
-                    Named(item.envelope.sender, each, item.state_at(at))
+                    NamedProposal(item.envelope.sender, each, item.state_at(at))
                     for item in self._proposals.under(each)
                 ]
                 # A proposer's latest under an id is the one that is meant.
                 latest = {named.proposer for named in here}
                 for proposer, ended in self._proposals.ended.of(each).items():
                     if proposer not in latest:
-                        here.append(Named(proposer, each, ended.state))
+                        here.append(NamedProposal(proposer, each, ended.state))
                 found[each] = here
         return found
 
@@ -132,9 +140,9 @@ class OpenExchanges:
                 asked = True
         return asked
 
-    def fairly(self) -> Iterator[Open]:
+    def round_robin(self) -> Iterator[OpenItem]:
         """The open proposals, the newest of each proposer first, in turns."""
-        return self._proposals.fairly()
+        return self._proposals.round_robin()
 
     def is_open(self, proposer: str, proposal: str) -> bool:
         """Whether somebody has a proposal of this id open."""
@@ -150,7 +158,7 @@ class OpenExchanges:
         self._forget_old(self._proposals, participant, at)
         return self._proposals.count(participant)
 
-    def forget_ghosts(self, participant: str, at: int, gone_until: int | None) -> None:
+    def drop_abandoned(self, participant: str, at: int, gone_until: int | None) -> None:
         """Forget proposals that nobody waits for any more, although nobody withdrew them.
 
         Args:
@@ -168,7 +176,7 @@ class OpenExchanges:
         """Follow an accepted envelope: something begins, or something ends.
 
         Args:
-            envelope: What was accepted, of one of the kinds in :data:`FOLLOWED`.
+            envelope: What was accepted, of one of the kinds in :data:`TRACKED_KINDS`.
             payload: Its payload's JSON values.
             at: When, in microseconds since 1970 (UTC).
         """
@@ -187,7 +195,7 @@ class OpenExchanges:
             case _:
                 pass
 
-    def end(self, item: Open, *, withdrawn: bool = False) -> None:
+    def end(self, item: OpenItem, *, withdrawn: bool = False) -> None:
         """Forget something that has ended; another one under its id stays.
 
         Args:
@@ -203,7 +211,7 @@ class OpenExchanges:
 
     def _proposed(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
         body = payloads.unwrapped(payload)
-        proposal = Open(envelope, at, called=payloads.called(body))
+        proposal = OpenItem(envelope, at, called=payloads.called(body))
         if payloads.EXPIRES_AT in payloads.meta_of(body):
             expires_at = payloads.read_call(body).expires_at
             if expires_at is not None:
@@ -221,12 +229,12 @@ class OpenExchanges:
             if fulfills is not None:
                 fulfills.step(ProposalEvent.REQUEST)
             rpc_name = payloads.rpc_name(payload.get("id"))
-            request = Open(envelope, at, rpc_name=rpc_name, fulfills=fulfills)
+            request = OpenItem(envelope, at, rpc_name=rpc_name, fulfills=fulfills)
             self._begin(self._requests, request)
             if fulfills is not None:
                 fulfills.fulfilling[request.number] = request
 
-    def _fulfilled_by(self, request: Envelope, payload: dict[str, Any]) -> Open | None:
+    def _fulfilled_by(self, request: Envelope, payload: dict[str, Any]) -> OpenItem | None:
         """The open proposal that a request carries out (PROTOCOL 4.4).
 
         It names one alone, and calls what that proposes; of one in words of its own, without a
@@ -294,12 +302,12 @@ class OpenExchanges:
             if proposal is not None and proposal.number == number:
                 self._fulfilled(proposal)
 
-    def _fulfilled(self, proposal: Open) -> None:
+    def _fulfilled(self, proposal: OpenItem) -> None:
         if proposal.state.is_pending:
             proposal.step(ProposalEvent.RESPONSE)
             self.end(proposal)
 
-    def _begin(self, shelf: Shelf, item: Open) -> None:
+    def _begin(self, shelf: OpenIndex, item: OpenItem) -> None:
         envelope = item.envelope
         sender = envelope.sender
         self._begun += 1
@@ -321,7 +329,7 @@ class OpenExchanges:
         self._kept_bytes[sender] = kept
         shelf.put(item)
 
-    def _take(self, shelf: Shelf, sender: str, envelope_id: str) -> None:
+    def _take(self, shelf: OpenIndex, sender: str, envelope_id: str) -> None:
         item = shelf.take(sender, envelope_id)
         if item is None:
             return
@@ -336,7 +344,7 @@ class OpenExchanges:
             if not proposal.fulfilling and proposal.state is ProposalState.IN_PROGRESS:
                 proposal.step(ProposalEvent.REQUEST_CANCELLED)
 
-    def _forget_old(self, shelf: Shelf, sender: str, at: int) -> None:
+    def _forget_old(self, shelf: OpenIndex, sender: str, at: int) -> None:
         oldest = shelf.oldest(sender)
         too_old = at - _OPEN_MICROSECONDS
         while oldest is not None and oldest.at < too_old:
@@ -351,7 +359,7 @@ def is_notification(payload: dict[str, Any]) -> bool:
     return isinstance(method, str) and method.startswith(payloads.NOTIFICATION)
 
 
-def _is_refused_by_all(request: Open, sender: str) -> bool:
+def _is_refused_by_all(request: OpenItem, sender: str) -> bool:
     """Note who refuses a request; whether nobody is left who could carry it out."""
     to = request.envelope.to
     if not to:
@@ -359,3 +367,52 @@ def _is_refused_by_all(request: Open, sender: str) -> bool:
     if sender not in request.refused_by:
         request.refused_by = (*request.refused_by, sender)
     return all(name in request.refused_by for name in to)
+
+
+REVOKED = str(Reason.REVOKED)
+
+
+def end_revoked(
+    exchanges: InFlight,
+    participant: str,
+    may: Callable[[str, JsonObject], bool],
+) -> Iterator[Consequence]:
+    """End what a participant has open and may not do any more; what the gateway says of it.
+
+    A request is cancelled and a proposal withdrawn, in the gateway's name, and the participant is
+    told that it waits in vain. What was too large to be kept is ended, too: nobody can tell.
+
+    Args:
+        exchanges: What is open.
+        participant: Whose.
+        may: Whether it may still send a kind with a payload.
+    """
+    for item in exchanges.of(participant):
+        envelope = item.envelope
+        payload = envelope.payload_object
+        if item.is_proposal:
+            payload = payloads.unwrapped(payload)
+        if item.whole and may(envelope.kind, payload):
+            continue
+        exchanges.end(item, withdrawn=item.is_proposal)
+        what = "proposal" if item.is_proposal else "request"
+        told = refusal(
+            participant,
+            REVOKED,
+            f"your {what} {envelope.id} was ended: what allowed it was revoked",
+            about=envelope.id,
+        )
+        yield Notice(participant, told.error)
+        yield Broadcast(_withdrawal(item) if item.is_proposal else _cancel(item))
+
+
+def _cancel(item: OpenItem) -> Envelope:
+    envelope = item.envelope
+    cancel = payloads.cancelled_by_gateway(envelope.id, REVOKED, envelope.sender)
+    return gateway_draft(kinds.MCP_REQUEST, cancel, to=envelope.to, about=envelope.id)
+
+
+def _withdrawal(item: OpenItem) -> Envelope:
+    envelope = item.envelope
+    payload = {"reason": REVOKED, payloads.META: {payloads.BEGUN_BY: envelope.sender}}
+    return gateway_draft(kinds.MCP_WITHDRAW, payload, to=envelope.to, about=envelope.id)

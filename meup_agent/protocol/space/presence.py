@@ -1,0 +1,197 @@
+"""How somebody comes into a space, and what is said of it (PROTOCOL 2 and 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.capability import Capabilities
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.payloads import JsonObject
+from meup_agent.protocol.reasons import Reason
+from meup_agent.protocol.resume import ARRIVED
+from meup_agent.protocol.space.indexes import OpenItem
+from meup_agent.protocol.space.inflight import InFlight
+
+
+class JoinState(msgspec.Struct, frozen=True):
+    """How a member comes in, as far as it missed something (PROTOCOL 6).
+
+    Attributes:
+        until: What it missed has numbers up to this one, and comes before anything new.
+        gap: Some of what it missed is not known here any more.
+        resumed: It was here before, and comes back.
+    """
+
+    until: int
+    gap: bool = False
+    resumed: bool = False
+
+
+class JoinDrafts(NamedTuple):
+    """What a participant's arrival makes the gateway say; both are drafts.
+
+    Attributes:
+        welcome: For the newcomer alone.
+        presence: For everybody, the newcomer included.
+    """
+
+    welcome: Envelope
+    presence: Envelope
+
+
+def resume_fields(arriving: JoinState | None) -> dict[str, Any]:
+    """What a welcome says of what its reader missed (PROTOCOL 6)."""
+    if arriving is None:
+        return {}
+    return {"resumed": arriving.resumed, "until": arriving.until, "gap": arriving.gap}
+
+
+def arrived_fields(arriving: JoinState | None) -> dict[str, Any]:
+    """What everybody is told of what a newcomer missed: nothing has to be said again to most."""
+    if arriving is None:
+        return {}
+    return {ARRIVED: "gap" if arriving.gap else "resumed" if arriving.resumed else "new"}
+
+
+def describe_participant(participant: str, capabilities: Capabilities) -> dict[str, Any]:
+    """A participant as welcomes and presences say it."""
+    return {"id": participant, "capabilities": list(capabilities.patterns)}
+
+
+GONE_SECONDS: Final = 30.0
+"""After which a process that is away will not be back for what it proposed (PROTOCOL 4.6)."""
+
+_GONE_MICROSECONDS: Final = round(GONE_SECONDS * 1_000_000)
+
+
+class AbsenceTracker:
+    """Knows until when what a participant proposed was left behind by a process that is gone.
+
+    A process that crashed cannot withdraw what it proposed: its participant would be refused
+    further proposals for as long as these count as open.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[str, int] = {}
+        self._gone: dict[str, int] = {}
+
+    def left(self, participant: str, at: int) -> None:
+        """A participant has left the space.
+
+        Args:
+            participant: Who.
+            at: When, in microseconds.
+        """
+        self._left[participant] = at
+
+    def joined(self, participant: str, at: int, *, new: bool) -> None:
+        """A participant has joined the space.
+
+        Args:
+            participant: Who.
+            at: When, in microseconds.
+            new: It has nothing to resume: another process than the one before.
+        """
+        left = self._left.pop(participant, None)
+        if new:
+            self._gone[participant] = at
+        elif left is not None and at - left >= _GONE_MICROSECONDS:
+            self._gone[participant] = left
+
+    def abandoned_until(self, participant: str, at: int) -> int | None:
+        """Up to when processes of a participant spoke that have been gone for long enough.
+
+        Args:
+            participant: Who.
+            at: The time in microseconds.
+        """
+        for moment in (self._left.get(participant), self._gone.get(participant)):
+            if moment is not None and at - moment >= _GONE_MICROSECONDS:
+                return moment
+        return None
+
+
+MAX_REPLAYED: Final = 100
+"""Envelopes that follow the welcome of a newcomer: fewer than an agent keeps queued."""
+
+MAX_REPLAYED_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of the same, and of those that are read to see whether the newcomer may decide them."""
+
+MAX_REPLAY_BYTES: Final = 256 * 1024
+"""Bytes of one of them: a larger one would take the place of all others."""
+
+MAX_CONSIDERED: Final = 1_000
+"""Open proposals that are looked at for a newcomer."""
+
+May = Callable[[str, JsonObject], bool]
+"""Whether somebody may send a kind with a payload."""
+
+
+class ReplayedEnvelope(NamedTuple):
+    """An envelope of before a newcomer came.
+
+    Attributes:
+        envelope: A proposal, or a request that is out to fulfill the one before it.
+        in_progress: The proposal has a fulfilling request out.
+    """
+
+    envelope: Envelope
+    in_progress: bool
+
+
+def select_replayed(
+    exchanges: InFlight, participant: str, may: May, at: int
+) -> list[ReplayedEnvelope]:
+    """What a newcomer is told of open proposals, in the order in which they were accepted.
+
+    Of too many the newest are told, of each proposer as many as of the others. What has certainly
+    expired, and what was too large to keep, is left out; so are the newcomer's own, since nobody
+    decides their own.
+
+    Args:
+        exchanges: What is open.
+        participant: The newcomer.
+        may: What it may send.
+        at: The time in microseconds since 1970 (UTC).
+    """
+    rejects = may(kinds.MCP_REJECT, {"reason": str(Reason.DISAGREE)})
+    found: list[list[OpenItem]] = []
+    count = size = 0
+    for proposal in islice(exchanges.round_robin(), MAX_CONSIDERED):
+        if (
+            not _is_kept(proposal)
+            or proposal.envelope.sender == participant
+            or proposal.state_at(at) is ProposalState.EXPIRED
+        ):
+            continue
+        told = [proposal, *filter(_is_kept, proposal.fulfilling.values())]
+        # What is only read costs time, too.
+        size += sum(item.size for item in told)
+        if size > MAX_REPLAYED_BYTES:
+            break
+        if rejects or _may_fulfill(proposal, may):
+            count += len(told)
+            if count > MAX_REPLAYED:
+                break
+            found.append(told)
+    found.sort(key=lambda told: told[0].number)
+    return [
+        ReplayedEnvelope(item.envelope, told[0].state is ProposalState.IN_PROGRESS)
+        for told in found
+        for item in told
+    ]
+
+
+def _is_kept(item: OpenItem) -> bool:
+    return item.whole and item.size <= MAX_REPLAY_BYTES
+
+
+def _may_fulfill(proposal: OpenItem, may: May) -> bool:
+    call = payloads.read_proposal(proposal.envelope.payload_object)
+    return may(kinds.MCP_REQUEST, payloads.request(call.method, call.params, ""))
