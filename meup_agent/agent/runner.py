@@ -26,7 +26,7 @@ from meup_agent.client.current import RunningHandler, begin_handler
 from meup_agent.client.rejections import with_explanation
 from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
-from meup_agent.protocol.exchange.roster import participant_of
+from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.transport.loops import Condition
@@ -326,7 +326,7 @@ class Runner:
             case "chat":
                 return Chat(envelope)
             case "participant":
-                return participant_of(envelope.payload_object.get("participant"))
+                return read_participant(envelope.payload_object.get("participant"))
             case "subject":
                 if isinstance(work.subject, Rejection):
                     return with_explanation(self._used_session, work.subject)

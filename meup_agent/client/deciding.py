@@ -10,7 +10,7 @@ from meup_agent.client.requests import request
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, Refused, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
-from meup_agent.protocol.exchange.proposal_store import content_of
+from meup_agent.protocol.exchange.proposal_store import fingerprint_of
 from meup_agent.protocol.outcomes import Fulfillment
 from meup_agent.protocol.payloads import build_fulfillment
 from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
@@ -72,9 +72,9 @@ class Proposal:
         latest = self._session.table.proposal_store.get(self._key, self._session.now())
         if latest is None or not latest.earlier:
             return latest
-        content, older = content_of(self.envelope), latest.earlier
+        content, older = fingerprint_of(self.envelope), latest.earlier
         every = (latest, *older)
-        return next((each for each in every if each.content == content), older[-1])
+        return next((each for each in every if each.fingerprint == content), older[-1])
 
     @awaited
     async def fulfill(
@@ -199,7 +199,7 @@ class Proposal:
         roster = self._session.table.roster
         # Some gateways announce nothing to those whom they have forgotten (PROTOCOL 2).
         known = bool(roster.my_capabilities) or roster.guarantees.identity_checked
-        if known and not roster.may(roster.me, kinds.MCP_REJECT, payload):
+        if known and not roster.is_allowed(roster.me, kinds.MCP_REJECT, payload):
             raise Refused(
                 "capability_violation",
                 f"proposal {self.id} was not rejected: none of the capabilities of {roster.me!r} "

@@ -80,7 +80,7 @@ class Space(Managing):
 
     def may(self, kind: str, payload: Any) -> bool:
         """Whether our announced capabilities allow an envelope."""
-        return self._session.table.roster.may(self.me, kind, payload)
+        return self._session.table.roster.is_allowed(self.me, kind, payload)
 
     @awaited
     async def present(self, participant: str, *, timeout: float | None = TIMEOUT) -> Participant:

@@ -27,7 +27,7 @@ from meup_agent.errors import InvalidArguments, MeupError, OutcomeUnknown, Reque
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange import Key
-from meup_agent.protocol.exchange.roster import participant_of
+from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class ToolLists:
             ):
                 self._forget(envelope.sender)
         elif envelope.kind == kinds.SYSTEM_PRESENCE and envelope.sender in kinds.GATEWAY_NAMES:
-            participant = participant_of(envelope.payload_object.get("participant"))
+            participant = read_participant(envelope.payload_object.get("participant"))
             if participant is not None:
                 self._forget(participant.id)
         elif envelope.kind == kinds.SYSTEM_WELCOME and envelope.sender in kinds.GATEWAY_NAMES:

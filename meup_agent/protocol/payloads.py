@@ -404,3 +404,14 @@ def build_fulfillment(
 def _is_passed_on(name: str) -> bool:
     """Whether a fulfillment repeats a key of the proposal's ``_meta``: ``traceparent``, say."""
     return name != PROGRESS_TOKEN and not name.startswith(PREFIX)
+
+
+def read_response(payload: object) -> tuple[Any, dict[str, Any] | None]:
+    """Result and error of a response, also of bare results and string codes (PROTOCOL 1)."""
+    body = as_object(payload)
+    error = body.get("error")
+    if error is None:
+        return body.get("result", payload), None
+    if isinstance(error, dict):
+        return None, cast("dict[str, Any]", error)
+    return None, {"code": "error", "message": str(error)}

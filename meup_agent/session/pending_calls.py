@@ -109,7 +109,7 @@ class PendingCalls:
             UsageError: It is larger, or nests deeper, than anybody takes; or the timeout is none.
         """
         timeout = checked_timeout(timeout)
-        opening = self._written(self._table.dated(opening))
+        opening = self._written(self._table.date(opening))
         now = self._now()
         if self._outbox.is_full:
             with anyio.move_on_after(timeout):
@@ -158,11 +158,11 @@ class PendingCalls:
         if parent is None:
             yield
             return
-        self._apply(self._table.awaits(parent, 1, self._now()))
+        self._apply(self._table.count_waits(parent, 1, self._now()))
         try:
             yield
         finally:
-            self._apply(self._table.awaits(parent, -1, self._now()))
+            self._apply(self._table.count_waits(parent, -1, self._now()))
 
     def ended(self, key: Key) -> Ending | None:
         """How one ended; ``None`` while it is open."""

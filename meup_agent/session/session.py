@@ -306,7 +306,7 @@ class Session(AsyncContextManagerMixin):
         log.error("%s of ours could not be sent: %s", envelope_id, words)
         self.outbox.remove(envelope_id)
         self._receipts.failed(envelope_id, NotSent(f"{envelope_id} was not sent: {words}"))
-        self.apply(self.table.unsayable(envelope_id, words, self.now()))
+        self.apply(self.table.unsendable(envelope_id, words, self.now()))
 
     def _attempt_failed(self, error: TransportError) -> None:
         self._failure = error
@@ -396,7 +396,7 @@ class Session(AsyncContextManagerMixin):
             UsageError: It is larger, or nests deeper, than anybody takes.
         """
         trial = self.sayable(kind, payload, to=to, correlation=correlation)
-        envelope, effects = self.table.say(
+        envelope, effects = self.table.send(
             kind, trial.raw_payload, now=self.now(), to=to, correlation=correlation
         )
         self.apply(effects)
@@ -423,7 +423,7 @@ class Session(AsyncContextManagerMixin):
         )
 
     def _check_present(self, kind: str) -> None:
-        self.table.check_speaks(kind)
+        self.table.check_may_send(kind)
         if self._over:
             raise NotSent(f"the {kind} was not sent: {self._over}")
 

@@ -201,7 +201,7 @@ class Participant:
         for handler_key, handler in list(self.handlers.items()):
             if key in handler.awaited:
                 handler.awaited.discard(key)
-                self.apply(self.table.awaits(handler_key, -1, self.world.now))
+                self.apply(self.table.count_waits(handler_key, -1, self.world.now))
 
     def transmit(self) -> bool:
         """Hand one envelope to the connection."""
@@ -274,7 +274,7 @@ class Participant:
         self.apply(effects)
         if parent is not None:
             self.handlers[parent].awaited.add(key)
-            self.apply(self.table.awaits(parent, +1, self.world.now))
+            self.apply(self.table.count_waits(parent, +1, self.world.now))
 
     def _check_free(self, proposal: ProposalKey, ours: Key) -> None:
         """A fulfillment may begin only if nobody's is known to be on its way."""

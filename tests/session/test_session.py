@@ -240,11 +240,11 @@ async def test_a_second_welcome_is_an_update(gate: Gate, caplog: pytest.LogCaptu
                 await end.hear(kinds.MCP_PROPOSAL)
             await end.hear(kinds.MCP_WITHDRAW)
             with caplog.at_level(logging.INFO, "meup_agent"):
-                assert not session.table.roster.may("carol", "chat", {})
+                assert not session.table.roster.is_allowed("carol", "chat", {})
                 await end.welcome("bob", "carol")
                 await anyio.wait_all_tasks_blocked()
             assert {item.id for item in space.participants} == {ME, "bob", "carol"}
-            assert session.table.roster.may("carol", "chat", {})
+            assert session.table.roster.is_allowed("carol", "chat", {})
             assert not caplog.records, "it is no connection"
             assert await end.probe(session) == [], "nothing is said again"
 

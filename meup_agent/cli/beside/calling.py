@@ -35,10 +35,15 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit import Audit, ProposalAudit
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.outbound_exchange import read_response
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Fulfillment, Rejection
-from meup_agent.protocol.payloads import JsonObject, as_object, build_proposal, objects_in
+from meup_agent.protocol.payloads import (
+    JsonObject,
+    as_object,
+    build_proposal,
+    objects_in,
+    read_response,
+)
 from meup_agent.protocol.reasons import Reason
 from meup_agent.protocol.space.journal import Entry
 

@@ -17,9 +17,8 @@ from meup_agent.cli.render.progress import ProgressLine, progress_line
 from meup_agent.client.progress import Progress
 from meup_agent.errors import RequestTimeout
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange.outbound_exchange import read_response
 from meup_agent.protocol.outcomes import Responded
-from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.payloads import as_object, read_response
 from meup_agent.protocol.reasons import Cause, Reason, read_reason
 
 ID_BYTES: Final = 16

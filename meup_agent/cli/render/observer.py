@@ -14,12 +14,12 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit.rejections import accepted_rejection
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Drop, Effect, ExchangeTable
-from meup_agent.protocol.exchange.outbound_exchange import read_response
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
-from meup_agent.protocol.exchange.resolution import answered, resolve
+from meup_agent.protocol.exchange.resolution import find_answered, resolve
 from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Rejection
+from meup_agent.protocol.payloads import read_response
 
 MAX_FOLLOWED: Final = 10_000
 """Envelopes whose exchange is remembered: more than a person follows."""
@@ -179,7 +179,7 @@ class ExchangeObserver:
                 keys = (ProposalKey(proposer, name) for name in envelope.correlation)
                 return next(filter(None, (proposal_store.get(key, now) for key in keys)), None)
             case kinds.MCP_RESPONSE:
-                found = answered(envelope, proposal_store, now)
+                found = find_answered(envelope, proposal_store, now)
                 return None if found is None else found[0]
             case kinds.MCP_REJECT | kinds.MCP_REQUEST:
                 return resolve(envelope, proposal_store, now).record

@@ -21,7 +21,7 @@ from meup_agent.protocol.exchange.proposal_store import (
     ProposalEntry,
     ProposalKey,
     ProposalStore,
-    content_of,
+    fingerprint_of,
 )
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import Entry
@@ -198,7 +198,7 @@ def decide(proposal: ProposalAudit, step: Step) -> None:
 
 
 def _mark(proposal: Envelope) -> int:
-    return hash((proposal.sender, proposal.id, content_of(proposal)))
+    return hash((proposal.sender, proposal.id, fingerprint_of(proposal)))
 
 
 def _step(entry: Entry, what: What, state: ProposalState) -> Step:

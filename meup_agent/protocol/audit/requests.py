@@ -16,10 +16,9 @@ from meup_agent.protocol.audit.records import (
     Why,
 )
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.outbound_exchange import read_response
 from meup_agent.protocol.exchange.proposal_store import FulfillingRequest
-from meup_agent.protocol.exchange.resolution import answered, refers_to, resolve
-from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.exchange.resolution import find_answered, find_referenced, resolve
+from meup_agent.protocol.payloads import Call, read_response
 from meup_agent.protocol.space.journal import Entry
 
 
@@ -74,7 +73,7 @@ class Requests:
         now, said = seconds(entry), f"{call.method} {call.name}".rstrip()
         doubt = resolve(entry.envelope, self._proposal_store, now).doubt
         why = None if doubt is None else Why.AMBIGUOUS
-        for record in refers_to(entry.envelope, self._proposal_store, now):
+        for record in find_referenced(entry.envelope, self._proposal_store, now):
             proposal = self._kept.of(record)
             if proposal is not None:
                 self._kept.add(proposal, entry, What.REFERRED, text=said, ignored=why)
@@ -165,7 +164,7 @@ class Requests:
         self, envelope: Envelope, now: float
     ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
         """The fulfilling request that a response or progress is about."""
-        found = answered(envelope, self._proposal_store, now)
+        found = find_answered(envelope, self._proposal_store, now)
         proposal = None if found is None else self._kept.of(found[0])
         if found is None or proposal is None:
             return None

@@ -20,7 +20,7 @@ from meup_agent.protocol.exchange.resolution import (
     MAX_NAMED,
     Doubt,
     carries_out,
-    says_proposer,
+    claimed_proposer,
 )
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.lifecycle import ProposalState
@@ -104,7 +104,7 @@ class Admission:
         refusal = None if record is None else self._refusal_of_known(exchange, record)
         if refusal is not None or call is None:
             return refusal
-        if record is None or says_proposer(call) not in (None, record.key.proposer):
+        if record is None or claimed_proposer(call) not in (None, record.key.proposer):
             # Another's copy of what we have not seen must not stand in for it.
             return self._refusal_of_unknown(exchange, call, now)
         return None
@@ -139,7 +139,7 @@ class Admission:
         It counts as a fulfillment where it, or a request before it, says whose proposal that is.
         """
         tombstones = self._context.tombstones
-        proposer = says_proposer(call)
+        proposer = claimed_proposer(call)
         for name in exchange.work.envelope.correlation:
             if proposer is None and tombstones.has_any("withdrawn", name, now):
                 return f"proposal {name} was withdrawn"
@@ -158,7 +158,7 @@ def early_fulfillment(request: Envelope, call: payloads.Call) -> FulfillingReque
         request: The request.
         call: What it asks for.
     """
-    proposer = says_proposer(call)
+    proposer = claimed_proposer(call)
     meta = {} if proposer is None else {payloads.META: {payloads.PROPOSER: proposer}}
     said = payloads.request(call.method, {"name": call.name, **meta}, call.rpc_name or request.id)
     kept = request.replace(raw_payload=encode_json(said), added=())
@@ -177,7 +177,7 @@ def is_early(item: FulfillingRequest, record: ProposalEntry) -> bool:
         item.early
         and (item.running or item.carried_out)
         and item.by != record.key.proposer
-        and says_proposer(call) in (None, record.key.proposer)
+        and claimed_proposer(call) in (None, record.key.proposer)
         and carries_out(record, call)
     )
 
@@ -187,7 +187,7 @@ def _is_rival(item: FulfillingRequest, call: payloads.Call, proposer: str | None
     if not (item.running or item.carried_out):
         return False
     other = payloads.read_call(item.envelope.payload)
-    said = {name for name in (proposer, says_proposer(other)) if name is not None}
+    said = {name for name in (proposer, claimed_proposer(other)) if name is not None}
     return len(said) == 1 and (call.method, call.name) == (other.method, other.name)
 
 

@@ -84,7 +84,7 @@ class ConcurrencyLimiter:
         self._busy += 1
         return key
 
-    def awaits(self, key: Key, change: int) -> None:
+    def count_waits(self, key: Key, change: int) -> None:
         """A handler begins (+1) or ends (−1) to await an exchange."""
         before = self._running.get(key)
         if before is None:

@@ -8,20 +8,19 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Conflict, Priority, Role
 from meup_agent.protocol.exchange.explanations import RejectExplanations
 from meup_agent.protocol.exchange.handler_scheduler import USED_AGAIN, HandlerScheduler
-from meup_agent.protocol.exchange.outbound_exchange import read_response
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import (
     FulfillingRequest,
     ProposalEntry,
     ProposalKey,
-    content_of,
+    fingerprint_of,
 )
 from meup_agent.protocol.exchange.resolution import (
     MAX_NAMED,
-    NONE,
+    NO_PROPOSAL,
     Resolution,
-    answered,
-    executors,
+    executors_of,
+    find_answered,
     resolve,
 )
 from meup_agent.protocol.exchange.response_reader import ResponseReader
@@ -36,7 +35,7 @@ from meup_agent.protocol.management_payloads import (
     read_grant,
     read_revocation,
 )
-from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.payloads import Call, read_response
 from meup_agent.protocol.reasons import Reason, read_reason
 from meup_agent.protocol.resume import read_replayed
 
@@ -157,7 +156,7 @@ class InboundDispatcher:
 
     def _is_new(self, envelope: Envelope, now: float) -> bool:
         """Whether it was not delivered before; ids may come again after a restart of theirs."""
-        mark = hash((envelope.sender, envelope.id, content_of(envelope)))
+        mark = hash((envelope.sender, envelope.id, fingerprint_of(envelope)))
         if self._seen.get(mark, now) is not None:
             return False
         self._seen.put(mark, True, now)
@@ -177,7 +176,7 @@ class InboundDispatcher:
 
     def _said_here(self, envelope_id: str, now: float) -> bool:
         """Whether an envelope in our name is of this process."""
-        known = self._context.envelope_sender.said(envelope_id, now)
+        known = self._context.envelope_sender.is_own(envelope_id, now)
         return known or self._outbound.knows(envelope_id, now)
 
     def _said_elsewhere(self, envelope: Envelope, now: float) -> None:
@@ -239,7 +238,7 @@ class InboundDispatcher:
                 grant = read_grant(envelope, payload)
                 if grant.participant == me:
                     self._granted.put(grant.id, True, now)
-                    self._context.envelope_sender.say(
+                    self._context.envelope_sender.send(
                         GRANT_ACK,
                         {"status": "accepted"},
                         now=now,
@@ -264,7 +263,7 @@ class InboundDispatcher:
         if self._is_own(envelope):
             return  # it stands in the proposal store since we began it
         if known is not None:
-            if known.content == content_of(envelope):
+            if known.fingerprint == fingerprint_of(envelope):
                 self._context.drop("duplicate_proposal", envelope, expected=True)
                 return
             # Its proposer began to count anew: nobody will ask for the older one.
@@ -355,7 +354,7 @@ class InboundDispatcher:
     ) -> tuple[Resolution, FulfillingRequest | None]:
         """Which proposal a request means, and its entry there, if it carries that out."""
         proposal_store = self._context.proposal_store
-        means = NONE if not envelope.correlation else resolve(envelope, proposal_store, now)
+        means = NO_PROPOSAL if not envelope.correlation else resolve(envelope, proposal_store, now)
         record, fulfillment = means.record, None
         if record is not None and envelope.sender != record.key.proposer:
             fulfillment = self._fulfills(record, envelope, now)
@@ -369,11 +368,11 @@ class InboundDispatcher:
     ) -> FulfillingRequest | None:
         """The entry of a fulfilling request; another one under its id takes its place."""
         known = record.fulfillment(envelope.sender, envelope.id)
-        if known is not None and content_of(known.envelope) == content_of(envelope):
+        if known is not None and fingerprint_of(known.envelope) == fingerprint_of(envelope):
             return known
         if known is not None:
             self._context.proposal_store.not_carried_out(record, known)
-        fulfillment = FulfillingRequest(envelope.replace(), executors(record, envelope))
+        fulfillment = FulfillingRequest(envelope.replace(), executors_of(record, envelope))
         return self._context.proposal_store.requested(record, fulfillment, now)
 
     def _is_for_us(self, envelope: Envelope, record: ProposalEntry | None) -> bool:
@@ -382,7 +381,7 @@ class InboundDispatcher:
         Of the latter, one that carries a proposal out begins where that says so (PROTOCOL 4.4).
         """
         me = self._context.me
-        asked = envelope.to if record is None else executors(record, envelope)
+        asked = envelope.to if record is None else executors_of(record, envelope)
         return me in asked if asked or self._is_own(envelope) else True
 
     def _cancel(self, envelope: Envelope, call: Call, now: float) -> None:
@@ -441,14 +440,14 @@ class InboundDispatcher:
         another process of ours had asked for before us is answered once more as we join (4.14).
         """
         return self._context.is_older_than_us(response) or any(
-            self._context.envelope_sender.said(name, now) for name in response.correlation
+            self._context.envelope_sender.is_own(name, now) for name in response.correlation
         )
 
     def _complete(
         self, envelope: Envelope, now: float
     ) -> tuple[ProposalEntry, FulfillingRequest] | None:
         """What a response means for a proposal: its end, unless it was not carried out."""
-        found = answered(envelope, self._context.proposal_store, now)
+        found = find_answered(envelope, self._context.proposal_store, now)
         if found is None:
             return None
         record, fulfillment = found

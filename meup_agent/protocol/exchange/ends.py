@@ -54,16 +54,14 @@ def step_own(
             pass
 
 
-def say_end(
-    envelope_sender: EnvelopeSender, exchange: OutboundExchange, cause: Cause, now: float
-) -> None:
+def say_end(sender: EnvelopeSender, exchange: OutboundExchange, cause: Cause, now: float) -> None:
     """Say that we gave up: a withdraw for a proposal, a cancel for a request (PROTOCOL 4.8)."""
     request = exchange.draft
     if exchange.is_proposal:
         found = exchange.record.fulfillments if exchange.record is not None else []
         fulfillers = [item.by for item in found]
         to = tuple(dict.fromkeys([*request.to, *fulfillers])) if request.to else ()
-        envelope_sender.say(
+        sender.send(
             kinds.MCP_WITHDRAW,
             {"reason": cause.code},
             now=now,
@@ -74,9 +72,9 @@ def say_end(
         )
     elif (call := exchange.call).method != "initialize":
         name = str(call.rpc_id if call.rpc_id is not None else request.id)
-        envelope_sender.say(
+        sender.send(
             kinds.MCP_REQUEST,
-            payloads.cancelled(name, cause.ended(envelope_sender.me, request.id, now)),
+            payloads.cancelled(name, cause.ended(sender.me, request.id, now)),
             now=now,
             priority=Priority.END,
             to=request.to,

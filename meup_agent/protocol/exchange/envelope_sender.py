@@ -61,7 +61,7 @@ class EnvelopeSender:
         self._own: TTLMap[str, bool] = TTLMap(count=OWN_IDS, seconds=OWN_ID_SECONDS)
         self._siblings: TTLMap[str, bool] = TTLMap(count=OWN_IDS, seconds=OWN_ID_SECONDS)
 
-    def say(
+    def send(
         self,
         kind: str,
         payload: Any,
@@ -93,13 +93,13 @@ class EnvelopeSender:
             correlation=tuple(correlation),
             ts=self._time_of_day(),
         )
-        self.send(envelope, priority, now)
+        self.transmit(envelope, priority, now)
         if concerned is not None:
             ending = _Ending(envelope, priority, frozenset(concerned))
             self._endings.put(envelope.id, ending, now, size=size_of(envelope))
         return envelope
 
-    def dated(self, envelope: Envelope) -> Envelope:
+    def date(self, envelope: Envelope) -> Envelope:
         """The envelope with the time of day, which it keeps when it is sent again."""
         ts = None if envelope.ts is not None else self._time_of_day()
         return envelope if ts is None else envelope.replace(ts=ts)
@@ -110,18 +110,18 @@ class EnvelopeSender:
         # UTC, whose offset is written as six characters: a slice costs less than a search.
         return self._wall_clock().isoformat(timespec="milliseconds")[:-6] + "Z"
 
-    def send(
+    def transmit(
         self, envelope: Envelope, priority: Priority, now: float, *, again: bool = False
     ) -> None:
         """Send an envelope that is ready."""
         self._own.put(envelope.id, True, now)
         self._effects.append(Send(envelope, priority, again))
 
-    def sent(self, envelope_id: str, now: float) -> None:
+    def note_sent(self, envelope_id: str, now: float) -> None:
         """An envelope has left: its echo may take as long as any, however long it waited."""
         self._own.put(envelope_id, True, now)
 
-    def said(self, envelope_id: str, now: float) -> bool:
+    def is_own(self, envelope_id: str, now: float) -> bool:
         """Whether an envelope in our name is ours."""
         return self._own.get(envelope_id, now) is not None
 
@@ -133,7 +133,7 @@ class EnvelopeSender:
         """Whether one of these envelopes is of another process of ours."""
         return any(self._siblings.get(name, now) is not None for name in names)
 
-    def say_again(self, participants: Iterable[str], now: float) -> None:
+    def resend_to(self, participants: Iterable[str], now: float) -> None:
         """Send what concerns these participants once more, under the same ids."""
         joined = frozenset(participants)
         for ending in list(self._endings.values(now)):
@@ -145,24 +145,24 @@ class EnvelopeSender:
         if self.anew:
             said = said.replace(id=self.new_id())
             self._copies.put(said.id, ending.draft.id, now)
-        self.send(said, ending.priority, now, again=True)
+        self.transmit(said, ending.priority, now, again=True)
 
     def forget(self, envelope_id: str) -> Envelope | None:
         """Do not say an ending again; what it was, if it is remembered."""
         ending = self._endings.pop(self._copies.peek(envelope_id) or envelope_id)
         return None if ending is None else ending.draft
 
-    def say_once_more(self, envelope_id: str, now: float) -> bool:
+    def resend_once(self, envelope_id: str, now: float) -> bool:
         """Send one ending again that was said in vain; only once, or there may be no end to it."""
         ending = self._endings.get(envelope_id, now)
         if ending is None or ending.repeated:
             return False
         said = msgspec.structs.replace(ending, repeated=True)
         self._endings.put(envelope_id, said, now, size=size_of(ending.draft))
-        self.send(ending.draft, ending.priority, now, again=True)
+        self.transmit(ending.draft, ending.priority, now, again=True)
         return True
 
-    def repeat(self, envelope_id: str, now: float) -> bool:
+    def resend(self, envelope_id: str, now: float) -> bool:
         """Send one ending once more; ``False`` if it is no longer remembered."""
         ending = self._endings.get(envelope_id, now)
         if ending is None:

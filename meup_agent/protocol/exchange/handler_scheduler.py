@@ -29,9 +29,9 @@ from meup_agent.protocol.exchange.proposal_store import (
     FulfillingRequest,
     ProposalEntry,
     ProposalKey,
-    content_of,
+    fingerprint_of,
 )
-from meup_agent.protocol.exchange.resolution import NONE, Resolution, resolve
+from meup_agent.protocol.exchange.resolution import NO_PROPOSAL, Resolution, resolve
 from meup_agent.protocol.exchange.response_writer import ResponseWriter
 from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
 from meup_agent.protocol.lifecycle import (
@@ -86,7 +86,7 @@ class HandlerScheduler:
         call: Call,
         now: float,
         *,
-        means: Resolution = NONE,
+        means: Resolution = NO_PROPOSAL,
         fulfillment: FulfillingRequest | None = None,
     ) -> None:
         """A request that concerns us.
@@ -186,17 +186,17 @@ class HandlerScheduler:
         """
         name = (envelope.sender, envelope.id)
         running, settled = self._requests.opened(name), self._requests.settled(name, now)
-        content = content_of(envelope)
-        if running is not None and content_of(running.work.envelope) != content:
+        fingerprint = fingerprint_of(envelope)
+        if running is not None and fingerprint_of(running.work.envelope) != fingerprint:
             running.superseded = True
             self._requests.forget(running)
             cause = ended_by(envelope.sender, envelope.id, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
             self._apply(running, InboundEvent.CANCEL, now, cause)
             return False
-        if running is None and (settled is None or settled.content != content):
+        if running is None and (settled is None or settled.fingerprint != fingerprint):
             return False
         if running is None and settled is not None and settled.answer_id is not None:
-            self._context.envelope_sender.repeat(settled.answer_id, now)
+            self._context.envelope_sender.resend(settled.answer_id, now)
         self._context.drop("duplicate_request", envelope, expected=True)
         return True
 
@@ -369,8 +369,8 @@ class HandlerScheduler:
             self._apply(exchange, InboundEvent.CANCEL, now, cause)
         elif record is not None and record.handled:
             self._tell_withdrawn(record, cause, now)
-        for exchange in self._outbound.open_fulfillments(proposal):
-            self._outbound.give_up(exchange.key, cause, now)
+        for request in self._outbound.open_fulfillments(proposal):
+            self._outbound.give_up(request.key, cause, now)
 
     def rejected_by_sibling(self, record: ProposalEntry, reason: str, now: float) -> None:
         """Another process of ours has rejected a proposal: our handler has nothing left to decide.
@@ -479,9 +479,9 @@ class HandlerScheduler:
 
     # --- the handler ---
 
-    def awaits(self, key: Key, change: int, now: float) -> None:
+    def count_waits(self, key: Key, change: int, now: float) -> None:
         """A handler begins (+1) or ends (−1) to await an exchange."""
-        self._limiter.awaits(key, change)
+        self._limiter.count_waits(key, change)
         self._start_next(now)
 
     def returned(self, key: Key, result: object, now: float) -> None:

@@ -10,7 +10,7 @@ from meup_agent.protocol.exchange.proposal_store import (
     FulfillingRequest,
     ProposalEntry,
     ProposalKey,
-    content_of,
+    fingerprint_of,
 )
 from meup_agent.protocol.exchange.resolution import Doubt
 from meup_agent.protocol.exchange.ttl_map import PerSenderTTLMap
@@ -98,7 +98,7 @@ class InboundExchange(msgspec.Struct):
 class Settled(msgspec.Struct, frozen=True):
     """A request that has ended: what it was, and the id of its answer, if it got one."""
 
-    content: int
+    fingerprint: int
     answer_id: str | None
 
 
@@ -128,8 +128,8 @@ class Requests:
             return
         self.forget(exchange)
         name, by_rpc_id = exchange.names
-        content = content_of(exchange.work.envelope)
-        self._settled.put(*name, Settled(content, exchange.answer_id), now)
+        fingerprint = fingerprint_of(exchange.work.envelope)
+        self._settled.put(*name, Settled(fingerprint, exchange.answer_id), now)
         if by_rpc_id is not None:
             self._settled_rpc_ids.put(*by_rpc_id, True, now)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, cast
 
 import msgspec
 
@@ -130,7 +129,7 @@ def may_fulfill(record: ProposalEntry, roster: Roster) -> set[str]:
     return {
         each.id
         for each in roster.participants()
-        if each.id != roster.me and roster.may(each.id, kinds.MCP_REQUEST, request)
+        if each.id != roster.me and roster.is_allowed(each.id, kinds.MCP_REQUEST, request)
     }
 
 
@@ -150,14 +149,3 @@ def verdict(exchange: OutboundExchange, record: ProposalEntry, roster: Roster) -
         if len(said) < len(able):
             return None
     return replace(said[-1], counts=True) if said else None
-
-
-def read_response(payload: object) -> tuple[Any, dict[str, Any] | None]:
-    """Result and error of a response, also of bare results and string codes (PROTOCOL 1)."""
-    body = payloads.as_object(payload)
-    error = body.get("error")
-    if error is None:
-        return body.get("result", payload), None
-    if isinstance(error, dict):
-        return None, cast("dict[str, Any]", error)
-    return None, {"code": "error", "message": str(error)}

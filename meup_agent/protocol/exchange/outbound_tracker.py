@@ -27,7 +27,7 @@ from meup_agent.protocol.exchange.proposal_store import (
     ProposalEntry,
     ProposalKey,
 )
-from meup_agent.protocol.exchange.resolution import executors, resolve
+from meup_agent.protocol.exchange.resolution import executors_of, resolve
 from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
 from meup_agent.protocol.exchange.ttl_map import TTLMap, size_of
 from meup_agent.protocol.lifecycle import (
@@ -109,7 +109,7 @@ class OutboundTracker:
         elif exchange.is_proposal:
             exchange.record = self._context.proposal_store.add(exchange.draft, now, holders=1)
         self._open[exchange.key.id] = exchange
-        self._context.envelope_sender.send(exchange.draft, Priority.OPEN, now)
+        self._context.envelope_sender.transmit(exchange.draft, Priority.OPEN, now)
         self._context.look_again(exchange.deadline, exchange.key)
 
     def _check_undecided(
@@ -164,7 +164,7 @@ class OutboundTracker:
         if exchange is not None and unwanted is not None:
             self.apply(exchange, OutboundEvent.DEADLINE, now, unwanted)
             return
-        self._context.envelope_sender.sent(envelope_id, now)
+        self._context.envelope_sender.note_sent(envelope_id, now)
         if exchange is not None:
             self.apply(exchange, OutboundEvent.SENT, now)
 
@@ -365,7 +365,7 @@ class OutboundTracker:
             case OutboundAction.SEND_AGAIN:
                 if exchange.idempotent:
                     exchange.lost = exchange.missed = False
-                    self._context.envelope_sender.send(
+                    self._context.envelope_sender.transmit(
                         exchange.draft, Priority.OPEN, now, again=True
                     )
             case OutboundAction.DROP | OutboundAction.DROP_TIMEOUT | OutboundAction.NOT_SENT:
@@ -410,7 +410,7 @@ class OutboundTracker:
         ):
             request = exchange.draft.replace()
             proposal_store.requested(
-                record, FulfillingRequest(request, executors(record, request)), now
+                record, FulfillingRequest(request, executors_of(record, request)), now
             )
 
     def _close(self, exchange: OutboundExchange, ending: Ending | None, now: float) -> None:

@@ -53,7 +53,7 @@ class ProposalKey(NamedTuple):
     id: str
 
 
-def content_of(envelope: Envelope) -> int:
+def fingerprint_of(envelope: Envelope) -> int:
     """Tells whether an envelope is the same one again, or another under an id used before.
 
     Some peers count their ids from one after each restart.
@@ -113,7 +113,7 @@ class ProposalEntry(msgspec.Struct):
     Attributes:
         key: Its proposer and id.
         envelope: The proposal as it was sent.
-        content: Tells it from another one under the same id.
+        fingerprint: Tells it from another one under the same id.
         state: Where it stands (PROTOCOL 4.2).
         fulfillments: The requests that carry it out, in the gateway's order.
         rejections: Who rejected it, and why; of each participant, the first.
@@ -132,7 +132,7 @@ class ProposalEntry(msgspec.Struct):
 
     key: ProposalKey
     envelope: Envelope
-    content: int
+    fingerprint: int
     state: ProposalState = ProposalState.PENDING
     fulfillments: list[FulfillingRequest] = msgspec.field(default_factory=list[FulfillingRequest])
     rejections: dict[str, Rejection] = msgspec.field(default_factory=dict[str, Rejection])
@@ -238,7 +238,7 @@ class ProposalStore:
         record = ProposalEntry(
             key,
             envelope.replace(),
-            content_of(envelope),
+            fingerprint_of(envelope),
             holders=holders,
             copied=copied,
             seen_at=now,

@@ -13,11 +13,12 @@ from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.effects import Priority
-from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, read_response
+from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry
 from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.outcomes import Fulfillment
+from meup_agent.protocol.payloads import read_response
 
 
 class Relays:
@@ -49,7 +50,7 @@ class Relays:
             payload = encode_json(
                 payloads.error(proposal.id, payloads.INTERNAL_ERROR, str(unsayable))
             )
-        self._context.envelope_sender.say(
+        self._context.envelope_sender.send(
             kinds.MCP_RESPONSE,
             payload,
             now=now,
@@ -70,9 +71,9 @@ class Relays:
         if not isinstance(token, int | str) or payloads.rpc_name(token) is None:
             return
         said = payloads.progress(token, done, total, message or None)
-        if not self._context.roster.may(self._context.me, kinds.MCP_REQUEST, said):
+        if not self._context.roster.is_allowed(self._context.me, kinds.MCP_REQUEST, said):
             return
-        self._context.envelope_sender.say(
+        self._context.envelope_sender.send(
             kinds.MCP_REQUEST,
             said,
             now=now,
@@ -102,7 +103,7 @@ class Relays:
             return record
         call = record.call
         request = payloads.request(call.method, call.params, "")
-        able = self._context.roster.may(envelope.sender, kinds.MCP_REQUEST, request)
+        able = self._context.roster.is_allowed(envelope.sender, kinds.MCP_REQUEST, request)
         return record if able else None
 
     def _hidden_from_proposer(self, exchange: OutboundExchange) -> bool:

@@ -50,7 +50,7 @@ class Resolution(NamedTuple):
     named: tuple[ProposalEntry, ...] = ()
 
 
-NONE = Resolution()
+NO_PROPOSAL = Resolution()
 
 
 def resolve(envelope: Envelope, proposal_store: ProposalStore, now: float) -> Resolution:
@@ -68,7 +68,7 @@ def resolve(envelope: Envelope, proposal_store: ProposalStore, now: float) -> Re
         now: The time.
     """
     if not envelope.correlation:
-        return NONE
+        return NO_PROPOSAL
     if envelope.kind == kinds.MCP_REQUEST:
         call = payloads.read_call(envelope.payload)
         if not call.is_notification:
@@ -79,16 +79,16 @@ def resolve(envelope: Envelope, proposal_store: ProposalStore, now: float) -> Re
         meant = named if len(named) < 2 else [it for it in named if it.key.proposer in envelope.to]
         if named:
             return _one_of(named, meant)
-    return NONE
+    return NO_PROPOSAL
 
 
-def refers_to(envelope: Envelope, proposal_store: ProposalStore, now: float) -> list[ProposalEntry]:
+def find_referenced(envelope: Envelope, store: ProposalStore, now: float) -> list[ProposalEntry]:
     """Every proposal that an envelope names, carried out by it or not."""
     names = dict.fromkeys(envelope.correlation[:MAX_NAMED])
-    return [record for name in names for record in proposal_store.under(name, now)]
+    return [record for name in names for record in store.under(name, now)]
 
 
-def answered(
+def find_answered(
     envelope: Envelope, proposal_store: ProposalStore, now: float
 ) -> tuple[ProposalEntry, FulfillingRequest] | None:
     """The proposal that a response (or progress) is about, and the request.
@@ -117,7 +117,7 @@ def answered(
     return None
 
 
-def executors(record: ProposalEntry, request: Envelope) -> tuple[str, ...]:
+def executors_of(record: ProposalEntry, request: Envelope) -> tuple[str, ...]:
     """Who is to carry a fulfilling request out; empty: each who has the tool (PROTOCOL 4.4).
 
     Args:
@@ -141,7 +141,7 @@ def carries_out(record: ProposalEntry, call: Call) -> bool:
     return same or not proposed.method
 
 
-def says_proposer(call: Call) -> str | None:
+def claimed_proposer(call: Call) -> str | None:
     """Whose proposal a request says that it carries out."""
     said = call.meta.get(payloads.PROPOSER)
     return said if isinstance(said, str) else None
@@ -152,7 +152,7 @@ def _carried_out(
 ) -> Resolution:
     if len(request.correlation) > MAX_NAMED:
         return Resolution(doubt=Doubt.TOO_MANY)
-    proposer = says_proposer(call)
+    proposer = claimed_proposer(call)
     by_id: list[list[ProposalEntry]] = []
     for name in dict.fromkeys(request.correlation):
         named = proposal_store.under(name, now)

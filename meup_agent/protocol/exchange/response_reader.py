@@ -8,14 +8,15 @@ from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Conflict, Progressed
 from meup_agent.protocol.exchange.ends import cause_of
-from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, read_response
+from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.exchange.relays import Relays, outcome_of_relay
-from meup_agent.protocol.exchange.resolution import answered
+from meup_agent.protocol.exchange.resolution import find_answered
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.lifecycle import OutboundEvent, OutboundState, ProposalEvent
 from meup_agent.protocol.outcomes import Ending, Fulfillment, LostRace, Rejection, Responded
+from meup_agent.protocol.payloads import read_response
 from meup_agent.protocol.reasons import Cause, Reason
 
 
@@ -175,7 +176,7 @@ class ResponseReader:
             if envelope.concerns(self._context.me):
                 self._context.drop("foreign_progress", envelope)
                 return None
-        found = answered(envelope, self._context.proposal_store, now)
+        found = find_answered(envelope, self._context.proposal_store, now)
         record = found[0] if found is not None else self._relays.about(envelope, now)
         proposal = None if record is None else self._outbound.of_proposal(record, now)
         return proposal if proposal is not None and proposal.is_open else None

@@ -92,7 +92,7 @@ class ResponseWriter:
         # Of a fulfillment the proposer follows the response, too.
         proposal = exchange.fulfills
         proposer = () if proposal is None else (proposal.key.proposer,)
-        response = self._context.envelope_sender.say(
+        response = self._context.envelope_sender.send(
             kinds.MCP_RESPONSE,
             {"jsonrpc": "2.0", "id": rpc_id, field: value},
             now=now,
@@ -128,7 +128,7 @@ class ResponseWriter:
         if record is not None:
             record.refused = True
             record.declined = record.declined or declined
-        return self._context.envelope_sender.say(
+        return self._context.envelope_sender.send(
             kinds.MCP_REJECT,
             {"reason": reason},
             now=now,

@@ -70,7 +70,7 @@ class Roster:
         self._left: TTLMap[str, float] = TTLMap(count=MAX_PARTICIPANTS, seconds=3600.0)
         self._compiled: dict[str, Capabilities] = {}
 
-    def welcome(
+    def apply_welcome(
         self,
         payload: dict[str, Any],
         now: float,
@@ -93,11 +93,11 @@ class Roster:
             Who came and who left by it; ``None`` if it does not say who we are, or is an update
             that says otherwise than before: where anybody may forge one, that is what it is.
         """
-        you = participant_of(payload.get("you"))
+        you = read_participant(payload.get("you"))
         if you is None or (update and you.id != self.me):
             return None
         self.me, self.my_capabilities = you.id, you.capabilities
-        listed = [participant_of(item) for item in objects_in(payload.get("participants"))]
+        listed = [read_participant(item) for item in objects_in(payload.get("participants"))]
         self._announced = {item.id: item for item in listed[:MAX_PARTICIPANTS] if item is not None}
         self.observing = payload.get(OBSERVING) is True
         if not self.observing:
@@ -121,9 +121,9 @@ class Roster:
             self._left.put(name, now, now)
         return Presence([name for name in announced if name not in before], left)
 
-    def update(self, payload: dict[str, Any], now: float) -> tuple[str, Participant] | None:
+    def apply_presence(self, payload: dict[str, Any], now: float) -> tuple[str, Participant] | None:
         """Take over a presence event; ``(event, participant)`` if it was one that we know."""
-        participant = participant_of(payload.get("participant"))
+        participant = read_participant(payload.get("participant"))
         event = payload.get("event")
         if participant is None or event not in ("join", "leave", UPDATE):
             return None
@@ -153,7 +153,7 @@ class Roster:
         """Everybody who is present, we included."""
         return tuple(self._present.values())
 
-    def announced(self, participant_id: str) -> tuple[Any, ...]:
+    def capabilities_of(self, participant_id: str) -> tuple[Any, ...]:
         """What the gateway announced that somebody may send; nothing of whoever is away."""
         participant = self._present.get(participant_id)
         return () if participant is None else participant.capabilities
@@ -172,7 +172,7 @@ class Roster:
         """
         return None if participant_id in self._present else self._left.get(participant_id, now)
 
-    def may(self, participant_id: str, kind: str, payload: Any) -> bool:
+    def is_allowed(self, participant_id: str, kind: str, payload: Any) -> bool:
         """Whether somebody's announced capabilities allow an envelope."""
         if participant_id == self.me:
             capabilities = self.my_capabilities  # an observer is not among those present
@@ -186,7 +186,7 @@ class Roster:
         return compiled.allow(kind, payload)
 
 
-def participant_of(value: object) -> Participant | None:
+def read_participant(value: object) -> Participant | None:
     """The participant in a welcome or a presence; ``None`` where there is none."""
     item = as_object(value)
     name = item.get("id")

@@ -48,7 +48,7 @@ class SystemMessages:
                 if self._context.roster.shows_eviction(payload):
                     # Nobody heard it, so it is to be said when we are in again.
                     envelope_sender = self._context.envelope_sender
-                    known += [envelope_sender.say_once_more(name, now) for name in names]
+                    known += [envelope_sender.resend_once(name, now) for name in names]
                 if not any(known) and not self._context.envelope_sender.is_from_sibling(names, now):
                     self._context.drop("refused_by_gateway", envelope)
             case _:
@@ -66,7 +66,7 @@ class SystemMessages:
         update = context.connected
         missed = read_missed(payload) if read_guarantees(payload, "").resume else None
         back = missed is not None and missed.resumed and context.cursor.seq is not None
-        changed = context.roster.welcome(
+        changed = context.roster.apply_welcome(
             payload, now, update=update, dialect=envelope.protocol, later=back and not update
         )
         if changed is None:
@@ -80,7 +80,7 @@ class SystemMessages:
             for participant in changed.joined:
                 self._scheduler.participant_joined(participant)
             self._outbound.presence_changed(now)
-            context.envelope_sender.say_again(changed.joined, now)
+            context.envelope_sender.resend_to(changed.joined, now)
             self._notice_changes(envelope, changed, now)
             return
         cursor = context.cursor
@@ -127,7 +127,7 @@ class SystemMessages:
             if not complete:
                 # Whoever is here may have missed what we said before the connection broke.
                 present = [item.id for item in self._context.roster.participants()]
-                self._context.envelope_sender.say_again(present, now)
+                self._context.envelope_sender.resend_to(present, now)
             self._notice_changes(welcome, changed, now)
         self._welcomed_before = True
 
@@ -140,7 +140,10 @@ class SystemMessages:
             for name in names:
                 if name == self._context.me:
                     continue
-                participant = {"id": name, "capabilities": self._context.roster.announced(name)}
+                participant = {
+                    "id": name,
+                    "capabilities": self._context.roster.capabilities_of(name),
+                }
                 payload = {"event": event, "participant": participant}
                 presence = welcome.replace(
                     kind=kinds.SYSTEM_PRESENCE, to=(), raw_payload=encode_leniently(payload)
@@ -148,7 +151,7 @@ class SystemMessages:
                 self._scheduler.notice(role, presence, now)
 
     def _presence(self, envelope: Envelope, payload: dict[str, Any], now: float) -> None:
-        update = self._context.roster.update(payload, now)
+        update = self._context.roster.apply_presence(payload, now)
         if update is None:
             return
         event, participant = update
@@ -158,7 +161,7 @@ class SystemMessages:
         if event == "join":
             self._scheduler.participant_joined(participant.id)
             if not self._missed_nothing(payload):
-                self._context.envelope_sender.say_again([participant.id], now)
+                self._context.envelope_sender.resend_to([participant.id], now)
             self._scheduler.notice(Role.JOIN, envelope, now)
         else:
             self._scheduler.participant_left(participant.id, now)

@@ -145,7 +145,7 @@ class ExchangeTable:
 
     # --- our own verbs ---
 
-    def check_speaks(self, kind: str) -> None:
+    def check_may_send(self, kind: str) -> None:
         """Check that this table's mode lets its user say something.
 
         Raises:
@@ -161,9 +161,9 @@ class ExchangeTable:
         """An id for an envelope of ours."""
         return self._envelope_sender.new_id()
 
-    def dated(self, draft: Envelope) -> Envelope:
+    def date(self, draft: Envelope) -> Envelope:
         """An envelope of ours with the time of day, which it keeps when it is sent again."""
-        return self._envelope_sender.dated(draft)
+        return self._envelope_sender.date(draft)
 
     def open(
         self,
@@ -200,7 +200,7 @@ class ExchangeTable:
             IllegalStep: The handler has ended; what it began would outlive it.
             ObservingOnly: We only look on.
         """
-        self.check_speaks(draft.kind)
+        self.check_may_send(draft.kind)
         handler = None if parent is None else self._scheduler.find(parent)
         if parent is not None and handler is None:
             raise IllegalStep(
@@ -210,7 +210,7 @@ class ExchangeTable:
         key = Key("out", self._context.me, draft.id)
         exchange = OutboundExchange(
             key,
-            self._envelope_sender.dated(draft),
+            self._envelope_sender.date(draft),
             deadline,
             parent,
             wait,
@@ -256,10 +256,10 @@ class ExchangeTable:
         Raises:
             ObservingOnly: We only look on.
         """
-        self.check_speaks(kinds.MCP_REJECT)
+        self.check_may_send(kinds.MCP_REJECT)
         return self._scheduler.reject(proposal, reason, now), self._flush()
 
-    def say(
+    def send(
         self,
         kind: str,
         payload: Any,
@@ -273,15 +273,15 @@ class ExchangeTable:
         Raises:
             ObservingOnly: We only look on.
         """
-        self.check_speaks(kind)
-        said = self._envelope_sender.say(
+        self.check_may_send(kind)
+        said = self._envelope_sender.send(
             kind, payload, now=now, priority=Priority.TALK, to=to, correlation=correlation
         )
         return said, self._flush()
 
-    def awaits(self, handler: Key, change: int, now: float) -> list[Effect]:
+    def count_waits(self, handler: Key, change: int, now: float) -> list[Effect]:
         """A handler begins (+1) or ends (−1) to await an exchange, and gives its place free."""
-        self._scheduler.awaits(handler, change, now)
+        self._scheduler.count_waits(handler, change, now)
         return self._flush()
 
     # --- handlers ---
@@ -307,7 +307,7 @@ class ExchangeTable:
         self._outbound.sent(envelope_id, now)
         return self._flush()
 
-    def unsayable(self, envelope_id: str, why: str, now: float) -> list[Effect]:
+    def unsendable(self, envelope_id: str, why: str, now: float) -> list[Effect]:
         """An envelope of ours has no wire form, or the gateway closed the connection for it.
 
         Of the latter PROTOCOL 3 (1007 and 1009) tells. It fails and is not said again; in a
@@ -322,7 +322,7 @@ class ExchangeTable:
         replaceable = bool(error) and not str(error.get("message")).startswith(UNSENT)
         if unsaid is not None and ("result" in answer or replaceable):
             message = f"{UNSENT}: {why}"
-            self._envelope_sender.say(
+            self._envelope_sender.send(
                 unsaid.kind,
                 payloads.error(answer["id"], payloads.INTERNAL_ERROR, message),
                 now=now,

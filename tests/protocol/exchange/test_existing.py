@@ -67,8 +67,8 @@ def test_a_grant_changes_what_we_may_do_and_nothing_else() -> None:
     effects = me.system(kinds.SYSTEM_WELCOME, granted, to=(me.name,))
     assert started(effects) == []
     assert said(effects) == []
-    assert not me.table.roster.may(me.name, kinds.MCP_REQUEST, {})
-    assert me.table.roster.may(me.name, kinds.CHAT, {})
+    assert not me.table.roster.is_allowed(me.name, kinds.MCP_REQUEST, {})
+    assert me.table.roster.is_allowed(me.name, kinds.CHAT, {})
     me.passes(11)
     assert not me.is_waiting(key), "the absence of whom we asked was counted anew"
 

@@ -152,9 +152,9 @@ def test_participants_are_those_of_the_last_welcome_and_what_changed_since(me: P
     names = {participant.id for participant in me.table.roster.participants()}
     assert names == {"me", "bob", "tool", "carol"}
     assert Participant("carol", ({"kind": "chat"},)) in me.table.roster.participants()
-    assert me.table.roster.may("carol", "chat", {})
-    assert not me.table.roster.may("carol", "mcp/request", {})
-    assert not me.table.roster.may("alice", "mcp/request", {})
+    assert me.table.roster.is_allowed("carol", "chat", {})
+    assert not me.table.roster.is_allowed("carol", "mcp/request", {})
+    assert not me.table.roster.is_allowed("alice", "mcp/request", {})
 
 
 def test_the_table_tells_what_is_open(me: Peer) -> None:

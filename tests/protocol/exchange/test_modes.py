@@ -117,7 +117,7 @@ def test_every_verb_of_an_observer_raises_and_changes_nothing() -> None:
     for verb in (
         me.begins_request,
         me.begins_proposal,
-        lambda: me.table.say(kinds.CHAT, {}, now=me.now),
+        lambda: me.table.send(kinds.CHAT, {}, now=me.now),
         lambda: me.table.reject(ProposalKey("alice", "p1"), "unsafe", me.now),
         lambda: me.begins_request(fulfills=ProposalKey("alice", "p1")),
     ):
@@ -150,9 +150,9 @@ def test_an_observer_is_not_among_those_present() -> None:
     assert {each.id for each in me.table.roster.participants()} == {"alice", "me"}
     me.left("me")
     assert [each.id for each in me.table.roster.participants()] == ["alice"]
-    assert me.table.roster.may("me", kinds.CHAT, {})
+    assert me.table.roster.is_allowed("me", kinds.CHAT, {})
     me.joined("me")
     presence = {"event": "update", "participant": {"id": "me", "capabilities": []}}
     me.system(kinds.SYSTEM_PRESENCE, presence)
-    assert me.table.roster.announced("me") == ()
+    assert me.table.roster.capabilities_of("me") == ()
     assert me.table.is_open(Key("in", "alice", "a1")) is False

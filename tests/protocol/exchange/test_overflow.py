@@ -52,7 +52,7 @@ def test_handlers_that_await_exchanges_are_bounded_as_well() -> None:
     me.welcomed("alice")
     for number in range(3):
         assert started(me.request("alice", f"a{number}")) == [Key("in", "alice", f"a{number}")]
-        me.did(me.table.awaits(Key("in", "alice", f"a{number}"), 1, me.now))
+        me.did(me.table.count_waits(Key("in", "alice", f"a{number}"), 1, me.now))
     assert started(me.request("alice", "a3")) == []
     (response,) = said(me.request("alice", "a4"))
     assert response.payload["error"]["data"] == {"reason": "busy"}
@@ -91,9 +91,9 @@ def test_a_proposal_beyond_is_rejected_as_busy_only_if_addressed_to_us() -> None
 @pytest.mark.rule("5.overflow.waiting_does_not_count")
 def test_a_handler_that_awaits_an_exchange_gives_its_place_free() -> None:
     me = full_peer()
-    assert started(me.did(me.table.awaits(A0, +1, me.now))) == [Key("in", "alice", "a1")]
+    assert started(me.did(me.table.count_waits(A0, +1, me.now))) == [Key("in", "alice", "a1")]
     assert me.table.running == 2
-    me.did(me.table.awaits(A0, -1, me.now))
+    me.did(me.table.count_waits(A0, -1, me.now))
     assert started(me.returns(A0)) == []
     assert started(me.returns(Key("in", "alice", "a1"))) == [Key("in", "alice", "a2")]
 
@@ -101,9 +101,9 @@ def test_a_handler_that_awaits_an_exchange_gives_its_place_free() -> None:
 @pytest.mark.rule("5.overflow.waiting_does_not_count")
 def test_a_handler_that_awaits_two_exchanges_gives_one_place_free() -> None:
     me = full_peer()
-    assert len(started(me.did(me.table.awaits(A0, +1, me.now)))) == 1
-    assert started(me.did(me.table.awaits(A0, +1, me.now))) == []
-    assert started(me.did(me.table.awaits(A0, -1, me.now))) == []
+    assert len(started(me.did(me.table.count_waits(A0, +1, me.now)))) == 1
+    assert started(me.did(me.table.count_waits(A0, +1, me.now))) == []
+    assert started(me.did(me.table.count_waits(A0, -1, me.now))) == []
     assert started(me.returns(A0)) == []
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.exchange.roster import MAX_SHARED_CHARS, participant_of
+from meup_agent.protocol.exchange.roster import MAX_SHARED_CHARS, read_participant
 
 
 def said(name: str, capabilities: list[Any]) -> dict[str, Any]:
@@ -12,15 +12,15 @@ def said(name: str, capabilities: list[Any]) -> dict[str, Any]:
 
 
 def test_agents_that_hear_of_the_same_participant_share_its_record() -> None:
-    first = participant_of(said("alice", [{"kind": "chat"}]))
-    assert first is participant_of(said("alice", [{"kind": "chat"}]))
-    assert first is not participant_of(said("bob", [{"kind": "chat"}]))
-    assert first is not participant_of(said("alice", [{"kind": "mcp/*"}]))
+    first = read_participant(said("alice", [{"kind": "chat"}]))
+    assert first is read_participant(said("alice", [{"kind": "chat"}]))
+    assert first is not read_participant(said("bob", [{"kind": "chat"}]))
+    assert first is not read_participant(said("alice", [{"kind": "mcp/*"}]))
 
 
 def test_large_announcements_are_kept_by_who_heard_them_alone() -> None:
     large = [{"kind": "x" * MAX_SHARED_CHARS}]
-    first, second = (participant_of(said("alice", large)) for _ in range(2))
+    first, second = (read_participant(said("alice", large)) for _ in range(2))
     assert first == second
     assert first is not second
 
@@ -31,6 +31,6 @@ def test_large_announcements_are_kept_by_who_heard_them_alone() -> None:
     ids=repr,
 )
 def test_a_shared_record_says_exactly_what_was_announced(capabilities: list[Any]) -> None:
-    participant = participant_of(said("alice", capabilities))
+    participant = read_participant(said("alice", capabilities))
     assert participant is not None
     assert repr(participant.capabilities) == repr(tuple(capabilities))

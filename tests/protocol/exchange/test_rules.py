@@ -729,7 +729,7 @@ def test_our_own_envelopes_reach_no_handler_of_ours() -> None:
     me.welcomed("alice")
     key = me.begins_proposal()
     request = me.begins_request(to=())
-    chat, effects = me.table.say("chat", {"message": "hi"}, now=me.now)
+    chat, effects = me.table.send("chat", {"message": "hi"}, now=me.now)
     me.did(effects)
     me.echo(chat)
     assert started(me.effects) == []
