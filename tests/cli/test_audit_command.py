@@ -22,8 +22,8 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.embedded_config import first_token
 from meup_agent.gateway.journal.archive import Archive
 from meup_agent.protocol import kinds
-from meup_agent.protocol.audit import Why
-from meup_agent.protocol.audit.settled import LOOK_AHEAD
+from meup_agent.protocol.audit import Ignored
+from meup_agent.protocol.audit.audit import LOOK_AHEAD
 from meup_agent.protocol.envelope import Envelope
 from tests.bench.audit import envelopes, write
 from tests.cli.audited import PARTICIPANTS, Past, past
@@ -232,7 +232,7 @@ def test_widths_are_not_computed_anew_for_each_line(
 
 
 def test_each_reason_to_ignore_a_step_has_words() -> None:
-    assert IGNORED.keys() == set(Why)
+    assert IGNORED.keys() == set(Ignored)
 
 
 def test_ids_that_begin_alike_are_longer_on_later_lines_too() -> None:

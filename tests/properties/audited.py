@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from meup_agent.protocol.audit import Audit, What
+from meup_agent.protocol.audit import Audit, StepKind
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.lifecycle import ProposalState
@@ -23,8 +23,8 @@ def check_audit(log: list[Envelope], expected: Mapping[ProposalKey, str]) -> Non
     """The audit has every proposal once, in the state that the order gives it.
 
     Args:
-        log: What the gateway ordered.
-        expected: What becomes of each proposal, read from the order alone.
+        log: StepKind the gateway ordered.
+        expected: StepKind becomes of each proposal, read from the order alone.
     """
     audit = folded(log)
     found = {item.record.key: item for item in audit.proposals}
@@ -40,7 +40,7 @@ def check_audit(log: list[Envelope], expected: Mapping[ProposalKey, str]) -> Non
             assert item.decision.step in item.steps
         if is_rejected:
             assert item.decision is not None
-            assert item.decision.step.what is What.REJECTED
+            assert item.decision.step.what is StepKind.REJECTED
         assert [step.seq for step in item.steps] == sorted(step.seq for step in item.steps)
 
 
@@ -55,5 +55,5 @@ def check_own(log: Iterable[Envelope], records: Iterable[ProposalEntry]) -> None
         item = found.get(record.key)
         if item is None or record.state is not ProposalState.REJECTED or not item.decision:
             continue
-        crossed = any(step.what is What.REQUESTED for step in item.steps)
+        crossed = any(step.what is StepKind.REQUESTED for step in item.steps)
         assert item.state is ProposalState.REJECTED or crossed, (record.key, item.state)

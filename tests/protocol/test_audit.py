@@ -10,9 +10,9 @@ import pytest
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit import (
     Audit,
+    Ignored,
     ProposalAudit,
-    What,
-    Why,
+    StepKind,
     operation_as_json,
     proposal_as_json,
 )
@@ -181,12 +181,12 @@ def test_a_withdrawn_proposal_stays_and_what_came_later_is_marked() -> None:
     only = journal.only
     assert only.state == "withdrawn"
     assert [(step.what, step.ignored) for step in only.steps] == [
-        (What.PROPOSED, None),
-        (What.REQUESTED, None),
-        (What.WITHDREW, None),
-        (What.RESPONDED, Why.LATE),
-        (What.WITHDREW, Why.LATE),
-        (What.REJECTED, Why.LATE),
+        (StepKind.PROPOSED, None),
+        (StepKind.REQUESTED, None),
+        (StepKind.WITHDREW, None),
+        (StepKind.RESPONDED, Ignored.LATE),
+        (StepKind.WITHDREW, Ignored.LATE),
+        (StepKind.REJECTED, Ignored.LATE),
     ]
 
 
@@ -198,7 +198,7 @@ def test_the_response_wins_over_a_later_withdrawal() -> None:
     journal.respond()
     journal.withdraw(proposal)
     assert journal.only.state == "fulfilled"
-    assert journal.only.steps[-1].ignored is Why.LATE
+    assert journal.only.steps[-1].ignored is Ignored.LATE
 
 
 def test_a_cancelled_fulfillment_leaves_the_proposal_pending() -> None:
@@ -209,7 +209,7 @@ def test_a_cancelled_fulfillment_leaves_the_proposal_pending() -> None:
     journal.cancel("r1")
     only = journal.only
     assert only.state == "pending"
-    assert [step.ignored for step in only.steps[-2:]] == [None, Why.LATE]
+    assert [step.ignored for step in only.steps[-2:]] == [None, Ignored.LATE]
     (fulfillment,) = only.fulfillments
     assert fulfillment.cancelled is not None
     assert fulfillment.cancelled.text == "no_longer_needed: changed my mind"
@@ -223,7 +223,7 @@ def test_what_an_executor_refuses_was_not_carried_out() -> None:
     journal.request(proposal)
     journal.respond(error={"code": -32000, "message": "no", "data": {"reason": "refused"}})
     assert journal.only.state == "pending"
-    assert journal.only.steps[-1].ignored is Why.REFUSED
+    assert journal.only.steps[-1].ignored is Ignored.REFUSED
     assert journal.only.fulfillments[0].is_error
 
 
@@ -237,10 +237,10 @@ def test_only_the_proposer_withdraws_and_only_who_was_asked_answers() -> None:
     journal.reject(proposal, by="alice")
     assert journal.only.state == "in_progress"
     assert [step.ignored for step in journal.only.steps[1:]] == [
-        Why.NOT_THEIRS,
+        Ignored.NOT_THEIRS,
         None,
-        Why.NOT_THEIRS,
-        Why.OWN_PROPOSAL,
+        Ignored.NOT_THEIRS,
+        Ignored.OWN_PROPOSAL,
     ]
 
 
@@ -250,7 +250,7 @@ def test_a_request_for_something_else_carries_nothing_out() -> None:
     journal.request(proposal, name="read_file")
     journal.respond()
     assert journal.only.state == "pending"
-    assert journal.only.steps[1].what is What.REFERRED
+    assert journal.only.steps[1].what is StepKind.REFERRED
     assert journal.only.steps[1].text == "tools/call read_file"
 
 
@@ -267,13 +267,13 @@ def test_what_is_said_again_is_marked() -> None:
     ignored = [step.ignored for step in journal.only.steps]
     assert ignored == [
         None,
-        Why.AGAIN,
+        Ignored.AGAIN,
         None,
-        Why.AGAIN,
+        Ignored.AGAIN,
         None,
-        Why.AGAIN,
-        Why.LATE,
-        Why.AGAIN,
+        Ignored.AGAIN,
+        Ignored.LATE,
+        Ignored.AGAIN,
     ]
 
 
@@ -319,7 +319,7 @@ def test_in_an_old_journal_an_id_that_stands_twice_is_ambiguous() -> None:
     for proposal in journal.audit.named("p1"):
         assert proposal.state == "pending"
         step = proposal.steps[1]
-        assert (step.what, step.by, step.ignored) == (What.REFERRED, "bob", Why.AMBIGUOUS)
+        assert (step.what, step.by, step.ignored) == (StepKind.REFERRED, "bob", Ignored.AMBIGUOUS)
 
 
 @pytest.mark.rule("4.4.one_proposal")
@@ -331,7 +331,7 @@ def test_a_request_that_names_two_is_shown_at_both_and_decides_none() -> None:
     journal.respond("b1")
     for proposal in journal.audit.proposals:
         assert proposal.state == "pending"
-        assert proposal.steps[1].ignored is Why.AMBIGUOUS
+        assert proposal.steps[1].ignored is Ignored.AMBIGUOUS
 
 
 @pytest.mark.rule("4.4.reused_id")
@@ -343,7 +343,9 @@ def test_a_request_for_what_was_replaced_is_shown_there() -> None:
     journal.request("p1", id="b1")
     older, newer = journal.audit.named("p1")
     assert (older.state, newer.state) == ("withdrawn", "pending")
-    assert [(step.what, step.ignored) for step in older.steps[-1:]] == [(What.REQUESTED, Why.LATE)]
+    assert [(step.what, step.ignored) for step in older.steps[-1:]] == [
+        (StepKind.REQUESTED, Ignored.LATE)
+    ]
     assert len(newer.steps) == 1
 
 
@@ -365,8 +367,11 @@ def test_without_to_each_owner_that_carries_it_out_is_shown() -> None:
     request = journal.request(journal.propose(), to=None)
     journal.respond(request, by="files")
     journal.respond(request, by="copies")
-    answers = [step for step in journal.only.steps if step.what is What.RESPONDED]
-    assert [(step.by, step.ignored) for step in answers] == [("files", None), ("copies", Why.AGAIN)]
+    answers = [step for step in journal.only.steps if step.what is StepKind.RESPONDED]
+    assert [(step.by, step.ignored) for step in answers] == [
+        ("files", None),
+        ("copies", Ignored.AGAIN),
+    ]
     assert journal.only.state == "fulfilled"
 
 
@@ -419,7 +424,7 @@ def test_progress_is_gathered() -> None:
     journal.say("eve", kinds.MCP_REQUEST, payloads.progress("r1", 101, 100, None))
     assert journal.only.fulfillments[0].progress == 100
     progressed = journal.only.steps[-1]
-    assert (progressed.what, progressed.times) == (What.PROGRESSED, 100)
+    assert (progressed.what, progressed.times) == (StepKind.PROGRESSED, 100)
     assert progressed.until - progressed.at == 99 * SECOND
 
 

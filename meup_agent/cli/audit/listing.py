@@ -35,7 +35,7 @@ from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_answer
 from meup_agent.cli.render.layout import NARROW, Glyphs, Row
 from meup_agent.cli.render.timeline import MAX_IDS
-from meup_agent.protocol.audit import Operation, ProposalAudit, What
+from meup_agent.protocol.audit import Operation, ProposalAudit, StepKind
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import objects_in
 
@@ -162,7 +162,7 @@ class ProposalListing:
         others = [
             step
             for step in item.rejections
-            if decision is None or step.by != decision.by or decision.step.what != What.REJECTED
+            if decision is None or step.by != decision.by or decision.step.what != StepKind.REJECTED
         ]
         if others:
             yield f"rejected by {', '.join(rejection(step, item) for step in others)}"

@@ -8,7 +8,7 @@ from typing import Final
 
 from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_call
-from meup_agent.protocol.audit import ProposalAudit, Step, Why
+from meup_agent.protocol.audit import Ignored, ProposalAudit, Step
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
 
@@ -35,12 +35,12 @@ STYLES: Final = {
 """How a state looks; readable on dark and light backgrounds, and never all that tells it."""
 
 IGNORED: Final = {
-    Why.LATE: "too late",
-    Why.AGAIN: "again",
-    Why.NOT_THEIRS: "not theirs",
-    Why.OWN_PROPOSAL: "own proposal",
-    Why.REFUSED: "not carried out",
-    Why.AMBIGUOUS: "ambiguous",
+    Ignored.LATE: "too late",
+    Ignored.AGAIN: "again",
+    Ignored.NOT_THEIRS: "not theirs",
+    Ignored.OWN_PROPOSAL: "own proposal",
+    Ignored.REFUSED: "not carried out",
+    Ignored.AMBIGUOUS: "ambiguous",
 }
 """Why a step changed nothing."""
 

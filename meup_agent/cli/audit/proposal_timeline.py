@@ -25,27 +25,27 @@ from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_answer, format_call
 from meup_agent.cli.render.layout import NARROWEST, Glyphs, fold
 from meup_agent.protocol import payloads
-from meup_agent.protocol.audit import FulfillmentAudit, ProposalAudit, Step, What
+from meup_agent.protocol.audit import FulfillmentAudit, ProposalAudit, Step, StepKind
 
 _NOUNS = {
-    What.PROPOSED: "proposal",
-    What.REQUESTED: "request",
-    What.CANCELLED: "cancel",
-    What.PROGRESSED: "progress",
-    What.RESPONDED: "response",
-    What.REJECTED: "reject",
-    What.WITHDREW: "withdraw",
-    What.SAID: "chat",
-    What.REFERRED: "request",
+    StepKind.PROPOSED: "proposal",
+    StepKind.REQUESTED: "request",
+    StepKind.CANCELLED: "cancel",
+    StepKind.PROGRESSED: "progress",
+    StepKind.RESPONDED: "response",
+    StepKind.REJECTED: "reject",
+    StepKind.WITHDREW: "withdraw",
+    StepKind.SAID: "chat",
+    StepKind.REFERRED: "request",
 }
 _NOUN = max(map(len, _NOUNS.values()))
 
 _STYLES = {
-    What.PROPOSED: "bold",
-    What.REJECTED: "red",
-    What.WITHDREW: "yellow",
-    What.CANCELLED: "yellow",
-    What.PROGRESSED: "dim",
+    StepKind.PROPOSED: "bold",
+    StepKind.REJECTED: "red",
+    StepKind.WITHDREW: "yellow",
+    StepKind.CANCELLED: "yellow",
+    StepKind.PROGRESSED: "dim",
 }
 
 
@@ -129,22 +129,22 @@ class ProposalTimeline:
     def _said(self, step: Step, proposal: ProposalAudit) -> str:
         whom = f" {self._glyphs.arrow} {names(step.to)}" if step.to else ""
         match step.what:
-            case What.PROPOSED:
+            case StepKind.PROPOSED:
                 return f"{call_of(proposal)}{whom}"
-            case What.REQUESTED:
+            case StepKind.REQUESTED:
                 item = _fulfillment(proposal, step.id)
                 return self._request(item, whom)
-            case What.RESPONDED:
+            case StepKind.RESPONDED:
                 return _answer(_fulfillment(proposal, step.about), step)
-            case What.PROGRESSED:
+            case StepKind.PROGRESSED:
                 times = "once" if step.times == 1 else f"{step.times} times"
                 until = f", until {local(step.until):%H:%M:%S}" if step.times > 1 else ""
                 return f"{times}{until}"
-            case What.SAID | What.CANCELLED:
+            case StepKind.SAID | StepKind.CANCELLED:
                 return visible(" ".join(step.text.split()), MAX_WORDS)
-            case What.REFERRED:
+            case StepKind.REFERRED:
                 return f"{visible(step.text, MAX_WORDS)}, which is not what was proposed{whom}"
-            case What.REJECTED | What.WITHDREW:
+            case StepKind.REJECTED | StepKind.WITHDREW:
                 return why(step.reason, step.text)
 
     def _request(self, item: FulfillmentAudit | None, whom: str) -> str:

@@ -35,7 +35,7 @@ from meup_agent.protocol.audit import (
     Audit,
     Operation,
     ProposalAudit,
-    Settled,
+    SettledProposals,
     operation_as_json,
     proposal_as_json,
 )
@@ -59,7 +59,7 @@ class AuditFilter(NamedTuple):
         proposal: One proposal: its id, or the beginning of it.
         proposer: Only this participant's proposals.
         states: Only proposals in these states.
-        grants: What was done to the space, and no proposals.
+        grants: StepKind was done to the space, and no proposals.
         as_json: As JSON Lines.
     """
 
@@ -205,7 +205,7 @@ class _AuditRun:
     async def _read(self, source: JournalSource, meanwhile: AsyncExitStack) -> None:
         """Take the journal in, and show what is settled as soon as it is."""
         audit, count, wanted = Audit(), 0, self._shown.proposal
-        settled = Settled(
+        settled = SettledProposals(
             audit, keep=lambda item: wanted is not None and item.id.startswith(wanted)
         )
         waiting = await meanwhile.enter_async_context(

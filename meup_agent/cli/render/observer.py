@@ -11,7 +11,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit.rejections import accepted_rejection
+from meup_agent.protocol.audit.folder import accepted_rejection
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Drop, Effect, ExchangeTable
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey

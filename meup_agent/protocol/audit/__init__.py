@@ -2,35 +2,34 @@
 
 :class:`Audit` takes the entries of a journal one by one, in their order, and keeps a
 :class:`ProposalAudit` of each proposal and an :class:`Operation` for each thing that was done to
-the space itself. Both are there as JSON values, too. :class:`Settled` hands over what a long
-journal is done with, and lets go of it.
+the space itself. Both are there as JSON values, too. :class:`SettledProposals` hands over what a
+long journal is done with, and lets go of it.
 """
 
 from __future__ import annotations
 
-from meup_agent.protocol.audit.fold import Audit
-from meup_agent.protocol.audit.managing import Operation
+from meup_agent.protocol.audit.audit import Audit, SettledProposals
+from meup_agent.protocol.audit.operations import Operation, operation_as_json
 from meup_agent.protocol.audit.records import (
     Decision,
     FulfillmentAudit,
+    Ignored,
     ProposalAudit,
     Step,
-    What,
-    Why,
+    StepKind,
+    proposal_as_json,
 )
-from meup_agent.protocol.audit.settled import Settled
-from meup_agent.protocol.audit.wire import operation_as_json, proposal_as_json
 
 __all__ = [
     "Audit",
     "Decision",
     "FulfillmentAudit",
+    "Ignored",
     "Operation",
     "ProposalAudit",
-    "Settled",
+    "SettledProposals",
     "Step",
-    "What",
-    "Why",
+    "StepKind",
     "operation_as_json",
     "proposal_as_json",
 ]

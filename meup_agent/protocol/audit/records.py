@@ -11,6 +11,7 @@ from meup_agent.protocol import payloads
 from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
+from meup_agent.protocol.timestamps import rfc3339
 
 MAX_STEPS: Final = 1_000
 """Steps that are kept of one proposal. Anybody may talk about it without end; what belongs to its
@@ -23,7 +24,7 @@ MAX_RESULT_BYTES: Final = 4_096
 """Bytes of a response that are kept; of a longer one only what it was."""
 
 
-class What(StrEnum):
+class StepKind(StrEnum):
     """What happened in a step."""
 
     PROPOSED = "proposed"
@@ -41,7 +42,7 @@ class What(StrEnum):
     """A request that names the proposal and asks for something else: it does not carry it out."""
 
 
-class Why(StrEnum):
+class Ignored(StrEnum):
     """Why a step changed nothing."""
 
     LATE = "late"
@@ -64,7 +65,7 @@ class Step(msgspec.Struct):
     Attributes:
         seq: The number of the entry.
         at: When the gateway accepted it, in microseconds since 1970 (UTC).
-        what: What it is.
+        what: StepKind it is.
         by: Who said it.
         id: The envelope's id.
         to: Whom it was said to; empty: everybody.
@@ -72,7 +73,7 @@ class Step(msgspec.Struct):
         about: The id of the request, reject or other envelope that it is about, where that is not
             the proposal itself.
         reason: The reason code, where there is one.
-        text: What it said in words.
+        text: StepKind it said in words.
         ignored: Why it changed nothing; empty if it did, or had nothing to change.
         times: How often it was said; only progress is gathered into one step.
         until: When it was said the last time.
@@ -80,7 +81,7 @@ class Step(msgspec.Struct):
 
     seq: int
     at: int
-    what: What
+    what: StepKind
     by: str
     id: str
     to: tuple[str, ...]
@@ -88,7 +89,7 @@ class Step(msgspec.Struct):
     about: str = ""
     reason: str = ""
     text: str = ""
-    ignored: Why | None = None
+    ignored: Ignored | None = None
     times: int = 1
     until: int = 0
 
@@ -116,7 +117,7 @@ class FulfillmentAudit(msgspec.Struct):
     Attributes:
         request: The request, and who sent it.
         step: When it was said.
-        changes: What in it is not as it was proposed.
+        changes: StepKind in it is not as it was proposed.
         says_edited: It says of itself that it is not as it was proposed.
         progress: How many times progress was told.
         cancelled: When it was taken back.
@@ -156,7 +157,7 @@ class ProposalAudit(msgspec.Struct):
     """One proposal, from its beginning.
 
     Attributes:
-        record: What every participant knows of it (PROTOCOL 4.2).
+        record: StepKind every participant knows of it (PROTOCOL 4.2).
         first: Its proposal.
         steps: Everything that was said about it, its proposal first; at most :data:`MAX_STEPS`.
         fulfillments: The requests that carry it out, in the gateway's order.
@@ -204,7 +205,7 @@ class ProposalAudit(msgspec.Struct):
         return [
             step
             for step in self.steps
-            if step.what is What.REJECTED and step.ignored in (None, Why.LATE)
+            if step.what is StepKind.REJECTED and step.ignored in (None, Ignored.LATE)
         ]
 
     @property
@@ -221,7 +222,7 @@ class ProposalAudit(msgspec.Struct):
         return "\n".join(
             said.text
             for said in self.steps
-            if said.what is What.SAID and said.about == step.id and said.by == step.by
+            if said.what is StepKind.SAID and said.about == step.id and said.by == step.by
         )
 
     def is_past(self, now: float) -> bool:
@@ -236,3 +237,93 @@ class ProposalAudit(msgspec.Struct):
             return False
         expires_at = self.call.expires_at
         return expires_at is not None and expires_at.timestamp() < now
+
+
+JsonObject = dict[str, Any]
+
+
+def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> JsonObject:
+    """A proposal with its state, who decided it, when and why, and what was edited.
+
+    Args:
+        proposal: The proposal.
+        timeline: With every step.
+    """
+    call, decision = proposal.call, proposal.decision
+    said: JsonObject = {
+        "id": proposal.id,
+        "proposer": proposal.proposer,
+        "seq": proposal.first.seq,
+        "at": rfc3339(proposal.first.at),
+        "to": list(proposal.record.envelope.to),
+        "target": call.target,
+        "method": call.method,
+        "params": {name: value for name, value in call.params.items() if name != "_meta"},
+        "expires_at": None if call.expires_at is None else call.expires_at.isoformat(),
+        "state": proposal.state.value,
+        "in_progress_by": proposal.record.in_progress_by,
+        "decision": None,
+        "changes": [_change(change) for change in proposal.changes],
+        "fulfillments": [_fulfillment(item) for item in proposal.fulfillments],
+        "rejections": [
+            {
+                "by": step.by,
+                "at": rfc3339(step.at),
+                "id": step.id,
+                "reason": step.reason,
+                "explanation": proposal.explanation(step),
+            }
+            for step in proposal.rejections
+        ],
+    }
+    if decision is not None:
+        said["decision"] = {
+            "by": decision.by,
+            "at": rfc3339(decision.at),
+            "reason": decision.reason or None,
+            "explanation": proposal.explanation(decision.step),
+        }
+    if timeline:
+        said["timeline"] = [_step(step) for step in proposal.steps]
+        said["omitted"] = proposal.omitted
+    return said
+
+
+def _fulfillment(item: FulfillmentAudit) -> JsonObject:
+    return {
+        "id": item.id,
+        "by": item.by,
+        "to": list(item.to),
+        "at": rfc3339(item.step.at),
+        "changes": [_change(change) for change in item.changes],
+        "progress": item.progress,
+        "cancelled_at": None if item.cancelled is None else rfc3339(item.cancelled.at),
+        "cancelled_because": None if item.cancelled is None else item.cancelled.text,
+        "responded_at": None if item.response is None else rfc3339(item.response.at),
+        "responded_by": None if item.response is None else item.response.by,
+        "is_error": item.is_error,
+        "answer": item.answer,
+    }
+
+
+def _change(change: Change) -> JsonObject:
+    return {"path": change.path, "proposed": change.proposed, "fulfilled": change.fulfilled}
+
+
+def _step(step: Step) -> JsonObject:
+    said: JsonObject = {
+        "seq": step.seq,
+        "at": rfc3339(step.at),
+        "what": step.what.value,
+        "by": step.by,
+        "id": step.id,
+        "to": list(step.to),
+        "about": step.about or None,
+        "reason": step.reason or None,
+        "text": step.text or None,
+        "state": step.state.value,
+        "ignored": None if step.ignored is None else step.ignored.value,
+    }
+    if step.times > 1:
+        said["times"], said["until"] = step.times, rfc3339(step.until)
+    return said

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit import Audit, ProposalAudit, Settled, proposal_as_json
+from meup_agent.protocol.audit import Audit, ProposalAudit, SettledProposals, proposal_as_json
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.space.journal import Entry
 from tests.bench.audit import envelopes
@@ -21,7 +21,9 @@ def entries(said: Iterable[Envelope]) -> Iterator[Entry]:
     return (Entry(seq, "demo", seq * 1_000, each) for seq, each in enumerate(said, 1))
 
 
-def read(said: Iterable[Envelope], audit: Audit, settled: Settled) -> Iterator[list[ProposalAudit]]:
+def read(
+    said: Iterable[Envelope], audit: Audit, settled: SettledProposals
+) -> Iterator[list[ProposalAudit]]:
     """What is handed over after each page, and at the end."""
     for taken, entry in enumerate(entries(said), 1):
         audit.take(entry)
@@ -41,14 +43,14 @@ def test_what_is_handed_over_is_what_an_audit_of_everything_has() -> None:
     for entry in entries(said):
         whole.take(entry)
     audit = Audit()
-    pages = list(read(said, audit, Settled(audit, look_ahead=100)))
+    pages = list(read(said, audit, SettledProposals(audit, look_ahead=100)))
     assert as_json(item for page in pages for item in page) == as_json(whole.proposals)
     assert audit.unknown == whole.unknown == 0
 
 
 def test_it_is_the_oldest_first_and_the_undecided_last() -> None:
     audit = Audit()
-    *pages, rest = read(envelopes(2_000), audit, Settled(audit, look_ahead=100))
+    *pages, rest = read(envelopes(2_000), audit, SettledProposals(audit, look_ahead=100))
     shown = [item.first.seq for page in pages for item in page]
     assert shown == sorted(shown)
     assert pages[3] == []
@@ -62,14 +64,14 @@ def test_what_is_held_does_not_grow_with_the_journal() -> None:
     audit = Audit()
     held = [
         sum(item.decision is not None for item in audit.proposals)
-        for _ in read(envelopes(5_000), audit, Settled(audit, look_ahead=100))
+        for _ in read(envelopes(5_000), audit, SettledProposals(audit, look_ahead=100))
     ]
     assert max(held) < 100
 
 
 def test_what_is_wanted_is_kept() -> None:
     audit = Audit()
-    settled = Settled(audit, look_ahead=0, keep=lambda item: item.id == "p1")
+    settled = SettledProposals(audit, look_ahead=0, keep=lambda item: item.id == "p1")
     ids = count()
     said = [draft("mcp/proposal", {}, id=f"p{next(ids)}", sender="ann") for _ in range(3)]
     said += [
@@ -103,7 +105,7 @@ def test_what_was_said_again_of_a_released_proposal_is_nothing_new(
     first = draft(kinds.MCP_PROPOSAL, payload, id="p", sender="ann")
     withdraw = draft(kinds.MCP_WITHDRAW, {}, id="w", sender="ann", correlation=("p",))
     audit = Audit()
-    settled = Settled(audit, look_ahead=0)
+    settled = SettledProposals(audit, look_ahead=0)
     *said, last = entries([first, withdraw, *again(first)])
     for entry in said:
         audit.take(entry)
@@ -115,7 +117,7 @@ def test_what_was_said_again_of_a_released_proposal_is_nothing_new(
 
 def test_an_id_that_is_used_again_is_another_proposal() -> None:
     audit = Audit()
-    settled = Settled(audit, look_ahead=0)
+    settled = SettledProposals(audit, look_ahead=0)
     payload = payloads.proposal("tools/call", {"name": "write", "arguments": {}})
     said = [
         draft(kinds.MCP_PROPOSAL, payload, id="p-1", sender="ann"),

@@ -11,11 +11,14 @@ from itertools import count
 from typing import Final
 
 from meup_agent.protocol import kinds
-from meup_agent.protocol.audit.records import Why
+from meup_agent.protocol.audit.records import Ignored
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Drop, ExchangeTable
-from meup_agent.protocol.exchange.proposal_store import ProposalStore
+from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalStore
 from meup_agent.protocol.guarantees import OURS, said_by
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.outcomes import Rejection
+from meup_agent.protocol.reasons import Reason, read_reason
 from meup_agent.protocol.space.journal import Entry
 
 _ME: Final = "\0audit"
@@ -25,16 +28,16 @@ _FOREVER: Final = float("inf")
 _MICROSECONDS: Final = 1_000_000
 
 _WHY: Final = {
-    "late_withdraw": Why.LATE,
-    "withdraw_by_another": Why.NOT_THEIRS,
-    "duplicate_proposal": Why.AGAIN,
-    "duplicate_reject": Why.AGAIN,
-    "reject_of_own_proposal": Why.OWN_PROPOSAL,
+    "late_withdraw": Ignored.LATE,
+    "withdraw_by_another": Ignored.NOT_THEIRS,
+    "duplicate_proposal": Ignored.AGAIN,
+    "duplicate_reject": Ignored.AGAIN,
+    "reject_of_own_proposal": Ignored.OWN_PROPOSAL,
 }
 """What the exchange table leaves out, and why."""
 
 
-class Onlooker:
+class ProposalFolder:
     """An exchange table that everything is fed to, and that forgets nothing by itself."""
 
     def __init__(self) -> None:
@@ -52,7 +55,7 @@ class Onlooker:
         """Every proposal, as everybody in the space knows it."""
         return self._table.proposal_store
 
-    def take(self, entry: Entry) -> Why | None:
+    def take(self, entry: Entry) -> Ignored | None:
         """Let the table take an envelope; why it left it out, if it did."""
         effects = self._table.receive(entry.envelope, seconds(entry))
         whys = (_WHY[each.why] for each in effects if isinstance(each, Drop) and each.why in _WHY)
@@ -68,3 +71,23 @@ def _welcome() -> Envelope:
     you = {"id": _ME, "capabilities": list[object]()}
     payload = {"you": you, "participants": list[object](), **said_by(OURS)}
     return draft(kinds.SYSTEM_WELCOME, payload, id="", sender=kinds.GATEWAY, to=(_ME,))
+
+
+def accepted_rejection(record: ProposalEntry, withdraw: Envelope) -> Rejection | None:
+    """The rejection that a withdrawal says its proposer takes for an answer.
+
+    Only the proposer knows which one ends its wait; it then withdraws the proposal, and gives no
+    reason of its own (PROTOCOL 4.5, 4.12).
+
+    Args:
+        record: The proposal, before the withdrawal.
+        withdraw: The withdrawal.
+    """
+    reason = read_reason(withdraw.payload_object.get("reason"))
+    if withdraw.sender != record.key.proposer or reason != Reason.NO_LONGER_NEEDED:
+        return None
+    if record.state is not ProposalState.PENDING:
+        return None
+    said = list(record.rejections.values())
+    found = [each for each in said if each.by in record.envelope.to] or said
+    return found[-1] if found else None

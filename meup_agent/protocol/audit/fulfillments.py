@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meup_agent.protocol import payloads
-from meup_agent.protocol.audit.kept import Kept, decide
-from meup_agent.protocol.audit.onlooker import Onlooker, seconds
+from meup_agent.protocol.audit.folder import ProposalFolder, seconds
+from meup_agent.protocol.audit.index import ProposalIndex, decide
 from meup_agent.protocol.audit.records import (
     MAX_RESULT_BYTES,
     FulfillmentAudit,
+    Ignored,
     ProposalAudit,
     Step,
-    What,
-    Why,
+    StepKind,
 )
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.proposal_store import FulfillingRequest
@@ -22,37 +22,37 @@ from meup_agent.protocol.payloads import Call, read_response
 from meup_agent.protocol.space.journal import Entry
 
 
-class Requests:
+class FulfillmentRecorder:
     """Writes down which requests carry a proposal out, and how they end.
 
     Args:
-        onlooker: Tells what an envelope does.
+        folder: Tells what an envelope does.
         kept: Where it is written down.
     """
 
-    def __init__(self, onlooker: Onlooker, kept: Kept) -> None:
-        self._onlooker = onlooker
-        self._proposal_store = onlooker.proposal_store
-        self._kept = kept
+    def __init__(self, folder: ProposalFolder, kept: ProposalIndex) -> None:
+        self._folder = folder
+        self._proposal_store = folder.proposal_store
+        self._index = kept
 
     def requested(self, entry: Entry, call: Call) -> None:
         """Somebody requests something; it may name a proposal."""
         envelope = entry.envelope
         if not envelope.correlation:
             return
-        self._onlooker.take(entry)
+        self._folder.take(entry)
         record = resolve(envelope, self._proposal_store, seconds(entry)).record
         # It is there only if it carries the proposal out.
         fulfillment = None if record is None else record.fulfillment(envelope.sender, envelope.id)
-        proposal = self._kept.of(record)
+        proposal = self._index.of(record)
         if proposal is None or fulfillment is None:
             self._referred(entry, call)
         elif any(item.request is fulfillment for item in proposal.fulfillments):
-            self._kept.add(proposal, entry, What.REQUESTED, ignored=Why.AGAIN)
+            self._index.add(proposal, entry, StepKind.REQUESTED, ignored=Ignored.AGAIN)
         else:
             late = proposal.decision is not None
-            step = self._kept.add(
-                proposal, entry, What.REQUESTED, ignored=Why.LATE if late else None
+            step = self._index.add(
+                proposal, entry, StepKind.REQUESTED, ignored=Ignored.LATE if late else None
             )
             self._note(proposal, fulfillment, call, step)
 
@@ -66,17 +66,17 @@ class Requests:
             changes=payloads.changes(proposal.call, call, to[0] if len(to) == 1 else None),
             says_edited=call.meta.get(payloads.EDITED) is True,
         )
-        self._kept.add_request(proposal, item)
+        self._index.add_request(proposal, item)
 
     def _referred(self, entry: Entry, call: Call) -> None:
         """A request that only refers to a proposal: whoever asked for little decides nothing."""
         now, said = seconds(entry), f"{call.method} {call.name}".rstrip()
         doubt = resolve(entry.envelope, self._proposal_store, now).doubt
-        why = None if doubt is None else Why.AMBIGUOUS
+        why = None if doubt is None else Ignored.AMBIGUOUS
         for record in find_referenced(entry.envelope, self._proposal_store, now):
-            proposal = self._kept.of(record)
+            proposal = self._index.of(record)
             if proposal is not None:
-                self._kept.add(proposal, entry, What.REFERRED, text=said, ignored=why)
+                self._index.add(proposal, entry, StepKind.REFERRED, text=said, ignored=why)
 
     def cancelled(self, entry: Entry, call: Call) -> None:
         """A request is taken back."""
@@ -84,19 +84,19 @@ class Requests:
         request_id = call.params.get("requestId")
         names = (str(request_id), *envelope.correlation)
         found = self._request(names, payloads.on_behalf_of(envelope.sender, call.params))
-        self._onlooker.take(entry)
+        self._folder.take(entry)
         if found is None:
             return
         proposal, item = found
         is_late = item.response is not None or item.cancelled is not None
         said = call.params.get("reason")
-        step = self._kept.add(
+        step = self._index.add(
             proposal,
             entry,
-            What.CANCELLED,
+            StepKind.CANCELLED,
             about=item.id,
             text=said if isinstance(said, str) else "",
-            ignored=Why.LATE if is_late else None,
+            ignored=Ignored.LATE if is_late else None,
         )
         if item.cancelled is None and item.response is None:
             item.cancelled = step
@@ -106,7 +106,7 @@ class Requests:
     ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
         """The fulfilling request that its sender calls by one of these names."""
         for name in names:
-            for proposal, item in self._kept.requests(name):
+            for proposal, item in self._index.requests(name):
                 if item.by == sender:
                     return proposal, item
         return None
@@ -117,7 +117,7 @@ class Requests:
         found = self._answered(envelope, seconds(entry))
         if found is None:
             token = call.params.get(payloads.PROGRESS_TOKEN)
-            known = self._kept.requests(token) if isinstance(token, str) else ()
+            known = self._index.requests(token) if isinstance(token, str) else ()
             answering = (pair for pair in known if pair[1].request.may_answer(envelope.sender))
             found = next(answering, None)
         if found is None:
@@ -125,38 +125,43 @@ class Requests:
         proposal, item = found
         item.progress += 1
         for step in reversed(proposal.steps):
-            if step.what is What.PROGRESSED and (step.about, step.by) == (item.id, envelope.sender):
+            if step.what is StepKind.PROGRESSED and (step.about, step.by) == (
+                item.id,
+                envelope.sender,
+            ):
                 step.times += 1
                 step.until = entry.at
                 return
-        self._kept.add(proposal, entry, What.PROGRESSED, about=item.id)
+        self._index.add(proposal, entry, StepKind.PROGRESSED, about=item.id)
 
     def responded(self, entry: Entry) -> None:
         """Somebody answers a request."""
         envelope = entry.envelope
         found = self._answered(envelope, seconds(entry))
-        self._onlooker.take(entry)
+        self._folder.take(entry)
         if found is None:
-            about = self._kept.referred_to(envelope)
+            about = self._index.referred_to(envelope)
             if about is not None:
-                self._kept.add(about.proposal, entry, What.RESPONDED, ignored=Why.NOT_THEIRS)
+                self._index.add(
+                    about.proposal, entry, StepKind.RESPONDED, ignored=Ignored.NOT_THEIRS
+                )
             return
         proposal, item = found
         payload = envelope.payload
         result, error = read_response(payload)
-        step = self._kept.add(proposal, entry, What.RESPONDED, about=item.id)
+        step = self._index.add(proposal, entry, StepKind.RESPONDED, about=item.id)
         if item.response is not None:
-            step.ignored = Why.AGAIN
+            step.ignored = Ignored.AGAIN
             return
         item.response = step
         item.is_error = error is not None or payloads.as_object(result).get("isError") is True
         if len(envelope.raw_payload) <= MAX_RESULT_BYTES:
-            self._kept.grow(proposal, len(envelope.raw_payload))
+            self._index.grow(proposal, len(envelope.raw_payload))
             item.answer = {"result": result} if error is None else {"error": error}
         if payloads.is_refusal(payload):
-            step.ignored = Why.REFUSED
+            step.ignored = Ignored.REFUSED
         elif proposal.decision is not None or proposal.state.is_pending:
-            step.ignored = Why.LATE
+            step.ignored = Ignored.LATE
         else:
             decide(proposal, item.step)
 
@@ -165,7 +170,7 @@ class Requests:
     ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
         """The fulfilling request that a response or progress is about."""
         found = find_answered(envelope, self._proposal_store, now)
-        proposal = None if found is None else self._kept.of(found[0])
+        proposal = None if found is None else self._index.of(found[0])
         if found is None or proposal is None:
             return None
         items = (item for item in proposal.fulfillments if item.request is found[1])

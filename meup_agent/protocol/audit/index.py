@@ -11,10 +11,10 @@ from meup_agent.protocol.audit.records import (
     MAX_TEXT,
     Decision,
     FulfillmentAudit,
+    Ignored,
     ProposalAudit,
     Step,
-    What,
-    Why,
+    StepKind,
 )
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.proposal_store import (
@@ -44,11 +44,11 @@ class Named(NamedTuple):
     proposal: ProposalAudit
 
 
-class Kept:
+class ProposalIndex:
     """The proposals of an audit, each with its chain; without a limit, all of them.
 
     Args:
-        proposal_store: What everybody knows of them; what is forgotten here is forgotten there.
+        proposal_store: StepKind everybody knows of them; what is forgotten here is forgotten there.
         limit: Proposals that are kept; one that was decided is forgotten first.
         max_bytes: Bytes that they may take, where there is a limit.
     """
@@ -97,7 +97,7 @@ class Kept:
 
     def begin(self, record: ProposalEntry, entry: Entry) -> ProposalAudit:
         """Keep a proposal from its beginning on."""
-        first = _step(entry, What.PROPOSED, record.state)
+        first = _step(entry, StepKind.PROPOSED, record.state)
         proposal = ProposalAudit(record, first)
         self._proposals[id(proposal)] = self._current[record.key] = proposal
         self._by_record[id(record)] = proposal
@@ -109,12 +109,12 @@ class Kept:
         self,
         proposal: ProposalAudit,
         entry: Entry,
-        what: What,
+        what: StepKind,
         *,
         about: str = "",
         reason: str | None = None,
         text: str = "",
-        ignored: Why | None = None,
+        ignored: Ignored | None = None,
     ) -> Step:
         """Write down what was said about a proposal."""
         step = _step(entry, what, proposal.state)
@@ -201,7 +201,7 @@ def _mark(proposal: Envelope) -> int:
     return hash((proposal.sender, proposal.id, fingerprint_of(proposal)))
 
 
-def _step(entry: Entry, what: What, state: ProposalState) -> Step:
+def _step(entry: Entry, what: StepKind, state: ProposalState) -> Step:
     envelope = entry.envelope
     return Step(
         entry.seq, entry.at, what, envelope.sender, envelope.id, envelope.to, state, until=entry.at

@@ -1,21 +1,20 @@
 """Folds the entries of a journal into what became of each proposal.
 
 What an envelope does to a proposal is not decided here: the audit only writes down what the
-onlooker's table made of it.
+folder's table made of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit.chains import Chains
-from meup_agent.protocol.audit.kept import Kept, decide
-from meup_agent.protocol.audit.managing import Operation, read_operation
-from meup_agent.protocol.audit.onlooker import Onlooker, seconds
-from meup_agent.protocol.audit.records import ProposalAudit, Step, What, Why
-from meup_agent.protocol.audit.rejections import accepted_rejection
-from meup_agent.protocol.audit.requests import Requests
+from meup_agent.protocol.audit.folder import ProposalFolder, accepted_rejection, seconds
+from meup_agent.protocol.audit.fulfillments import FulfillmentRecorder
+from meup_agent.protocol.audit.index import ProposalIndex, decide
+from meup_agent.protocol.audit.operations import GrantHistory, Operation, read_operation
+from meup_agent.protocol.audit.records import Ignored, ProposalAudit, Step, StepKind
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.handler_scheduler import USED_AGAIN
 from meup_agent.protocol.exchange.proposal_store import ProposalKey
@@ -43,20 +42,20 @@ class Audit:
     """
 
     def __init__(self, *, limit: int | None = None, max_bytes: int = MAX_BYTES) -> None:
-        self._onlooker = Onlooker()
-        self._proposal_store = self._onlooker.proposal_store
-        self._kept = Kept(self._proposal_store, limit=limit, max_bytes=max_bytes)
-        self._requests = Requests(self._onlooker, self._kept)
+        self._folder = ProposalFolder()
+        self._proposal_store = self._folder.proposal_store
+        self._index = ProposalIndex(self._proposal_store, limit=limit, max_bytes=max_bytes)
+        self._requests = FulfillmentRecorder(self._folder, self._index)
         self._most_operations = None if limit is None else MAX_OPERATIONS
         self._operations: list[Operation] = []
-        self._chains = Chains()
+        self._grants = GrantHistory()
         self._latest = 0
         self._unknown = 0
 
     @property
     def proposals(self) -> list[ProposalAudit]:
         """Every proposal, oldest first."""
-        return self._kept.proposals
+        return self._index.proposals
 
     @property
     def operations(self) -> list[Operation]:
@@ -68,7 +67,7 @@ class Audit:
 
         What is said about it later counts for nothing.
         """
-        self._kept.release(proposal)
+        self._index.release(proposal)
 
     def take_operations(self) -> list[Operation]:
         """The operations since the last call, which are forgotten by it."""
@@ -100,7 +99,7 @@ class Audit:
         """Take the next entry of the space's journal in."""
         self._latest = entry.seq
         envelope = entry.envelope
-        self._kept.make_room(1 if envelope.kind == kinds.MCP_PROPOSAL else 0)
+        self._index.make_room(1 if envelope.kind == kinds.MCP_PROPOSAL else 0)
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
                 self._proposed(entry)
@@ -128,21 +127,21 @@ class Audit:
     def _proposed(self, entry: Entry) -> None:
         envelope, now = entry.envelope, seconds(entry)
         key = ProposalKey(envelope.sender, envelope.id)
-        known = self._kept.current(key)
-        if known is None and self._kept.is_released(envelope):
+        known = self._index.current(key)
+        if known is None and self._index.is_released(envelope):
             return
-        why = self._onlooker.take(entry)
+        why = self._folder.take(entry)
         record = self._proposal_store.get(key, now)
         if record is None or (known is not None and record is known.record):
             if known is not None:
-                self._kept.add(known, entry, What.PROPOSED, ignored=why or Why.AGAIN)
+                self._index.add(known, entry, StepKind.PROPOSED, ignored=why or Ignored.AGAIN)
             return
         if known is not None and known.decision is None:
             # Its proposer began to count anew: nobody will ask for the older one.
             reason = known.record.reason
-            step = self._kept.add(known, entry, What.WITHDREW, reason=reason, text=USED_AGAIN)
+            step = self._index.add(known, entry, StepKind.WITHDREW, reason=reason, text=USED_AGAIN)
             decide(known, step)
-        proposal = self._kept.begin(record, entry)
+        proposal = self._index.begin(record, entry)
         if not record.state.is_pending:  # its withdrawal was there before it
             decide(proposal, proposal.first)
 
@@ -154,56 +153,58 @@ class Audit:
             proposal = self._withdrawn(envelope, name, now)
             if proposal is not None:
                 found.append((proposal, _accept_rejection(proposal, envelope)))
-        why = self._onlooker.take(entry)
+        why = self._folder.take(entry)
         for proposal, rejection in found:
             if proposal.decision is not None:
-                self._kept.add(proposal, entry, What.WITHDREW, reason=reason, ignored=Why.LATE)
+                self._index.add(
+                    proposal, entry, StepKind.WITHDREW, reason=reason, ignored=Ignored.LATE
+                )
             elif proposal.state.is_pending:
-                self._kept.add(proposal, entry, What.WITHDREW, reason=reason, ignored=why)
+                self._index.add(proposal, entry, StepKind.WITHDREW, reason=reason, ignored=why)
             else:
-                step = self._kept.add(proposal, entry, What.WITHDREW, reason=reason)
+                step = self._index.add(proposal, entry, StepKind.WITHDREW, reason=reason)
                 decide(proposal, rejection or step)
-        if not found and not self._kept.was_released(*envelope.correlation):
+        if not found and not self._index.was_released(*envelope.correlation):
             self._unknown += 1
 
     def _withdrawn(self, withdraw: Envelope, name: str, now: float) -> ProposalAudit | None:
         """The proposal that a withdrawal takes back, or would."""
         proposer = payloads.on_behalf_of(withdraw.sender, withdraw.payload_object)
-        own = self._kept.current(ProposalKey(proposer, name))
+        own = self._index.current(ProposalKey(proposer, name))
         named = self._proposal_store.under(name, now)
-        return own or (self._kept.of(named[0]) if len(named) == 1 else None)
+        return own or (self._index.of(named[0]) if len(named) == 1 else None)
 
     def _rejected(self, entry: Entry) -> None:
         envelope = entry.envelope
-        proposal = self._kept.of(resolve(envelope, self._proposal_store, seconds(entry)).record)
-        why = self._onlooker.take(entry)
+        proposal = self._index.of(resolve(envelope, self._proposal_store, seconds(entry)).record)
+        why = self._folder.take(entry)
         if proposal is None:
-            if not self._kept.was_released(*envelope.correlation):
+            if not self._index.was_released(*envelope.correlation):
                 self._unknown += 1
             return
         if why is None and not proposal.state.is_pending:
-            why = Why.LATE
+            why = Ignored.LATE
         reason = read_reason(envelope.payload_object.get("reason"))
-        self._kept.add(proposal, entry, What.REJECTED, reason=reason, ignored=why)
+        self._index.add(proposal, entry, StepKind.REJECTED, reason=reason, ignored=why)
 
     # --- what is said besides ---
 
     def _said(self, entry: Entry) -> None:
         envelope = entry.envelope
-        found = self._kept.referred_to(envelope)
+        found = self._index.referred_to(envelope)
         if found is None:
             return
         payload = envelope.payload_object
         text = payload.get("message", payload.get("text"))
         about = "" if found.id == found.proposal.id else found.id
         said = text if isinstance(text, str) else ""
-        self._kept.add(found.proposal, entry, What.SAID, about=about, text=said)
+        self._index.add(found.proposal, entry, StepKind.SAID, about=about, text=said)
 
     def _operated(self, entry: Entry) -> None:
         if entry.envelope.kind == kinds.SYSTEM_PRESENCE:
-            self._chains.joined(entry.envelope.payload_object)
+            self._grants.joined(entry.envelope.payload_object)
             return
-        operation = read_operation(entry, self._chains)
+        operation = read_operation(entry, self._grants)
         if operation is None:
             return
         self._operations.append(operation)
@@ -221,3 +222,61 @@ def _accept_rejection(proposal: ProposalAudit, withdraw: Envelope) -> Step | Non
     if step is None or not proposal.record.step(ProposalEvent.REJECTION, found.by, found.reason):
         return None
     return step
+
+
+LOOK_AHEAD: Final = 4_000
+"""Envelopes after its decision until a proposal is settled; as many keep the order in which they
+were proposed. They are read in a third of a second."""
+
+
+class SettledProposals:
+    """The settled proposals of an audit that is being fed.
+
+    Oldest first, but for those that stay open for longer than the look-ahead: they come when they
+    are settled, and in the end.
+
+    Args:
+        audit: Takes the entries; nothing else releases its proposals.
+        look_ahead: Envelopes until a decided proposal is settled.
+        keep: Tells which proposals stay in the audit.
+    """
+
+    def __init__(
+        self,
+        audit: Audit,
+        look_ahead: int = LOOK_AHEAD,
+        keep: Callable[[ProposalAudit], bool] | None = None,
+    ) -> None:
+        self._audit = audit
+        self._look_ahead = look_ahead
+        self._keep = keep
+        # Of each proposal, how many envelopes had been taken when it was seen first, and decided.
+        self._begun: dict[int, int] = {}
+        self._decided: dict[int, int] = {}
+
+    def take(self, taken: int) -> Iterator[ProposalAudit]:
+        """The proposals that are settled by now, which the audit forgets.
+
+        Args:
+            taken: Envelopes that the audit has taken.
+        """
+        until = taken - self._look_ahead
+        waits = False
+        for proposal in self._audit.proposals:
+            if self._keep is not None and self._keep(proposal):
+                continue
+            key = id(proposal)
+            begun = self._begun.setdefault(key, taken)
+            if proposal.decision is None:
+                waits = waits or begun > until
+            elif self._decided.setdefault(key, taken) > until:
+                # Those that were open for long and end one after the other must not hold up all.
+                waits = waits or begun > until - self._look_ahead
+            elif not waits:
+                del self._begun[key], self._decided[key]
+                self._audit.release(proposal)
+                yield proposal
+
+    def rest(self) -> Iterator[ProposalAudit]:
+        """Those that are left when there are no more envelopes; none is released."""
+        yield from self._audit.proposals

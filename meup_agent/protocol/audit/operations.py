@@ -1,0 +1,232 @@
+"""What was done to a space itself: grants, revocations, invitations, kicks."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from meup_agent.errors import InvalidEnvelope, InvalidPattern
+from meup_agent.protocol import management_payloads
+from meup_agent.protocol.audit.records import MAX_TEXT
+from meup_agent.protocol.capability.capabilities import compile_announced, compile_capabilities
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.management_payloads import Grant
+from meup_agent.protocol.payloads import JsonObject, as_object, objects_in
+from meup_agent.protocol.space.grants import (
+    GRANT_FACT,
+    MAX_GRANTED_TOGETHER,
+    GrantChange,
+    GrantStore,
+)
+from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.timestamps import rfc3339
+
+OPERATIONS: Final = {
+    "capability/grant": "grant",
+    "capability/revoke": "revoke",
+    "capability/grant-ack": "grant_ack",
+    "space/invite": "invite",
+    "space/kick": "kick",
+}
+"""What a kind does to the space, by its name in memory."""
+
+MAX_OPERATION_BYTES: Final = 16 * 1024
+"""Bytes of a payload that is kept whole; of a larger one only what it was."""
+
+_WHOM: Final = ("recipient", "participant_id", "participant")
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One thing that was done to the space.
+
+    Attributes:
+        seq: The number of the entry.
+        at: When the gateway accepted it, in microseconds since 1970 (UTC).
+        what: ``grant``, ``revoke``, ``grant_ack``, ``invite`` or ``kick``.
+        by: Who did it.
+        id: The envelope's id; of a grant, what revocations name it by.
+        whom: To whom it was done.
+        grant: The grant that a revocation or an acknowledgement names.
+        reason: StepKind was given as the reason.
+        rests_on: Of a grant: the grants to its granter that it rests on; none: the configuration.
+        ended: The grants that are in force no more by it: the one that it names, and those that
+            rested on that.
+        details: The payload as JSON values; empty if it has more than
+            :data:`MAX_OPERATION_BYTES`.
+    """
+
+    seq: int
+    at: int
+    what: str
+    by: str
+    id: str
+    whom: str = ""
+    grant: str = ""
+    reason: str = ""
+    rests_on: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
+    details: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+
+def read_operation(entry: Entry, grants: GrantHistory) -> Operation | None:
+    """What an entry did to the space, if it did anything.
+
+    Args:
+        entry: The entry.
+        grants: Follows the grants.
+    """
+    envelope = entry.envelope
+    what = OPERATIONS.get(envelope.kind)
+    if what is None:
+        return None
+    payload = envelope.payload_object
+    effect = grants.take(envelope, payload)
+    return Operation(
+        seq=entry.seq,
+        at=entry.at,
+        what=what,
+        by=envelope.sender,
+        id=envelope.id,
+        whom=_whom(payload),
+        grant=_grant(envelope, payload),
+        reason=_text(payload.get("reason")),
+        rests_on=effect.rests_on,
+        ended=effect.ended,
+        details=payload if len(envelope.raw_payload) <= MAX_OPERATION_BYTES else {},
+    )
+
+
+def _whom(payload: dict[str, Any]) -> str:
+    return next((name for key in _WHOM if (name := _text(payload.get(key)))), "")
+
+
+def _grant(envelope: Envelope, payload: dict[str, Any]) -> str:
+    named = _text(payload.get("grant_id"))
+    if named or envelope.kind != "capability/grant-ack":
+        return named
+    return envelope.correlation[0] if envelope.correlation else ""
+
+
+def _text(value: object) -> str:
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
+
+
+class GrantEffect(NamedTuple):
+    """What an operation has to do with grants.
+
+    Attributes:
+        rests_on: The grants that what it gave rests on; none: on the configuration.
+        ended: The grants that are in force no more by it.
+    """
+
+    rests_on: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
+
+
+NO_EFFECT = GrantEffect()
+
+
+class GrantHistory:
+    """Follows the grants of a space."""
+
+    def __init__(self) -> None:
+        self._store = GrantStore({})
+        self._given: dict[str, list[JsonObject]] = {}
+        self._announced: set[str] = set()
+
+    def joined(self, payload: JsonObject) -> None:
+        """Somebody was announced, with all that they may send."""
+        participant = as_object(payload.get("participant"))
+        name = participant.get("id")
+        if payload.get("event") != "join" or not isinstance(name, str) or name in self._announced:
+            return
+        self._announced.add(name)
+        given = self._given.pop(name, [])
+        announced = objects_in(participant.get("capabilities"))
+        own = [each for each in announced if each not in given and _compiles(each)]
+        self._store.configure(name, compile_announced(own))
+
+    def take(self, envelope: Envelope, payload: JsonObject) -> GrantEffect:
+        """Follow an operation; what the gateway of another version did may be none of ours."""
+        try:
+            match envelope.kind:
+                case management_payloads.GRANT:
+                    return self._give(management_payloads.read_grant(envelope, payload))
+                case management_payloads.INVITE:
+                    invite = management_payloads.read_invite(envelope, payload)
+                    if not invite.capabilities:
+                        return NO_EFFECT
+                    name, given = invite.participant, invite.capabilities
+                    return self._give(Grant(envelope.id, invite.by, name, given, invite.reason))
+                case management_payloads.REVOKE:
+                    return self._revoke(envelope, payload)
+                case management_payloads.KICK:
+                    kick = management_payloads.read_kick(envelope, payload)
+                    return _ended(self._store.revoke_all(kick.participant))
+                case _:
+                    return NO_EFFECT
+        except (InvalidEnvelope, InvalidPattern):
+            return NO_EFFECT
+
+    def _give(self, grant: Grant) -> GrantEffect:
+        full = not self._store.has_room(grant.capabilities)
+        if full or self._store.grant(grant.id) is not None:
+            return NO_EFFECT
+        for name in (grant.participant, grant.by):
+            if name not in self._store:
+                self._store.configure(name, compile_announced([]))
+        self._store.check(grant.participant, grant.capabilities)
+        if grant.participant not in self._announced:
+            given = self._given.setdefault(grant.participant, [])
+            given += [each for each in grant.capabilities if each not in given]
+            del given[:-MAX_GRANTED_TOGETHER]
+        change = self._store.give(grant)
+        values = (fact.value for fact in change.facts if fact.value is not None)
+        return GrantEffect(
+            rests_on=tuple(str(each) for value in values for each in value["rests_on"])
+        )
+
+    def _revoke(self, envelope: Envelope, payload: JsonObject) -> GrantEffect:
+        revocation = management_payloads.read_revocation(envelope, payload)
+        if revocation.grant_id:
+            if self._store.grant(revocation.grant_id) is None:
+                return NO_EFFECT
+            return _ended(self._store.take(revocation.grant_id))
+        if revocation.participant not in self._store:
+            return NO_EFFECT
+        patterns = revocation.capabilities
+        compile_capabilities(patterns)
+        return _ended(self._store.revoke_covered(revocation.participant, patterns))
+
+
+def _compiles(capability: JsonObject) -> bool:
+    try:
+        compile_capabilities([capability])
+    except InvalidPattern:
+        return False
+    return True
+
+
+def _ended(change: GrantChange) -> GrantEffect:
+    """The grants that a change has ended."""
+    ended = (fact.key for fact in change.facts if fact.value is None)
+    grants = (key.removeprefix(GRANT_FACT) for key in ended if key.startswith(GRANT_FACT))
+    return GrantEffect(ended=tuple(grants))
+
+
+def operation_as_json(operation: Operation) -> JsonObject:
+    """What was done to the space."""
+    return {
+        "operation": operation.what,
+        "id": operation.id,
+        "seq": operation.seq,
+        "at": rfc3339(operation.at),
+        "by": operation.by,
+        "whom": operation.whom or None,
+        "grant": operation.grant or None,
+        "reason": operation.reason or None,
+        "rests_on": list(operation.rests_on),
+        "ended": list(operation.ended),
+        "details": operation.details,
+    }
