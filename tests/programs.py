@@ -1,5 +1,6 @@
 """Programs run as a reader of the docs runs them: as processes, told apart by their output."""
 
+import io
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+from tests.forkserver import Forked, is_forkable, start
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,7 +28,7 @@ PATIENCE = 30.0
 class Program:
     """A process whose output is read as it comes."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, process: "Forked | subprocess.Popen[bytes]") -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         self.stdout: list[str] = []
@@ -76,9 +79,9 @@ class Program:
     def _is_read(self) -> bool:
         return any(reader.is_alive() for reader in self._readers)
 
-    def _read(self, stream: IO[str], lines: list[str]) -> None:
-        with stream:
-            for line in stream:
+    def _read(self, stream: IO[bytes], lines: list[str]) -> None:
+        with io.TextIOWrapper(stream, encoding="utf-8") as text:
+            for line in text:
                 with self._told:
                     lines.append(line.rstrip("\n"))
                     self._told.notify_all()
@@ -104,23 +107,20 @@ def program(
         cwd: The folder that it runs in.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("MEUP_")}
-    process = subprocess.Popen(
-        [sys.executable, *arguments],
-        env={
-            **own,
-            **STATE,
-            "PYTHONPATH": str(ROOT),
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONWARNINGS": "error",
-            **(environment or {}),
-        },
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    )
+    fixed = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error"}
+    everything = {**own, **STATE, **fixed, **(environment or {})}
+    process: Forked | subprocess.Popen[bytes]
+    if is_forkable(environment or {}):
+        process = start([str(each) for each in arguments], everything, cwd=cwd)
+    else:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            env=everything,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
     running = Program(process)
     try:
         yield running

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+from tests.forkserver import Forked, is_forkable, start
 from tests.programs import ROOT, STATE
 
 COMMAND = (sys.executable, "-W", "error", "-m", "meup_agent.cli")
@@ -40,6 +40,11 @@ def meup(
     given: str | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Run `meup` to its end, with a text as its standard input."""
+    if tuple(command) == COMMAND and given is None and is_forkable(variables or {}):
+        with running(*arguments, cwd=cwd, variables=variables) as process:
+            code = process.end()
+        out, err = (each.replace("\r\n", "\n") for each in (process.out, process.err))
+        return subprocess.CompletedProcess(arguments, code, out, err)
     return subprocess.run(
         [*command, *arguments],
         input=given,
@@ -56,7 +61,7 @@ def meup(
 class Running:
     """A process that runs, with its output so far."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, process: "Forked | subprocess.Popen[bytes]") -> None:
         self.process = process
         self.out = ""
         self.err = ""
@@ -107,14 +112,18 @@ def running(
     variables: Mapping[str, str] | None = None,
 ) -> Generator[Running]:
     """Run `meup` for the length of a block; what is left of it is killed at the end."""
-    process: subprocess.Popen[Any] = subprocess.Popen(
-        [*command, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=cwd,
-        env=environment(variables),
-    )
+    process: Forked | subprocess.Popen[bytes]
+    if tuple(command) == COMMAND and is_forkable(variables or {}):
+        process = start([*COMMAND[-2:], *arguments], environment(variables), cwd=cwd)
+    else:
+        process = subprocess.Popen(
+            [*command, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=environment(variables),
+        )
     try:
         yield Running(process)
     finally:

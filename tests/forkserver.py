@@ -1,0 +1,246 @@
+"""Processes forked from one that has loaded the libraries: real ones, half a second sooner.
+
+Of what a Python program does before its first line, four fifths are the imports of pydantic, rich,
+anyio and the like. A server does these once for each process of pytest; a program begins as its
+fork, imports the package itself, and ends, is killed and exits as any other. Programs to which the
+environment tells how Python itself begins are started as usual: see :func:`is_forkable`.
+"""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).parent.parent
+
+LIBRARIES = (
+    *("anyio", "anyio.from_thread", "anyio.to_thread", "anyio._backends._asyncio", "asyncio"),
+    *("httpx", "jsonschema", "msgspec", "picows", "platformdirs", "prometheus_client", "pydantic"),
+    *("pydantic_settings", "re2", "referencing", "rfc8785", "rich.console", "rich.live"),
+    *("rich.markdown", "rich.table", "starlette.applications", "starlette.responses"),
+    *("starlette.routing", "tenacity", "typer", "typer.rich_utils", "uvloop"),
+    *("websockets.asyncio.client", "websockets.exceptions", "yaml"),
+)
+"""None of them is the package, which each process imports anew."""
+
+FOR_THE_SCREEN = ("COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "TERM", "TTY")
+"""How the names of variables begin that the libraries look at when they are imported."""
+
+_NUMBER = struct.Struct("!i")
+
+
+def is_forkable(variables: Mapping[str, str]) -> bool:
+    """Whether a program that sets these variables begins as a fork does."""
+    early = (*FOR_THE_SCREEN, "LANG", "LC_", "PYTHON")
+    return hasattr(os, "fork") and not any(name.startswith(early) for name in variables)
+
+
+class Forked:
+    """A running program; its attributes are those of :class:`subprocess.Popen`."""
+
+    def __init__(self, told: socket.socket, stdout: IO[bytes] | None, stderr: IO[bytes] | None):
+        self._told = told
+        self.stdout = stdout
+        self.stderr = stderr
+        self.returncode: int | None = None
+        self.pid = self._read()
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            ready, _, _ = select.select([self._told], [], [], timeout)
+            if not ready:
+                raise subprocess.TimeoutExpired("a forked program", timeout or 0)
+            self.returncode = self._read()
+            self._told.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        # It is reaped only when its end has been told, so this is no other process's id.
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _read(self) -> int:
+        data = self._told.recv(_NUMBER.size, socket.MSG_WAITALL)
+        if len(data) < _NUMBER.size:
+            raise AssertionError("the server that forks programs has ended")
+        (number,) = _NUMBER.unpack(data)
+        return int(number)
+
+
+class _Server:
+    """The server of this process, started with the first program."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+
+    def ask(self, asked: bytes, descriptors: Sequence[int]) -> None:
+        with self._lock:
+            if self._socket is None:
+                self._socket = self._started()
+            socket.send_fds(self._socket, [_NUMBER.pack(len(asked))], descriptors)
+            self._socket.sendall(asked)
+
+    def _started(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        own = {
+            name: each for name, each in os.environ.items() if not name.startswith(FOR_THE_SCREEN)
+        }
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-W", "error", __file__, str(theirs.fileno())],
+                env={**own, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        atexit.register(process.wait)
+        atexit.register(ours.close)  # which ends it; runs before the wait
+        return ours
+
+
+_server = _Server()
+
+
+def start(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    cwd: Path | None = None,
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+) -> Forked:
+    """Start what follows `python` on a command line, `-m` and a module or a script.
+
+    Args:
+        arguments: The module or script, and its arguments.
+        environment: All of the program's environment.
+        cwd: The folder that it runs in; this process's own by default.
+        stdin: A descriptor to read from; nothing by default.
+        stdout: A descriptor to write to; a new pipe by default.
+        stderr: The same.
+    """
+    asked = {
+        "arguments": [str(each) for each in arguments],
+        "environment": dict(environment),
+        "cwd": str(cwd or Path.cwd()),
+    }
+    with contextlib.ExitStack() as theirs:
+
+        def pipe() -> tuple[IO[bytes], int]:
+            reading, writing = os.pipe()
+            theirs.callback(os.close, writing)
+            return open(reading, "rb"), writing
+
+        def null() -> int:
+            found = os.open(os.devnull, os.O_RDONLY)
+            theirs.callback(os.close, found)
+            return found
+
+        out, stdout = (None, stdout) if stdout is not None else pipe()
+        err, stderr = (None, stderr) if stderr is not None else pipe()
+        told, telling = socket.socketpair()
+        theirs.callback(telling.close)
+        streams = [null() if stdin is None else stdin, stdout, stderr, telling.fileno()]
+        _server.ask(json.dumps(asked).encode(), streams)
+    return Forked(told, out, err)
+
+
+# --- in the server ---
+
+
+def serve(asking: socket.socket) -> dict[str, Any]:
+    """Fork for each request; returns, in a fork, the request that it is for."""
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    # Ctrl-C of a terminal is for pytest. A fork that has told how its program ended is done with.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        head, descriptors, _, _ = socket.recv_fds(asking, _NUMBER.size, 4)
+        if not head:
+            os._exit(0)
+        (size,) = _NUMBER.unpack(head)
+        asked: dict[str, Any] = json.loads(asking.recv(size, socket.MSG_WAITALL))
+        if not os.fork():
+            asking.close()
+            _wait_for(asked, descriptors)
+            return asked
+        for each in descriptors:
+            os.close(each)
+
+
+def _wait_for(asked: dict[str, Any], descriptors: list[int]) -> None:
+    """Fork once more, and tell how that ends; returns in the fork, which is the program."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    *streams, telling = descriptors
+    pid = os.fork()
+    if pid:
+        for each in streams:
+            os.close(each)
+        os.write(telling, _NUMBER.pack(pid))
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        with contextlib.suppress(OSError):  # pytest itself may have gone
+            os.write(telling, _NUMBER.pack(code))
+        os._exit(0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.close(telling)
+    for number, each in enumerate(streams):
+        os.dup2(each, number)
+        os.close(each)
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    _open_streams()
+
+
+def _open_streams() -> None:
+    """Make what Python makes of the first three descriptors when it begins."""
+    options: dict[str, Any] = {"encoding": "utf-8", "closefd": False}
+    sys.stdin = open(0, **options)  # noqa: SIM115 - they are open until the end
+    sys.stdout = open(1, "w", **options)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", **options)  # noqa: SIM115
+    if "PYTHONUNBUFFERED" in os.environ:
+        sys.stdout.reconfigure(line_buffering=True)
+
+
+def run(asked: dict[str, Any]) -> None:
+    """Run a program in this process, as the command line would."""
+    first, *rest = asked["arguments"]
+    if first == "-m":
+        sys.path[0] = asked["cwd"]
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(first).absolute().parent)
+        sys.argv = [first, *rest]
+        runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    run(serve(socket.socket(fileno=int(sys.argv[1]))))
