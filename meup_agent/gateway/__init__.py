@@ -19,10 +19,10 @@ if typing.TYPE_CHECKING:
         SpaceConfig,
         TlsConfig,
     )
-    from meup_agent.gateway.dev import dev_config
-    from meup_agent.gateway.edge.asgi.mount import GatewayApp, asgi_app
+    from meup_agent.gateway.config_file import load_config
+    from meup_agent.gateway.edge.http.mount import GatewayApp, asgi_app
     from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-    from meup_agent.gateway.files import load_config
+    from meup_agent.gateway.presets import dev_config
     from meup_agent.gateway.server import RunningGateway, serve
 
 __all__ = [
@@ -46,7 +46,7 @@ __all__ = [
 _MODULES = {
     "Config": "config",
     "Gateway": "embedded",
-    "GatewayApp": "edge.asgi.mount",
+    "GatewayApp": "edge.http.mount",
     "HttpConfig": "config",
     "JournalConfig": "config",
     "Limits": "config",
@@ -55,9 +55,9 @@ _MODULES = {
     "SpaceConfig": "config",
     "ThreadedGateway": "embedded",
     "TlsConfig": "config",
-    "asgi_app": "edge.asgi.mount",
-    "dev_config": "dev",
-    "load_config": "files",
+    "asgi_app": "edge.http.mount",
+    "dev_config": "presets",
+    "load_config": "config_file",
     "serve": "server",
 }
 

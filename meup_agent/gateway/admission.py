@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Final, Protocol
+from collections import OrderedDict
+from collections.abc import Callable, Container, Hashable, Mapping
+from math import ceil
+from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.guesses import TooManyGuesses
+from meup_agent.gateway.auth import AuthThrottled, Identity, network_of
+from meup_agent.gateway.config import Limits
 from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.space.management import REMOVED
 from meup_agent.protocol.space.members import Observers, crowded
+from meup_agent.protocol.space.rate_limits import TokenBucket
 from meup_agent.transport.base import LAST_SEEN_HEADER, OBSERVE_HEADER
 
 BAD_REQUEST: Final = 400
@@ -57,7 +60,7 @@ class NotAdmitted(Exception):
         return 1013 if self.status in (OVERLOADED, TOO_MANY) else 4000 + self.status
 
 
-class AsksForTokens(Protocol):
+class TokenLookup(Protocol):
     """Every token: those of a gateway, or the same as one address may ask for them."""
 
     def identify(self, token: str) -> Identity | None:
@@ -65,7 +68,7 @@ class AsksForTokens(Protocol):
         ...
 
 
-def identify(tokens: AsksForTokens, token: str) -> Identity:
+def identify(tokens: TokenLookup, token: str) -> Identity:
     """Whose token it is.
 
     Raises:
@@ -73,7 +76,7 @@ def identify(tokens: AsksForTokens, token: str) -> Identity:
     """
     try:
         identity = tokens.identify(token)
-    except TooManyGuesses as guessing:
+    except AuthThrottled as guessing:
         raise NotAdmitted(TOO_MANY, str(guessing), guessing.retry_after) from None
     if identity is None:
         raise NotAdmitted(TOKEN_REFUSED, "the token is not known here")
@@ -88,7 +91,7 @@ class Entered(Protocol):
         ...
 
 
-def enter(identity: Identity, space: str, spaces: Mapping[str, Entered]) -> None:
+def check_space(identity: Identity, space: str, spaces: Mapping[str, Entered]) -> None:
     """Check that somebody may enter the space that they ask for.
 
     Raises:
@@ -104,7 +107,7 @@ def enter(identity: Identity, space: str, spaces: Mapping[str, Entered]) -> None
         raise NotAdmitted(KICKED, REMOVED)
 
 
-def find_place(listening: bool, count: int, most: int) -> None:
+def check_connections(listening: bool, count: int, most: int) -> None:
     """Check that a gateway takes one more connection.
 
     Args:
@@ -123,7 +126,7 @@ def find_place(listening: bool, count: int, most: int) -> None:
         )
 
 
-def find_room(participant: str, members: Container[str], count: int, most: int) -> None:
+def check_members(participant: str, members: Container[str], count: int, most: int) -> None:
     """Check that a space has room for somebody; who takes over from itself needs none.
 
     Args:
@@ -139,7 +142,7 @@ def find_room(participant: str, members: Container[str], count: int, most: int) 
         raise NotAdmitted(OVERLOADED, f"the space is full: it takes {most} members (max_members)")
 
 
-def find_room_to_observe(participant: str, observers: Observers) -> None:
+def check_observers(participant: str, observers: Observers) -> None:
     """Check that a participant may have one more observer.
 
     Args:
@@ -153,7 +156,7 @@ def find_room_to_observe(participant: str, observers: Observers) -> None:
         raise NotAdmitted(TOO_MANY, crowded(observers.limit), RETRY_AFTER)
 
 
-def dialect_named(name: str | None) -> str | None:
+def read_dialect(name: str | None) -> str | None:
     """The dialect that a member asks for, by header or join frame; ``None`` if it asks for none.
 
     Raises:
@@ -268,7 +271,7 @@ def repeats_join(message: bytes, participant: str | None, space: str) -> bool:
 def join(
     frame: JoinFrame,
     *,
-    tokens: AsksForTokens,
+    tokens: TokenLookup,
     spaces: Mapping[str, Entered],
     held: Identity | None = None,
     space: str | None = None,
@@ -294,5 +297,90 @@ def join(
     asked = frame.space if frame.space is not None else space
     if asked is None:
         raise NotAdmitted(BAD_REQUEST, "the join frame names no space")
-    enter(identity, asked, spaces)
+    check_space(identity, asked, spaces)
     return identity
+
+
+MAX_REMEMBERED: Final = 10_000
+"""Participants, and addresses, whose pace is remembered; the one that came the longest ago is
+forgotten, whose bucket has filled meanwhile."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+class JoinThrottle:
+    """Counts who joins, and who connects without a token.
+
+    A join is told to everybody in its space, so one token that joins and leaves without end costs
+    all of them. A connection without a token costs its place and its lines in the log.
+
+    Args:
+        limits: How many are taken.
+        now: Tells the time in microseconds.
+    """
+
+    def __init__(self, limits: Limits, now: Callable[[], int]) -> None:
+        self._limits = limits
+        self._now = now
+        self._joins = _Buckets[tuple[Identity, bool]](limits.joins_per_second, limits.joins_burst)
+        self._strangers = _Buckets[str](limits.strangers_per_second, limits.strangers_burst)
+
+    def join(self, identity: Identity, *, observes: bool = False) -> None:
+        """Count a join.
+
+        Args:
+            identity: Who joins.
+            observes: It only looks on; that is counted by itself, so that no observer keeps its
+                participant's agent from coming back.
+
+        Raises:
+            NotAdmitted: The participant has joined too often lately; this one does not count.
+        """
+        wait = self._joins.take((identity, observes), self._now())
+        if wait:
+            most = self._limits.joins_per_second
+            raise _refusal(f"you join more than {most:g} times a second (joins_per_second)", wait)
+
+    def connect(self, address: str) -> None:
+        """Count a connection that does not say in its handshake who joins where.
+
+        Raises:
+            NotAdmitted: Too many came from the address lately; this one does not count.
+        """
+        wait = self._strangers.take(network_of(address), self._now())
+        if wait:
+            most = self._limits.strangers_per_second
+            raise _refusal(
+                f"more than {most:g} connections a second that do not join came from your address"
+                " (strangers_per_second)",
+                wait,
+            )
+
+    def joined(self, address: str) -> None:
+        """Count a connection no more that has joined by a frame."""
+        self._strangers.put_back(network_of(address), self._now())
+
+
+class _Buckets(Generic[K]):
+    def __init__(self, per_second: float, burst: float) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._buckets: OrderedDict[K, TokenBucket] = OrderedDict()
+
+    def take(self, key: K, at: int) -> int:
+        """Take one; if there is none, whole seconds until there is."""
+        bucket = self._buckets.setdefault(key, TokenBucket(self._per_second, self._burst))
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > MAX_REMEMBERED:
+            self._buckets.popitem(last=False)
+        return 0 if bucket.try_consume(at) else ceil(bucket.wait(at))
+
+    def put_back(self, key: K, at: int) -> None:
+        """Give one back that was taken."""
+        bucket = self._buckets.get(key)
+        if bucket is not None:
+            bucket.take(at, -1.0)
+
+
+def _refusal(why: str, wait: int) -> NotAdmitted:
+    return NotAdmitted(TOO_MANY, f"{why}; try again in {wait} s", wait)

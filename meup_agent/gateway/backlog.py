@@ -16,7 +16,7 @@ from typing import Final
 
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Limits
-from meup_agent.gateway.logs import log, shown
+from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.rate_limits import NoticeThrottle
 
@@ -297,7 +297,7 @@ class Backlogs:
         name = f"{share.space}/{share.participant}"
         if self._told.due(name, limit, round(now * _MICROSECONDS)):
             said = "%s in %s reads too slowly, and is closed: %s"
-            log.warning(said, shown(share.participant), shown(share.space), why)
+            log.warning(said, quote(share.participant), quote(share.space), why)
 
     def closed(self, backlog: Backlog) -> None:
         """Forget a queue."""

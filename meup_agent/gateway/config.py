@@ -1,7 +1,7 @@
 """What a gateway serves: its spaces, who is in them, and its limits.
 
-The records here are made by :mod:`~meup_agent.gateway.files` from a file, by
-:mod:`~meup_agent.gateway.dev` for trying things out, or by a program.
+The records here are made by :mod:`~meup_agent.gateway.config_file` from a file, by
+:mod:`~meup_agent.gateway.presets` for trying things out, or by a program.
 """
 
 from __future__ import annotations

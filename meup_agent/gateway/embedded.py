@@ -12,7 +12,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from meup_agent.errors import UsageError
 from meup_agent.gateway.config import DEFAULT_HOST, Config, Limits
-from meup_agent.gateway.embedded_config import Participants, embedded_config, first_token
+from meup_agent.gateway.presets import Participants, first_token, one_space_config
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.protocol.space.counters import Counters
 
@@ -50,7 +50,7 @@ class Gateway(AsyncContextManagerMixin):
         port: int = 0,
         limits: Limits | None = None,
     ) -> None:
-        self._config = config or embedded_config(space, participants or {}, limits)
+        self._config = config or one_space_config(space, participants or {}, limits)
         self._host = host
         self._port = port
         self._running: RunningGateway | None = None

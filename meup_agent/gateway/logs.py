@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from meup_agent.protocol.space.rate_limits import TokenBucket
 
 if TYPE_CHECKING:
     from meup_agent.protocol.space.fanout import Member
@@ -15,13 +18,13 @@ MAX_SHOWN_CHARS: Final = 80
 """Characters of a stranger's text in the log."""
 
 
-def shown(text: str) -> str:
+def quote(text: str) -> str:
     """A stranger's text as it may stand in a log: quoted, escaped and cut."""
     cut = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
     return ascii(cut)
 
 
-def joined_from(member: Member, host: SpaceServer, where: str) -> str:
+def describe_join(member: Member, host: SpaceServer, where: str) -> str:
     """The line about a connection that is about to join or to observe its space.
 
     Args:
@@ -33,3 +36,64 @@ def joined_from(member: Member, host: SpaceServer, where: str) -> str:
         return f"observes from {where}"
     replaces = " in place of an older connection" if host.member(member.participant) else ""
     return f"joined from {where}{replaces}"
+
+
+LINES_BURST: Final = 50
+"""Lines about refusals at once: as many as a person reads."""
+
+LINES_PER_SECOND: Final = 1.0
+"""Lines about refusals in the long run: a gateway under attack writes some 8 MB a day."""
+
+
+class RefusalLog:
+    """Logs refusals at a bounded rate, and how many lines were left out.
+
+    Args:
+        now: Tells the time in microseconds.
+    """
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._bucket = TokenBucket(LINES_PER_SECOND, LINES_BURST)
+        self._left_out = 0
+
+    def info(self, said: str, *values: object) -> None:
+        """Log a line, unless there were too many lately."""
+        if not self._bucket.try_consume(self._now()):
+            self._left_out += 1
+            return
+        self.tell_left_out()
+        log.info(said, *values)
+
+    def tell_left_out(self) -> None:
+        """Log how many lines were left out since the last one."""
+        if self._left_out:
+            log.warning("%d lines about refused connections were left out here", self._left_out)
+            self._left_out = 0
+
+
+class PicowsLog(logging.LoggerAdapter[logging.Logger]):
+    """Lets through what went wrong.
+
+    The rest would be a second line for each event that the gateway reports itself; and at its
+    lowest level picows writes whole handshakes, tokens included.
+
+    Args:
+        logger: Where to.
+        refusals: Where to log what strangers can cause without end.
+    """
+
+    def __init__(self, logger: logging.Logger, refusals: RefusalLog) -> None:
+        super().__init__(logger, {})
+        self._refusals = refusals
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name of the standard library
+        """Only what is an error."""
+        return level >= logging.ERROR and super().isEnabledFor(level)
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log what is an error; what a stranger's frame caused only at INFO."""
+        if isinstance(msg, str) and msg.startswith("WS parser error"):
+            self._refusals.info("a connection broke the rules of WebSocket: %s", *args)
+        else:
+            super().log(level, msg, *args, **kwargs)

@@ -12,7 +12,7 @@ from meup_agent.gateway.config import Limits
 from meup_agent.protocol.space.fanout import FrameFormat
 
 
-def too_slow(limits: Limits, frames: int) -> tuple[str, str]:
+def describe_overflow(limits: Limits, frames: int) -> tuple[str, str]:
     """The limit that a queue is over, by name, and a sentence that says so.
 
     Args:
@@ -38,7 +38,7 @@ class Wire(Protocol):
         ...
 
 
-class Turn:
+class WriteBatcher:
     """The members that have frames to write when the current turn of the loop is over.
 
     Args:
@@ -85,7 +85,7 @@ class GatewayMember:
         form: FrameFormat,
         last_seen: int | None,
         wire: Wire,
-        turn: Turn,
+        batcher: WriteBatcher,
         limits: Limits,
         backlogs: Backlogs,
         on_closed: Callable[[GatewayMember, int], None],
@@ -98,7 +98,7 @@ class GatewayMember:
         self.last_seen = last_seen
         self.closed = False
         self._wire = wire
-        self._turn = turn
+        self._batcher = batcher
         self._limits = limits
         self._on_closed = on_closed
         self._queue: list[bytes] = []
@@ -122,7 +122,7 @@ class GatewayMember:
         if self.closed:
             return
         if not self._queue and not self._paused:
-            self._turn.add(self)
+            self._batcher.add(self)
         self._queue.append(packed)
         self._queued_bytes += len(packed)
         if self._behind:
@@ -147,7 +147,7 @@ class GatewayMember:
         """Call when the socket has taken what was delivered."""
         self._then = then
         if not self._queue and not self._paused:
-            self._turn.call(self._go_on)
+            self._batcher.call(self._go_on)
 
     def pause(self) -> None:
         """Hold frames back: the socket takes no more for now."""
@@ -236,7 +236,7 @@ class GatewayMember:
         if self.closed:
             return
         if self._paused:
-            self._backlog.drop(*too_slow(self._limits, len(self._queue)))
+            self._backlog.drop(*describe_overflow(self._limits, len(self._queue)))
         else:
             queue, self._queue, self._queued_bytes = self._queue, [], 0
             self._write(queue)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from meup_agent.gateway.config import Config, Limits
-from meup_agent.gateway.edge.handshaking import CONNECTIONS_TO_A_HANDSHAKE
+from meup_agent.gateway.edge.listener import CONNECTIONS_TO_A_HANDSHAKE
 from meup_agent.gateway.logs import log
 
 OTHER_FILES: Final = 64
@@ -23,7 +23,7 @@ OPEN_MAX: Final = 10_240
 """What macOS lets a process ask for, whatever else it says."""
 
 
-def fitted(config: Config) -> Config:
+def fit_open_files(config: Config) -> Config:
     """The configuration with no more connections than this process may have files open.
 
     A gateway that runs out of files cannot even refuse a connection. The process is allowed as many

@@ -1,4 +1,4 @@
-"""The message port: listens, hands connections to the hub, and stops."""
+"""The message port: listens, hands connections to the runtime, and stops."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 
-from meup_agent.gateway.addresses import host_and_port, local_host
-from meup_agent.gateway.admission import BAD_REQUEST, NotAdmitted, find_place
+from meup_agent.gateway.admission import BAD_REQUEST, NotAdmitted, check_connections
 from meup_agent.gateway.config import Config
-from meup_agent.gateway.edge import listening
+from meup_agent.gateway.edge import listener
 from meup_agent.gateway.edge.connection import Connection
 from meup_agent.gateway.edge.handshake import read_handshake
-from meup_agent.gateway.edge.not_listening import not_listening
-from meup_agent.gateway.edge.tls_handshakes import briefly_told
-from meup_agent.gateway.encryption import check_encrypted, server_context
-from meup_agent.gateway.hub import Hub, wall_clock
+from meup_agent.gateway.edge.listener import shorten_tls_failures
 from meup_agent.gateway.journal.engines import open_journal
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.logs import log
-from meup_agent.gateway.member import Turn
+from meup_agent.gateway.member import WriteBatcher
+from meup_agent.gateway.network import (
+    check_encrypted,
+    host_and_port,
+    listen_error,
+    local_host,
+    server_context,
+)
+from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.space.counters import Counters
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.edge.asgi.port import HttpPort
+    from meup_agent.gateway.edge.http.port import HttpPort
     from meup_agent.protocol.space.journal import MemoryJournal
 
 RESTARTING: Final = 1012
@@ -45,21 +49,21 @@ class RunningGateway:
     """A gateway that listens; made by :func:`serve`.
 
     Attributes:
-        hub: Its spaces.
+        runtime: Its spaces.
         limits: What it takes and waits for.
         loop: The loop it runs on.
-        turn: Who has something to write in this turn of the loop.
+        batcher: Who has something to write in this turn of the loop.
         http: Its HTTP port, if it has one.
         failed: Set when nothing can be kept any more; then it has stopped by itself.
         failure: Why, in one sentence.
     """
 
     def __init__(self, config: Config, journal: MemoryJournal | SqliteJournal) -> None:
-        self.hub = Hub(config, journal=journal)
+        self.runtime = GatewayRuntime(config, journal=journal)
         self.limits = config.limits
         self._config = config
         self.loop = asyncio.get_running_loop()
-        self.turn = Turn(self.loop)
+        self.batcher = WriteBatcher(self.loop)
         self.http: HttpPort | None = None
         self._connections: set[Connection] = set()
         self._stopping = False
@@ -75,7 +79,7 @@ class RunningGateway:
     @property
     def counters(self) -> Counters:
         """What has happened since it began to listen."""
-        return self.hub.counters
+        return self.runtime.counters
 
     @property
     def listening(self) -> bool:
@@ -120,7 +124,7 @@ class RunningGateway:
             self._file.abandon()
         if self.http is not None:
             self.http.abort()
-        self.hub.give_up()
+        self.runtime.give_up()
         for connection in tuple(self._connections):
             connection.abort()
 
@@ -146,20 +150,20 @@ class RunningGateway:
         tls = self._config.tls
         context = None if tls is None else server_context(tls)
         try:
-            self._server = await listening.listen(
+            self._server = await listener.listen(
                 self._accept,
                 host,
                 port,
                 self.limits,
-                self.hub.refusals,
+                self.runtime.refusals,
                 backlog=BACKLOG,
                 context=context,
             )
         except OSError as error:
-            raise not_listening(host, port, error) from None
+            raise listen_error(host, port, error) from None
         self._host = host
         self._port: int = self._server.sockets[0].getsockname()[1]
-        self.hub.url = self.url
+        self.runtime.url = self.url
 
     async def stop(self) -> None:
         """Close every connection with 1012 and stop listening; takes ``stop_timeout`` at most."""
@@ -181,7 +185,7 @@ class RunningGateway:
             await self._server.wait_closed()
 
     def _close_all(self, reason: str) -> None:
-        self.hub.close(RESTARTING, reason)
+        self.runtime.close(RESTARTING, reason)
         for connection in tuple(self._connections):
             connection.shut(RESTARTING, reason)
 
@@ -198,7 +202,7 @@ class RunningGateway:
         self._stopping = True
         self._server.close()
         self._close_all("the gateway cannot keep what is said; connect again later")
-        self.hub.give_up()
+        self.runtime.give_up()
         self.failed.set()
 
     async def _until_empty(self, timeout: float) -> None:
@@ -218,15 +222,15 @@ class RunningGateway:
             if not headers.get("Sec-WebSocket-Version", "").isascii():
                 # Picows would say it back, and cannot.
                 raise NotAdmitted(BAD_REQUEST, "the version of WebSocket must be 13")
-            find_place(self.listening, len(self._connections), self.limits.max_connections)
-            greeting = read_handshake(request.path, headers, self.hub, address)
+            check_connections(self.listening, len(self._connections), self.limits.max_connections)
+            handshake = read_handshake(request.path, headers, self.runtime, address)
             return WSUpgradeResponseWithListener(
-                WSUpgradeResponse.create_101_response(greeting.answer), Connection(self, greeting)
+                WSUpgradeResponse.create_101_response(handshake.answer), Connection(self, handshake)
             )
         except NotAdmitted as refused:
             self.counters.not_admitted[refused.status] += 1
             said = "a handshake from %s was refused with %d: %s"
-            self.hub.refusals.info(said, address, refused.status, refused)
+            self.runtime.refusals.info(said, address, refused.status, refused)
             response = WSUpgradeResponse.create_error_response(
                 refused.status, str(refused).encode(), refused.headers
             )
@@ -256,7 +260,7 @@ async def serve(
         ConfigurationError: The address cannot be listened at, the journal's file cannot be used, or
             the configuration is wrong.
     """
-    with nullcontext() if config.tls is None else briefly_told():
+    with nullcontext() if config.tls is None else shorten_tls_failures():
         async with open_journal(config.journal, wall_clock) as journal:
             gateway = RunningGateway(config, journal)
             await gateway.listen(
@@ -267,7 +271,7 @@ async def serve(
                 if config.http is not None:
                     check_encrypted(config, config.http.host)
                     # Loaded only where it is wanted: a web framework takes its time.
-                    from meup_agent.gateway.edge.asgi.port import HttpPort
+                    from meup_agent.gateway.edge.http.port import HttpPort
 
                     http = HttpPort(gateway, config.http, config.tls, config.limits)
                     await http.listen()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args, get_origin
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from meup_agent.errors import ConfigurationError
@@ -22,7 +23,6 @@ from meup_agent.gateway.config import (
     Limits,
     TlsConfig,
 )
-from meup_agent.gateway.forms import first_problem, instead
 from meup_agent.gateway.logs import log
 
 ENVIRONMENT_PREFIX: Final = "MEUP_GATEWAY_"
@@ -170,7 +170,7 @@ def read_settings(
             if _section(name) == section
         }
         for key in entries.keys() - known:
-            raise ConfigurationError(f"{section}.{key}: unknown key; {instead(key, known)}")
+            raise ConfigurationError(f"{section}.{key}: unknown key; {suggest(key, known)}")
     given = dict(gateway)
     for section, entries in sections.items():
         given |= {f"{section}_{key}": value for key, value in entries.items()}
@@ -178,7 +178,7 @@ def read_settings(
     try:
         return Settings(**given).over(config)
     except ValidationError as error:
-        name, problem = first_problem(error)
+        name, problem = describe_problem(error)
         section = _section(name)
         place = name.removeprefix(f"{section}_")
         variable = f" (or {variable_of(name)} in the environment)"
@@ -211,7 +211,7 @@ def warn_of_misspelt(environment: Iterable[str]) -> None:
     for variable in environment:
         name = variable.upper().removeprefix(ENVIRONMENT_PREFIX).lower()
         if variable.upper().startswith(ENVIRONMENT_PREFIX) and name not in Settings.model_fields:
-            advice = instead(name, Settings.model_fields, variable_of)
+            advice = suggest(name, Settings.model_fields, variable_of)
             log.warning("%s means nothing to a gateway; %s", variable, advice)
 
 
@@ -223,3 +223,78 @@ def variable_of(name: str) -> str:
 def _section(name: str) -> str:
     """The section of the file that a setting stands in."""
     return next((section for section in SECTIONS if name.startswith(f"{section}_")), "gateway")
+
+
+def describe_problem(
+    error: ValidationError, form: type[BaseModel] | None = None
+) -> tuple[str, str]:
+    """The first problem: its key and what was expected. The value stays out, it may be secret.
+
+    Args:
+        error: What pydantic found. Of several problems an unknown key is told first, since it may
+            be what is missing elsewhere, misspelt.
+        form: What the file has; with it, an unknown key is told what was perhaps meant.
+    """
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    problem = next((each for each in problems if each["type"] == "extra_forbidden"), problems[0])
+    key = _key(problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        known = () if form is None else _keys_at(form, problem["loc"])
+        return key, f"unknown key; {suggest(str(problem['loc'][-1]), known)}"
+    if problem["type"] == "missing":
+        return key, "is missing"
+    expected = _EXPECTED.get(problem["type"])
+    if expected is not None:
+        return key, f"expected {expected}"
+    return key, problem["msg"].replace("Input should be", "expected")
+
+
+def suggest(name: str, known: Iterable[str], written: Callable[[str], str] = str) -> str:
+    """What to do about a name that means nothing.
+
+    Args:
+        name: The name.
+        known: What it could have been.
+        written: How one of these is written.
+    """
+    near = get_close_matches(name, tuple(known), 1)
+    return f"did you mean {written(near[0])}?" if near else "remove it, or correct its spelling"
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    """A place in a file: ``participants.alice.tokens[0]``."""
+    # Pydantic says so where the key itself is wrong, which may be a number.
+    parts = (*location[:-2], str(location[-2])) if location[-1:] == ("[key]",) else location
+    return "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts
+    ).removeprefix(".")
+
+
+def _keys_at(form: type[BaseModel], location: tuple[int | str, ...]) -> Iterable[str]:
+    """The keys that the mapping at a place can have."""
+    parts = iter(location[:-1])
+    for part in parts:
+        annotation = form.model_fields[str(part)].annotation
+        if get_origin(annotation) is dict:
+            next(parts)
+        form = next(_forms_in(annotation))
+    return form.model_fields
+
+
+def _forms_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _forms_in(argument)
+
+
+_EXPECTED: Final = {
+    "dataclass_type": "keys and values",
+    "dict_type": "keys and values",
+    "model_type": "keys and values",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "string_type": "a text; put it in quotes",
+    "path_type": "a path",
+}
+"""What was expected, in the words of a file, not of the types behind it."""

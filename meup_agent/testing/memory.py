@@ -15,17 +15,17 @@ from meup_agent.gateway.admission import (
     TOKEN_REFUSED,
     NotAdmitted,
     bearer,
-    dialect_named,
-    enter,
+    check_space,
     identify,
+    read_dialect,
     read_observe,
     read_resume,
     repeats_join,
 )
 from meup_agent.gateway.backlog import TOO_SLOW
-from meup_agent.gateway.embedded_config import Participants, embedded_config, first_token
-from meup_agent.gateway.hub import Hub
-from meup_agent.gateway.member import too_slow
+from meup_agent.gateway.member import describe_overflow
+from meup_agent.gateway.presets import Participants, first_token, one_space_config
+from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.transport.base import (
     ABNORMAL,
@@ -85,7 +85,7 @@ class MemorySpace:
         config: Config | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self._config = config or embedded_config(space, participants or {}, limits)
+        self._config = config or one_space_config(space, participants or {}, limits)
         self._ids = count(1)
         self._seats: list[_Seat] = []
         self._earliest = 0
@@ -94,7 +94,7 @@ class MemorySpace:
     @property
     def counters(self) -> Counters:
         """What has happened since it was made, or was restarted."""
-        return self._hub.counters
+        return self._runtime.counters
 
     def token(self, participant: str, space: str | None = None) -> str:
         """A token of a participant.
@@ -147,14 +147,14 @@ class MemorySpace:
         """Begin anew, having forgotten everything; kills it first if it runs."""
         self.kill()
         # Where no time passes, numbers would be given out twice.
-        journal = self._hub.journal
-        self._earliest = 1 + max(journal.latest(space) for space in self._hub.spaces)
+        journal = self._runtime.journal
+        self._earliest = 1 + max(journal.latest(space) for space in self._runtime.spaces)
         self._start()
 
     def stop(self) -> None:
         """Close every connection with 1012, and let nobody in."""
         self._running = False
-        self._hub.close(RESTARTING, "the gateway stops; connect again")
+        self._runtime.close(RESTARTING, "the gateway stops; connect again")
         self._seats.clear()
 
     def settle(self) -> None:
@@ -165,7 +165,9 @@ class MemorySpace:
                 seat.host.leave(seat)
 
     def _start(self) -> None:
-        self._hub = Hub(self._config, new_id=lambda: f"gateway-{next(self._ids)}", now=self._now)
+        self._runtime = GatewayRuntime(
+            self._config, new_id=lambda: f"gateway-{next(self._ids)}", now=self._now
+        )
         self._running = True
 
     def _now(self) -> int:
@@ -182,7 +184,7 @@ class MemorySpace:
             raise CannotConnect("there is no gateway here now; restart it")
         said = {name.lower(): value for name, value in headers.items()}
         try:
-            dialect = dialect_named(said.get(DIALECT_HEADER.lower()))
+            dialect = read_dialect(said.get(DIALECT_HEADER.lower()))
             resumes, last_seen = read_resume(
                 said.get(RESUME_HEADER.lower()), said.get(LAST_SEEN_HEADER.lower())
             )
@@ -193,15 +195,15 @@ class MemorySpace:
                 token = self.token(participant, space)
             else:
                 raise NotAdmitted(TOKEN_REFUSED, "the handshake has no Authorization header")
-            identity = identify(self._hub.tokens, token)
-            enter(identity, space, self._hub.spaces)
-            self._hub.find_room(identity, observes=observes)
-            dialect = dialect or self._hub.dialect(identity)
+            identity = identify(self._runtime.tokens, token)
+            check_space(identity, space, self._runtime.spaces)
+            self._runtime.check_members(identity, observes=observes)
+            dialect = dialect or self._runtime.dialect(identity)
         except NotAdmitted as refused:
             self.counters.not_admitted[refused.status] += 1
             wait = refused.retry_after
             raise HandshakeRefused(refused.status, wait, body=str(refused)) from None
-        host = self._hub.spaces[space]
+        host = self._runtime.spaces[space]
         form = FrameFormat(dialect, resumes)
         seat = _Seat(
             self, host, identity.participant, form, last_seen, self._config.limits, observes
@@ -259,7 +261,7 @@ class _Seat:
             self._inbox.send_nowait(packed)
         except anyio.WouldBlock:
             waiting = self._unread.statistics().current_buffer_used + 1
-            _, why = too_slow(self._limits, waiting)
+            _, why = describe_overflow(self._limits, waiting)
             self.close(TOO_SLOW, f"you read too slowly: {why}; connect again")
 
     def ready(self, then: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from anyio.from_thread import start_blocking_portal
 from websockets.sync.client import ClientConnection, connect
 
 from meup_agent.gateway.config import Config, HttpConfig, JournalConfig
-from meup_agent.gateway.embedded_config import embedded_config, first_token
+from meup_agent.gateway.presets import first_token, one_space_config
 from meup_agent.gateway.server import serve
 from tests.cli.stage import HOSTILE
 
@@ -93,7 +93,7 @@ def past(folder: Path) -> Generator[Past]:
     """Let the story happen, and keep the gateway for the length of a block."""
     journal = folder / "journal.db"
     config = replace(
-        embedded_config("demo", PARTICIPANTS),
+        one_space_config("demo", PARTICIPANTS),
         journal=JournalConfig(path=journal),
         http=HttpConfig(port=0),
     )

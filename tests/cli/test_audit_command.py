@@ -19,8 +19,8 @@ from meup_agent.cli.audit.times import moment
 from meup_agent.cli.program import run
 from meup_agent.cli.render.output import Output
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.embedded_config import first_token
 from meup_agent.gateway.journal.archive import Archive
+from meup_agent.gateway.presets import first_token
 from meup_agent.protocol import kinds
 from meup_agent.protocol.audit import Ignored
 from meup_agent.protocol.audit.audit import LOOK_AHEAD

@@ -10,7 +10,7 @@ import pytest
 from meup_agent.cli import exit_codes
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.presets import one_space_config
 from tests.cli.processes import TERMINATE, Running, meup, running
 
 pytestmark = pytest.mark.rule("5.who.me.beside")
@@ -104,7 +104,7 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path) -> Generator[Scene]:
     (tmp_path / "agents.py").write_text(AGENTS)
-    config = replace(embedded_config("demo", PARTICIPANTS), http=HttpConfig(port=0))
+    config = replace(one_space_config("demo", PARTICIPANTS), http=HttpConfig(port=0))
     with Gateway(config=config).in_thread() as gateway:
         yield Scene(gateway, tmp_path)
 

@@ -21,7 +21,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.program import run
 from meup_agent.gateway.config import HttpConfig, TlsConfig
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.presets import one_space_config
 from meup_agent.protocol import payloads
 from meup_agent.protocol.payloads import build_proposal
 from tests.cli.conftest import Done
@@ -36,7 +36,7 @@ Beside = Callable[..., Done]
 
 @pytest.fixture(scope="module")
 def set_beside() -> Generator[Stage]:
-    config = replace(embedded_config("demo", PARTICIPANTS), http=HttpConfig(port=0))
+    config = replace(one_space_config("demo", PARTICIPANTS), http=HttpConfig(port=0))
     with Gateway(config=config).in_thread() as gateway, on_stage(gateway) as stage:
         yield stage
 
@@ -396,7 +396,7 @@ def test_nobody_approves_their_own(stage: Stage, beside: Beside) -> None:
 
 def test_https_trusts_what_the_machine_trusts() -> None:
     tls = TlsConfig(CERTIFICATE, CERTIFICATE)
-    config = replace(embedded_config("demo", PARTICIPANTS), http=HttpConfig(port=0), tls=tls)
+    config = replace(one_space_config("demo", PARTICIPANTS), http=HttpConfig(port=0), tls=tls)
     with Gateway(config=config).in_thread() as gateway:
         where = {
             "MEUP_HTTP": gateway.http_url,

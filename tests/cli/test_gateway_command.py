@@ -16,7 +16,7 @@ from meup_agent.cli.connector import ConnectionEnded, ConnectionEvent, Reporting
 from meup_agent.cli.program import run
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import ThreadedGateway
-from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.presets import one_space_config
 from meup_agent.gateway.server import serve
 from tests.cli.processes import INTERRUPT, PATIENCE, TERMINATE, Running, meup, running
 
@@ -97,7 +97,7 @@ def test_the_log_says_where_it_listens(
     host: str, shown: str, dialled: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = replace(
-        embedded_config("harbour", {}),
+        one_space_config("harbour", {}),
         host=host,
         port=0,
         http=HttpConfig(host, 0),

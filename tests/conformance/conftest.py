@@ -8,7 +8,7 @@ import pytest
 
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.embedded_config import first_token
+from meup_agent.gateway.presets import first_token
 from tests.conformance.wire import V02, V04, Dialled, Site, config_of
 from tests.gateway.mounted import MountedPlace, mounted
 

@@ -20,7 +20,7 @@ NO_LIMITS = {
     # Codes and numbers that standards give.
     *(
         "admission.TOO_MANY",
-        "guesses.IPV6_PREFIX",
+        "auth.IPV6_PREFIX",
         "admission.BAD_REQUEST",
         "admission.TOKEN_REFUSED",
         "admission.NO_SUCH_SPACE",
@@ -47,7 +47,7 @@ NO_LIMITS = {
     "problems.CONFLICT",
     *("problems.TOO_LARGE", "problems.WRONG_TYPE", "problems.TOO_MANY", "problems.UNAVAILABLE"),
     # What is read of the journal at a time, and what is only advice for when to come back.
-    *("events.CATCH_UP_PAGE", "proposals.FOLD_PAGE"),
+    *("events.CATCH_UP_PAGE", "space_views.FOLD_PAGE"),
     *("events.RETRY_MILLISECONDS", "problems.RETRY_SECONDS"),
     # A default, documented where it is set; and the length of what we make ourselves.
     *("config.DEFAULT_PORT", "config.DEFAULT_HTTP_PORT", "auth.TOKEN_BYTES"),
@@ -56,8 +56,8 @@ NO_LIMITS = {
     # Turns of a loop and sizes of caches: nobody notices them from outside.
     *(
         "server.LAST_TURNS",
-        "listening.READ_BEYOND",
-        "listening.READ_BUFFER_BYTES",
+        "listener.READ_BEYOND",
+        "listener.READ_BUFFER_BYTES",
         "table.SPARE_TIMERS",
     ),
     *("fanout.PAGE", "journal.ENTRY_BYTES", "indexes.SWEEP_INTERVAL"),

@@ -8,9 +8,14 @@ from pydantic import BaseModel
 
 from meup_agent.gateway.auth import hash_token
 from meup_agent.gateway.config import Limits
-from meup_agent.gateway.edge.asgi.problems import refused
-from meup_agent.gateway.files import load_config
-from meup_agent.gateway.forms import DefaultsForm, OurFile, ParticipantForm, SpaceForm
+from meup_agent.gateway.config_file import (
+    DefaultsForm,
+    OurFile,
+    ParticipantForm,
+    SpaceForm,
+    load_config,
+)
+from meup_agent.gateway.edge.http.problems import refused
 from meup_agent.gateway.settings import SECTIONS, Settings, variable_of
 from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.space import rules

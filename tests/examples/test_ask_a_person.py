@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Fulfillment, ProposalHandle, Rejection, Space
-from meup_agent.gateway.dev import ROLES
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.presets import ROLES
 from tests.cli.processes import PATIENCE, environment
 from tests.programs import ROOT
 

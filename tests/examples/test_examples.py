@@ -20,9 +20,9 @@ from meup_agent import (
     Space,
     ToolError,
 )
-from meup_agent.gateway.dev import ROLES, dev_config
+from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.files import load_config
+from meup_agent.gateway.presets import ROLES, dev_config
 from tests.programs import PATIENCE, ROOT, Program, program
 
 EXAMPLES = ROOT / "examples"

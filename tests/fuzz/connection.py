@@ -20,9 +20,9 @@ from picows import WSCloseCode, WSMsgType
 from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.config import Config, Limits, SpaceConfig, participant
 from meup_agent.gateway.edge.connection import Connection
-from meup_agent.gateway.edge.handshake import Greeting, read_handshake
-from meup_agent.gateway.hub import Hub
-from meup_agent.gateway.member import Turn
+from meup_agent.gateway.edge.handshake import Handshake, read_handshake
+from meup_agent.gateway.member import WriteBatcher
+from meup_agent.gateway.runtime import GatewayRuntime
 from tests.fuzz.frames import EXAMPLES, join_frame
 from tests.fuzz.logs import checked_log
 
@@ -189,10 +189,10 @@ class Port:
     """What a connection needs of the gateway."""
 
     def __init__(self) -> None:
-        self.hub = Hub(CONFIG)
+        self.runtime = GatewayRuntime(CONFIG)
         self.limits = CONFIG.limits
         self.loop = cast("asyncio.AbstractEventLoop", Loop())
-        self.turn = Turn(self.loop)
+        self.batcher = WriteBatcher(self.loop)
         self.connections: set[Connection] = set()
 
     def opened(self, connection: Connection) -> None:
@@ -208,14 +208,14 @@ class World:
     def __init__(self) -> None:
         self.port = Port()
         self.loop = cast("Loop", self.port.loop)
-        greeting = self.shake(b"/?space=demo", {"Authorization": f"Bearer {SECRETS[2]}"})
-        assert greeting is not None
-        self.bystander, self.heard = self.connect(greeting)
+        handshake = self.shake(b"/?space=demo", {"Authorization": f"Bearer {SECRETS[2]}"})
+        assert handshake is not None
+        self.bystander, self.heard = self.connect(handshake)
 
-    def shake(self, path: bytes, headers: dict[str, str]) -> Greeting | None:
+    def shake(self, path: bytes, headers: dict[str, str]) -> Handshake | None:
         named = CIMultiDict(headers)
         try:
-            return read_handshake(path, named, self.port.hub)
+            return read_handshake(path, named, self.port.runtime)
         except NotAdmitted as error:
             refused = error
         said = str(refused)
@@ -225,10 +225,10 @@ class World:
         assert not any(len(each) > 8 and each in said for each in (*SECRETS, *given))
         return None
 
-    def connect(self, greeting: Greeting) -> tuple[Connection, Wire]:
-        wire, connection = Wire(), Connection(self.port, greeting)
+    def connect(self, handshake: Handshake) -> tuple[Connection, Wire]:
+        wire, connection = Wire(), Connection(self.port, handshake)
         wire.listener = connection
-        for name, value in greeting.answer.items():
+        for name, value in handshake.answer.items():
             assert f"{name}{value}".isprintable()
         connection.on_ws_connected(cast("Any", wire))
         self.loop.turn()
@@ -311,9 +311,9 @@ def play(data: bytes) -> None:
         if name.isascii() and name.strip():
             headers[name.decode()] = value.strip().decode("ascii", "surrogateescape")
     world = World()
-    greeting = world.shake(lines[0], headers)
-    if greeting is not None:
-        connection, wire = world.connect(greeting)
+    handshake = world.shake(lines[0], headers)
+    if handshake is not None:
+        connection, wire = world.connect(handshake)
         for line in lines[at + 1 : at + 1 + MAX_STEPS]:
             if wire.gone:
                 break
@@ -325,7 +325,7 @@ def play(data: bytes) -> None:
         assert connection not in world.port.connections
         if wire.close_frame is not None:
             assert not any(secret in wire.close_frame[1] for secret in SECRETS)
-    present = {each["id"] for each in world.port.hub.spaces["demo"].present}
+    present = {each["id"] for each in world.port.runtime.spaces["demo"].present}
     assert "bystander" in present
     assert not present - {"bystander"}, "who is gone has left"
     still_here = EXAMPLES["meup/v0.1"][0].replace(b'"dots"', b'"bystander"')

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meup_agent.gateway.config import Config, SpaceConfig, participant
-from meup_agent.gateway.hub import Hub
+from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.kinds import GATEWAY, MCP_PROPOSAL, MCP_REQUEST, MCP_WITHDRAW
@@ -139,9 +139,11 @@ class World:
         self.everything = self.watch(b"")
 
     def new_host(self) -> SpaceServer:
-        hub = Hub(CONFIG, journal=self.journal, new_id=self.new_id, now=lambda: self.now)
-        self.counters = hub.counters
-        return hub.spaces["demo"]
+        runtime = GatewayRuntime(
+            CONFIG, journal=self.journal, new_id=self.new_id, now=lambda: self.now
+        )
+        self.counters = runtime.counters
+        return runtime.spaces["demo"]
 
     def new_id(self) -> str:
         """An id that no input can guess."""

@@ -10,7 +10,7 @@ import pytest
 
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.presets import one_space_config
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.testing.memory import MemorySpace
 from meup_agent.transport.base import Connector, Transport
@@ -87,7 +87,7 @@ def site(request: pytest.FixtureRequest) -> Generator[Site]:
     if request.param == "memory":
         yield Site(MemorySpace(participants=PARTICIPANTS, limits=LIMITS))
     elif request.param == "mounted":
-        with mounted(embedded_config("demo", PARTICIPANTS, LIMITS)) as place:
+        with mounted(one_space_config("demo", PARTICIPANTS, LIMITS)) as place:
             yield Site(place)
     else:
         with Gateway(participants=PARTICIPANTS, limits=LIMITS).in_thread() as gateway:

@@ -15,7 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from meup_agent.gateway.config import HttpConfig, Limits
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import PARTICIPANTS
 from tests.gateway.mounted import MountedPlace, mounted
 
@@ -141,7 +141,7 @@ class Edge(NamedTuple):
 @contextmanager
 def edge(kind: str, **limits: Any) -> Generator[Edge]:
     config = replace(
-        embedded_config("demo", PARTICIPANTS, Limits(**limits)), http=HttpConfig(port=0)
+        one_space_config("demo", PARTICIPANTS, Limits(**limits)), http=HttpConfig(port=0)
     )
     with ExitStack() as stack:
         if kind == "mounted":

@@ -12,7 +12,7 @@ from starlette.routing import Mount
 
 from meup_agent.gateway import GatewayApp, asgi_app
 from meup_agent.gateway.config import Config
-from meup_agent.gateway.embedded_config import first_token
+from meup_agent.gateway.presets import first_token
 from meup_agent.protocol.space.counters import Counters
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import Config, Limits, TlsConfig
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.presets import one_space_config
 from tests.gateway.by_hand import raw
 from tests.gateway.conftest import PARTICIPANTS, envelope
 from tests.gateway.test_edge import (
@@ -252,7 +252,7 @@ async def status(gateway: Gateway, token: str) -> int:
         return refused.response.status_code
 
 
-@pytest.mark.rule("3.guesses")
+@pytest.mark.rule("3.throttle")
 async def test_address_that_guesses_tokens_is_refused_whatever_it_says(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -305,7 +305,7 @@ async def test_members_with_the_right_token_are_never_counted() -> None:
 
 
 def with_tls(**limits: Any) -> Config:
-    config = embedded_config("demo", PARTICIPANTS, Limits(**limits))
+    config = one_space_config("demo", PARTICIPANTS, Limits(**limits))
     return replace(config, tls=TlsConfig(CERTIFICATE, CERTIFICATE))
 
 
@@ -365,14 +365,14 @@ async def test_slowed_member_over_tls_gets_everything_through() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
 async def test_no_port_without_tls_where_others_could_listen(host: str) -> None:
-    config = embedded_config("demo", PARTICIPANTS)
+    config = one_space_config("demo", PARTICIPANTS)
     with pytest.raises(ConfigurationError, match="without TLS would show tokens"):
         async with Gateway(config=config, host=host):
             pass
 
 
 async def test_port_without_tls_where_it_is_allowed() -> None:
-    config = replace(embedded_config("demo", PARTICIPANTS), insecure=True)
+    config = replace(one_space_config("demo", PARTICIPANTS), insecure=True)
     async with Gateway(config=config, host="0.0.0.0") as gateway, dial(gateway, "alice") as alice:
         assert (await read(alice))[0]["kind"] == "system.welcome"
 

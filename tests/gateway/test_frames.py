@@ -15,9 +15,9 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from meup_agent.gateway.config import Config, Limits, TlsConfig
 from meup_agent.gateway.edge.connection import FRAMES_PER_TURN
-from meup_agent.gateway.edge.listening import MEMBER_READ_BYTES
+from meup_agent.gateway.edge.listener import MEMBER_READ_BYTES
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.presets import one_space_config
 from tests.gateway.by_hand import Streams, frames, masked, raw, said_close, shaken
 from tests.gateway.conftest import envelope
 from tests.transport.peers import CERTIFICATE
@@ -248,7 +248,7 @@ async def test_others_are_read_between_the_messages_of_who_sent_many_at_once() -
 
 
 async def test_encrypted_messages_that_were_read_with_others_are_not_forgotten() -> None:
-    config = embedded_config(
+    config = one_space_config(
         "demo", PARTICIPANTS, Limits(messages_per_second=2_000, messages_burst=5)
     )
     tls = TlsConfig(CERTIFICATE, CERTIFICATE)

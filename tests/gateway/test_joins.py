@@ -12,15 +12,14 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.http11 import Response
 
-from meup_agent.gateway import join_pace, refusal_log
-from meup_agent.gateway.admission import NotAdmitted
+from meup_agent.gateway import admission, logs
+from meup_agent.gateway.admission import JoinThrottle, NotAdmitted
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Config, HttpConfig, Limits
 from meup_agent.gateway.edge.connection import Connection
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.embedded_config import embedded_config
-from meup_agent.gateway.join_pace import JoinPace
-from meup_agent.gateway.refusal_log import LINES_BURST, RefusalLog
+from meup_agent.gateway.logs import LINES_BURST, RefusalLog
+from meup_agent.gateway.presets import one_space_config
 from tests.gateway.by_hand import frames, raw
 from tests.gateway.conftest import PARTICIPANTS
 from tests.gateway.test_edge import close_code, dial, join_frame, read
@@ -43,10 +42,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def pace(clock: Clock) -> JoinPace:
+def pace(clock: Clock) -> JoinThrottle:
     strangers = {"strangers_per_second": 0.25, "strangers_burst": 2}
     limits: dict[str, Any] = {"joins_per_second": 0.5, "joins_burst": 3, **strangers}
-    return JoinPace(Limits(**limits), clock)
+    return JoinThrottle(Limits(**limits), clock)
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def anyio_backend() -> Any:
 
 
 def test_participant_that_joins_too_often_is_told_when_to_come_back(
-    pace: JoinPace, clock: Clock
+    pace: JoinThrottle, clock: Clock
 ) -> None:
     for _ in range(3):
         pace.join(ANN)
@@ -73,7 +72,7 @@ def test_participant_that_joins_too_often_is_told_when_to_come_back(
     pace.join(ANN)
 
 
-def test_stranger_that_joins_does_not_count(pace: JoinPace) -> None:
+def test_stranger_that_joins_does_not_count(pace: JoinThrottle) -> None:
     for _ in range(100):
         pace.connect("10.0.0.1")
         pace.joined("10.0.0.1")
@@ -85,7 +84,7 @@ def test_stranger_that_joins_does_not_count(pace: JoinPace) -> None:
     pace.connect("10.0.0.2")
 
 
-def test_joins_of_who_never_connected_give_nothing(pace: JoinPace) -> None:
+def test_joins_of_who_never_connected_give_nothing(pace: JoinThrottle) -> None:
     for _ in range(100):
         pace.joined("10.0.0.1")
     for _ in range(2):
@@ -94,15 +93,15 @@ def test_joins_of_who_never_connected_give_nothing(pace: JoinPace) -> None:
         pace.connect("10.0.0.1")
 
 
-def test_network_of_an_address_counts(pace: JoinPace) -> None:
+def test_network_of_an_address_counts(pace: JoinThrottle) -> None:
     pace.connect("2001:db8::1")
     pace.connect("2001:db8::2")
     with pytest.raises(NotAdmitted):
         pace.connect("2001:db8::3")
 
 
-def test_memory_of_who_came_is_bounded(pace: JoinPace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join_pace, "MAX_REMEMBERED", 3)
+def test_memory_of_who_came_is_bounded(pace: JoinThrottle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MAX_REMEMBERED", 3)
     for number in range(100):
         pace.connect(f"10.0.0.{number}")
         pace.join(Identity("demo", str(number)))
@@ -263,8 +262,8 @@ async def test_wrong_tokens_over_http_fill_no_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "meup_agent.gateway")
-    monkeypatch.setattr(refusal_log, "LINES_PER_SECOND", 1e-6)
-    config = embedded_config("demo", PARTICIPANTS, None)
+    monkeypatch.setattr(logs, "LINES_PER_SECOND", 1e-6)
+    config = one_space_config("demo", PARTICIPANTS, None)
     config = Config(config.spaces, http=HttpConfig(port=0))
     async with Gateway(config=config) as gateway:
         async with httpx.AsyncClient(base_url=gateway.http_url) as client:
@@ -283,7 +282,7 @@ async def test_strangers_on_the_message_port_fill_no_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "meup_agent.gateway")
-    monkeypatch.setattr(refusal_log, "LINES_PER_SECOND", 1e-6)
+    monkeypatch.setattr(logs, "LINES_PER_SECOND", 1e-6)
     async with limited() as gateway:
         for _ in range(LINES_BURST):
             async with connect(gateway.url, compression=None) as stranger:

@@ -9,7 +9,7 @@ import pytest
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.config import Limits
-from meup_agent.gateway.member import GatewayMember, Turn
+from meup_agent.gateway.member import GatewayMember, WriteBatcher
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.fanout import FrameFormat
 
@@ -48,7 +48,7 @@ class Socket:
 class Setting:
     def __init__(self, **limits: Any) -> None:
         self.loop = Loop()
-        self.turn = Turn(cast("asyncio.AbstractEventLoop", self.loop))
+        self.batcher = WriteBatcher(cast("asyncio.AbstractEventLoop", self.loop))
         self.limits = Limits(**limits)
         self.codes: list[int] = []
         self.backlogs = Backlogs(self.limits, Counters())
@@ -61,7 +61,7 @@ class Setting:
             FrameFormat("meup/v0.1"),
             None,
             socket,
-            self.turn,
+            self.batcher,
             self.limits,
             self.backlogs,
             lambda _, code: self.codes.append(code),

@@ -7,11 +7,10 @@ import anyio.abc
 import pytest
 
 from meup_agent.errors import HandshakeRefused
-from meup_agent.gateway.admission import NotAdmitted
+from meup_agent.gateway.admission import JoinThrottle, NotAdmitted
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.backlog import Backlog, Backlogs
 from meup_agent.gateway.config import Limits
-from meup_agent.gateway.join_pace import JoinPace
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.transport.base import OBSERVE_HEADER
 from tests.gateway.conftest import LIMITS, Site, envelope, hear
@@ -126,7 +125,7 @@ def test_no_sender_waits_for_an_observer() -> None:
 
 @pytest.mark.rule("3.observe.takes_no_part")
 def test_who_looks_on_all_the_time_keeps_no_agent_from_joining() -> None:
-    pace = JoinPace(Limits(joins_per_second=1, joins_burst=2), lambda: 0)
+    pace = JoinThrottle(Limits(joins_per_second=1, joins_burst=2), lambda: 0)
     alice = Identity("demo", "alice")
     for _ in range(2):
         pace.join(alice, observes=True)

@@ -12,12 +12,12 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no 
 FIT = """
 import logging, resource, sys
 from meup_agent.gateway.config import Config, HttpConfig, Limits
-from meup_agent.gateway.open_files import fitted
+from meup_agent.gateway.open_files import fit_open_files
 
 logging.basicConfig(format="%(message)s", stream=sys.stdout, level=sys.argv.pop())
 soft, hard, connections = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-config = fitted(Config((), limits=Limits(max_connections=connections), http=HttpConfig()))
+config = fit_open_files(Config((), limits=Limits(max_connections=connections), http=HttpConfig()))
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config.limits.max_connections)
 """
 

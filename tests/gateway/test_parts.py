@@ -12,7 +12,6 @@ from meup_agent.errors import ConfigurationError, UsageError
 from meup_agent.gateway.admission import NotAdmitted, bearer
 from meup_agent.gateway.auth import Identity, Tokens, new_token
 from meup_agent.gateway.config import Limits
-from meup_agent.gateway.dev import FREE_SEATS, PARTICIPANTS, dev_config
 from meup_agent.gateway.edge.framing import (
     BINARY,
     CONTINUATION,
@@ -24,7 +23,8 @@ from meup_agent.gateway.edge.framing import (
     pack_text,
 )
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.logs import MAX_SHOWN_CHARS, shown
+from meup_agent.gateway.logs import MAX_SHOWN_CHARS, quote
+from meup_agent.gateway.presets import GUESTS, PARTICIPANTS, dev_config
 
 
 def test_tokens_tell_who_one_is() -> None:
@@ -83,7 +83,7 @@ def test_dev_participants_may_what_each_needs() -> None:
     for kind in ("capability/grant", "capability/revoke", "space/invite", "space/kick"):
         assert may["admin"](kind, {})
         assert not any(may[name](kind, {}) for name in PARTICIPANTS if name != "admin")
-    for name in FREE_SEATS:
+    for name in GUESTS:
         assert may[name]("mcp/proposal", call)
         assert not may[name]("mcp/request", call)
 
@@ -103,8 +103,8 @@ def test_limits_that_nothing_works_with(wrong: dict[str, float]) -> None:
 
 
 def test_strangers_text_is_quoted_escaped_and_cut() -> None:
-    assert shown("a'b\n\x1b[2J\u202e") == '"a\'b\\n\\x1b[2J\\u202e"'
-    assert len(shown("x" * 1_000_000)) < MAX_SHOWN_CHARS + 20
+    assert quote("a'b\n\x1b[2J\u202e") == '"a\'b\\n\\x1b[2J\\u202e"'
+    assert len(quote("x" * 1_000_000)) < MAX_SHOWN_CHARS + 20
 
 
 def test_gateway_outside_of_its_block_says_so() -> None:

@@ -143,7 +143,7 @@ def contents(folder: Path) -> bytes:
 # --- guessing --------------------------------------------------------------------------------
 
 
-async def test_guesses_are_limited_wherever_they_come_in(
+async def test_failed_logins_are_limited_wherever_they_come_in(
     tmp_path: Path, said: pytest.LogCaptureFixture
 ) -> None:
     limits: dict[str, Any] = {"failed_tokens": 3, "failed_token_seconds": 3_600.0}
@@ -223,7 +223,7 @@ async def test_no_token_is_logged_answered_or_kept(
             answers.append(json.dumps(heard_by_bob))
         kept = contents(tmp_path)
         assert b"from-the-guest" in kept
-        assert invited not in repr(gateway.hub.tokens.__dict__)
+        assert invited not in repr(gateway.runtime.tokens.__dict__)
     kept += contents(tmp_path)
     printed = "".join(capfd.readouterr())
     logs = logged(said)

@@ -26,7 +26,7 @@ from meup_agent import (
 )
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.presets import one_space_config
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.envelope import draft
@@ -105,7 +105,7 @@ def meeting(request: pytest.FixtureRequest) -> Generator[Meeting]:
     if request.param == "memory":
         yield InMemory()
     else:
-        config = replace(embedded_config("demo", PARTICIPANTS), http=HttpConfig(port=0))
+        config = replace(one_space_config("demo", PARTICIPANTS), http=HttpConfig(port=0))
         with Gateway(config=config).in_thread() as gateway:
             yield OverSockets(gateway)
 

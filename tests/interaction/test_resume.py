@@ -22,7 +22,7 @@ from meup_agent import (
     TakenOver,
 )
 from meup_agent.errors import TransportClosed
-from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.presets import one_space_config
 from meup_agent.protocol import kinds
 from meup_agent.testing.memory import MemorySpace
 from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER, Connector, Transport
@@ -386,7 +386,7 @@ async def test_after_a_gap_a_request_is_not_sent_again(meeting: Meeting, notes: 
 
 @pytest.mark.rule("6.resume.gap")
 async def test_a_gateway_that_remembers_little_says_so(notes: Notes) -> None:
-    config = embedded_config("demo", {"tools": [{"kind": "*"}], "second": [{"kind": "*"}]}, None)
+    config = one_space_config("demo", {"tools": [{"kind": "*"}], "second": [{"kind": "*"}]}, None)
     config = replace(config, journal=replace(config.journal, memory_entries=4))
     meeting = InMemory()
     meeting.space = MemorySpace(config=config)

@@ -131,8 +131,8 @@ def gateway(
     # It says in lines of its own when it starts and stops, which the gateway has said.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     from meup_agent.gateway.config import HttpConfig
-    from meup_agent.gateway.dev import PARTICIPANTS, dev_config
-    from meup_agent.gateway.files import load_config
+    from meup_agent.gateway.config_file import load_config
+    from meup_agent.gateway.presets import PARTICIPANTS, dev_config
     from meup_agent.gateway.settings import environment_over
 
     settings = environment_over(dev_config()) if config is None else load_config(config)
@@ -172,7 +172,7 @@ def _check_local(*hosts: str) -> None:
     Raises:
         ConfigurationError: Others reach it.
     """
-    from meup_agent.gateway.encryption import is_loopback
+    from meup_agent.gateway.network import is_loopback
 
     for host in hosts:
         if not is_loopback(host):
@@ -220,9 +220,8 @@ def _checked(settings: Config) -> str:
     Raises:
         ConfigurationError: It would not start.
     """
-    from meup_agent.gateway.addresses import host_and_port
-    from meup_agent.gateway.encryption import check_encrypted, server_context
-    from meup_agent.gateway.spelling import unknown_keys
+    from meup_agent.gateway.network import check_encrypted, host_and_port, server_context
+    from meup_agent.gateway.pattern_keys import unknown_keys
 
     check_encrypted(settings, settings.host)
     if settings.http is not None:
@@ -272,13 +271,13 @@ def _check_journal(path: Path) -> None:
 
 
 async def _serve(settings: Config, state: DevState | None) -> None:
-    from meup_agent.gateway.encryption import is_loopback
-    from meup_agent.gateway.open_files import fitted
+    from meup_agent.gateway.network import is_loopback
+    from meup_agent.gateway.open_files import fit_open_files
     from meup_agent.gateway.server import serve
 
     # Around the gateway, so that a second Ctrl-C does not interrupt its stopping.
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with serve(fitted(settings)) as running:
+        async with serve(fit_open_files(settings)) as running:
             if settings.tls is None and not is_loopback(settings.host):
                 sys.stderr.write(
                     f"meup: warning: listening at {settings.host} without TLS, so tokens and"

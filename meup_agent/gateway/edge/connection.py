@@ -26,17 +26,17 @@ from meup_agent.gateway.edge.framing import (
     BadMessage,
     pack_text,
 )
-from meup_agent.gateway.edge.handshake import Greeting, read_join_frame
-from meup_agent.gateway.edge.listening import (
+from meup_agent.gateway.edge.handshake import Handshake, read_join_frame
+from meup_agent.gateway.edge.listener import (
     MEMBER_READ_BYTES,
     STRANGER_READ_BYTES,
     address_of,
     peer_of,
 )
 from meup_agent.gateway.edge.read_gate import ReadGate
-from meup_agent.gateway.hub import Hub
-from meup_agent.gateway.logs import joined_from, log, shown
-from meup_agent.gateway.member import GatewayMember, Turn
+from meup_agent.gateway.logs import describe_join, log, quote
+from meup_agent.gateway.member import GatewayMember, WriteBatcher
+from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.rate_limits import TokenBucket
 
@@ -64,7 +64,7 @@ class Port(Protocol):
     """What a connection needs of the port it came in at."""
 
     @property
-    def hub(self) -> Hub:
+    def runtime(self) -> GatewayRuntime:
         """The spaces."""
         ...
 
@@ -79,7 +79,7 @@ class Port(Protocol):
         ...
 
     @property
-    def turn(self) -> Turn:
+    def batcher(self) -> WriteBatcher:
         """Who has something to write in this turn of the loop."""
         ...
 
@@ -97,15 +97,15 @@ class Connection(WSListener):
 
     Args:
         port: Where it came in.
-        greeting: What its handshake said.
+        handshake: What its handshake said.
 
     Attributes:
         read_bytes: Bytes that are read of it at a time.
     """
 
-    def __init__(self, port: Port, greeting: Greeting) -> None:
+    def __init__(self, port: Port, handshake: Handshake) -> None:
         self._port = port
-        self._greeting = greeting
+        self._handshake = handshake
         # Strangers get room for a join frame, members for their messages.
         self._assembler = Assembler(MAX_JOIN_BYTES)
         self.read_bytes = STRANGER_READ_BYTES
@@ -139,9 +139,9 @@ class Connection(WSListener):
         self._address = address_of(self._wire)
         self._peer = peer_of(self._wire)
         self._port.opened(self)
-        identity = self._greeting.identity
-        dialect = self._greeting.dialect
-        if identity is not None and dialect is not None and self._greeting.complete:
+        identity = self._handshake.identity
+        dialect = self._handshake.dialect
+        if identity is not None and dialect is not None and self._handshake.complete:
             self._join(identity, dialect)
         else:
             self._timer = self._port.loop.call_later(self._port.limits.join_timeout, self._late)
@@ -257,7 +257,7 @@ class Connection(WSListener):
         """Go on with what was read, unless a reader does not keep up with this loud sender."""
         member, wait = self._member, 0.0
         if member is not None and self._ended_by is None:
-            wait = self._port.hub.spaces[self._space].backpressure_wait(member.participant)
+            wait = self._port.runtime.spaces[self._space].backpressure_wait(member.participant)
         # Sooner or later it is read all the same, to hear that the other end is alive.
         if wait and self._held_up < self._port.limits.ping_deadline / 2:
             self._held_up += wait
@@ -311,7 +311,7 @@ class Connection(WSListener):
         if self._member is None:
             self._join_by(message)
         elif not (first and repeats_join(message, self._member.participant, self._space)):
-            wait = self._port.hub.spaces[self._space].receive(self._member, message)
+            wait = self._port.runtime.spaces[self._space].receive(self._member, message)
             if wait and self._ended_by is None:
                 self._read_later(wait)
 
@@ -319,7 +319,7 @@ class Connection(WSListener):
         """Join as a join frame says."""
         try:
             identity, dialect = read_join_frame(
-                message, self._greeting, self._port.hub, self._address
+                message, self._handshake, self._port.runtime, self._address
             )
         except NotAdmitted as refused:
             self._not_admitted(refused)
@@ -336,17 +336,17 @@ class Connection(WSListener):
         self.read_bytes = MEMBER_READ_BYTES
         self._member = GatewayMember(
             identity,
-            FrameFormat(dialect, self._greeting.resumes, pack_text),
-            self._greeting.last_seen,
+            FrameFormat(dialect, self._handshake.resumes, pack_text),
+            self._handshake.last_seen,
             self,
-            port.turn,
+            port.batcher,
             port.limits,
-            port.hub.backlogs,
+            port.runtime.backlogs,
             self._on_member_closed,
-            observes=self._greeting.observes,
+            observes=self._handshake.observes,
         )
-        host = port.hub.spaces[identity.space]
-        log.info("%s: %s", self._name(), joined_from(self._member, host, self._peer))
+        host = port.runtime.spaces[identity.space]
+        log.info("%s: %s", self._name(), describe_join(self._member, host, self._peer))
         host.join(self._member)
 
     def _late(self) -> None:
@@ -355,14 +355,14 @@ class Connection(WSListener):
         self._not_admitted(NotAdmitted(BAD_REQUEST, late))
 
     def _not_admitted(self, refused: NotAdmitted) -> None:
-        self._port.hub.counters.not_admitted[refused.close_code] += 1
+        self._port.runtime.counters.not_admitted[refused.close_code] += 1
         self._end(refused.close_code, str(refused))
 
     # --- ending -----------------------------------------------------------------------------
 
     def _refuse_message(self, bad: BadMessage) -> None:
         if bad.code == TOO_BIG and self._member is not None:
-            host = self._port.hub.spaces[self._space]
+            host = self._port.runtime.spaces[self._space]
             most = self._port.limits.max_message_bytes
             told = {"limit": "max_message_bytes", "max": most}
             host.refuse_frame(self._member, "too_large", str(bad), **told)
@@ -370,7 +370,7 @@ class Connection(WSListener):
 
     def _end(self, code: int, reason: str) -> None:
         """Close by our own decision about this connection."""
-        self._log("%s: closed with %d: %s", self._name(), code, shown(reason))
+        self._log("%s: closed with %d: %s", self._name(), code, quote(reason))
         self.shut(code, reason)
 
     def _answer_close(self, code: int) -> None:
@@ -397,7 +397,7 @@ class Connection(WSListener):
         member = self._member
         if member is not None:
             member.closed = True
-            self._port.hub.spaces[self._space].leave(member)
+            self._port.runtime.spaces[self._space].leave(member)
 
     def _closed_by_picows(self, transport: WSTransport) -> int:
         """The code with which picows closed, for broken rules or a missing pong; 1006 if none."""
@@ -405,20 +405,20 @@ class Connection(WSListener):
         if sent is None:
             return LOST
         code = cast("int", sent.code)
-        self._port.hub.counters.closed[code] += 1
+        self._port.runtime.counters.closed[code] += 1
         return code
 
     def _on_member_closed(self, member: GatewayMember, code: int) -> None:
-        self._port.hub.counters.closed[code] += 1
+        self._port.runtime.counters.closed[code] += 1
         # Later, since whoever closes a member may be going through all of them.
         self._port.loop.call_soon(self._leave)
 
     def _log(self, said: str, *values: object) -> None:
         """Log what happens to a member, and at a bounded rate what happens to strangers."""
-        say = log.info if self._member is not None else self._port.hub.refusals.info
+        say = log.info if self._member is not None else self._port.runtime.refusals.info
         say(said, *values)
 
     def _name(self) -> str:
         if self._identity is None:
             return f"a connection from {self._peer}"
-        return f"{shown(self._identity.participant)} in {shown(self._identity.space)}"
+        return f"{quote(self._identity.participant)} in {quote(self._identity.space)}"

@@ -10,16 +10,16 @@ from meup_agent.gateway.admission import (
     BAD_REQUEST,
     NotAdmitted,
     bearer,
-    dialect_named,
-    enter,
+    check_space,
     identify,
     join,
+    read_dialect,
     read_join,
     read_observe,
     read_resume,
 )
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.hub import Hub
+from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.transport.base import (
     DIALECT_HEADER,
     LAST_SEEN_HEADER,
@@ -28,7 +28,7 @@ from meup_agent.transport.base import (
 )
 
 
-class Greeting(NamedTuple):
+class Handshake(NamedTuple):
     """What is known of a connection after its handshake.
 
     Attributes:
@@ -65,46 +65,46 @@ class Greeting(NamedTuple):
 
 
 def read_handshake(
-    target: bytes, headers: Mapping[str, str], hub: Hub, address: str = ""
-) -> Greeting:
+    target: bytes, headers: Mapping[str, str], runtime: GatewayRuntime, address: str = ""
+) -> Handshake:
     """Read a handshake's address and headers, and refuse whoever must not come in.
 
     Args:
         target: The path with its query; any path is taken.
         headers: By name, whatever the case.
-        hub: The spaces, and who may enter them.
+        runtime: The spaces, and who may enter them.
         address: Where the handshake came from.
 
     Raises:
         NotAdmitted: The token, the space or the dialect is not known here, or it is one too many.
     """
     space = _space(target)
-    dialect = dialect_named(headers.get(DIALECT_HEADER))
+    dialect = read_dialect(headers.get(DIALECT_HEADER))
     authorization = headers.get("Authorization")
     resume = read_resume(headers.get(RESUME_HEADER), headers.get(LAST_SEEN_HEADER))
     observes = read_observe(headers.get(OBSERVE_HEADER))
     identity = None
     if authorization is not None:
-        identity = identify(hub.tokens_at(address), bearer(authorization))
+        identity = identify(runtime.tokens_at(address), bearer(authorization))
     if identity is not None and space is not None:
-        enter(identity, space, hub.spaces)
-        hub.find_room(identity, observes=observes)
-        hub.join_pace.join(identity, observes=observes)
-        dialect = dialect or hub.dialect(identity)
+        check_space(identity, space, runtime.spaces)
+        runtime.check_members(identity, observes=observes)
+        runtime.join_throttle.join(identity, observes=observes)
+        dialect = dialect or runtime.dialect(identity)
     else:
-        hub.join_pace.connect(address)
-    return Greeting(identity, space, dialect, *resume, observes)
+        runtime.join_throttle.connect(address)
+    return Handshake(identity, space, dialect, *resume, observes)
 
 
 def read_join_frame(
-    message: bytes, greeting: Greeting, hub: Hub, address: str
+    message: bytes, handshake: Handshake, runtime: GatewayRuntime, address: str
 ) -> tuple[Identity, str]:
     """Who joins by the first message of a connection, and in which dialect.
 
     Args:
         message: The message.
-        greeting: What the handshake said.
-        hub: The spaces, and who may enter them.
+        handshake: What the handshake said.
+        runtime: The spaces, and who may enter them.
         address: Where the connection came from.
 
     Raises:
@@ -115,15 +115,15 @@ def read_join_frame(
         raise NotAdmitted(BAD_REQUEST, "the first message must be a join frame")
     identity = join(
         frame,
-        tokens=hub.tokens_at(address),
-        spaces=hub.spaces,
-        held=greeting.identity,
-        space=greeting.space,
+        tokens=runtime.tokens_at(address),
+        spaces=runtime.spaces,
+        held=handshake.identity,
+        space=handshake.space,
     )
-    dialect = greeting.dialect or dialect_named(frame.protocol) or hub.dialect(identity)
-    hub.find_room(identity, observes=greeting.observes)
-    hub.join_pace.join(identity, observes=greeting.observes)
-    hub.join_pace.joined(address)
+    dialect = handshake.dialect or read_dialect(frame.protocol) or runtime.dialect(identity)
+    runtime.check_members(identity, observes=handshake.observes)
+    runtime.join_throttle.join(identity, observes=handshake.observes)
+    runtime.join_throttle.joined(address)
     return identity, dialect
 
 

@@ -12,7 +12,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from meup_agent.gateway.config import Config, HttpConfig, Limits
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.presets import one_space_config
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "alice": [{"kind": "chat"}, {"kind": "mcp/proposal"}],
@@ -25,7 +25,7 @@ LIMITS = Limits(max_message_bytes=20_000, max_queued_frames=50)
 
 def config(limits: Limits = LIMITS) -> Config:
     """A space with an HTTP port beside it."""
-    return replace(embedded_config("demo", PARTICIPANTS, limits), http=HttpConfig(port=0))
+    return replace(one_space_config("demo", PARTICIPANTS, limits), http=HttpConfig(port=0))
 
 
 class Api:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from meup_agent.gateway.config import JournalConfig
-from meup_agent.gateway.edge.asgi import served
+from meup_agent.gateway.edge.http import context
 from meup_agent.gateway.server import RunningGateway, serve
 from tests.gateway.http.conftest import config
 
@@ -70,7 +70,7 @@ async def hanging_disk(path: Path) -> AsyncGenerator[None]:
 async def test_disk_that_hangs(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await asked.states() == (200, 200)
     async with hanging_disk(asked.path):
-        monkeypatch.setattr(served, "JOURNAL_SECONDS", 0.1)
+        monkeypatch.setattr(context, "JOURNAL_SECONDS", 0.1)
         # Whether this was kept cannot be said.
         assert await asked.say() == 503
         assert await asked.states() == (200, 503)
@@ -79,7 +79,7 @@ async def test_disk_that_hangs(asked: Asked, monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_disk_that_is_full(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "JOURNAL_SECONDS", 0.1)
+    monkeypatch.setattr(context, "JOURNAL_SECONDS", 0.1)
     assert asked.gateway._file is not None
     asked.gateway._file._database.writer.execute("PRAGMA max_page_count = 20")
     with anyio.fail_after(20):
@@ -87,14 +87,14 @@ async def test_disk_that_is_full(asked: Asked, monkeypatch: pytest.MonkeyPatch) 
             await asked.say()
     assert await asked.states() == (200, 503)
     # Nor does anybody wait for what cannot come.
-    monkeypatch.setattr(served, "JOURNAL_SECONDS", 300.0)
+    monkeypatch.setattr(context, "JOURNAL_SECONDS", 300.0)
     assert await asked.say() == 503
 
 
 async def test_who_waits_when_the_disk_turns_out_full_is_answered_at_once(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served, "JOURNAL_SECONDS", 300.0)
+    monkeypatch.setattr(context, "JOURNAL_SECONDS", 300.0)
     assert asked.gateway._file is not None
     asked.gateway._file._database.writer.execute("PRAGMA max_page_count = 20")
     with anyio.fail_after(20):
@@ -107,7 +107,7 @@ async def test_who_waits_when_the_disk_turns_out_full_is_answered_at_once(
 async def test_who_waits_for_a_disk_that_hangs_while_the_gateway_is_cut_off_is_let_go(
     asked: Asked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(served, "JOURNAL_SECONDS", 300.0)
+    monkeypatch.setattr(context, "JOURNAL_SECONDS", 300.0)
     async with hanging_disk(asked.path):
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
@@ -117,9 +117,9 @@ async def test_who_waits_for_a_disk_that_hangs_while_the_gateway_is_cut_off_is_l
                         await asked.say()
 
                 tasks.start_soon(say)
-                while not asked.gateway.hub.asked:
+                while not asked.gateway.runtime.asked:
                     await anyio.lowlevel.checkpoint()
                 asked.gateway.abort()
-            while asked.gateway.hub.asked:
+            while asked.gateway.runtime.asked:
                 await anyio.lowlevel.checkpoint()
     assert "Exception in ASGI application" not in caplog.text

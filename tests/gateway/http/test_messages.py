@@ -167,7 +167,7 @@ def test_nobody_speaks_or_reads_for_another(api: Api) -> None:
     assert api.client.get(path, headers=header).status_code == 403
 
 
-def test_guesses_are_limited() -> None:
+def test_failed_logins_are_limited() -> None:
     limits = Limits(failed_tokens=3, failed_token_seconds=1_000.0)
     with served(limits) as api:
         for _ in range(3):

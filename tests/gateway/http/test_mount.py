@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 
 from meup_agent import Agent, NoSuchSpace, SessionEnded, TokenRefused, UsageError
 from meup_agent.gateway import Limits, asgi_app
-from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.presets import one_space_config
 from tests.gateway.http.conftest import LIMITS, PARTICIPANTS
 from tests.gateway.mounted import MountedPlace, mounted
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture
 def place() -> Generator[MountedPlace]:
-    with mounted(embedded_config("demo", PARTICIPANTS, LIMITS)) as found:
+    with mounted(one_space_config("demo", PARTICIPANTS, LIMITS)) as found:
         yield found
 
 
@@ -98,7 +98,7 @@ def test_who_does_not_join_is_closed(
 
 
 def test_who_says_nothing_is_closed() -> None:
-    config = embedded_config("demo", PARTICIPANTS, Limits(join_timeout=0.2))
+    config = one_space_config("demo", PARTICIPANTS, Limits(join_timeout=0.2))
     with mounted(config) as place, connect(place.url, proxy=None) as stranger:
         with pytest.raises(ConnectionClosed) as closed:
             stranger.recv(20)
@@ -107,7 +107,7 @@ def test_who_says_nothing_is_closed() -> None:
 
 
 def test_more_connections_than_are_taken() -> None:
-    config = embedded_config("demo", PARTICIPANTS, Limits(max_connections=1))
+    config = one_space_config("demo", PARTICIPANTS, Limits(max_connections=1))
     with mounted(config) as place, connect(place.url, proxy=None):
         refused = httpx.get(
             f"{place.http_url}/ws",
@@ -125,7 +125,7 @@ def test_more_connections_than_are_taken() -> None:
 
 def test_who_reads_too_slowly_is_closed_and_who_resumes_gets_the_rest() -> None:
     limits = replace(LIMITS, max_queued_frames=20, max_message_bytes=200_000, close_timeout=0.2)
-    with mounted(embedded_config("demo", PARTICIPANTS, limits)) as place:
+    with mounted(one_space_config("demo", PARTICIPANTS, limits)) as place:
         resume = {**header(place, "carol"), "MEUP-Resume": "1"}
         url = f"{place.url}?space=demo"
         headers = header(place, "alice")
@@ -162,7 +162,7 @@ def test_who_reads_too_slowly_is_closed_and_who_resumes_gets_the_rest() -> None:
 
 
 def test_members_hear_that_it_stops() -> None:
-    with mounted(embedded_config("demo", PARTICIPANTS, LIMITS)) as place:
+    with mounted(one_space_config("demo", PARTICIPANTS, LIMITS)) as place:
         url = f"{place.url}?space=demo"
         with connect(url, additional_headers=header(place, "bob"), proxy=None) as bob:
             bob.recv(20)
@@ -173,7 +173,7 @@ def test_members_hear_that_it_stops() -> None:
 
 
 def test_without_its_lifespan_it_says_what_to_do() -> None:
-    gateway = asgi_app(embedded_config("demo", PARTICIPANTS))
+    gateway = asgi_app(one_space_config("demo", PARTICIPANTS))
     assert Starlette(routes=[Mount("/gateway", gateway)]).routes
     with pytest.raises(UsageError, match=r"lifespan=gateway\.lifespan"):
         _ = gateway.running

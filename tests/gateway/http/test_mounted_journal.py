@@ -14,8 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from meup_agent.gateway.config import Config, JournalConfig, Limits
-from meup_agent.gateway.embedded_config import embedded_config
 from meup_agent.gateway.journal import sqlite
+from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import envelope
 from tests.gateway.mounted import MountedPlace, mounted
 
@@ -25,7 +25,7 @@ LIMITS = Limits(messages_per_second=1e9, messages_burst=10**9)
 
 def config(path: Path) -> Config:
     participants = {"alice": [{"kind": "chat"}]}
-    return replace(embedded_config("demo", participants, LIMITS), journal=JournalConfig(path))
+    return replace(one_space_config("demo", participants, LIMITS), journal=JournalConfig(path))
 
 
 def joined(place: MountedPlace) -> ClientConnection:

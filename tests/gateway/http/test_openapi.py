@@ -11,7 +11,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, assume, settings
 
 from meup_agent.gateway.config import Limits
-from meup_agent.gateway.edge.asgi.openapi import document
+from meup_agent.gateway.edge.http.openapi import document
 from tests.gateway.http.conftest import Api, served
 
 EXAMPLES = 15

@@ -18,8 +18,8 @@ from websockets.exceptions import ConnectionClosed
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import Config, JournalConfig, Limits
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.embedded_config import embedded_config
 from meup_agent.gateway.journal import sqlite
+from meup_agent.gateway.presets import one_space_config
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.gateway.conftest import envelope
@@ -34,7 +34,7 @@ def config_with(path: Path, **journal: Any) -> Config:
     participants: dict[str, list[dict[str, Any]]] = {
         name: [{"kind": "chat"}] for name in ("alice", "bob")
     }
-    config = embedded_config("demo", participants, LIMITS)
+    config = one_space_config("demo", participants, LIMITS)
     return replace(config, port=0, journal=JournalConfig(path, **journal))
 
 

@@ -10,7 +10,7 @@ import pytest
 from meup_agent import Agent, Refused, TokenRefused
 from meup_agent.gateway.config import Config, JournalConfig
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.embedded_config import embedded_config
+from meup_agent.gateway.presets import one_space_config
 from meup_agent.transport.websocket import websocket_connector
 from tests.gateway.journal.conftest import PATIENCE
 
@@ -25,7 +25,7 @@ def config_with(path: Path) -> Config:
         "worker": [{"kind": "mcp/proposal"}],
         "loud": [{"kind": "chat"}],
     }
-    config = embedded_config("demo", participants, None)
+    config = one_space_config("demo", participants, None)
     return replace(config, port=0, journal=JournalConfig(path))
 
 

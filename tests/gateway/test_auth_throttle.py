@@ -1,13 +1,19 @@
-"""Who guesses tokens: in a time that the tests tell, and in bounded memory."""
+"""Failed logins by address: in a time that the tests tell, and in bounded memory."""
 
 from hashlib import sha256
 
 import pytest
 
-from meup_agent.gateway import guesses
+from meup_agent.gateway import auth
 from meup_agent.gateway.admission import NotAdmitted, identify
-from meup_agent.gateway.auth import Identity, Tokens
-from meup_agent.gateway.guesses import Guesses, TokensAt, TooManyGuesses, network_of
+from meup_agent.gateway.auth import (
+    AddressTokens,
+    AuthThrottle,
+    AuthThrottled,
+    Identity,
+    Tokens,
+    network_of,
+)
 
 ANN = Identity("demo", "ann")
 SECOND = 1_000_000
@@ -27,35 +33,35 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def door(clock: Clock) -> Guesses:
-    return Guesses(Tokens([("right", ANN)]), 2, 10.0, clock)
+def throttle(clock: Clock) -> AuthThrottle:
+    return AuthThrottle(Tokens([("right", ANN)]), 2, 10.0, clock)
 
 
 def test_right_tokens_are_not_looked_at_after_too_many_wrong_ones(
-    door: Guesses, clock: Clock
+    throttle: AuthThrottle, clock: Clock
 ) -> None:
-    assert door.identify("right", "10.0.0.1") == ANN
-    assert [door.identify("wrong", "10.0.0.1") for _ in range(2)] == [None, None]
-    with pytest.raises(TooManyGuesses) as refused:
-        door.identify("right", "10.0.0.1")
+    assert throttle.identify("right", "10.0.0.1") == ANN
+    assert [throttle.identify("wrong", "10.0.0.1") for _ in range(2)] == [None, None]
+    with pytest.raises(AuthThrottled) as refused:
+        throttle.identify("right", "10.0.0.1")
     assert refused.value.retry_after == 10
-    assert door.identify("right", "10.0.0.2") == ANN
+    assert throttle.identify("right", "10.0.0.2") == ANN
     clock.at = 10 * SECOND
-    assert door.identify("right", "10.0.0.1") == ANN
+    assert throttle.identify("right", "10.0.0.1") == ANN
 
 
-def test_refused_attempts_do_not_prolong_the_refusal(door: Guesses, clock: Clock) -> None:
+def test_refused_attempts_do_not_prolong_the_refusal(throttle: AuthThrottle, clock: Clock) -> None:
     for _ in range(2):
-        door.identify("wrong", "10.0.0.1")
+        throttle.identify("wrong", "10.0.0.1")
     for clock.at in range(0, 10 * SECOND, SECOND):
-        with pytest.raises(TooManyGuesses):
-            door.identify("wrong", "10.0.0.1")
+        with pytest.raises(AuthThrottled):
+            throttle.identify("wrong", "10.0.0.1")
     clock.at = 10 * SECOND
-    assert door.identify("wrong", "10.0.0.1") is None
+    assert throttle.identify("wrong", "10.0.0.1") is None
 
 
-def test_a_refusal_says_when_to_try_again(door: Guesses) -> None:
-    tokens = TokensAt(door, "10.0.0.1")
+def test_a_refusal_says_when_to_try_again(throttle: AuthThrottle) -> None:
+    tokens = AddressTokens(throttle, "10.0.0.1")
     for _ in range(2):
         with pytest.raises(NotAdmitted):
             identify(tokens, "wrong")
@@ -65,14 +71,14 @@ def test_a_refusal_says_when_to_try_again(door: Guesses) -> None:
     assert refused.value.headers == {"Retry-After": "10"}
 
 
-def test_addresses_are_forgotten(door: Guesses, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guesses, "MAX_ADDRESSES", 3)
+def test_addresses_are_forgotten(throttle: AuthThrottle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "MAX_ADDRESSES", 3)
     for number in range(10):
-        door.identify("wrong", f"10.0.0.{number}")
-    assert len(door) == 3
-    door.identify("wrong", "10.0.0.9")
-    with pytest.raises(TooManyGuesses):
-        door.identify("right", "10.0.0.9")
+        throttle.identify("wrong", f"10.0.0.{number}")
+    assert len(throttle) == 3
+    throttle.identify("wrong", "10.0.0.9")
+    with pytest.raises(AuthThrottled):
+        throttle.identify("right", "10.0.0.9")
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from meup_agent.gateway.admission import MAX_SEQ_DIGITS
-from meup_agent.gateway.edge.asgi import bodies
-from meup_agent.gateway.edge.asgi.events import get_events
-from meup_agent.gateway.edge.asgi.health import get_alive, get_metrics, get_ready
-from meup_agent.gateway.edge.asgi.messages import MAX_PAGE, PAGE, get_messages, post_message
-from meup_agent.gateway.edge.asgi.proposals import get_proposals
-from meup_agent.gateway.edge.asgi.served import Served
-from meup_agent.gateway.edge.asgi.spaces import get_me, get_participants
+from meup_agent.gateway.edge.http import bodies
+from meup_agent.gateway.edge.http.context import Served
+from meup_agent.gateway.edge.http.events import get_events
+from meup_agent.gateway.edge.http.messages import MAX_PAGE, PAGE, get_messages, post_message
+from meup_agent.gateway.edge.http.metrics import get_alive, get_metrics, get_ready
+from meup_agent.gateway.edge.http.space_views import get_me, get_participants, get_proposals
 from meup_agent.protocol.dialects import ALSO_READ, DIALECTS
 from meup_agent.protocol.lifecycle import ProposalState
 

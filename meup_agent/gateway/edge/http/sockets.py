@@ -13,17 +13,17 @@ from starlette.websockets import WebSocket
 from meup_agent.gateway.admission import (
     BAD_REQUEST,
     NotAdmitted,
-    find_place,
+    check_connections,
     repeats_join,
 )
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.config import Limits
-from meup_agent.gateway.edge.asgi.outgoing import Outgoing
-from meup_agent.gateway.edge.asgi.served import Served
 from meup_agent.gateway.edge.framing import TOO_BIG
-from meup_agent.gateway.edge.handshake import Greeting, read_handshake, read_join_frame
-from meup_agent.gateway.logs import joined_from, log, shown
+from meup_agent.gateway.edge.handshake import Handshake, read_handshake, read_join_frame
+from meup_agent.gateway.edge.http.context import Served
+from meup_agent.gateway.edge.http.send_queue import SendQueue
+from meup_agent.gateway.logs import describe_join, log, quote
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES
@@ -47,7 +47,7 @@ class Mounted(Served, Protocol):
         ...
 
 
-class SocketMember(Outgoing):
+class SocketMember(SendQueue):
     """A participant's connection through an ASGI server.
 
     Attributes:
@@ -88,19 +88,19 @@ async def serve_socket(served: Mounted, websocket: WebSocket) -> None:
     """Take a connection, from its handshake to its end."""
     address = websocket.client.host if websocket.client is not None else ""
     try:
-        find_place(served.listening, served.open_connections, served.limits.max_connections)
+        check_connections(served.listening, served.open_connections, served.limits.max_connections)
         target = b"?" + bytes(websocket.scope["query_string"])
-        greeting = read_handshake(target, websocket.headers, served.hub, address)
+        handshake = read_handshake(target, websocket.headers, served.runtime, address)
     except NotAdmitted as refused:
-        served.hub.counters.not_admitted[refused.status] += 1
+        served.runtime.counters.not_admitted[refused.status] += 1
         said = "a handshake from %s was refused with %d: %s"
-        served.hub.refusals.info(said, address, refused.status, refused)
+        served.runtime.refusals.info(said, address, refused.status, refused)
         await _deny(websocket, refused)
         return
-    connection = SocketConnection(served, websocket, greeting, address)
+    connection = SocketConnection(served, websocket, handshake, address)
     served.opened(connection)
     try:
-        await websocket.accept(headers=_raw(greeting.answer))
+        await websocket.accept(headers=_raw(handshake.answer))
         await connection.run()
     finally:
         served.lost(connection)
@@ -112,16 +112,16 @@ class SocketConnection:
     Args:
         served: The gateway.
         websocket: The connection.
-        greeting: What its handshake said.
+        handshake: What its handshake said.
         address: Where it came from.
     """
 
     def __init__(
-        self, served: Mounted, websocket: WebSocket, greeting: Greeting, address: str
+        self, served: Mounted, websocket: WebSocket, handshake: Handshake, address: str
     ) -> None:
         self._served = served
         self._websocket = websocket
-        self._greeting = greeting
+        self._handshake = handshake
         self._address = address
         self._member: SocketMember | None = None
         self._scope = anyio.CancelScope()
@@ -159,13 +159,13 @@ class SocketConnection:
     # --- joining ----------------------------------------------------------------------------
 
     async def _join(self) -> tuple[SpaceServer, SocketMember] | None:
-        served, greeting = self._served, self._greeting
+        served, handshake = self._served, self._handshake
         try:
-            identity, dialect = greeting.identity, greeting.dialect
-            if identity is None or dialect is None or not greeting.complete:
+            identity, dialect = handshake.identity, handshake.dialect
+            if identity is None or dialect is None or not handshake.complete:
                 identity, dialect = await self._join_by_frame()
         except NotAdmitted as refused:
-            served.hub.counters.not_admitted[refused.close_code] += 1
+            served.runtime.counters.not_admitted[refused.close_code] += 1
             await self._close(refused.close_code, str(refused))
             return None
         except anyio.get_cancelled_exc_class():
@@ -175,19 +175,19 @@ class SocketConnection:
             raise
         if identity is None or dialect is None:
             return None
-        form = FrameFormat(dialect, greeting.resumes)
+        form = FrameFormat(dialect, handshake.resumes)
         member = SocketMember(
             identity,
             form,
-            greeting.last_seen,
+            handshake.last_seen,
             served.limits,
-            served.hub.backlogs,
-            served.hub.counters.closed,
-            observes=greeting.observes,
+            served.runtime.backlogs,
+            served.runtime.counters.closed,
+            observes=handshake.observes,
         )
         self._member = member
-        host = served.hub.spaces[identity.space]
-        log.info("%s: %s", _name(member, host), joined_from(member, host, self._address))
+        host = served.runtime.spaces[identity.space]
+        log.info("%s: %s", _name(member, host), describe_join(member, host, self._address))
         host.join(member)
         return host, member
 
@@ -208,13 +208,13 @@ class SocketConnection:
             raise NotAdmitted(
                 BAD_REQUEST, f"no join frame came within {seconds:g} seconds (join_timeout)"
             )
-        return read_join_frame(message, self._greeting, served.hub, self._address)
+        return read_join_frame(message, self._handshake, served.runtime, self._address)
 
     # --- what is said -----------------------------------------------------------------------
 
     async def _read(self, host: SpaceServer, member: SocketMember) -> int:
         """Hand in what its participant says, to the end; the code of that."""
-        served, first = self._served, self._greeting.complete
+        served, first = self._served, self._handshake.complete
         most = served.limits.max_message_bytes
         while (message := await self._receive()) is not None:
             if member.ended.is_set():
@@ -267,8 +267,8 @@ class SocketConnection:
         scope.cancel()
 
     async def _close(self, code: int, reason: str) -> None:
-        say = log.info if self._member is not None else self._served.hub.refusals.info
-        say("a connection from %s: closed with %d: %s", self._address, code, shown(reason))
+        say = log.info if self._member is not None else self._served.runtime.refusals.info
+        say("a connection from %s: closed with %d: %s", self._address, code, quote(reason))
         said = reason.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore")
         await self._websocket.send({"type": "websocket.close", "code": code, "reason": said})
 
@@ -286,4 +286,4 @@ def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
 
 
 def _name(member: SocketMember, host: SpaceServer) -> str:
-    return f"{shown(member.participant)} in {shown(host.name)}"
+    return f"{quote(member.participant)} in {quote(host.name)}"

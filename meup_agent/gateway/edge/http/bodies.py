@@ -61,7 +61,7 @@ class Accepted(_Open):
     timestamp: str
 
 
-class Wrong(_Open):
+class ErrorBody(_Open):
     """What went wrong."""
 
     error: str = Field(description="In a word, for programs.")

@@ -18,13 +18,11 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from meup_agent.gateway.addresses import host_and_port, local_host
 from meup_agent.gateway.config import HttpConfig, Limits, TlsConfig
-from meup_agent.gateway.edge.asgi.app import http_app
-from meup_agent.gateway.edge.asgi.problems import BAD_REQUEST
-from meup_agent.gateway.edge.asgi.served import Served
-from meup_agent.gateway.edge.not_listening import not_listening
-from meup_agent.gateway.encryption import server_context
+from meup_agent.gateway.edge.http.app import http_app
+from meup_agent.gateway.edge.http.context import Served
+from meup_agent.gateway.edge.http.problems import BAD_REQUEST
+from meup_agent.gateway.network import host_and_port, listen_error, local_host, server_context
 
 BACKLOG: Final = 2_048
 """Callers that may wait to be taken; the system may allow fewer."""
@@ -127,7 +125,7 @@ async def _bound(host: str, port: int) -> socket.socket:
         family, *_, address = found[0]
         return socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
-        raise not_listening(host, port, error, " for HTTP") from None
+        raise listen_error(host, port, error, " for HTTP") from None
 
 
 def _dated(app: ASGIApp) -> ASGIApp:
@@ -152,7 +150,9 @@ def _http_only(app: ASGIApp, served: Served) -> ASGIApp:
 
     async def http_only(scope: Scope, receive: Receive, send: Send) -> None:
         if Headers(scope=scope).get("upgrade", "").lower() == "websocket":
-            said = f"this port is for HTTP; the gateway's port for WebSocket is {served.hub.url}"
+            said = (
+                f"this port is for HTTP; the gateway's port for WebSocket is {served.runtime.url}"
+            )
             await PlainTextResponse(said, BAD_REQUEST)(scope, receive, send)
         else:
             await app(scope, receive, send)

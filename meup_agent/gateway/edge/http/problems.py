@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from meup_agent.gateway.admission import NotAdmitted
-from meup_agent.gateway.logs import shown
-from meup_agent.gateway.refusal_log import RefusalLog
+from meup_agent.gateway.logs import RefusalLog, quote
 from meup_agent.protocol.space.decisions import Refused
 
 BAD_REQUEST: Final = 400
@@ -127,7 +126,7 @@ def log_refusal(refusals: RefusalLog, method: str, path: str, problem: Problem) 
     """
     if problem.status in (UNAUTHORIZED, FORBIDDEN, TOO_MANY):
         said = "HTTP: %s %s was refused with %d: %s"
-        refusals.info(said, method, path, problem.status, shown(str(problem)))
+        refusals.info(said, method, path, problem.status, quote(str(problem)))
 
 
 async def on_problem(request: Request, error: Exception) -> Response:

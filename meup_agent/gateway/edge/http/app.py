@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from meup_agent.gateway.edge.asgi.openapi import document
-from meup_agent.gateway.edge.asgi.operations import OPERATIONS, Endpoint
-from meup_agent.gateway.edge.asgi.problems import (
+from meup_agent.gateway.edge.http.context import Served
+from meup_agent.gateway.edge.http.openapi import document
+from meup_agent.gateway.edge.http.operations import OPERATIONS, Endpoint
+from meup_agent.gateway.edge.http.problems import (
     UNAVAILABLE,
     Json,
     Problem,
@@ -24,7 +25,6 @@ from meup_agent.gateway.edge.asgi.problems import (
     on_http_exception,
     on_problem,
 )
-from meup_agent.gateway.edge.asgi.served import Served
 
 
 def http_app(
@@ -80,16 +80,16 @@ async def _answer(
     served = find()
     try:
         with anyio.CancelScope() as scope:
-            served.hub.asked.add(scope)
+            served.runtime.asked.add(scope)
             try:
                 return await endpoints[method](served, request)
             finally:
-                served.hub.asked.discard(scope)
+                served.runtime.asked.discard(scope)
         raise Problem(
             UNAVAILABLE,
             "unavailable",
             "the gateway ends, and whether this was kept is not known; ask again later",
         )
     except Problem as problem:
-        log_refusal(served.hub.refusals, method, path, problem)
+        log_refusal(served.runtime.refusals, method, path, problem)
         raise

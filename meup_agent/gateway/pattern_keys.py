@@ -60,7 +60,7 @@ def unknown_keys(config: Config) -> list[str]:
     for space in config.spaces:
         for name, entry in space.participants.items():
             for index, capability in enumerate(entry.capabilities.patterns):
-                for unknown in unknown_keys_of(capability):
+                for unknown in find_unknown_keys(capability):
                     place = (space.id, f"capabilities[{index}]", unknown)
                     found.setdefault(place, []).append(name)
     return [
@@ -70,7 +70,7 @@ def unknown_keys(config: Config) -> list[str]:
     ]
 
 
-def unknown_keys_of(capability: Mapping[str, Any]) -> Iterator[UnknownKey]:
+def find_unknown_keys(capability: Mapping[str, Any]) -> Iterator[UnknownKey]:
     """The keys in the payload pattern of a compiled capability that no payload has."""
     about = _kinds_of(capability["kind"])
     if not about or not about <= PAYLOAD_KEYS.keys():

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway.dev import dev_config
-from meup_agent.gateway.files import load_config
-from meup_agent.gateway.spelling import UnknownKey, unknown_keys, unknown_keys_of
+from meup_agent.gateway.config_file import load_config
+from meup_agent.gateway.pattern_keys import UnknownKey, find_unknown_keys, unknown_keys
+from meup_agent.gateway.presets import dev_config
 from tests.programs import ROOT
 
 REQUEST = "mcp/request"
@@ -59,7 +59,7 @@ REQUEST = "mcp/request"
     ],
 )
 def test_a_misspelt_key_is_found(kind: Any, payload: Any, expected: tuple[str, str, str]) -> None:
-    assert list(unknown_keys_of({"kind": kind, "payload": payload})) == [UnknownKey(*expected)]
+    assert list(find_unknown_keys({"kind": kind, "payload": payload})) == [UnknownKey(*expected)]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_misspelt_key_is_found(kind: Any, payload: Any, expected: tuple[str, s
     ],
 )
 def test_nothing_else_is_taken_for_one(capability: dict[str, Any]) -> None:
-    assert list(unknown_keys_of(capability)) == []
+    assert list(find_unknown_keys(capability)) == []
 
 
 def test_the_files_that_are_shown_have_none() -> None:

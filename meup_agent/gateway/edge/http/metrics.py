@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import partial
 from typing import Final, cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
+from starlette.requests import Request
+from starlette.responses import Response
 
-from meup_agent.gateway.edge.asgi.served import Served
+from meup_agent.gateway.edge.http.context import Served, await_callback
+from meup_agent.gateway.edge.http.problems import UNAVAILABLE, Json, Problem
 
 PREFIX: Final = "meup_"
 
@@ -48,7 +53,7 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         """Every number at this moment."""
-        counters = self._served.hub.counters
+        counters = self._served.runtime.counters
         for field in fields(counters):
             value: object = getattr(counters, field.name)
             name, about = _ABOUT.get(field.name, (field.name, field.name.replace("_", " ")))
@@ -84,16 +89,16 @@ class Collector:
             "Connections that look on a space, and are no members of it.",
             labels=["space"],
         )
-        for name, host in served.hub.spaces.items():
+        for name, host in served.runtime.spaces.items():
             observers.add_metric([name], len(host.observers))
             members.add_metric([name], len(host.members))
-            queued.add_metric([name], served.hub.backlogs.waiting_in(name))
+            queued.add_metric([name], served.runtime.backlogs.waiting_in(name))
             behind.add_metric([name], max(0, host.journal.latest(name) - host.audience.delivered))
         yield from (members, observers, queued, behind)
         yield GaugeMetricFamily(
             PREFIX + "backlog_bytes",
             "Bytes that wait for slow readers; what waits for several counts once.",
-            value=served.hub.backlogs.bytes,
+            value=served.runtime.backlogs.bytes,
         )
 
 
@@ -102,3 +107,27 @@ def registry(served: Served) -> CollectorRegistry:
     found = CollectorRegistry(auto_describe=False)
     found.register(Collector(served))
     return found
+
+
+async def get_alive(served: Served, request: Request) -> Response:
+    """The process answers."""
+    return Json({"status": "ok"})
+
+
+async def get_ready(served: Served, request: Request) -> Response:
+    """Members can join, and the journal keeps what they say."""
+    if not served.listening:
+        raise Problem(UNAVAILABLE, "unavailable", "the gateway does not listen")
+    journal = served.runtime.journal
+
+    def ask(tell: Callable[[bool], None]) -> None:
+        journal.after(partial(tell, True))
+
+    await await_callback(ask)
+    return Json({"status": "ok"})
+
+
+async def get_metrics(served: Served, request: Request) -> Response:
+    """Everything that is counted, in Prometheus' form."""
+    encode, media_type = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(registry(served)), media_type=media_type)

@@ -1,13 +1,44 @@
-"""TLS of a gateway's ports, and where a gateway may do without."""
+"""The addresses of a gateway's ports, as text."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
 import ssl
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import Config, TlsConfig
+
+_LOCAL: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+
+def local_host(host: str) -> str:
+    """The host by which clients on this machine dial a port that listens at a host."""
+    return _LOCAL.get(host, host)
+
+
+def host_and_port(host: str, port: int) -> str:
+    """A host and a port as they stand in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listen_error(host: str, port: int, error: OSError, purpose: str = "") -> ConfigurationError:
+    """The error in one sentence.
+
+    Args:
+        host: Where to listen.
+        port: Where to listen.
+        error: What the system, or the look-up of the name, says.
+        purpose: What for, where it is not for WebSocket.
+    """
+    number = error.errno or 0
+    # A loop's own words are longer than the system's; a name that is not found has a number of
+    # its own, which is below zero.
+    why = os.strerror(number) if number > 0 else error.strerror or str(error)
+    return ConfigurationError(
+        f"cannot listen at {host}:{port}{purpose}: {why.lower()}; choose another host or port"
+    )
 
 
 def check_encrypted(config: Config, host: str) -> None:

@@ -1,4 +1,4 @@
-"""What became of the proposals of a space, folded from its journal."""
+"""Who is in a space, who calls, and what was proposed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,33 @@ from anyio.lowlevel import checkpoint
 from starlette.requests import Request
 from starlette.responses import Response
 
-from meup_agent.gateway.edge.asgi.callers import space_of
-from meup_agent.gateway.edge.asgi.messages import page_size
-from meup_agent.gateway.edge.asgi.problems import BAD_REQUEST, Json, Problem
-from meup_agent.gateway.edge.asgi.served import Served, read
+from meup_agent.gateway.edge.http.context import Served, authenticate, authorize_space, read_journal
+from meup_agent.gateway.edge.http.messages import page_size
+from meup_agent.gateway.edge.http.problems import BAD_REQUEST, Json, Problem
 from meup_agent.protocol.audit import Audit, proposal_as_json
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.space.server import SpaceServer
+
+
+async def get_me(served: Served, request: Request) -> Response:
+    """Whom the token belongs to."""
+    identity = authenticate(served, request)
+    host = served.runtime.spaces[identity.space]
+    return Json(
+        {
+            "id": identity.participant,
+            "space": identity.space,
+            "dialect": served.runtime.dialect(identity),
+            "capabilities": list(host.capabilities(identity.participant).patterns),
+        }
+    )
+
+
+async def get_participants(served: Served, request: Request) -> Response:
+    """Who is in the space, as a welcome says it."""
+    _, host = authorize_space(served, request)
+    return Json({"participants": host.present})
+
 
 MAX_FOLDED: Final = 10_000
 """Proposals of a space that are shown; one that was decided is forgotten first."""
@@ -25,7 +45,7 @@ FOLD_PAGE: Final = 200
 """Entries that are folded at a time, so that members are heard in between."""
 
 
-class Folded:
+class SpaceProposals:
     """The proposals of one space, which each reading brings up to date."""
 
     def __init__(self) -> None:
@@ -40,19 +60,21 @@ class Folded:
             while seen < until:
                 floor = host.journal.floor(host.name)
                 self.gap = self.gap or 0 < seen < floor
-                entries = await read(host, after=max(seen, floor), until=until, limit=FOLD_PAGE)
+                entries = await read_journal(
+                    host, after=max(seen, floor), until=until, limit=FOLD_PAGE
+                )
                 for entry in entries:
                     self.audit.take(entry)
                 seen = entries[-1].seq if entries else until
                 await checkpoint()
 
 
-_folded: WeakKeyDictionary[SpaceServer, Folded] = WeakKeyDictionary()
+_proposals_by_space: WeakKeyDictionary[SpaceServer, SpaceProposals] = WeakKeyDictionary()
 
 
 async def get_proposals(served: Served, request: Request) -> Response:
     """The latest proposals, oldest first, each with what became of it."""
-    _, host = space_of(served, request)
+    _, host = authorize_space(served, request)
     query = request.query_params
     wanted, state, limit = query.get("id"), query.get("state"), page_size(request)
     if state is not None and state not in {str(each) for each in ProposalState}:
@@ -61,10 +83,10 @@ async def get_proposals(served: Served, request: Request) -> Response:
     timeline = query.get("timeline", "false")
     if timeline not in ("true", "false"):
         raise Problem(BAD_REQUEST, "bad_query", "timeline must be true or false")
-    folded = _folded.setdefault(host, Folded())
-    await folded.catch_up(host)
-    audit = folded.audit
+    proposals = _proposals_by_space.setdefault(host, SpaceProposals())
+    await proposals.catch_up(host)
+    audit = proposals.audit
     named = audit.proposals if wanted is None else audit.named(wanted)
     found = [each for each in named if state in (None, str(each.state))]
     said = [proposal_as_json(each, timeline=timeline == "true") for each in found[-limit:]]
-    return Json({"proposals": said, "gap": folded.gap})
+    return Json({"proposals": said, "gap": proposals.gap})

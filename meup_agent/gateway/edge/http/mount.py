@@ -12,12 +12,12 @@ from starlette.websockets import WebSocket
 
 from meup_agent.errors import UsageError
 from meup_agent.gateway.config import Config
-from meup_agent.gateway.edge.asgi.app import http_app
-from meup_agent.gateway.edge.asgi.sockets import SocketConnection, serve_socket
-from meup_agent.gateway.hub import Hub, wall_clock
+from meup_agent.gateway.edge.http.app import http_app
+from meup_agent.gateway.edge.http.sockets import SocketConnection, serve_socket
 from meup_agent.gateway.journal.engines import open_journal
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.logs import log
+from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.journal import MemoryJournal
 
@@ -28,15 +28,15 @@ class MountedGateway:
     """A gateway whose connections an ASGI server takes; it has no port of its own.
 
     Attributes:
-        hub: Its spaces.
+        runtime: Its spaces.
         limits: What it takes and waits for.
     """
 
     def __init__(
         self, config: Config, journal: MemoryJournal | SqliteJournal, url: str = ""
     ) -> None:
-        self.hub = Hub(config, journal=journal)
-        self.hub.url = url
+        self.runtime = GatewayRuntime(config, journal=journal)
+        self.runtime.url = url
         self.limits = config.limits
         self._connections: set[SocketConnection] = set()
         self._stopping = False
@@ -61,7 +61,7 @@ class MountedGateway:
     @property
     def counters(self) -> Counters:
         """What has happened since it began."""
-        return self.hub.counters
+        return self.runtime.counters
 
     def opened(self, connection: SocketConnection) -> None:
         """Count a connection in."""
@@ -89,7 +89,7 @@ class MountedGateway:
                 await self._empty.wait()
 
     def _close_all(self, reason: str) -> None:
-        self.hub.close(RESTARTING, reason)
+        self.runtime.close(RESTARTING, reason)
         for connection in tuple(self._connections):
             connection.shut(RESTARTING, reason)
 
@@ -105,7 +105,7 @@ class MountedGateway:
         self._stopping = True
         self._room.set()
         self._close_all("the gateway cannot keep what is said; connect again later")
-        self.hub.give_up()
+        self.runtime.give_up()
 
 
 class GatewayApp:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from meup_agent.errors import ConfigurationError, InvalidPattern
 from meup_agent.gateway.auth import read_hash
@@ -38,18 +38,8 @@ from meup_agent.gateway.config import (
     check_id,
     participant,
 )
-from meup_agent.gateway.forms import (
-    IGNORED_OF_A_PARTICIPANT,
-    IGNORED_OF_A_SPACE,
-    DefaultsForm,
-    OurFile,
-    ParticipantForm,
-    ReferenceFile,
-    SettingsForm,
-    first_problem,
-)
 from meup_agent.gateway.logs import log
-from meup_agent.gateway.settings import read_settings
+from meup_agent.gateway.settings import describe_problem, read_settings
 from meup_agent.protocol.dialects import DIALECTS, spoken
 
 REFERENCE_DIALECT: Final = "mew/v0.4"
@@ -82,7 +72,7 @@ def load_config(path: str | Path) -> Config:
             _drop_ignored(entry, IGNORED_OF_A_PARTICIPANT, f"{path}: participants.{name}")
         return _settle(path, *_one_space(path, ReferenceFile.model_validate(raw)))
     except ValidationError as error:
-        key, problem = first_problem(error, form)
+        key, problem = describe_problem(error, form)
         raise ConfigurationError(f"{path}: {key}: {problem}") from None
     except (ConfigurationError, InvalidPattern) as error:
         raise ConfigurationError(f"{path}: {error}") from None
@@ -249,3 +239,87 @@ class _Loader(yaml.SafeLoader):
                     )
                 seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+IGNORED_OF_A_SPACE: Final = frozenset({"description", "default_participant", "ui_theme"})
+IGNORED_OF_A_PARTICIPANT: Final = frozenset(
+    {
+        "args",
+        "auto_connect",
+        "auto_start",
+        "bridge_config",
+        "command",
+        "cwd",
+        "env",
+        "fifo",
+        "mcp_server",
+        "output_log",
+        "type",
+    }
+)
+"""What the reference's file says of starting participants: this gateway starts nobody. These keys
+are taken with a warning; any other unknown key is an error, since it may be a typing mistake."""
+
+
+class Form(BaseModel):
+    """A mapping of a configuration file; a key that it does not have is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ParticipantForm(Form):
+    """``participants.<id>``."""
+
+    tokens: tuple[SecretStr, ...] = ()
+    token_hashes: tuple[str, ...] = ()
+    token_files: tuple[Path, ...] = ()
+    capabilities: tuple[dict[str, Any], ...] | None = None
+    dialect: str | None = None
+
+
+class DefaultsForm(Form):
+    """``defaults``."""
+
+    capabilities: tuple[dict[str, Any], ...] = ()
+
+
+class SpaceForm(Form):
+    """``spaces.<id>``."""
+
+    name: str = ""
+    dialect: str | None = None
+    announce_withdrawals: bool = False
+    participants: dict[str, ParticipantForm]
+    defaults: DefaultsForm | None = None
+
+
+class SettingsForm(Form):
+    """What either file can say besides its spaces."""
+
+    defaults: DefaultsForm = DefaultsForm()
+    gateway: dict[str, Any] = Field(default_factory=dict[str, Any])
+    journal: dict[str, Any] = Field(default_factory=dict[str, Any])
+    http: dict[str, Any] | None = None
+    tls: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class OurFile(SettingsForm):
+    """A file with a key ``spaces``."""
+
+    spaces: dict[str, SpaceForm]
+
+
+class OneSpaceForm(Form):
+    """``space`` of the reference's file."""
+
+    id: str
+    name: str = ""
+    dialect: str | None = None
+    announce_withdrawals: bool = False
+
+
+class ReferenceFile(SettingsForm):
+    """A file with the keys ``space`` and ``participants``, as the reference's ``space.yaml``."""
+
+    space: OneSpaceForm
+    participants: dict[str, ParticipantForm]

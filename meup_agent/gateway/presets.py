@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from meup_agent.gateway.auth import new_token
-from meup_agent.gateway.config import Config, SpaceConfig, participant
+from meup_agent.gateway.config import Config, Limits, SpaceConfig, participant
 
 DEV_SPACE: Final = "demo"
 """The id of the one space."""
@@ -37,14 +37,14 @@ ROLES: Final[dict[str, tuple[dict[str, Any], ...]]] = {
 }
 """The four roles, with the capabilities that each needs."""
 
-FREE_SEATS: Final = ("guest1", "guest2", "guest3")
+GUESTS: Final = ("guest1", "guest2", "guest3")
 """Participants for the user's own agents: they may do what the proposer may."""
 
 PARTICIPANTS: Final[dict[str, tuple[dict[str, Any], ...]]] = {
     **ROLES,
     # Nobody can grant what they lack, so the administrator may do everything.
     "admin": ({"kind": "*"},),
-    **dict.fromkeys(FREE_SEATS, ROLES["proposer"]),
+    **dict.fromkeys(GUESTS, ROLES["proposer"]),
 }
 """The participants of a ``--dev`` gateway, with their capabilities."""
 
@@ -62,3 +62,31 @@ def dev_config(tokens: Mapping[str, str] | None = None, space: str = DEV_SPACE) 
         for name, capabilities in PARTICIPANTS.items()
     }
     return Config((SpaceConfig(space, entries),))
+
+
+Participants = Mapping[str, Iterable[Mapping[str, Any]]]
+"""Capabilities by participant."""
+
+
+def one_space_config(
+    space: str, participants: Participants, limits: Limits | None = None
+) -> Config:
+    """A configuration of one space, with a random token for each participant."""
+    entries = {
+        name: participant(name, capabilities, (new_token(),))
+        for name, capabilities in participants.items()
+    }
+    return Config((SpaceConfig(space, entries),), limits=limits or Limits())
+
+
+def first_token(config: Config, participant_id: str, space: str | None = None) -> str:
+    """The first token of a participant.
+
+    Raises:
+        KeyError: There is no such participant, or it has no token.
+    """
+    found = config.spaces[0] if space is None else config.space(space)
+    entry = found.participants.get(participant_id) if found else None
+    if entry is None or not entry.tokens:
+        raise KeyError(f"no token of {participant_id!r}; name a participant of the gateway")
+    return entry.tokens[0]

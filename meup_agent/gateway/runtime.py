@@ -9,13 +9,11 @@ from urllib.parse import quote
 
 import anyio
 
-from meup_agent.gateway.admission import find_room, find_room_to_observe
-from meup_agent.gateway.auth import Identity, new_token
+from meup_agent.gateway.admission import JoinThrottle, check_members, check_observers
+from meup_agent.gateway.auth import AddressTokens, AuthThrottle, Identity, new_token
 from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.config import Config
-from meup_agent.gateway.guesses import Guesses, TokensAt
-from meup_agent.gateway.join_pace import JoinPace
-from meup_agent.gateway.refusal_log import RefusalLog
+from meup_agent.gateway.logs import RefusalLog
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
@@ -28,7 +26,7 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000
 
 
-class Hub:
+class GatewayRuntime:
     """Every space of a gateway.
 
     Args:
@@ -44,7 +42,7 @@ class Hub:
         tokens: Whose each token is.
         url: Where members dial; empty until somebody listens.
         spaces: The spaces by id.
-        join_pace: Counts who joins, and who connects without a token.
+        join_throttle: Counts who joins, and who connects without a token.
         refusals: Logs who does not get in.
         asked: Requests over HTTP that wait for their answer, to be given up.
 
@@ -71,9 +69,11 @@ class Hub:
         self.asked = set[anyio.CancelScope]()
         limits = config.limits
         self.backlogs = Backlogs(limits, self.counters)
-        self.join_pace = JoinPace(limits, now)
+        self.join_throttle = JoinThrottle(limits, now)
         self.refusals = RefusalLog(now)
-        self._guesses = Guesses(self.tokens, limits.failed_tokens, limits.failed_token_seconds, now)
+        self._throttle = AuthThrottle(
+            self.tokens, limits.failed_tokens, limits.failed_token_seconds, now
+        )
         allowance = Allowance(
             max_depth=limits.max_depth,
             messages_per_second=limits.messages_per_second,
@@ -97,18 +97,18 @@ class Hub:
                 now=now,
                 counters=self.counters,
                 allowance=allowance,
-                doors=_Doors(self, space.id),
+                doors=_SpaceInvites(self, space.id),
                 announce_withdrawals=space.announce_withdrawals,
                 readers=self.backlogs.in_space(space.id),
             )
             for space in config.spaces
         }
 
-    def tokens_at(self, address: str) -> TokensAt:
+    def tokens_at(self, address: str) -> AddressTokens:
         """Every token, as somebody at an address may ask for them (PROTOCOL 3)."""
-        return TokensAt(self._guesses, address)
+        return AddressTokens(self._throttle, address)
 
-    def find_room(self, identity: Identity, *, observes: bool = False) -> None:
+    def check_members(self, identity: Identity, *, observes: bool = False) -> None:
         """Check that somebody's space has room for it.
 
         Args:
@@ -120,9 +120,9 @@ class Hub:
         """
         host = self.spaces[identity.space]
         if observes:
-            find_room_to_observe(identity.participant, host.observers)
+            check_observers(identity.participant, host.observers)
             return
-        find_room(identity.participant, host, len(host), self._config.limits.max_members)
+        check_members(identity.participant, host, len(host), self._config.limits.max_members)
 
     def dialect(self, identity: Identity) -> str:
         """The dialect of somebody who does not say which it speaks (PROTOCOL 1)."""
@@ -143,11 +143,11 @@ class Hub:
             scope.cancel()
 
 
-class _Doors:
+class _SpaceInvites:
     """Lets those into one space who were invited there."""
 
-    def __init__(self, hub: Hub, space: str) -> None:
-        self._hub = hub
+    def __init__(self, runtime: GatewayRuntime, space: str) -> None:
+        self._runtime = runtime
         self._space = space
         self._admitted: dict[str, str] = {}
 
@@ -157,12 +157,16 @@ class _Doors:
     def admit(self, participant: str, token_sha256: str) -> None:
         before = self._admitted.pop(participant, None)
         if before is not None:
-            self._hub.tokens.forget(before)
+            self._runtime.tokens.forget(before)
         self._admitted[participant] = token_sha256
-        self._hub.tokens.add(token_sha256, Identity(self._space, participant))
+        self._runtime.tokens.add(token_sha256, Identity(self._space, participant))
 
     def address(self) -> str:
-        return f"{self._hub.url}/ws?space={quote(self._space, safe='')}" if self._hub.url else ""
+        return (
+            f"{self._runtime.url}/ws?space={quote(self._space, safe='')}"
+            if self._runtime.url
+            else ""
+        )
 
 
 def _random_id() -> str:

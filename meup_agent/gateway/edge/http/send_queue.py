@@ -9,11 +9,11 @@ import anyio
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.backlog import TOO_SLOW, WRITE_BYTES, Backlogs
 from meup_agent.gateway.config import Limits
-from meup_agent.gateway.member import too_slow
+from meup_agent.gateway.member import describe_overflow
 from meup_agent.protocol.space.fanout import FrameFormat
 
 
-class Outgoing:
+class SendQueue:
     """A listener with a bounded queue.
 
     Args:
@@ -72,7 +72,7 @@ class Outgoing:
         if behind and (
             len(self._queue) > limits.max_queued_frames or self._bytes > limits.max_queued_bytes
         ):
-            self._backlog.drop(*too_slow(limits, len(self._queue)))
+            self._backlog.drop(*describe_overflow(limits, len(self._queue)))
 
     def _drop(self, why: str) -> None:
         if not self.ended.is_set():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, cast
 
@@ -13,10 +14,8 @@ from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponseWithLi
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # not in picows' stubs
 
 from meup_agent.gateway.config import Limits
-from meup_agent.gateway.edge.handshaking import Handshakes, most_handshakes
-from meup_agent.gateway.edge.picows_log import PicowsLog
-from meup_agent.gateway.logs import log
-from meup_agent.gateway.refusal_log import RefusalLog
+from meup_agent.gateway.logs import PicowsLog, RefusalLog, log
+from meup_agent.gateway.runtime import wall_clock
 
 READ_BEYOND: Final = 2
 """A message up to so many times too large is read to its end and thrown away, so that its sender
@@ -63,7 +62,7 @@ async def listen(
     Raises:
         OSError: The address cannot be listened at.
     """
-    handshakes = Handshakes(most_handshakes(limits))
+    handshakes = HandshakeLimiter(max_handshakes(limits))
 
     def make() -> asyncio.BaseProtocol:
         protocol: Any = None
@@ -127,3 +126,76 @@ def peer_of(wire: asyncio.BaseTransport) -> str:
     """The other end's address with its port, for the log."""
     peer = cast("tuple[object, ...] | None", wire.get_extra_info("peername"))
     return "{}:{}".format(*peer[:2]) if peer else "an unknown address"
+
+
+CONNECTIONS_TO_A_HANDSHAKE: Final = 4
+"""For so many connections that a gateway takes, one more may be in its handshake, which takes
+milliseconds where nobody means ill."""
+
+
+def max_handshakes(limits: Limits) -> int:
+    """How many connections may be in their handshake at once."""
+    return max(limits.max_connections // CONNECTIONS_TO_A_HANDSHAKE, 1)
+
+
+class HandshakeLimiter:
+    """The connections whose handshake has begun; one too many, and the oldest is dropped.
+
+    The oldest, and not the newest: those who only hold a place wait longer than those who want in.
+
+    Args:
+        limit: How many at once.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        # By identity, in the order in which they began; the values keep the keys from being reused.
+        self._begun: dict[int, Any] = {}
+
+    def begin(self, protocol: Any) -> None:
+        """Count a connection in, and drop the oldest if these are too many."""
+        self._begun[id(protocol)] = protocol
+        if len(self._begun) > self._limit:
+            oldest = self._begun.pop(next(iter(self._begun)))
+            # One that has ended by itself, or is not made yet, has no socket to drop.
+            if oldest.transport is not None:
+                oldest.transport.disconnect(False)
+
+    def end(self, protocol: Any) -> None:
+        """Count a connection out: its handshake has been read."""
+        self._begun.pop(id(protocol), None)
+
+
+FAILED: Final = "SSL handshake failed"
+"""What aiofastnet says then."""
+
+
+@contextmanager
+def shorten_tls_failures() -> Generator[None]:
+    """For the length of a block, log in one line whoever goes away in the middle of a handshake.
+
+    A health check that only opens a connection is enough for that. aiofastnet hands it to the
+    loop's exception handler, with a class in place of an exception, over which logging breaks.
+    """
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    refusals = RefusalLog(wall_clock)
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        wire = context.get("transport")
+        if isinstance(wire, aiofastnet.Transport) and context["message"] == FAILED:
+            refusals.info(
+                "%s ended before its TLS handshake did", address_of(wire) or "a connection"
+            )
+        elif before is not None:
+            before(loop, context)
+        else:
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(handle)
+    try:
+        yield
+    finally:
+        # Somebody who set another one meanwhile goes on with theirs.
+        if loop.get_exception_handler() is handle:
+            loop.set_exception_handler(before)

@@ -9,8 +9,8 @@ from typing import Any, Final, cast
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from meup_agent.gateway.edge.asgi import bodies
-from meup_agent.gateway.edge.asgi.operations import OPERATIONS, Operation
+from meup_agent.gateway.edge.http import bodies
+from meup_agent.gateway.edge.http.operations import OPERATIONS, Operation
 
 _REF: Final = "#/components/schemas/{model}"
 _EVENT: Final[dict[str, Any]] = {
@@ -67,7 +67,7 @@ def _described(operation: Operation) -> dict[str, Any]:
         "responses": {
             "200": _answer(operation.answer),
             **{
-                str(status): {**_answer(bodies.Wrong), "description": HTTPStatus(status).phrase}
+                str(status): {**_answer(bodies.ErrorBody), "description": HTTPStatus(status).phrase}
                 for status in sorted(statuses)
             },
         },
@@ -98,7 +98,7 @@ def _schemas() -> dict[str, Any]:
 
 
 def _models() -> Iterable[type[BaseModel]]:
-    found: dict[type[BaseModel], None] = {bodies.Wrong: None}
+    found: dict[type[BaseModel], None] = {bodies.ErrorBody: None}
     for operation in OPERATIONS:
         for each in (operation.answer, operation.body):
             if isinstance(each, type):

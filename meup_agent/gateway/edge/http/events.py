@@ -10,11 +10,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.edge.asgi.callers import space_of
-from meup_agent.gateway.edge.asgi.messages import asked_dialect, is_seq
-from meup_agent.gateway.edge.asgi.outgoing import Outgoing
-from meup_agent.gateway.edge.asgi.problems import BAD_REQUEST, RETRY_SECONDS, TOO_MANY, Problem
-from meup_agent.gateway.edge.asgi.served import Served, read
+from meup_agent.gateway.edge.http.context import Served, authorize_space, read_journal
+from meup_agent.gateway.edge.http.messages import is_seq, requested_dialect
+from meup_agent.gateway.edge.http.problems import BAD_REQUEST, RETRY_SECONDS, TOO_MANY, Problem
+from meup_agent.gateway.edge.http.send_queue import SendQueue
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.transport.base import LAST_SEEN_HEADER
@@ -77,7 +76,7 @@ class EventResponse:
         self._host = host
         self._identity = identity
         self._limits = served.limits
-        self._backlogs = backlogs = served.hub.backlogs
+        self._backlogs = backlogs = served.runtime.backlogs
         if not backlogs.add_stream(*identity):
             most = served.limits.max_streams
             raise Problem(
@@ -88,7 +87,7 @@ class EventResponse:
                 limit="max_streams",
                 max=most,
             )
-        self._stream = Outgoing(identity, form, served.limits, backlogs)
+        self._stream = SendQueue(identity, form, served.limits, backlogs)
         self._last_seen = last_seen
         self._follow = follow
 
@@ -136,7 +135,7 @@ class EventResponse:
         last_seen = self._last_seen
         seen = until if last_seen is None else host.journal.begin(host.name, last_seen)
         while seen < until and not stream.ended.is_set():
-            entries = await read(host, after=seen, until=until, limit=CATCH_UP_PAGE)
+            entries = await read_journal(host, after=seen, until=until, limit=CATCH_UP_PAGE)
             for entry in entries:
                 packed = host.audience.frame(entry, stream.form)
                 if packed is not None:
@@ -159,7 +158,7 @@ class EventResponse:
 
 async def get_events(served: Served, request: Request) -> Response:
     """The events of a space, from now on or from a number on."""
-    identity, host = space_of(served, request)
+    identity, host = authorize_space(served, request)
     said = request.query_params.get("since") or request.headers.get(LAST_SEEN_HEADER)
     if said is not None and not is_seq(said):
         raise Problem(
@@ -168,7 +167,7 @@ async def get_events(served: Served, request: Request) -> Response:
     follow = request.query_params.get("follow", "true")
     if follow not in ("true", "false"):
         raise Problem(BAD_REQUEST, "bad_query", "follow must be true or false")
-    dialect = asked_dialect(request) or served.hub.dialect(identity)
+    dialect = requested_dialect(request) or served.runtime.dialect(identity)
     response = EventResponse(
         served,
         host,

@@ -14,10 +14,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from meup_agent.errors import InvalidEnvelope, NotExpressible
-from meup_agent.gateway.admission import MAX_SEQ_DIGITS, NotAdmitted, dialect_named
+from meup_agent.gateway.admission import MAX_SEQ_DIGITS, NotAdmitted, read_dialect
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.edge.asgi.callers import participant_of
-from meup_agent.gateway.edge.asgi.problems import (
+from meup_agent.gateway.edge.http.context import (
+    Served,
+    authorize_participant,
+    await_callback,
+    read_journal,
+)
+from meup_agent.gateway.edge.http.problems import (
     BAD_REQUEST,
     RETRY_SECONDS,
     TIMEOUT,
@@ -29,8 +34,7 @@ from meup_agent.gateway.edge.asgi.problems import (
     not_admitted,
     refused,
 )
-from meup_agent.gateway.edge.asgi.served import Served, read, told
-from meup_agent.gateway.hub import wall_clock
+from meup_agent.gateway.runtime import wall_clock
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.limits import MAX_DEPTH, check_frame
 from meup_agent.protocol.resume import numbered
@@ -53,12 +57,12 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 async def post_message(served: Served, request: Request) -> Response:
     """Take an envelope; the answer comes when it is kept."""
-    identity, host = participant_of(served, request)
+    identity, host = authorize_participant(served, request)
     body = await _body(served, identity, request)
     try:
         check_frame(body)
         given = _fields(body)
-        named = dialect_named(_text(given, "protocol") or request.headers.get(DIALECT_HEADER))
+        named = read_dialect(_text(given, "protocol") or request.headers.get(DIALECT_HEADER))
     except InvalidEnvelope as invalid:
         over: dict[str, Any] = {}
         if invalid.problem == "too_deep":
@@ -66,7 +70,7 @@ async def post_message(served: Served, request: Request) -> Response:
         raise Problem(BAD_REQUEST, invalid.problem, str(invalid), **over) from None
     except NotAdmitted as unknown:
         raise not_admitted(unknown) from None
-    dialect = named or served.hub.dialect(identity)
+    dialect = named or served.runtime.dialect(identity)
     now = rfc3339(wall_clock())
     envelope_id = _text(given, "id") or secrets.token_hex(16)
     defaults = {
@@ -92,7 +96,7 @@ async def post_message(served: Served, request: Request) -> Response:
     def ask(tell: Callable[[Entry | Refused | Dropped], None]) -> None:
         host.receive_as(identity.participant, frame, dialect, tell)
 
-    answer = await told(ask)
+    answer = await await_callback(ask)
     if isinstance(answer, Refused):
         raise refused(answer)
     seq = answer.seq if isinstance(answer, Entry) else None
@@ -102,16 +106,16 @@ async def post_message(served: Served, request: Request) -> Response:
 
 async def get_messages(served: Served, request: Request) -> Response:
     """A page of what was said, from a number or a time on."""
-    identity, host = participant_of(served, request)
+    identity, host = authorize_participant(served, request)
     limit = page_size(request)
-    dialect = asked_dialect(request) or served.hub.dialect(identity)
+    dialect = requested_dialect(request) or served.runtime.dialect(identity)
     since = request.query_params.get("since", "")
     floor, until = host.journal.floor(host.name), host.audience.delivered
     after = await _after(host, since, until) if since else floor
     # Whether anything was said between a time and the first that is kept, nobody knows any more.
     gap = after < floor if is_seq(since) else bool(since) and after == floor
     after = max(after, floor)
-    page = await read(host, after=after, until=until, limit=limit)
+    page = await read_journal(host, after=after, until=until, limit=limit)
     following = page[-1].seq if page and page[-1].seq < until else None
     messages = list(_frames(page, dialect))
     body = b'{"messages":[%b],"times":%b,"next":%b,"gap":%b}' % (
@@ -135,7 +139,7 @@ def page_size(request: Request) -> int:
     return int(said)
 
 
-def asked_dialect(request: Request) -> str | None:
+def requested_dialect(request: Request) -> str | None:
     """The dialect that is asked for in the query or by header; ``None``: none.
 
     Raises:
@@ -143,7 +147,7 @@ def asked_dialect(request: Request) -> str | None:
     """
     said = request.query_params.get("dialect") or request.headers.get(DIALECT_HEADER)
     try:
-        return dialect_named(said)
+        return read_dialect(said)
     except NotAdmitted as unknown:
         raise not_admitted(unknown) from None
 
@@ -190,7 +194,7 @@ async def _before(host: SpaceServer, at: int, until: int) -> int:
     low, high = host.journal.floor(host.name), until
     while low < high:
         middle = (low + high) // 2
-        entries = await read(host, after=middle, until=until, limit=1)
+        entries = await read_journal(host, after=middle, until=until, limit=1)
         if entries and entries[0].at <= at:
             low = entries[0].seq
         else:
@@ -211,7 +215,7 @@ async def _body(served: Served, identity: Identity, request: Request) -> bytes:
     if media.lower() != "application/json":
         raise Problem(WRONG_TYPE, "unsupported_media_type", "send JSON, as application/json")
     most = served.limits.max_message_bytes
-    body, backlogs = bytearray(), served.hub.backlogs
+    body, backlogs = bytearray(), served.runtime.backlogs
     try:
         with anyio.fail_after(served.limits.join_timeout):
             async for chunk in request.stream():

@@ -1,0 +1,146 @@
+"""What the HTTP API needs of the gateway behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+from starlette.requests import HTTPConnection
+
+from meup_agent.gateway.admission import TOKEN_REFUSED, NotAdmitted, bearer, identify
+from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.config import Limits
+from meup_agent.gateway.edge.http.problems import (
+    FORBIDDEN,
+    UNAVAILABLE,
+    Problem,
+    not_admitted,
+)
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.server import SpaceServer
+
+JOURNAL_SECONDS: Final = 10.0
+"""How long a request waits for the journal: a disk that takes longer does not answer any more."""
+
+T = TypeVar("T")
+
+
+class Served(Protocol):
+    """The gateway, as the HTTP API sees it."""
+
+    @property
+    def runtime(self) -> GatewayRuntime:
+        """The spaces."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """What is taken and waited for."""
+        ...
+
+    @property
+    def listening(self) -> bool:
+        """Whether members can join at this moment."""
+        ...
+
+    @property
+    def open_connections(self) -> int:
+        """Members' connections, those that have not joined yet included."""
+        ...
+
+
+async def await_callback(ask: Callable[[Callable[[T], None]], object]) -> T:
+    """Ask for something that is told by a callback, and wait for it.
+
+    Args:
+        ask: Takes the callback.
+
+    Raises:
+        Problem: The journal does not answer.
+    """
+    found: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def tell(value: T) -> None:
+        if not found.done():
+            found.set_result(value)
+
+    ask(tell)
+    try:
+        async with asyncio.timeout(JOURNAL_SECONDS):
+            return await found
+    except TimeoutError:
+        raise Problem(
+            UNAVAILABLE,
+            "journal_unavailable",
+            "the journal does not answer, and whether this was kept is not known; ask again later",
+        ) from None
+
+
+async def read_journal(
+    host: SpaceServer, *, after: int, until: int, limit: int
+) -> tuple[Entry, ...]:
+    """Entries of a space's journal, oldest first; see :meth:`Journal.read`."""
+    journal = host.journal
+    return await await_callback(
+        lambda tell: journal.read(host.name, after=after, until=until, limit=limit, then=tell)
+    )
+
+
+def authenticate(served: Served, request: HTTPConnection) -> Identity:
+    """Whose token the request has. A token in its address is not looked at: addresses are logged.
+
+    Raises:
+        Problem: It has none, or nobody's.
+    """
+    authorization = request.headers.get("authorization")
+    try:
+        if authorization is None:
+            raise NotAdmitted(TOKEN_REFUSED, "send the header Authorization: Bearer <token>")
+        address = request.client.host if request.client is not None else ""
+        return identify(served.runtime.tokens_at(address), bearer(authorization))
+    except NotAdmitted as refused:
+        served.runtime.counters.not_admitted[refused.status] += 1
+        raise not_admitted(refused) from None
+
+
+def authorize_space(served: Served, request: HTTPConnection) -> tuple[Identity, SpaceServer]:
+    """Who calls, and the space in the path, which must be that of the token.
+
+    Raises:
+        Problem: As :func:`authenticate`, or it is another space.
+    """
+    identity = authenticate(served, request)
+    space: str = request.path_params["space"]
+    if space not in served.runtime.spaces:
+        raise Problem(404, "no_such_space", "no space here has this name")
+    if identity.space != space:
+        raise Problem(FORBIDDEN, "forbidden", "the token is for another space")
+    return identity, _entered(served, identity)
+
+
+def authorize_participant(served: Served, request: HTTPConnection) -> tuple[Identity, SpaceServer]:
+    """Who calls, which must be the participant in the path, and its space.
+
+    Raises:
+        Problem: As :func:`authenticate`, or it is somebody else.
+    """
+    identity = authenticate(served, request)
+    if identity.participant != request.path_params["participant"]:
+        raise Problem(FORBIDDEN, "forbidden", "the token is another participant's")
+    return identity, _entered(served, identity)
+
+
+def _entered(served: Served, identity: Identity) -> SpaceServer:
+    """The space of somebody who was not removed from it.
+
+    Raises:
+        Problem: They were, or the gateway ends, whose journal may answer no more.
+    """
+    if not served.listening:
+        raise Problem(UNAVAILABLE, "unavailable", "the gateway stops; come back soon")
+    host = served.runtime.spaces[identity.space]
+    if host.is_kicked(identity.participant):
+        raise Problem(FORBIDDEN, "kicked", "you were removed from the space")
+    return host
