@@ -252,7 +252,7 @@ async def status(gateway: Gateway, token: str) -> int:
         return refused.response.status_code
 
 
-@pytest.mark.rule("3.throttle")
+@pytest.mark.rule("3.guesses")
 async def test_address_that_guesses_tokens_is_refused_whatever_it_says(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
