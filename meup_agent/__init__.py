@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # importing typing for that takes longer than all the res
 if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
     from meup_agent.agent.context import Context
-    from meup_agent.agent.injectables import handlers
+    from meup_agent.agent.decorators import handlers
     from meup_agent.agent.observers import Counters, log_events
     from meup_agent.agent.scope import HandlerCancelled
     from meup_agent.client.chat import Chat
@@ -196,7 +196,7 @@ __all__ = [
 _NAMES = {
     "agent.agent": ("Agent",),
     "agent.context": ("Context",),
-    "agent.injectables": ("handlers",),
+    "agent.decorators": ("handlers",),
     "agent.observers": ("Counters", "log_events"),
     "agent.scope": ("HandlerCancelled",),
     "client.chat": ("Chat",),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import anyio
 
 from meup_agent.agent.decorators import Decorators
-from meup_agent.agent.injectables import INJECTABLES
 from meup_agent.agent.registry import Registry
 from meup_agent.agent.reporting import reported_briefly
 from meup_agent.agent.runner import Runner
@@ -55,9 +54,9 @@ class Agent(Decorators):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._registry = Registry(INJECTABLES)
+        self._registry = Registry()
         self._observers: list[Observer] = []
-        super().__init__(INJECTABLES, self._registry.add)
+        super().__init__(self._registry.add)
 
     def include(self, source: object) -> None:
         """Register what free-standing decorators have marked in a module or an object.

@@ -1,44 +1,151 @@
-"""The decorators: they check a function, attach a record, and return the function unchanged."""
+"""Decorators: they check a function, attach a record, and return the function unchanged.
+
+The body of :class:`Decorators` is the table of handlers. A new type of handler is one row there:
+its decorator's name, the role in which the exchange table starts it, and what it may ask for by
+annotation, each with its reader.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from types import MethodType
-from typing import Any, TypeVar, cast, overload
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType, MethodType
+from typing import Any, Final, TypeVar, cast, overload
 
+from meup_agent.agent.context import Context
 from meup_agent.agent.definitions import (
-    ATTRIBUTE,
     HandlerDefinition,
-    Injectables,
-    Role,
-    handler,
-    kind_handler,
-    proposal_handler,
-    tool_handler,
+    HandlerType,
+    Invocation,
+    KindOptions,
+    ProposalOptions,
+    Reader,
+    define,
 )
-from meup_agent.agent.source import Handler
 from meup_agent.agent.tool import ToolHints, ToolOptions
+from meup_agent.client.chat import Chat
+from meup_agent.client.deciding import Proposal
+from meup_agent.client.rejections import with_explanation
+from meup_agent.client.space import Space
 from meup_agent.errors import HandlerDefinitionError
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange import Conflict, Gap, Participant, Role
+from meup_agent.protocol.exchange.roster import read_participant
+from meup_agent.protocol.management_payloads import Grant, Revocation
+from meup_agent.protocol.outcomes import Rejection, Withdrawal
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 Register = Callable[[HandlerDefinition], None]
+
+ATTRIBUTE: Final = "__meup__"
+"""Under this name a function carries the tuple of its definitions."""
+
+log = logging.getLogger("meup_agent.agent")
+
+# --- readers of what is injected ---
+
+
+def _context(run: Invocation) -> Context:
+    return Context(space=run.space, envelope=run.work.envelope, scope=run.scope, log=log)
+
+
+def _subject(run: Invocation) -> object:
+    return run.work.subject
+
+
+def _rejection(run: Invocation) -> object:
+    assert isinstance(run.work.subject, Rejection)
+    return with_explanation(run.session, run.work.subject)
+
+
+def _participant(run: Invocation) -> object:
+    return read_participant(run.work.envelope.payload_object.get("participant"))
+
+
+ANYWHERE: Final[Mapping[type, Reader]] = MappingProxyType(
+    {
+        Context: _context,
+        Space: lambda run: run.space,
+        Envelope: lambda run: run.work.envelope,
+    }
+)
+"""Types that every handler may ask for."""
+
+
+# --- the decorators ---
+
+
+class PlainDecorator:
+    """A decorator without options, with or without parentheses: ``@agent.on_chat``."""
+
+    def __init__(self, type: HandlerType, register: Register | None) -> None:
+        self._type = type
+        self._register = register
+
+    @overload
+    def __call__(self, fn: F, /) -> F: ...
+    @overload
+    def __call__(self, /) -> Callable[[F], F]: ...
+    def __call__(self, fn: F | None = None, /) -> F | Callable[[F], F]:
+        """Make a function such a handler.
+
+        Raises:
+            HandlerDefinitionError: The function cannot work as such a handler.
+        """
+        return self if fn is None else attach(fn, define(self._type, fn), self._register)
+
+
+class HandlerRow:
+    """A row of the table: a type of handler whose decorator takes no options.
+
+    Args:
+        role: The role in which the exchange table starts such handlers.
+        injects: Types that they may ask for besides :data:`ANYWHERE` → readers.
+        kinds: Kinds of envelopes that start them, where the role is ``KIND``.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        injects: Mapping[type, Reader],
+        *,
+        kinds: Sequence[str] = (),
+    ) -> None:
+        self._role = role
+        self._injects = {**ANYWHERE, **injects}
+        self._kinds = tuple(kinds)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._type = HandlerType(name, self._role, self._injects, self._kinds)
+
+    def __get__(self, decorators: Decorators | None, owner: type) -> PlainDecorator:
+        register = None if decorators is None else decorators._register
+        return PlainDecorator(self._type, register)
+
+
+TOOL: Final = HandlerType("tool", Role.REQUEST, ANYWHERE)
+PROPOSAL: Final = HandlerType(
+    "on_proposal",
+    Role.PROPOSAL,
+    {**ANYWHERE, Proposal: lambda run: run.space.proposal(run.work.envelope)},
+)
+KIND: Final = HandlerType("on", Role.KIND, ANYWHERE)
 
 
 class Decorators:
     """The decorators of one agent, or the free-standing ones of a module.
 
     Those of an agent register the function at once. Free-standing ones only leave their record on
-    it, for ``agent.include(module)`` or, in a class, ``agent.include(instance)``.
+    it, for ``agent.include(module)`` or, in a class, ``agent.include(instance)``. Each raises
+    :class:`~meup_agent.errors.HandlerDefinitionError` for a function that cannot work.
 
     Args:
-        injectables: Which types the handlers of each role may ask for.
         register: Called with each definition; ``None`` for free-standing decorators.
     """
 
-    def __init__(self, injectables: Injectables, register: Register | None = None) -> None:
-        self._injectables = injectables
+    def __init__(self, register: Register | None = None) -> None:
         self._register = register
 
     @overload
@@ -88,8 +195,7 @@ class Decorators:
             HandlerDefinitionError: The function cannot work as a tool.
         """
         hints = ToolHints(read_only, destructive, idempotent, open_world)
-        options = ToolOptions(name, title, description, hints)
-        return self._decorate(fn, lambda each: tool_handler(each, options, self._injectables))
+        return self._decorate(fn, TOOL, ToolOptions(name, title, description, hints))
 
     @overload
     def on_proposal(self, fn: F, /) -> F: ...
@@ -119,9 +225,8 @@ class Decorators:
         Raises:
             HandlerDefinitionError: The function cannot work as a handler of proposals.
         """
-        return self._decorate(
-            fn, lambda each: proposal_handler(each, method, name, self._injectables)
-        )
+        options = ProposalOptions(_frozen(method), None if name is None else _frozen(name))
+        return self._decorate(fn, PROPOSAL, options)
 
     def on(self, *kinds: str) -> Callable[[F], F]:
         """See every envelope of some kinds, also of kinds that this package does not know.
@@ -132,157 +237,87 @@ class Decorators:
         Raises:
             HandlerDefinitionError: The function cannot work as such a handler.
         """
-        if not kinds or not all(_is_text(kind) for kind in kinds):
+        # Without its parentheses, the decorator gets the function where a kind should be.
+        if not kinds or not all(isinstance(kind, str) for kind in cast("Sequence[object]", kinds)):
             raise HandlerDefinitionError(
                 f'on(…) takes patterns of kinds, not {kinds!r}; write @on("kind") on top of it'
             )
-        return self._decorating(lambda each: kind_handler(each, kinds, self._injectables))
+        return self._decorator(KIND, KindOptions(kinds))
 
-    @overload
-    def on_reject(self, fn: F, /) -> F: ...
-    @overload
-    def on_reject(self, /) -> Callable[[F], F]: ...
-    def on_reject(self, fn: F | None = None, /) -> F | Callable[[F], F]:
-        """Learn that a participant rejected a proposal of ours.
+    on_reject = HandlerRow(Role.REJECT, {Rejection: _rejection})
+    """Learn that a participant rejected a proposal of ours; gets a :class:`Rejection`."""
 
-        Raises:
-            HandlerDefinitionError: The function cannot work as such a handler.
-        """
-        return self._plain(Role.REJECT, fn)
+    on_withdraw = HandlerRow(Role.WITHDRAW, {Withdrawal: _subject})
+    """Learn that a proposal which we handled was withdrawn; its handler has ended by then.
 
-    @overload
-    def on_withdraw(self, fn: F, /) -> F: ...
-    @overload
-    def on_withdraw(self, /) -> Callable[[F], F]: ...
-    def on_withdraw(self, fn: F | None = None, /) -> F | Callable[[F], F]:
-        """Learn that a proposal which we handled was withdrawn; its handler has ended by then.
+    Gets a :class:`Withdrawal`.
+    """
 
-        Raises:
-            HandlerDefinitionError: The function cannot work as such a handler.
-        """
-        return self._plain(Role.WITHDRAW, fn)
+    on_conflict = HandlerRow(Role.CONFLICT, {Conflict: _subject})
+    """Learn that a result came for what we had given up or rejected; gets a :class:`Conflict`."""
 
-    @overload
-    def on_conflict(self, fn: F, /) -> F: ...
-    @overload
-    def on_conflict(self, /) -> Callable[[F], F]: ...
-    def on_conflict(self, fn: F | None = None, /) -> F | Callable[[F], F]:
-        """Learn that a result came for what we had given up or rejected.
+    on_chat = HandlerRow(Role.CHAT, {Chat: lambda run: Chat(run.work.envelope)})
+    """Read the messages of others; gets a :class:`Chat`."""
 
-        Raises:
-            HandlerDefinitionError: The function cannot work as such a handler.
-        """
-        return self._plain(Role.CONFLICT, fn)
+    on_join = HandlerRow(Role.JOIN, {Participant: _participant})
+    """Learn that a participant has come, also while our connection was away.
 
-    @overload
-    def on_chat(self, fn: F, /) -> F: ...
-    @overload
-    def on_chat(self, /) -> Callable[[F], F]: ...
-    def on_chat(self, fn: F | None = None, /) -> F | Callable[[F], F]:
-        """Read what others say.
+    Gets a :class:`Participant`. Participants that were there before our first welcome stand in
+    ``space.participants``.
+    """
 
-        Raises:
-            HandlerDefinitionError: The function cannot work as such a handler.
-        """
-        return self._plain(Role.CHAT, fn)
+    on_leave = HandlerRow(Role.LEAVE, {Participant: _participant})
+    """Learn that a participant has gone, also while our connection was away.
 
-    @overload
-    def on_join(self, fn: F, /) -> F: ...
-    @overload
-    def on_join(self, /) -> Callable[[F], F]: ...
-    def on_join(self, fn: F | None = None, /) -> F | Callable[[F], F]:
-        """Learn that a participant has come, also while our connection was away.
+    Gets a :class:`Participant`.
+    """
 
-        Participants that were there before our first welcome stand in ``space.participants``.
+    on_gap = HandlerRow(Role.GAP, {Gap: _subject})
+    """Learn that some of what was sent while we were away will never reach us.
 
-        Raises:
-            HandlerDefinitionError: The function cannot work as such a handler.
-        """
-        return self._plain(Role.JOIN, fn)
+    On a gateway that resumes (``space.guarantees.resume``) an agent that comes back gets what
+    it missed, in order. Where the gateway does not know all of that any more, this is the first
+    handler that runs afterwards. It gets a :class:`Gap`.
+    """
 
-    @overload
-    def on_leave(self, fn: F, /) -> F: ...
-    @overload
-    def on_leave(self, /) -> Callable[[F], F]: ...
-    def on_leave(self, fn: F | None = None, /) -> F | Callable[[F], F]:
-        """Learn that a participant has gone, also while our connection was away.
+    on_grant = HandlerRow(Role.GRANT, {Grant: _subject})
+    """Learn that we were granted something; it is acknowledged by itself.
 
-        Raises:
-            HandlerDefinitionError: The function cannot work as such a handler.
-        """
-        return self._plain(Role.LEAVE, fn)
+    Gets a :class:`Grant`. What we may send now, ``space.may`` tells: the gateway has announced it
+    before.
+    """
 
-    @overload
-    def on_gap(self, fn: F, /) -> F: ...
-    @overload
-    def on_gap(self, /) -> Callable[[F], F]: ...
-    def on_gap(self, fn: F | None = None, /) -> F | Callable[[F], F]:
-        """Learn that some of what was said while we were away will never reach us.
+    on_revoke = HandlerRow(Role.REVOKE, {Revocation: _subject})
+    """Learn that something which we may send was revoked; gets a :class:`Revocation`.
 
-        On a gateway that resumes (``space.guarantees.resume``) an agent that comes back gets what
-        it missed, in order. Where the gateway does not know all of that any more, this is the first
-        handler that runs afterwards. It gets a :class:`~meup_agent.Gap`.
-
-        Raises:
-            HandlerDefinitionError: The function cannot work as such a handler.
-        """
-        return self._plain(Role.GAP, fn)
-
-    @overload
-    def on_grant(self, fn: F, /) -> F: ...
-    @overload
-    def on_grant(self, /) -> Callable[[F], F]: ...
-    def on_grant(self, fn: F | None = None, /) -> F | Callable[[F], F]:
-        """Learn that we were granted something; it is acknowledged by itself.
-
-        What we may send now, ``space.may`` tells: the gateway has said so before.
-
-        Raises:
-            HandlerDefinitionError: The function cannot work as such a handler.
-        """
-        return self._plain(Role.GRANT, fn)
-
-    @overload
-    def on_revoke(self, fn: F, /) -> F: ...
-    @overload
-    def on_revoke(self, /) -> Callable[[F], F]: ...
-    def on_revoke(self, fn: F | None = None, /) -> F | Callable[[F], F]:
-        """Learn that something which we may send was revoked.
-
-        What went with it, of others' grants that rested on it, is not told so: ``space.may`` is.
-
-        Raises:
-            HandlerDefinitionError: The function cannot work as such a handler.
-        """
-        return self._plain(Role.REVOKE, fn)
-
-    def _plain(self, role: Role, fn: F | None) -> F | Callable[[F], F]:
-        return self._decorate(fn, lambda each: handler(each, role, self._injectables))
+    Grants of others that rested on it end without a word: ``space.may`` tells.
+    """
 
     def _decorate(
-        self, fn: F | None, define: Callable[[Handler], HandlerDefinition]
+        self, fn: F | None, type: HandlerType, options: ToolOptions | ProposalOptions
     ) -> F | Callable[[F], F]:
-        decorate = self._decorating(define)
-        return decorate if fn is None else decorate(fn)
+        decorator = self._decorator(type, options)
+        return decorator if fn is None else decorator(fn)
 
-    def _decorating(self, define: Callable[[Handler], HandlerDefinition]) -> Callable[[F], F]:
-        def decorate(fn: F) -> F:
-            self._define(fn, define(fn))
-            return fn
+    def _decorator(
+        self, type: HandlerType, options: ToolOptions | ProposalOptions | KindOptions
+    ) -> Callable[[F], F]:
+        return lambda fn: attach(fn, define(type, fn, options), self._register)
 
-        return decorate
 
-    def _define(self, fn: Handler, definition: HandlerDefinition) -> None:
-        if self._register is not None:
-            self._register(definition)
-        try:
-            setattr(fn, ATTRIBUTE, (*definitions_of(fn), definition))
-        except AttributeError as error:
-            # A bound method, for one, carries nothing: fine where it is registered already.
-            if self._register is None:
-                raise definition.signature.source.error(
-                    "nothing can be attached to it; use the decorator of an agent"
-                ) from error
+def attach(fn: F, definition: HandlerDefinition, register: Register | None) -> F:
+    """Register a definition where the decorator is an agent's, and leave it on the function."""
+    if register is not None:
+        register(definition)
+    try:
+        setattr(fn, ATTRIBUTE, (*definitions_of(fn), definition))
+    except AttributeError as error:
+        # A bound method, for one, carries nothing: fine where it is registered already.
+        if register is None:
+            raise definition.signature.source.error(
+                "nothing can be attached to it; use the decorator of an agent"
+            ) from error
+    return fn
 
 
 def definitions_of(fn: object) -> tuple[HandlerDefinition, ...]:
@@ -294,6 +329,12 @@ def definitions_of(fn: object) -> tuple[HandlerDefinition, ...]:
     return cast("tuple[HandlerDefinition, ...]", carried) if isinstance(carried, tuple) else ()
 
 
-def _is_text(value: object) -> bool:
-    # Without its parentheses, the decorator gets the function where a kind should be.
-    return isinstance(value, str)
+def _frozen(pattern: str | Sequence[str]) -> str | tuple[str, ...]:
+    return pattern if isinstance(pattern, str) else tuple(pattern)
+
+
+handlers: Final = Decorators()
+"""Decorators for functions and methods that belong to no agent yet: ``@handlers.tool``.
+
+They only mark; :meth:`Agent.include` takes a module, an object or a function that has marks.
+"""

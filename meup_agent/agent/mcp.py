@@ -5,30 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from meup_agent.agent.registry import Registry
-    from meup_agent.protocol.payloads import Call, JsonObject
+    from collections.abc import Iterable
+
+    from meup_agent.agent.tool import ToolDefinition
+    from meup_agent.protocol.payloads import JsonObject
 
 PROTOCOL_VERSION: Final = "2025-06-18"
 """The version of MCP that we speak."""
 
-PLAIN_METHODS: Final = frozenset({"initialize", "ping", "tools/list"})
-"""Methods that are answered without running a person's code."""
-
 TOOL_CALL: Final = "tools/call"
+TOOL_LIST: Final = "tools/list"
+
+METHODS: Final = ("initialize", "ping", TOOL_LIST, TOOL_CALL)
+"""Every method that is answered; of these only ``tools/call`` runs a handler."""
 
 
-def knows(registry: Registry, call: Call, *, addressed: bool) -> bool:
-    """Whether we answer a request; of a broadcast one only what we have to offer."""
-    if addressed:
-        return call.method in PLAIN_METHODS or call.method == TOOL_CALL
-    if call.method == "tools/list":
-        return bool(registry.tools())
-    return call.method == TOOL_CALL and registry.tool(call.name) is not None
-
-
-def answer(registry: Registry, agent_name: str, call: Call) -> JsonObject:
-    """The result of a plain method."""
-    match call.method:
+def answer(method: str, tools: Iterable[ToolDefinition], agent_name: str) -> JsonObject:
+    """The result of a method that runs no handler."""
+    match method:
         case "initialize":
             return {
                 "protocolVersion": PROTOCOL_VERSION,
@@ -36,7 +30,7 @@ def answer(registry: Registry, agent_name: str, call: Call) -> JsonObject:
                 "serverInfo": {"name": agent_name, "version": _version()},
             }
         case "tools/list":
-            return {"tools": [tool.tool.describe() for tool in registry.tools()]}
+            return {"tools": [tool.describe() for tool in tools]}
         case _:
             return {}
 

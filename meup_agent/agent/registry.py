@@ -1,40 +1,53 @@
-"""What an agent has registered, and which handler is meant."""
+"""The registry: an agent's handlers, and the ones that an envelope is for."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+from meup_agent.agent import mcp
 from meup_agent.agent.decorators import definitions_of
-from meup_agent.agent.definitions import (
-    HandlerDefinition,
-    Injectables,
-    KindHandler,
-    ProposalHandler,
-    Role,
-    ToolHandler,
-)
+from meup_agent.agent.definitions import HandlerDefinition, define
 from meup_agent.agent.source import Handler
 from meup_agent.agent.text import type_name
+from meup_agent.agent.tool import ToolDefinition
 from meup_agent.errors import UsageError
+from meup_agent.protocol import payloads
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange import Role
+
+
+class Match(NamedTuple):
+    """The handlers that one envelope starts.
+
+    Attributes:
+        handlers: The handlers; none for a request that is answered without one.
+        name: Their name for the log and for observers. No stranger's word is one, so that names
+            are few.
+    """
+
+    handlers: tuple[HandlerDefinition, ...]
+    name: str
+
+    @classmethod
+    def of(cls, handlers: tuple[HandlerDefinition, ...]) -> Match | None:
+        """The match of some handlers; ``None`` for none."""
+        return cls(handlers, ", ".join(each.name for each in handlers)) if handlers else None
 
 
 class Registry:
-    """An agent's handlers, in the order in which they were registered.
+    """An agent's handlers, in the order in which they were registered."""
 
-    Args:
-        injectables: Which types the handlers of each role may ask for.
-    """
-
-    def __init__(self, injectables: Injectables) -> None:
-        self._injectables = injectables
+    def __init__(self) -> None:
         self._definitions: list[HandlerDefinition] = []
-        self._tools: dict[str, ToolHandler] = {}
-        self._proposals: list[ProposalHandler] = []
-        self._kinds: list[KindHandler] = []
-        self._frozen = False
+        self._tools: dict[str, Match] = {}
+        self._proposals: list[Match] = []
+        self._kinds: list[HandlerDefinition] = []
+        self._notices: dict[Role, Match] = {}
+        self._plain = {method: Match((), method) for method in mcp.METHODS}
+        self.frozen = False
 
     def add(self, definition: HandlerDefinition) -> None:
         """Register a handler; registering it once more changes nothing.
@@ -45,7 +58,7 @@ class Registry:
             UsageError: The agent has started.
         """
         source = definition.signature.source
-        if self._frozen:
+        if self.frozen:
             raise UsageError(
                 f"{source.role} {source.qualname} comes too late: the agent has started; "
                 "register all handlers before"
@@ -57,12 +70,18 @@ class Registry:
             )
         if definition in self._definitions:
             return
-        if isinstance(definition, ToolHandler):
-            self._add_tool(definition)
-        elif isinstance(definition, ProposalHandler):
-            self._proposals.append(definition)
-        elif isinstance(definition, KindHandler):
-            self._kinds.append(definition)
+        match = Match((definition,), definition.name)
+        match definition.role:
+            case Role.REQUEST:
+                self._add_tool(definition, match)
+            case Role.PROPOSAL:
+                self._proposals.append(match)
+            case Role.KIND:
+                self._kinds.append(definition)
+            case role:
+                before = self._notices.get(role)
+                both = (*before.handlers, definition) if before else (definition,)
+                self._notices[role] = Match.of(both) or match
         self._definitions.append(definition)
 
     def include(self, source: object) -> None:
@@ -84,61 +103,78 @@ class Registry:
         found = list(_marked(source))
         if not found:
             raise UsageError(
-                f"there is no handler to include in {_shown(source)}; mark its functions with "
+                f"there is no handler to include in {_described(source)}; mark its functions with "
                 "@tool, @on_proposal or another decorator"
             )
         for fn in found:
             for definition in definitions_of(fn):
                 same = definition.fn == fn
-                self.add(definition if same else definition.rebound(fn, self._injectables))
+                # A bound method, or a wrapper, stands in the place of the marked function.
+                self.add(definition if same else define(definition.type, fn, definition.options))
 
     def freeze(self) -> None:
         """Refuse further handlers: the agent starts."""
-        self._frozen = True
+        self.frozen = True
 
-    def tool(self, name: str) -> ToolHandler | None:
-        """The tool of this name."""
-        return self._tools.get(name)
-
-    def tools(self) -> tuple[ToolHandler, ...]:
+    def tools(self) -> tuple[ToolDefinition, ...]:
         """Every tool."""
-        return tuple(self._tools.values())
+        found = [match.handlers[0].tool for match in self._tools.values()]
+        return tuple(tool for tool in found if tool is not None)
 
-    def proposal_handler(self, method: str, name: str | None) -> ProposalHandler | None:
-        """The first handler for proposals of this method and tool.
+    def find(
+        self, role: Role, envelope: Envelope, call: payloads.Call | None, *, me: str = ""
+    ) -> Match | None:
+        """Find the handlers for an envelope.
 
         Args:
-            method: The proposed MCP method.
-            name: The proposed tool's name; ``None`` where the method has none.
+            role: The role.
+            envelope: The envelope.
+            call: What it asks for, of a request or a proposal.
+            me: Our name in the space.
         """
-        for definition in self._proposals:
-            if definition.matches(method, name):
-                return definition
+        if role is Role.KIND:
+            return self._watchers(envelope, me) if self._kinds else None
+        if call is None:
+            return self._notices.get(role)
+        if role is Role.REQUEST:
+            return self._for_request(envelope, call)
+        for match in self._proposals:
+            if match.handlers[0].matches_call(call.method, call.name or None):
+                return match
         return None
 
-    def handlers(self, role: Role) -> tuple[HandlerDefinition, ...]:
-        """Every handler of a role."""
-        return tuple(each for each in self._definitions if each.role is role)
+    def _for_request(self, envelope: Envelope, call: payloads.Call) -> Match | None:
+        """Of a broadcast request, only what we have to offer is answered."""
+        if call.method == mcp.TOOL_CALL:
+            match = self._tools.get(call.name)
+            return match if match or not envelope.to else self._plain[mcp.TOOL_CALL]
+        offered = call.method == mcp.TOOL_LIST and bool(self._tools)
+        return self._plain.get(call.method) if envelope.to or offered else None
 
-    def for_kind(self, kind: str) -> tuple[KindHandler, ...]:
-        """Every ``on(…)`` handler for envelopes of this kind, in its form in memory."""
-        return tuple(each for each in self._kinds if each.matches(kind))
+    def _watchers(self, envelope: Envelope, me: str) -> Match | None:
+        return Match.of(
+            tuple(
+                each
+                for each in self._kinds
+                if each.matches_kind(envelope.kind)
+                and (not each.type.kinds or envelope.concerns(me))
+            )
+        )
 
-    def _add_tool(self, definition: ToolHandler) -> None:
-        name = definition.tool.name
-        other = self._tools.get(name)
+    def _add_tool(self, definition: HandlerDefinition, match: Match) -> None:
+        other = self._tools.get(definition.name)
         if other is not None:
-            first = other.signature.source
+            first = other.handlers[0].signature.source
             where = f" ({first.location})" if first.location else ""
             raise definition.signature.source.error(
-                f"a tool named {name!r} exists already, {first.qualname}{where}; "
+                f"a tool named {definition.name!r} exists already, {first.qualname}{where}; "
                 "pass another name=…"
             )
-        self._tools[name] = definition
+        self._tools[definition.name] = match
 
 
 def _marked(source: object) -> Iterator[Handler]:
-    """What carries definitions in a module or an object, in the order in which it is written."""
+    """The marked functions of a module or an object, in the order in which they are written."""
     if callable(source) and definitions_of(source):
         yield source
     elif isinstance(source, ModuleType):
@@ -167,7 +203,7 @@ def _marked_in_object(instance: object) -> Iterator[Handler]:
             yield getattr(instance, name)
 
 
-def _shown(source: object) -> str:
+def _described(source: object) -> str:
     if isinstance(source, ModuleType):
         return f"module {source.__name__}"
     return f"an object of type {type_name(type(source))}"

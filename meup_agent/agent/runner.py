@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
 from meup_agent.agent import mcp
-from meup_agent.agent.context import Context
-from meup_agent.agent.definitions import HandlerDefinition, Role
+from meup_agent.agent.definitions import HandlerDefinition, Invocation
 from meup_agent.agent.handler_events import HandlerEvents
 from meup_agent.agent.results import encode_result
 from meup_agent.agent.scope import (
@@ -21,20 +20,16 @@ from meup_agent.agent.scope import (
     is_failure,
     without_cancellations,
 )
-from meup_agent.client.chat import Chat
 from meup_agent.client.current import RunningHandler, begin_handler
-from meup_agent.client.rejections import with_explanation
 from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
-from meup_agent.protocol.exchange.roster import read_participant
-from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from meup_agent.agent.registry import Registry
+    from meup_agent.agent.registry import Match, Registry
     from meup_agent.agent.tasks import HandlerTasks
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
@@ -46,18 +41,6 @@ log = logging.getLogger("meup_agent.agent")
 
 MAX_LOGGED_CHARS: Final = 200
 """Characters of a stranger's words in the log; they are escaped there."""
-
-_ROLES = {
-    exchange.Role.REJECT: Role.REJECT,
-    exchange.Role.WITHDRAW: Role.WITHDRAW,
-    exchange.Role.CONFLICT: Role.CONFLICT,
-    exchange.Role.CHAT: Role.CHAT,
-    exchange.Role.JOIN: Role.JOIN,
-    exchange.Role.LEAVE: Role.LEAVE,
-    exchange.Role.GAP: Role.GAP,
-    exchange.Role.GRANT: Role.GRANT,
-    exchange.Role.REVOKE: Role.REVOKE,
-}
 
 
 class Runner:
@@ -100,25 +83,17 @@ class Runner:
 
     # --- what the session asks ---
 
-    def wants(self, role: exchange.Role, envelope: Envelope, call: payloads.Call | None) -> bool:
-        """Whether there is a handler for an envelope in a role."""
-        match role:
-            case exchange.Role.KIND:
-                return bool(self._registry.for_kind(envelope.kind))
-            case exchange.Role.REQUEST:
-                assert call is not None
-                return mcp.knows(self._registry, call, addressed=bool(envelope.to))
-            case exchange.Role.PROPOSAL:
-                assert call is not None
-                return self._registry.proposal_handler(call.method, call.name or None) is not None
-            case _:
-                return bool(self._registry.handlers(_ROLES[role]))
+    def find(
+        self, role: exchange.Role, envelope: Envelope, call: payloads.Call | None
+    ) -> Match | None:
+        """Find the handlers for an envelope in a role."""
+        return self._registry.find(role, envelope, call, me=self._used_session.me)
 
     def start(self, key: Key, work: Work) -> None:
         """Start the handlers for some work."""
         if self._over:
             return
-        scope = Scope(key, self._name_of(work))
+        scope = Scope(key, _name_of(work))
         self._scopes[key] = scope
         self._tasks.start(partial(self._run, scope, work), scope.name)
 
@@ -161,7 +136,7 @@ class Runner:
     async def _run(self, scope: Scope, work: Work) -> None:
         session = self._used_session
         if self._events.observers and scope.cause is None:
-            self._followed.started(scope.key, work, self._handler_of(work))
+            self._followed.started(scope.key, work, matched(work).name)
         try:
             begin_handler(RunningHandler(scope.key, session, scope.why))
             result = await scope.run(partial(self._result, scope, work))
@@ -244,32 +219,35 @@ class Runner:
     # --- which function, and what it gets ---
 
     async def _result(self, scope: Scope, work: Work) -> Any:
-        """Run what some work is for; for a request, the result to answer with."""
+        """Run the handlers of some work; for a request, the result to answer with."""
+        run = Invocation(self._used_space, self._used_session, scope, work)
+        handlers = matched(work).handlers
         if work.role is exchange.Role.REQUEST:
             call = called(work)
-            if call.method in mcp.PLAIN_METHODS:
-                return mcp.answer(self._registry, self._name, call)
-            return await self._call_tool(scope, work, call)
-        definitions = self._definitions(work)
-        if len(definitions) == 1:
-            return await self._invoke(scope, work, definitions[0], {})
+            if call.method == mcp.TOOL_CALL:
+                return await self._call_tool(run, call, handlers)
+            return mcp.answer(call.method, self._registry.tools(), self._name)
+        if len(handlers) == 1:
+            return await self._invoke(run, handlers[0], {})
         async with anyio.create_task_group() as tasks:
-            for definition in definitions:
-                tasks.start_soon(self._run_beside, scope, work, definition)
+            for handler in handlers:
+                tasks.start_soon(self._run_beside, run, handler)
         return None
 
-    async def _call_tool(self, scope: Scope, work: Work, call: payloads.Call) -> Any:
-        handler = self._registry.tool(call.name)
+    async def _call_tool(
+        self, run: Invocation, call: payloads.Call, handlers: tuple[HandlerDefinition, ...]
+    ) -> Any:
+        scope, tool = run.scope, handlers[0].tool if handlers else None
         try:
-            if handler is None:
+            if tool is None:
                 raise InvalidArguments(f"there is no tool {call.name!r} here")
-            arguments = handler.tool.bind(call.params.get("arguments"))
+            arguments = tool.bind(call.params.get("arguments"))
         except InvalidArguments as error:
             data = {"problems": list(error.problems)} if error.problems else None
             raise RequestError(payloads.INVALID_PARAMS, str(error), data) from None
         try:
-            value = await self._invoke(scope, work, handler, arguments)
-            return None if scope.cause is not None else encode_result(handler.tool.result(value))
+            value = await self._invoke(run, handlers[0], arguments)
+            return None if scope.cause is not None else encode_result(tool.result(value))
         except RequestError as error:
             if error.by is None:
                 # The handler's own choice of an answer; what others answered it is a failure.
@@ -282,85 +260,32 @@ class Runner:
         self._followed.raised(scope.key, failure)
         if scope.cause is None:
             log.error("%s failed", scope.name, exc_info=failure)
-        return encode_result(handler.tool.error_result(failure))
+        return encode_result(tool.error_result(failure))
 
-    async def _run_beside(self, scope: Scope, work: Work, definition: HandlerDefinition) -> None:
+    async def _run_beside(self, run: Invocation, handler: HandlerDefinition) -> None:
         """One of several handlers for the same notice: its failure is its own."""
         try:
-            await self._invoke(scope, work, definition, {})
+            await self._invoke(run, handler, {})
         except BaseException as error:
             if without_cancellations(error) is None:
                 return
             if not is_failure(error):
                 raise
-            self._followed.raised(scope.key, error)
-            log.exception("%s failed", definition.signature.source.qualname)
+            self._followed.raised(run.scope.key, error)
+            log.exception("%s failed", handler.name)
 
     async def _invoke(
-        self, scope: Scope, work: Work, definition: HandlerDefinition, arguments: dict[str, Any]
+        self, run: Invocation, handler: HandlerDefinition, arguments: dict[str, Any]
     ) -> Any:
-        signature = definition.signature
-        injected = {
-            parameter: self._injected(what, scope, work)
-            for parameter, what in signature.injected.items()
-        }
-        value = await scope.call(
-            definition.fn,
-            {**arguments, **injected},
-            is_async=signature.is_async,
-            threads=self._threads,
+        signature = handler.signature
+        for parameter, read in signature.injected.items():
+            arguments[parameter] = read(run)
+        value = await run.scope.call(
+            handler.fn, arguments, is_async=signature.is_async, threads=self._threads
         )
         if self._followed.begun:
-            self._followed.returned(scope.key)
+            self._followed.returned(run.scope.key)
         return value
-
-    def _injected(self, what: str, scope: Scope, work: Work) -> Any:
-        envelope = work.envelope
-        match what:
-            case "context":
-                return Context(space=self._used_space, envelope=envelope, scope=scope, log=log)
-            case "space":
-                return self._used_space
-            case "proposal":
-                return self._used_space.proposal(envelope)
-            case "chat":
-                return Chat(envelope)
-            case "participant":
-                return read_participant(envelope.payload_object.get("participant"))
-            case "subject":
-                if isinstance(work.subject, Rejection):
-                    return with_explanation(self._used_session, work.subject)
-                return work.subject
-            case _:
-                return envelope
-
-    def _definitions(self, work: Work) -> tuple[HandlerDefinition, ...]:
-        if work.role is exchange.Role.PROPOSAL:
-            call = called(work)
-            handler = self._registry.proposal_handler(call.method, call.name or None)
-            assert handler is not None  # wants() said so
-            return (handler,)
-        if work.role is exchange.Role.KIND:
-            return self._registry.for_kind(work.envelope.kind)
-        return self._registry.handlers(_ROLES[work.role])
-
-    def _handler_of(self, work: Work) -> str:
-        """The handler's name for observers; no stranger's word is one, so that they are few."""
-        if work.role is not exchange.Role.REQUEST:
-            return ", ".join(each.signature.source.qualname for each in self._definitions(work))
-        call = called(work)
-        is_tool = call.method == mcp.TOOL_CALL and self._registry.tool(call.name) is not None
-        return call.name if is_tool else call.method
-
-    def _name_of(self, work: Work) -> str:
-        """The handler's name and the exchange's, for the log."""
-        envelope = work.envelope
-        if work.role is exchange.Role.REQUEST:
-            call = called(work)
-            what = call.name if call.method == mcp.TOOL_CALL else call.method
-            return f"{what[:64]!r} for {envelope.sender!r} ({envelope.id[:32]!r})"
-        name = self._definitions(work)[0].signature.source.qualname
-        return f"{name} for {envelope.sender!r} ({envelope.id[:32]!r})"
 
     @property
     def _used_session(self) -> Session:
@@ -373,7 +298,22 @@ class Runner:
         return self._space
 
 
+def matched(work: Work) -> Match:
+    """The handlers that were found for some work."""
+    return cast("Match", work.handler)
+
+
 def called(work: Work) -> payloads.Call:
-    """What a request or a proposal asks for."""
+    """The call that a request or a proposal asks for."""
     assert work.call is not None
     return work.call
+
+
+def _name_of(work: Work) -> str:
+    """The handler's name and the exchange's, for the log."""
+    envelope, name = work.envelope, matched(work).name
+    if work.role is exchange.Role.REQUEST:
+        call = called(work)
+        # Of an unknown tool, too, which is a stranger's word.
+        name = repr((call.name if call.method == mcp.TOOL_CALL else call.method)[:64])
+    return f"{name} for {envelope.sender!r} ({envelope.id[:32]!r})"

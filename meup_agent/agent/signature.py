@@ -1,4 +1,4 @@
-"""What a handler's parameters are: injected by annotation, or arguments of a tool.
+"""Signatures: a handler's parameters are injected by annotation, or arguments of a tool.
 
 Read once, when the function is decorated, so that a function that cannot work fails where it is
 written.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -27,7 +27,7 @@ class HandlerSignature:
 
     Attributes:
         source: Where the handler comes from.
-        injected: Parameter → what to put there, as the mapping of injectable types names it.
+        injected: Parameter → how its value is read.
         arguments: The tool's arguments; ``None`` for other roles.
         is_async: Whether it is awaited, or runs in a worker thread.
         returns: The resolved return annotation; ``Any`` where there is none.
@@ -35,7 +35,7 @@ class HandlerSignature:
     """
 
     source: Source
-    injected: Mapping[str, str]
+    injected: Mapping[str, Callable[[Any], Any]]
     arguments: ToolArguments | None
     is_async: bool
     returns: Any
@@ -45,7 +45,7 @@ class HandlerSignature:
 def read_signature(
     fn: Handler,
     *,
-    injectable: Mapping[type, str],
+    injectable: Mapping[type, Callable[[Any], Any]],
     takes_arguments: bool,
     role: str,
     elsewhere: Collection[type] = (),
@@ -54,7 +54,7 @@ def read_signature(
 
     Args:
         fn: The handler.
-        injectable: Types that may be injected → what is put there.
+        injectable: Types that may be injected → how the value is read.
         takes_arguments: Whether the other parameters are a tool's arguments; otherwise they are
             an error.
         role: The decorator's name, for messages.
@@ -69,17 +69,17 @@ def read_signature(
     reader = _Reader(source, injectable, takes_arguments, frozenset(elsewhere) - set(injectable))
     parameters, returns = _parameters(fn, source)
     unbound = source.in_class_body and bool(parameters) and parameters[0].name in _INSTANCE
-    injected: dict[str, str] = {}
+    injected: dict[str, Callable[[Any], Any]] = {}
     arguments: dict[str, tuple[Any, Any]] = {}
     for parameter in parameters[1:] if unbound else parameters:
         if parameter.name in source.fixed:
             continue
         hint = reader.hint_of(parameter)
-        what = reader.injected(parameter.name, hint)
-        if what is None:
+        read = reader.injected(parameter.name, hint)
+        if read is None:
             arguments[parameter.name] = (hint, parameter.default)
         else:
-            injected[parameter.name] = what
+            injected[parameter.name] = read
     return HandlerSignature(
         source=source,
         injected=MappingProxyType(injected),
@@ -105,7 +105,7 @@ class _Reader:
     """Judges one function's annotations."""
 
     source: Source
-    injectable: Mapping[type, str]
+    injectable: Mapping[type, Callable[[Any], Any]]
     takes_arguments: bool
     elsewhere: frozenset[type]
 
@@ -145,12 +145,12 @@ class _Reader:
                 "import or define it at module level, and not only for type checkers"
             ) from error
 
-    def injected(self, name: str, hint: Any) -> str | None:
-        """What to inject for this annotation; ``None`` for an argument."""
+    def injected(self, name: str, hint: Any) -> Callable[[Any], Any] | None:
+        """How the value for this annotation is read; ``None`` for an argument."""
         bare = _bare(hint)
-        for injectable, what in self.injectable.items():
+        for injectable, read in self.injectable.items():
             if bare is injectable:
-                return what
+                return read
         for part in _parts(bare):
             self._refuse_near_miss(name, hint, part)
         if self.takes_arguments:

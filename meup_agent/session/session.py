@@ -124,7 +124,7 @@ class Session(AsyncContextManagerMixin):
         """Told of what happens; look at its ``observers`` before making an event."""
         self.table = ExchangeTable(
             new_id=new_id,
-            wants=handlers.wants,
+            find_handler=handlers.find,
             limits=self._settings.limits,
             wall_clock=lambda: datetime.now(UTC),
             mode=self._settings.mode,

@@ -38,8 +38,10 @@ class Settings:
 class Handlers(Protocol):
     """What an agent does with what comes; all of it returns at once."""
 
-    def wants(self, role: Role, envelope: Envelope, call: Call | None) -> bool:
-        """Whether there is a handler for an envelope in a role.
+    def find(self, role: Role, envelope: Envelope, call: Call | None) -> object:
+        """Find the handler for an envelope in a role; something false where there is none.
+
+        What is found comes back to :meth:`start` as ``work.handler``.
 
         Args:
             role: The role.

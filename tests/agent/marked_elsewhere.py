@@ -1,9 +1,8 @@
 """Marked functions that another module imports: one to use it, one to offer it."""
 
 from meup_agent.agent.decorators import Decorators
-from tests.agent.stand_ins import INJECTABLES
 
-tool = Decorators(INJECTABLES).tool
+tool = Decorators().tool
 
 
 @tool

@@ -1,45 +1,30 @@
-"""Stand-ins for what is injected: a handler's definition needs the types, not what they can do."""
+"""Signatures and tools of functions, without an agent around them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from meup_agent.agent.definitions import Role
-from meup_agent.agent.signature import HandlerSignature, read_signature
+from meup_agent.agent.context import Context
+from meup_agent.agent.decorators import PROPOSAL, TOOL
+from meup_agent.agent.signature import HandlerSignature
 from meup_agent.agent.tool import ToolDefinition, ToolOptions, define_tool
+from meup_agent.client.deciding import Proposal
+from meup_agent.protocol.envelope import Envelope
 
-
-class Context:
-    pass
-
-
-class Proposal:
-    pass
-
-
-class Envelope:
-    pass
+__all__ = ["Context", "Envelope", "Proposal", "SpecialContext", "read", "reads", "tool_of"]
 
 
 class SpecialContext(Context):
     pass
 
 
-COMMON: dict[type, str] = {Context: "context", Envelope: "envelope"}
-INJECTABLES: Mapping[Role, Mapping[type, str]] = {
-    role: {**COMMON, Proposal: "proposal"} if role is Role.PROPOSAL else COMMON for role in Role
-}
+def reads(**types: type) -> dict[str, Callable[[Any], Any]]:
+    """The readers for parameters of these types."""
+    return {name: PROPOSAL.injects[type] for name, type in types.items()}
 
 
 def read(fn: Callable[..., Any], *, tool: bool = True) -> HandlerSignature:
     """The signature of a tool, or of a handler of proposals."""
-    role = Role.TOOL if tool else Role.PROPOSAL
-    return read_signature(
-        fn,
-        injectable=INJECTABLES[role],
-        takes_arguments=tool,
-        role=role,
-        elsewhere={Proposal},
-    )
+    return (TOOL if tool else PROPOSAL).read(fn)
 
 
 def tool_of(fn: Callable[..., Any], **options: Any) -> ToolDefinition:

@@ -8,18 +8,13 @@ from typing import Any
 import pytest
 
 from meup_agent.agent.decorators import Decorators, definitions_of
-from meup_agent.agent.definitions import (
-    HandlerDefinition,
-    KindHandler,
-    ProposalHandler,
-    Role,
-    ToolHandler,
-)
+from meup_agent.agent.definitions import HandlerDefinition
 from meup_agent.agent.tool import ToolHints
 from meup_agent.errors import HandlerDefinitionError
-from tests.agent.stand_ins import INJECTABLES, Context, Proposal
+from meup_agent.protocol.exchange import Role
+from tests.agent.stand_ins import Context, Proposal, reads
 
-free = Decorators(INJECTABLES)
+free = Decorators()
 
 
 async def echo(text: str, ctx: Context) -> str:
@@ -64,8 +59,8 @@ def test_tool_carries_its_definition() -> None:
         return text
 
     (definition,) = definitions_of(fn)
-    assert isinstance(definition, ToolHandler)
-    assert (definition.role, definition.fn) == (Role.TOOL, fn)
+    assert definition.tool is not None
+    assert (definition.role, definition.fn) == (Role.REQUEST, fn)
     assert definition.tool.name == "say"
     assert definition.tool.title == "Say"
     assert definition.tool.description == "Say it."
@@ -81,7 +76,7 @@ def test_plain_decorators(role: Role, name: str, with_parentheses: bool) -> None
     assert (decorator() if with_parentheses else decorator)(fn) is fn
     (definition,) = definitions_of(fn)
     assert (definition.role, definition.fn) == (role, fn)
-    assert definition.signature.injected == {"ctx": "context"}
+    assert definition.signature.injected == reads(ctx=Context)
 
 
 def test_on_proposal_without_parentheses_takes_every_tool() -> None:
@@ -89,11 +84,10 @@ def test_on_proposal_without_parentheses_takes_every_tool() -> None:
     async def fn(proposal: Proposal) -> None: ...
 
     (definition,) = definitions_of(fn)
-    assert isinstance(definition, ProposalHandler)
-    assert definition.signature.injected == {"proposal": "proposal"}
-    assert definition.matches("tools/call", "anything")
-    assert definition.matches("tools/call", None)
-    assert not definition.matches("resources/read", None)
+    assert definition.signature.injected == reads(proposal=Proposal)
+    assert definition.matches_call("tools/call", "anything")
+    assert definition.matches_call("tools/call", None)
+    assert not definition.matches_call("resources/read", None)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +108,8 @@ def test_on_proposal_matches_by_pattern(
     async def fn(proposal: Proposal) -> None: ...
 
     (definition,) = definitions_of(fn)
-    assert isinstance(definition, ProposalHandler)
-    assert definition.matches(*matching)
-    assert not definition.matches(*other)
+    assert definition.matches_call(*matching)
+    assert not definition.matches_call(*other)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +130,7 @@ def test_on_matches_kinds(patterns: list[str], matching: list[str], other: list[
     async def fn(ctx: Context) -> None: ...
 
     (definition,) = definitions_of(fn)
-    assert isinstance(definition, KindHandler)
-    assert [kind for kind in [*matching, *other] if definition.matches(kind)] == matching
+    assert [kind for kind in [*matching, *other] if definition.matches_kind(kind)] == matching
 
 
 def test_function_may_have_several_roles() -> None:
@@ -149,10 +141,10 @@ def test_function_may_have_several_roles() -> None:
 
 def test_decorators_of_an_agent_register() -> None:
     registered: list[HandlerDefinition] = []
-    agent = Decorators(INJECTABLES, registered.append)
+    agent = Decorators(registered.append)
     agent.tool(fresh(echo))
     fn = agent.on_chat(fresh(observe))
-    assert [each.role for each in registered] == [Role.TOOL, Role.CHAT]
+    assert [each.role for each in registered] == [Role.REQUEST, Role.CHAT]
     assert definitions_of(fn) == tuple(registered[1:])
 
 
@@ -163,7 +155,7 @@ def test_decorators_of_an_agent_register() -> None:
         pytest.param(lambda: free.on(observe), "takes patterns"),  # type: ignore[arg-type]
         pytest.param(lambda: free.on("")(observe), r"on observe \(.*kind='' matches nothing"),
         pytest.param(
-            lambda: free.on_proposal(name=[])(observe), r"on_proposal observe .*name=\[\] matches"
+            lambda: free.on_proposal(name=[])(observe), r"on_proposal observe .*name=\(\) matches"
         ),
         pytest.param(
             lambda: free.on_proposal(method="/(/")(observe),
@@ -195,7 +187,7 @@ class Methods:
 def test_bound_method_can_be_registered_but_not_marked() -> None:
     registered: list[HandlerDefinition] = []
     method = Methods().say
-    assert Decorators(INJECTABLES, registered.append).tool(method) == method
+    assert Decorators(registered.append).tool(method) == method
     assert registered[0].fn == method
     assert definitions_of(method) == ()
     with pytest.raises(HandlerDefinitionError, match=r"tool Methods\.say .*of an agent"):
@@ -205,8 +197,8 @@ def test_bound_method_can_be_registered_but_not_marked() -> None:
 def test_definition_is_frozen() -> None:
     (definition,) = definitions_of(free.tool(fresh(echo)))
     with pytest.raises(AttributeError):
-        definition.role = Role.CHAT  # type: ignore[misc]
+        definition.fn = echo  # type: ignore[misc]
     with pytest.raises(AttributeError):
-        definition.tool.name = "other"  # type: ignore[attr-defined]
+        definition.tool.name = "other"  # type: ignore[misc,union-attr]
     with pytest.raises(TypeError):
-        definition.signature.injected["text"] = "context"  # type: ignore[index]
+        definition.signature.injected["text"] = repr  # type: ignore[index]

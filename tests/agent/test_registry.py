@@ -8,23 +8,56 @@ from typing import Any
 import pytest
 
 from meup_agent.agent.decorators import Decorators, definitions_of
-from meup_agent.agent.definitions import Role
+from meup_agent.agent.definitions import HandlerDefinition
 from meup_agent.agent.registry import Registry
 from meup_agent.errors import HandlerDefinitionError, UsageError
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.exchange import Role
 from tests.agent import future_hints, marked, marked_elsewhere
-from tests.agent.stand_ins import INJECTABLES, Context, Proposal
+from tests.agent.stand_ins import Context, Proposal
 
-free = Decorators(INJECTABLES)
+free = Decorators()
 
 
 def agent() -> tuple[Registry, Decorators]:
     """An agent's registry, and its decorators."""
-    registry = Registry(INJECTABLES)
-    return registry, Decorators(INJECTABLES, registry.add)
+    registry = Registry()
+    return registry, Decorators(registry.add)
 
 
 def names(registry: Registry) -> list[str]:
-    return [each.tool.name for each in registry.tools()]
+    return [each.name for each in registry.tools()]
+
+
+def envelope(kind: str = kinds.MCP_REQUEST, *, to: tuple[str, ...] = ("me",)) -> Envelope:
+    return draft(kind, {}, id="1", sender="other", to=to)
+
+
+def found(
+    registry: Registry, role: Role, envelope: Envelope, call: payloads.Call | None = None
+) -> list[Callable[..., Any]]:
+    """The functions that an envelope starts."""
+    match = registry.find(role, envelope, call, me="me")
+    return [] if match is None else [each.fn for each in match.handlers]
+
+
+def notice(registry: Registry, role: Role) -> list[Callable[..., Any]]:
+    return found(registry, role, envelope())
+
+
+def watchers(registry: Registry, kind: str) -> list[Callable[..., Any]]:
+    return found(registry, Role.KIND, envelope(kind))
+
+
+def call_of(method: str, name: str | None) -> payloads.Call:
+    return payloads.read_call(payloads.request(method, {"name": name} if name else {}, "1"))
+
+
+def tool(registry: Registry, name: str) -> HandlerDefinition | None:
+    """The tool of this name."""
+    match = registry.find(Role.REQUEST, envelope(to=()), call_of("tools/call", name))
+    return None if match is None else match.handlers[0]
 
 
 class Base:
@@ -84,9 +117,9 @@ def test_handlers_keep_the_order_of_registration() -> None:
     @decorators.on_join
     async def c(ctx: Context) -> None: ...
 
-    assert [each.fn for each in registry.handlers(Role.CHAT)] == [b, a]
-    assert [each.fn for each in registry.handlers(Role.JOIN)] == [c]
-    assert registry.handlers(Role.LEAVE) == ()
+    assert notice(registry, Role.CHAT) == [b, a]
+    assert notice(registry, Role.JOIN) == [c]
+    assert notice(registry, Role.LEAVE) == []
 
 
 def test_tool_is_found_by_its_name() -> None:
@@ -96,11 +129,11 @@ def test_tool_is_found_by_its_name() -> None:
     async def fn(text: str) -> str:
         return text
 
-    found = registry.tool("say")
-    assert found is not None
-    assert found.fn is fn
-    assert found is registry.tools()[0]
-    assert registry.tool("fn") is None
+    this = tool(registry, "say")
+    assert this is not None
+    assert this.fn is fn
+    assert this.tool is registry.tools()[0]
+    assert tool(registry, "fn") is None
 
 
 def test_second_tool_of_a_name_fails() -> None:
@@ -120,9 +153,9 @@ def test_second_tool_of_a_name_fails() -> None:
     assert "tool test_second_tool_of_a_name_fails.<locals>.other (" in message
     assert "a tool named 'say' exists already" in message
     assert f"test_second_tool_of_a_name_fails.<locals>.say ({__file__}:" in message
-    found = registry.tool("say")
-    assert found is not None
-    assert found.fn is say
+    this = tool(registry, "say")
+    assert this is not None
+    assert this.fn is say
     assert len(registry.tools()) == 1
 
 
@@ -178,14 +211,13 @@ def test_first_matching_handler_decides_a_proposal() -> None:
     @decorators.on_proposal(method="resources/*")
     async def resources(proposal: Proposal) -> None: ...
 
-    def decider(method: str, name: str | None) -> Callable[..., Any] | None:
-        found = registry.proposal_handler(method, name)
-        return None if found is None else found.fn
+    def deciders(method: str, name: str | None) -> list[Callable[..., Any]]:
+        return found(registry, Role.PROPOSAL, envelope(), call_of(method, name))
 
-    assert decider("tools/call", "write_a") is writes
-    assert decider("tools/call", "read_a") is calls
-    assert decider("resources/read", None) is resources
-    assert decider("prompts/get", "write_a") is None
+    assert deciders("tools/call", "write_a") == [writes]
+    assert deciders("tools/call", "read_a") == [calls]
+    assert deciders("resources/read", None) == [resources]
+    assert deciders("prompts/get", "write_a") == []
 
 
 def test_every_matching_handler_sees_a_kind() -> None:
@@ -197,9 +229,9 @@ def test_every_matching_handler_sees_a_kind() -> None:
     @decorators.on("mcp/*", "chat")
     async def several(ctx: Context) -> None: ...
 
-    assert [each.fn for each in registry.for_kind("mcp/reject")] == [rejections, several]
-    assert [each.fn for each in registry.for_kind("chat")] == [several]
-    assert registry.for_kind("acme/event") == ()
+    assert watchers(registry, "mcp/reject") == [rejections, several]
+    assert watchers(registry, "chat") == [several]
+    assert watchers(registry, "acme/event") == []
 
 
 # --- including ------------------------------------------------------------------------------
@@ -209,7 +241,7 @@ def test_module_gives_what_it_defines_and_what_it_exports() -> None:
     registry, _ = agent()
     registry.include(marked)
     assert sorted(names(registry)) == ["bye", "exported", "greet"]
-    greet = registry.tool("greet")
+    greet = tool(registry, "greet")
     assert greet is not None
     assert greet.fn is marked.greet
 
@@ -249,10 +281,11 @@ def test_methods_are_bound_when_included() -> None:
     assert names(registry) == ["read", "double", "class_name", "write"]
 
     def call(name: str, **arguments: Any) -> Any:
-        found = registry.tool(name)
-        assert found is not None
-        given = {parameter: Context() for parameter in found.signature.injected}
-        return result_of(found.fn(**found.tool.bind(arguments), **given))
+        this = tool(registry, name)
+        assert this is not None
+        assert this.tool is not None
+        given: dict[str, Any] = dict.fromkeys(this.signature.injected)
+        return result_of(this.fn(**this.tool.bind(arguments), **given))
 
     assert call("read", path="a") == "/root/a"
     assert call("double", n=2) == 4
@@ -262,15 +295,14 @@ def test_methods_are_bound_when_included() -> None:
 def test_methods_keep_the_order_in_which_they_are_written() -> None:
     registry, _ = agent()
     registry.include(Files("/"))
-    found = registry.proposal_handler("tools/call", "write_a")
-    assert found is not None
-    assert found.fn.__name__ == "second"
+    (first,) = found(registry, Role.PROPOSAL, envelope(), call_of("tools/call", "write_a"))
+    assert first.__name__ == "second"
 
 
 def test_override_without_a_mark_is_no_handler() -> None:
     registry, _ = agent()
     registry.include(Files("/"))
-    assert registry.tool("overridden") is None
+    assert tool(registry, "overridden") is None
 
 
 def test_two_objects_of_a_class_are_two_sets_of_tools() -> None:
@@ -293,9 +325,9 @@ def test_wrapper_around_a_marked_function_is_what_runs() -> None:
     module.inner = guarded  # type: ignore[attr-defined]
     registry, _ = agent()
     registry.include(module)
-    found = registry.tool("inner")
-    assert found is not None
-    assert found.fn is guarded
+    this = tool(registry, "inner")
+    assert this is not None
+    assert this.fn is guarded
 
 
 def test_partial_and_object_in_a_module_are_included() -> None:

@@ -365,25 +365,25 @@ from typing import Any
 from pydantic import BaseModel
 from meup_agent.agent.decorators import Decorators
 from meup_agent.agent.registry import Registry
-from meup_agent.agent.definitions import Role
 
 class Item(BaseModel):
     name: str
 
-registry = Registry({})
-agent = Decorators({}, registry.add)
+registry = Registry()
+agent = Decorators(registry.add)
 
 @agent.tool
 async def item(name: str) -> Item: ...
 @agent.tool
 async def anything(name: str) -> Any: ...
 
-bound = registry.tool("item").tool.bind({"name": "a"})
-assert registry.tool("item").tool.result(Item(**bound))["structuredContent"] == {"name": "a"}
+tools = {tool.name: tool for tool in registry.tools()}
+bound = tools["item"].bind({"name": "a"})
+assert tools["item"].result(Item(**bound))["structuredContent"] == {"name": "a"}
 for value in ("text", [1], {"a": 1}, None, Item(name="a")):
-    registry.tool("anything").tool.result(value)
-registry.tool("item").tool.error_result(ValueError("x"))
-registry.tool("item").tool.describe()
+    tools["anything"].result(value)
+tools["item"].error_result(ValueError("x"))
+tools["item"].describe()
 assert "mcp_types" not in sys.modules
 """
 

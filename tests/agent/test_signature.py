@@ -11,7 +11,7 @@ import typing_extensions
 
 from meup_agent.errors import HandlerDefinitionError, UsageError
 from tests.agent import future_hints
-from tests.agent.stand_ins import Context, Envelope, Proposal, SpecialContext, read
+from tests.agent.stand_ins import Context, Envelope, Proposal, SpecialContext, read, reads
 
 Ctx = typing_extensions.TypeAliasType("Ctx", Context)
 
@@ -54,24 +54,22 @@ async def twice(one: Context, two: Context) -> None: ...
 @pytest.mark.parametrize(
     ("fn", "injected", "arguments"),
     [
-        pytest.param(plain, {"ctx": "context"}, ["path", "text"], id="plain"),
+        pytest.param(plain, reads(ctx=Context), ["path", "text"], id="plain"),
         pytest.param(no_parameters, {}, [], id="no-parameters"),
+        pytest.param(only_injected, reads(ctx=Context, envelope=Envelope), [], id="only-injected"),
+        pytest.param(as_string, reads(ctx=Context), ["path"], id="as-string"),
+        pytest.param(annotated, reads(ctx=Context), ["n"], id="annotated"),
+        pytest.param(aliased, reads(ctx=Context), ["n"], id="aliased"),
+        pytest.param(with_default, reads(ctx=Context), ["n"], id="with-default"),
+        pytest.param(keyword_only, reads(ctx=Context), ["n"], id="keyword-only"),
+        pytest.param(twice, reads(one=Context, two=Context), [], id="twice"),
         pytest.param(
-            only_injected, {"ctx": "context", "envelope": "envelope"}, [], id="only-injected"
-        ),
-        pytest.param(as_string, {"ctx": "context"}, ["path"], id="as-string"),
-        pytest.param(annotated, {"ctx": "context"}, ["n"], id="annotated"),
-        pytest.param(aliased, {"ctx": "context"}, ["n"], id="aliased"),
-        pytest.param(with_default, {"ctx": "context"}, ["n"], id="with-default"),
-        pytest.param(keyword_only, {"ctx": "context"}, ["n"], id="keyword-only"),
-        pytest.param(twice, {"one": "context", "two": "context"}, [], id="twice"),
-        pytest.param(
-            future_hints.at_module_level, {"ctx": "context"}, ["path"], id="future-annotations"
+            future_hints.at_module_level, reads(ctx=Context), ["path"], id="future-annotations"
         ),
     ],
 )
 def test_parameters_are_told_apart(
-    fn: Callable[..., Any], injected: dict[str, str], arguments: list[str]
+    fn: Callable[..., Any], injected: dict[str, Any], arguments: list[str]
 ) -> None:
     signature = read(fn)
     assert signature.injected == injected
@@ -82,7 +80,7 @@ def test_handler_of_proposals_takes_only_what_is_injected() -> None:
     async def review(proposal: Proposal, ctx: Context) -> None: ...
 
     signature = read(review, tool=False)
-    assert signature.injected == {"proposal": "proposal", "ctx": "context"}
+    assert signature.injected == reads(proposal=Proposal, ctx=Context)
     assert signature.arguments is None
 
 
@@ -182,7 +180,7 @@ def test_what_a_partial_has_fixed_is_no_argument(
 ) -> None:
     signature = read(fn)
     assert parameters_of(signature) == arguments
-    assert signature.injected == {"ctx": "context"}
+    assert signature.injected == reads(ctx=Context)
 
 
 def test_bound_method_has_no_self() -> None:
@@ -198,7 +196,7 @@ def test_method_in_class_body_waits_for_its_instance() -> None:
 
 
 def test_wrapper_is_read_through_in_the_module_of_what_it_wraps() -> None:
-    assert read(through(future_hints.at_module_level)).injected == {"ctx": "context"}
+    assert read(through(future_hints.at_module_level)).injected == reads(ctx=Context)
 
 
 # --- what does not work ---------------------------------------------------------------------
@@ -268,7 +266,7 @@ class GeneratorCall:
 TOOLS_THAT_FAIL = [
     pytest.param(
         optional,
-        ["'ctx' is tests.agent.stand_ins.Context | None", "annotate it as Context"],
+        ["'ctx' is meup_agent.agent.context.Context | None", "annotate it as Context"],
         id="optional",
     ),
     pytest.param(optional_the_old_way, ["'ctx'", "annotate it as Context"], id="typing-optional"),
@@ -276,7 +274,7 @@ TOOLS_THAT_FAIL = [
     pytest.param(subclass, ["'ctx' is SpecialContext", "annotate it as Context"], id="subclass"),
     pytest.param(
         of_another_role,
-        ["'proposal' is Proposal", "this handler can have: Context, Envelope"],
+        ["'proposal' is Proposal", "this handler can have: Context, Space, Envelope"],
         id="other-role",
     ),
     pytest.param(optional_of_another_role, ["'proposal' is", "have"], id="optional-other-role"),
@@ -288,7 +286,7 @@ TOOLS_THAT_FAIL = [
     ),
     pytest.param(
         unannotated,
-        ["'path' has no annotation", "the argument's type", "Context, Envelope"],
+        ["'path' has no annotation", "the argument's type", "Context, Space, Envelope"],
         id="unannotated",
     ),
     pytest.param(
@@ -349,7 +347,7 @@ async def wants_more_by_default(proposal: Proposal, verbose: bool = False) -> No
             wants_more,
             [
                 "'verbose' is bool, which cannot be injected",
-                "this handler can have: Context, Envelope, Proposal",
+                "this handler can have: Context, Space, Envelope, Proposal",
             ],
             id="argument",
         ),
@@ -358,7 +356,7 @@ async def wants_more_by_default(proposal: Proposal, verbose: bool = False) -> No
             unannotated,
             [
                 "'path' has no annotation; annotate it with what is to be injected: "
-                "Context, Envelope, Proposal"
+                "Context, Space, Envelope, Proposal"
             ],
             id="unannotated",
         ),

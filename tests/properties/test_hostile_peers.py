@@ -84,7 +84,7 @@ class HostilePeers(RuleBasedStateMachine):
         self.resumes, self.reviews = resumes, reviews
         self.table = ExchangeTable(
             new_id=self.new_id,
-            wants=self.wants,
+            find_handler=self.wants,
             limits=Limits(handlers=handlers),
             wall_clock=lambda: BEGIN + timedelta(seconds=self.now),
             proposal_store=ProposalStore(count=REMEMBERED),

@@ -77,7 +77,10 @@ class Participant:
         self.world = world
         self.name = name
         self.table = ExchangeTable(
-            new_id=self._new_id, wants=self._wants, limits=limits, wall_clock=world.time_of_day
+            new_id=self._new_id,
+            find_handler=self._wants,
+            limits=limits,
+            wall_clock=world.time_of_day,
         )
         self.handlers: dict[Key, Handler] = {}
         self.endings: dict[Key, Ending | None] = {}

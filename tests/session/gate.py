@@ -195,7 +195,7 @@ class Recorder:
     """Handlers that only note what they are asked to do."""
 
     def __init__(self, wants: Callable[..., bool] = everything_but_kinds):
-        self.wants = wants
+        self.find = wants
         self.started: list[tuple[Key, Work]] = []
         self.cancelled: list[tuple[Key, Cause]] = []
         self._changed = anyio.Event()

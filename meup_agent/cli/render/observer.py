@@ -79,7 +79,8 @@ class ExchangeObserver:
     def __init__(self) -> None:
         ids = count()
         self._table = ExchangeTable(
-            new_id=lambda: f"onlooker-{next(ids)}", wants=lambda _role, _envelope, _call: False
+            new_id=lambda: f"onlooker-{next(ids)}",
+            find_handler=lambda _role, _envelope, _call: None,
         )
         self._parts: TTLMap[str, _Part] = TTLMap(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
         self._calls: TTLMap[tuple[str, str], _Part] = TTLMap(

@@ -44,7 +44,7 @@ class ProposalFolder:
         ids = count()
         self._table = ExchangeTable(
             new_id=lambda: f"audit-{next(ids)}",
-            wants=lambda _role, _envelope, _call: False,
+            find_handler=lambda _role, _envelope, _call: None,
             proposal_store=ProposalStore(count=sys.maxsize, seconds=_FOREVER, size=None),
         )
         # The gateway checks who says what, so what it says itself counts (PROTOCOL 5).

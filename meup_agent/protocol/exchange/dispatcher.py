@@ -137,10 +137,10 @@ class InboundDispatcher:
         return max(len(envelope.id), len(envelope.sender)) <= MAX_ID_CHARS
 
     def _others(self, envelope: Envelope, now: float) -> None:
-        is_watched = self._context.wants(Role.KIND, envelope, None)
+        watcher = self._context.find_handler(Role.KIND, envelope, None)
         is_exchange = envelope.kind in _EXCHANGES
         # Of exchanges, only who watches them cares whether they came before.
-        is_new = (is_exchange and not is_watched) or self._is_new(envelope, now)
+        is_new = (is_exchange and not watcher) or self._is_new(envelope, now)
         if is_exchange:
             self._exchange(envelope, now)
         elif not is_new:
@@ -151,8 +151,8 @@ class InboundDispatcher:
             self._scheduler.notice(Role.CHAT, envelope, now)
         elif envelope.kind in (GRANT, REVOKE):
             self._standing(envelope, now)
-        if is_watched and is_new:
-            self._scheduler.notice(Role.KIND, envelope, now)
+        if watcher and is_new:
+            self._scheduler.notice(Role.KIND, envelope, now, handler=watcher)
 
     def _is_new(self, envelope: Envelope, now: float) -> bool:
         """Whether it was not delivered before; ids may come again after a restart of theirs."""

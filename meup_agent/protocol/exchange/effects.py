@@ -92,12 +92,14 @@ class Work(msgspec.Struct, frozen=True):
         envelope: The envelope that it is about.
         subject: What the role adds to that.
         call: What the envelope asks for, of a request or a proposal.
+        handler: The handler that was found for it, as its finder knows it; handed on unread.
     """
 
     role: Role
     envelope: Envelope
     subject: Subject = None
     call: Call | None = None
+    handler: object = None
 
 
 class CaughtUp(msgspec.Struct, frozen=True):

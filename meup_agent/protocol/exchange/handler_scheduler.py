@@ -102,23 +102,23 @@ class HandlerScheduler:
             return
         if self._is_repeated(envelope, now):
             return
-        exchange = self._taken_up(Role.REQUEST, envelope, call)
+        handler = self._context.find_handler(Role.REQUEST, envelope, call) if call.method else None
+        exchange = self._taken_up(Role.REQUEST, envelope, call, handler)
         exchange.fulfills, exchange.doubt = means.record, means.doubt
         exchange.fulfillment = fulfillment
         denial = self._admission.denial(exchange, now)
-        wanted = bool(call.method) and self._context.wants(Role.REQUEST, envelope, call)
         if self._is_cancelled_already(exchange, call, now):
             self._context.drop("cancelled_before", envelope, expected=True)
         elif fulfillment is not None and fulfillment.taken_up:
             self._context.drop("duplicate_request", envelope, expected=True)
         elif denial is not None:
-            self._deny(exchange, denial, now, answered=exchange.addressed or wanted)
+            self._deny(exchange, denial, now, answered=exchange.addressed or bool(handler))
         elif call.rpc_id is not None and call.rpc_name is None:
             if exchange.addressed:
                 self._response_writer.invalid(
                     exchange, "the request's JSON-RPC id is too long", now
                 )
-        elif not wanted:
+        elif not handler:
             if exchange.addressed:
                 self._response_writer.unknown_method(exchange, call.method, now)
         elif not self._make_room():
@@ -215,14 +215,15 @@ class HandlerScheduler:
         if not self._context.mode.answers:
             return
         call = payloads.read_proposal(envelope.payload)
-        exchange = self._taken_up(Role.PROPOSAL, envelope, call)
+        handler = self._context.find_handler(Role.PROPOSAL, envelope, call) if call.method else None
+        exchange = self._taken_up(Role.PROPOSAL, envelope, call, handler)
         exchange.record = record
         denial = self._admission.denial(exchange, now)
         if denial is not None:
             self._deny(exchange, denial, now)
         elif not call.method:
             self._response_writer.rejection(exchange, Reason.INVALID, now)
-        elif not self._context.wants(Role.PROPOSAL, envelope, call):
+        elif not handler:
             # Where targets are hidden, who is to carry it out is addressed beside those who are to
             # decide, so as to see it (PROTOCOL 2): it is not asked, and would end the wait.
             if call.target != self._context.me or len(envelope.to) < 2:
@@ -244,6 +245,7 @@ class HandlerScheduler:
         subject: Subject = None,
         *,
         droppable: bool = False,
+        handler: object = None,
     ) -> None:
         """Something that a handler is told of, and nobody waits for.
 
@@ -253,25 +255,33 @@ class HandlerScheduler:
             now: The time.
             subject: What the role adds to that.
             droppable: It is left out where there is no room, as notices of most roles are.
+            handler: The handler, where the caller has looked it up already.
         """
-        if not self._context.mode.answers:
+        if not self._context.mode.answers or self._limiter.is_shut:
             return
-        if self._limiter.is_shut or not self._context.wants(role, envelope, None):
+        handler = handler or self._context.find_handler(role, envelope, None)
+        if not handler:
             return
         droppable = droppable or role in _DROPPABLE
         if droppable and not self._make_room():
             self._context.drop("overflow", envelope, expected=self._context.closing)
             return
         key = Key("job", envelope.sender, f"{role}:{self._context.envelope_sender.new_id()}")
-        exchange = InboundExchange(key, Work(role, envelope, subject), droppable=droppable)
+        exchange = InboundExchange(
+            key, Work(role, envelope, subject, handler=handler), droppable=droppable
+        )
         self._enqueue(exchange, now)
 
-    def _taken_up(self, role: Role, envelope: Envelope, call: Call) -> InboundExchange:
+    def _taken_up(
+        self, role: Role, envelope: Envelope, call: Call, handler: object
+    ) -> InboundExchange:
         key = Key("in", envelope.sender, envelope.id)
         while key in self._open:
             key = key._replace(again=key.again + 1)
         addressed = self._context.me in envelope.to
-        return InboundExchange(key, Work(role, envelope, call=call), call, addressed)
+        return InboundExchange(
+            key, Work(role, envelope, call=call, handler=handler), call, addressed
+        )
 
     def _make_room(self) -> bool:
         """Whether one more is taken; if need be, the oldest chat or presence is left out for it."""

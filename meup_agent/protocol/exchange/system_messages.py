@@ -135,7 +135,8 @@ class SystemMessages:
         """Handlers hear of whoever came and went unseen, as of everybody else."""
         events = (("leave", Role.LEAVE, changed.left), ("join", Role.JOIN, changed.joined))
         for event, role, names in events:
-            if not self._context.wants(role, welcome, None):
+            handler = self._context.find_handler(role, welcome, None) if names else None
+            if not handler:
                 continue
             for name in names:
                 if name == self._context.me:
@@ -148,7 +149,7 @@ class SystemMessages:
                 presence = welcome.replace(
                     kind=kinds.SYSTEM_PRESENCE, to=(), raw_payload=encode_leniently(payload)
                 )
-                self._scheduler.notice(role, presence, now)
+                self._scheduler.notice(role, presence, now, handler=handler)
 
     def _presence(self, envelope: Envelope, payload: dict[str, Any], now: float) -> None:
         update = self._context.roster.apply_presence(payload, now)

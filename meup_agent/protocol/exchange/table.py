@@ -27,7 +27,7 @@ from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, Wai
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalStore
 from meup_agent.protocol.exchange.roster import Roster
-from meup_agent.protocol.exchange.table_context import TableContext, Wants
+from meup_agent.protocol.exchange.table_context import FindHandler, TableContext
 from meup_agent.protocol.reasons import Cause
 
 UNSENT = "the answer could not be sent"
@@ -44,7 +44,7 @@ class ExchangeTable:
 
     Args:
         new_id: Draws an id that nobody used before.
-        wants: Tells whether we have a handler for an envelope in a role.
+        find_handler: Finds the handler for an envelope in a role.
         limits: How much is handled at once.
         wall_clock: Tells the time of day in UTC, for ``ts`` and for what proposers say of their
             deadlines (PROTOCOL 6); without it neither is looked at.
@@ -56,7 +56,7 @@ class ExchangeTable:
         self,
         *,
         new_id: Callable[[], str],
-        wants: Wants,
+        find_handler: FindHandler,
         limits: Limits | None = None,
         wall_clock: Callable[[], datetime] | None = None,
         proposal_store: ProposalStore | None = None,
@@ -66,7 +66,7 @@ class ExchangeTable:
         self._envelope_sender = EnvelopeSender(new_id, wall_clock, self._effects)
         self._context = TableContext(
             self._envelope_sender,
-            wants,
+            find_handler,
             self._effects,
             wall_clock,
             mode,

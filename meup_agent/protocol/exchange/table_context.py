@@ -23,8 +23,11 @@ from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
 ABSENCE_SECONDS = 30.0
 """How long somebody may be away before what they began or were to answer ends (PROTOCOL 4.6)."""
 
-Wants = Callable[[Role, Envelope, Call | None], bool]
-"""Tells whether a handler takes an envelope in a role; the call is a request's or proposal's."""
+FindHandler = Callable[[Role, Envelope, Call | None], object]
+"""Finds the handler for an envelope in a role, once a message; something false: there is none.
+
+The call is a request's or proposal's. What is found is opaque to the table: it comes back in
+``Work.handler``."""
 
 
 class TableContext(msgspec.Struct):
@@ -32,7 +35,7 @@ class TableContext(msgspec.Struct):
 
     Attributes:
         envelope_sender: Makes our envelopes.
-        wants: Tells whether we have a handler.
+        find_handler: Finds the handler for an envelope in a role.
         effects: What is to be done, in order.
         wall_clock: Tells the time of day in UTC.
         mode: How much of the table is at work.
@@ -48,7 +51,7 @@ class TableContext(msgspec.Struct):
     """
 
     envelope_sender: EnvelopeSender
-    wants: Wants
+    find_handler: FindHandler
     effects: list[Effect]
     wall_clock: Callable[[], datetime] | None = None
     mode: Mode = Mode.PARTICIPATING

@@ -81,7 +81,7 @@ class Peer:
         roles = frozenset(roles)
         self.table = ExchangeTable(
             new_id=self._new_id,
-            wants=wants or (lambda role, *_: role in roles),
+            find_handler=wants or (lambda role, *_: role in roles),
             limits=limits,
             wall_clock=wall_clock,
             mode=mode,

@@ -1,0 +1,104 @@
+"""The table of handlers: a new type is one row, and each message is looked up once."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Chat, Context, Envelope, HandlerDefinitionError, Proposal
+from meup_agent.agent.decorators import HandlerRow
+from meup_agent.agent.definitions import Invocation
+from meup_agent.agent.registry import Registry
+from meup_agent.protocol.exchange import Role
+from tests.interaction.people import PATIENCE, Meeting, Notes, join
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass(frozen=True)
+class Pause:
+    seconds: float
+    by: str
+
+    @classmethod
+    def read(cls, run: Invocation) -> "Pause":
+        envelope = run.work.envelope
+        return cls(envelope.payload_object["seconds"], envelope.sender)
+
+
+class PausableAgent(Agent):
+    on_pause = HandlerRow(Role.KIND, {Pause: Pause.read}, kinds=["participant/pause"])
+    """Learn that a participant asks us to pause; gets a Pause."""
+
+
+async def test_new_type_of_handler_is_one_row(meeting: Meeting, notes: Notes) -> None:
+    agent = PausableAgent("tools")
+
+    @agent.on_pause
+    async def pause(pause: Pause, ctx: Context) -> None:
+        notes((pause, ctx.sender))
+
+    @agent.on_chat
+    async def end(chat: Chat) -> None:
+        notes(chat.text)
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent), join(meeting, "second") as second:
+            await second.send("participant/pause", {"seconds": 2}, to="reviewer")
+            await second.send("participant/resume", {"seconds": 3}, to="tools")
+            await second.send("participant/pause", {"seconds": 4}, to="tools")
+            await second.chat("end")
+            await notes.until("end", (Pause(4, "second"), "second"))
+    assert (Pause(2, "second"), "second") not in notes.all
+
+
+def test_row_says_what_its_handlers_may_ask_for() -> None:
+    with pytest.raises(HandlerDefinitionError, match=r"on_pause .*Context, Space, Envelope, Pause"):
+
+        @PausableAgent("tools").on_pause
+        async def wrong(text: str) -> None: ...
+
+    with pytest.raises(HandlerDefinitionError, match=r"'pause' is Pause, which handlers of this"):
+
+        @Agent("tools").tool
+        async def tool(pause: Pause) -> None: ...
+
+
+class CountingRegistry(Registry):
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked_up: list[tuple[str, str]] = []
+
+    def find(self, role: Role, envelope: Envelope, *args: Any, **kwargs: Any) -> Any:
+        self.looked_up.append((str(role), envelope.id))
+        return super().find(role, envelope, *args, **kwargs)
+
+
+async def test_handler_is_looked_up_once_for_a_message(meeting: Meeting, notes: Notes) -> None:
+    agent = Agent("tools")
+    registry = agent._registry = CountingRegistry()
+    agent._register = registry.add
+    agent.observe(lambda _: None)  # observers are told the handler's name
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @agent.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        notes("proposal")
+
+    @agent.on("x/y")
+    async def watch(envelope: Envelope) -> None:
+        notes("kind")
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent), join(meeting, "second") as second:
+            assert await second.call("tools", "add", {"a": 1, "b": 2}) == 3
+            async with second.propose("tools", "add", to="tools"):
+                await notes.until("proposal")
+            await second.send("x/y", {}, to="tools")
+            await notes.until("kind")
+    assert len(registry.looked_up) == len(set(registry.looked_up))
+    assert {role for role, _ in registry.looked_up} >= {"request", "proposal", "kind"}
