@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.demo import names
-from meup_agent.cli.demo.folder import workspace_in
 from meup_agent.cli.demo.scenes import SCENES
+from meup_agent.cli.demo.workspace import NOTE, WRITTEN_FILES, workspace_in
 from meup_agent.cli.failures import Failure
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
 
@@ -28,11 +27,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 CARELESS_REVIEWER = """
-import meup_agent.cli.demo.reviewer as reviewer
+import meup_agent.cli.demo.agents as reviewer
 reviewer.masked = lambda text: text
 """
 TRUSTING_REVIEWER = """
-import meup_agent.cli.demo.reviewer as reviewer
+import meup_agent.cli.demo.agents as reviewer
 reviewer.leaves_the_folder = lambda path: False
 """
 UNTIDY_TOOL = """
@@ -137,7 +136,7 @@ def test_it_fails_where_reality_differs(played: dict[str, Played], name: str) ->
     assert demo.after == demo.before
 
 
-@pytest.mark.parametrize("taken", names.ALL)
+@pytest.mark.parametrize("taken", WRITTEN_FILES)
 def test_files_of_the_same_names_are_not_touched(tmp_path: Path, taken: str) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -149,14 +148,14 @@ def test_files_of_the_same_names_are_not_touched(tmp_path: Path, taken: str) -> 
 
 
 def test_a_folder_with_such_a_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / names.NOTE).write_text("mine")
+    (tmp_path / NOTE).write_text("mine")
     done = meup("demo", "--dir", str(tmp_path))
     assert (done.returncode, done.stdout) == (exit_codes.FAILED, "")
     assert done.stderr == (
-        f"meup: {tmp_path} has {names.NOTE} already, and the demo overwrites nothing;"
+        f"meup: {tmp_path} has {NOTE} already, and the demo overwrites nothing;"
         " move that away, or give another folder\n"
     )
-    assert (tmp_path / names.NOTE).read_text() == "mine"
+    assert (tmp_path / NOTE).read_text() == "mine"
 
 
 def test_a_folder_that_is_none_is_said(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ class _Demo:
 
     async def _play(self) -> None:
         # A gateway needs its extra, so what uses one is imported when that is known to be here.
-        from meup_agent.cli.demo.folder import workspace_in
         from meup_agent.cli.demo.play import perform
+        from meup_agent.cli.demo.workspace import workspace_in
 
         with workspace_in(self._folder) as workspace:
             if not await perform(workspace, self._output):

@@ -1,7 +1,8 @@
 """``meup demo``: four agents at work on a real folder, over a real gateway.
 
-The agents (``files``, ``reviewer``, ``proposer``, ``auditor``) are written as one writes agents of
-one's own; each scene is a story in a file of its own; ``stage`` brings them together.
+``workspace`` guards the folder, ``agents`` are written as users write theirs, ``stage`` joins them
+to a gateway and shows what happens, ``scenes`` are the stories, ``play`` plays them and compares
+what happened with what was expected. Nothing of it is used by another command.
 """
 
 from __future__ import annotations

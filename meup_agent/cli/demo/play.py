@@ -10,10 +10,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from meup_agent.cli.demo.checks import Expectation
-from meup_agent.cli.demo.scenes import SCENES, Scene
+from meup_agent.cli.demo.scenes import SCENES, Expectation, Scene, record_checks
 from meup_agent.cli.demo.stage import Stage, set_up
-from meup_agent.cli.demo.telling import record_checks
 from meup_agent.cli.demo.workspace import Workspace
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.output import Output

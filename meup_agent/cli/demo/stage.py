@@ -18,12 +18,15 @@ from meup_agent.cli.connector import (
     ReportingConnector,
     format_close,
 )
-from meup_agent.cli.demo.arrivals import EventLog
-from meup_agent.cli.demo.auditor import auditor_agent, listen
-from meup_agent.cli.demo.files import files_agent
-from meup_agent.cli.demo.proposer import proposer_agent
-from meup_agent.cli.demo.reviewer import reviewer_agent
-from meup_agent.cli.demo.stops import Stop, Stops
+from meup_agent.cli.demo.agents import (
+    EventLog,
+    Stop,
+    Stops,
+    audit,
+    files_agent,
+    proposer_agent,
+    reviewer_agent,
+)
 from meup_agent.cli.demo.workspace import Workspace
 from meup_agent.cli.render.output import Output
 from meup_agent.gateway.embedded import Gateway
@@ -165,9 +168,9 @@ class Stage:
         files = files_agent(self.workspace, self.stops)
         reviewer = reviewer_agent(self.stops, self.withdrawals)
         proposer = proposer_agent(self.explanations, self.rejections)
-        async with self._join("auditor", auditor_agent()) as self.auditor:
+        async with self._join("auditor", Agent("auditor")) as self.auditor:
             async with background_tasks() as tasks:
-                tasks.start_soon(listen, self.auditor, self.seen, self._show_envelope)
+                tasks.start_soon(audit, self.auditor, self.seen, self._show_envelope)
                 tasks.start_soon(self._show_stops)
                 async with self._join("files", files), self._join("reviewer", reviewer):
                     async with self._join("proposer", proposer) as self.proposer:

@@ -1,13 +1,25 @@
-"""The folder that the demo's tools work in, and the guard at its border."""
+"""The folder that the demo works in: the user's own or a sample, guarded at its border.
+
+Nothing outside of it is read or written, nothing in it is overwritten, and what the scenes wrote is
+removed at the end.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Final
 
+from meup_agent.cli import exit_codes
+from meup_agent.cli.failures import Failure
+
 MAX_FILES: Final = 200
-"""Files that the tools look at: a demo on somebody's home folder must not take all day."""
+"""Files that the tools look at: a demo on a home folder must not take all day."""
 
 MAX_FOLDERS: Final = 2_000
 """Folders that are looked into, for the same reason."""
@@ -16,8 +28,19 @@ MAX_BYTES: Final = 256 * 1024
 """Bytes of a file that are read or written."""
 
 
+INDEX: Final = "meup-demo-index.json"
+PARTIAL: Final = "meup-demo-index.json.partial"
+NOTE: Final = "meup-demo-note.md"
+SETTINGS_FILE: Final = "meup-demo-settings.txt"
+OUTSIDE: Final = "../meup-demo-outside.txt"
+"""Where a scene tries to write, and must not get to."""
+
+WRITTEN_FILES: Final = (NOTE, SETTINGS_FILE, OUTSIDE, INDEX, PARTIAL)
+"""The files that the scenes write, all of them, so that no other is touched."""
+
+
 class NotAllowed(Exception):
-    """A tool was asked for something outside of its folder, or that it does not do."""
+    """A path is outside of the folder, or not the demo's to change."""
 
 
 class Workspace:
@@ -99,7 +122,7 @@ class Workspace:
         """Add to a file that :meth:`create` has made.
 
         Raises:
-            NotAllowed: Somebody else made it.
+            NotAllowed: It was not made here.
         """
         with self._own(path).open("ab") as opened:
             opened.write(text.encode())
@@ -108,7 +131,7 @@ class Workspace:
         """Give a file that :meth:`create` has made its final name.
 
         Raises:
-            NotAllowed: Somebody else made it, or there is a file of the new name.
+            NotAllowed: It was not made here, or there is a file of the new name.
         """
         file, target = self._own(path), self.inside(new)
         if os.path.lexists(target):
@@ -121,7 +144,7 @@ class Workspace:
         """Remove a file that :meth:`create` has made.
 
         Raises:
-            NotAllowed: Somebody else made it.
+            NotAllowed: It was not made here.
         """
         file = self._own(path)
         file.unlink(missing_ok=True)
@@ -137,3 +160,49 @@ class Workspace:
         if file not in self._made:
             raise NotAllowed(f"{path!r} was not made here")
         return file
+
+
+@contextmanager
+def workspace_in(folder: Path | None) -> Generator[Workspace]:
+    """The folder for the length of a block; afterwards it is as it was before.
+
+    Args:
+        folder: The user's; ``None``: the sample.
+
+    Raises:
+        Failure: The user's folder is none, or has files of the names that the scenes write.
+    """
+    if folder is not None:
+        with _cleaned(_checked(folder)) as workspace:
+            yield workspace
+        return
+    with tempfile.TemporaryDirectory(prefix="meup-demo-") as temporary:
+        # A folder below, since a scene tries to write beside it.
+        sample = Path(temporary) / "harbour"
+        with as_file(files("meup_agent.cli.demo") / "sample") as shipped:
+            shutil.copytree(shipped, sample)
+        with _cleaned(Workspace(sample)) as workspace:
+            yield workspace
+
+
+@contextmanager
+def _cleaned(workspace: Workspace) -> Generator[Workspace]:
+    try:
+        yield workspace
+    finally:
+        workspace.clean()
+
+
+def _checked(folder: Path) -> Workspace:
+    if not folder.is_dir():
+        raise Failure(f"{folder} is no folder; give one to --dir", exit_codes.USAGE)
+    workspace = Workspace(folder)
+    taken = [name for name in WRITTEN_FILES if os.path.lexists(workspace.root / name)]
+    if taken:
+        raise Failure(
+            f"{folder} has {', '.join(taken)} already, and the demo overwrites nothing;"
+            " move that away, or give another folder"
+        )
+    if not os.access(workspace.root, os.W_OK | os.X_OK):
+        raise Failure(f"nothing can be written in {folder}; give another folder")
+    return workspace

@@ -1,0 +1,262 @@
+"""The four agents of the demo, written as users write theirs.
+
+``files`` owns the tools, ``reviewer`` decides proposals by rules that fit on a page, ``proposer``
+may propose and nothing else, the auditor only listens. What happens to them is added to an
+:class:`EventLog`, where the scenes wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Final, Generic, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from meup_agent import (
+    Agent,
+    Cause,
+    Chat,
+    Context,
+    Envelope,
+    Proposal,
+    Reason,
+    Rejection,
+    Space,
+    Withdrawal,
+)
+from meup_agent.cli.demo.workspace import INDEX, PARTIAL, Workspace
+
+T = TypeVar("T")
+
+PATIENCE: Final = 5.0
+"""Seconds that a scene waits for an event; then it has not happened."""
+
+BATCHES: Final = 10
+BATCH_SECONDS: Final = 0.2
+"""Makes the re-index slow, two seconds in all, so that something can happen in the middle."""
+
+MAX_HITS: Final = 20
+
+WORD: Final = re.compile(r"\w{3,}")
+
+SECRET: Final = re.compile(r"(?i)\b(password|secret|token|api[_-]?key)(\s*[=:]\s*)(\S+)")
+
+
+class EventLog(Generic[T]):
+    """Events in their order, and a wait for those to come."""
+
+    def __init__(self) -> None:
+        self.all: list[T] = []
+        self._came = anyio.Event()
+
+    def add(self, item: T) -> None:
+        """Append an event and wake those that wait."""
+        self.all.append(item)
+        self._came.set()
+        self._came = anyio.Event()
+
+    async def next(self, after: int) -> T:
+        """Wait for the event behind so many, however long it takes."""
+        while len(self.all) <= after:
+            await self._came.wait()
+        return self.all[after]
+
+    async def first(self, wanted: Callable[[T], bool]) -> T | None:
+        """Wait for the first event that fits; ``None`` if it does not come in time."""
+        with anyio.move_on_after(PATIENCE):
+            while True:
+                for item in self.all:
+                    if wanted(item):
+                        return item
+                await self._came.wait()
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A handler that was stopped, and is done with cleaning up.
+
+    Attributes:
+        agent: The handler's agent.
+        handler: The handler's name.
+        cause: Code, origin and chain of the cancellation.
+    """
+
+    agent: str
+    handler: str
+    cause: Cause
+
+    def __str__(self) -> str:
+        """The handler and the path of the cancellation, first step first."""
+        way = " ← ".join(link.by for link in self.cause.chain) or self.cause.by
+        return f"{self.handler}: {self.cause.code} ← {way}"
+
+
+class Stops(EventLog[Stop]):
+    """Stopped handlers; each reports itself, in its own ``finally``."""
+
+    @contextmanager
+    def noted(self, agent: str, handler: str, ctx: Context) -> Generator[None]:
+        """Record a stop if the block ends by one."""
+        try:
+            yield
+        finally:
+            if ctx.reason is not None:
+                self.add(Stop(agent, handler, ctx.reason))
+
+
+def files_agent(workspace: Workspace, stops: Stops) -> Agent:
+    """The tool owner: five tools that work in a folder.
+
+    Plain functions run in worker threads; the re-index is ``async``: it takes its time, reports
+    progress, and can be stopped at every ``await``.
+
+    Args:
+        workspace: The folder; it refuses every path that leads out of it.
+        stops: Takes each handler that was stopped.
+    """
+    files = Agent("files")
+
+    @files.tool(read_only=True)
+    def list_files() -> list[str]:
+        """List the files of the folder."""
+        return workspace.files()
+
+    @files.tool(read_only=True)
+    def read_file(path: str) -> str:
+        """Read a file."""
+        return workspace.read(path)
+
+    @files.tool(read_only=True)
+    def search(word: str, ctx: Context) -> list[str]:
+        """Find the files that hold a word."""
+        found: list[str] = []
+        for path in workspace.files():
+            ctx.check_cancelled()  # a thread must look for itself whether it should stop
+            if word.lower() in workspace.read(path).lower():
+                found.append(path)
+        return found[:MAX_HITS]
+
+    @files.tool
+    def write_file(path: str, text: str) -> str:
+        """Write a new file; one that exists is never overwritten."""
+        return f"{workspace.create(path, text)} bytes written"
+
+    @files.tool
+    async def reindex(ctx: Context) -> int:
+        """Count the words of every file, slowly; the number of words in the index."""
+        with stops.noted("files", "reindex", ctx):
+            workspace.create(PARTIAL, "{}\n")
+            try:
+                words = await anyio.to_thread.run_sync(count_words, workspace)
+                for batch in range(BATCHES):
+                    some = dict(words[batch::BATCHES])
+                    workspace.append(PARTIAL, json.dumps(some) + "\n")
+                    ctx.progress(batch + 1, BATCHES, PARTIAL)
+                    await anyio.sleep(BATCH_SECONDS)
+                workspace.rename(PARTIAL, INDEX)
+            except BaseException:
+                # Stopped or failed: a half-written index must not stay behind.
+                workspace.remove(PARTIAL)
+                raise
+        return len(words)
+
+    return files
+
+
+def count_words(workspace: Workspace) -> list[tuple[str, int]]:
+    """Count each word of the folder, the most frequent first."""
+    counted: Counter[str] = Counter()
+    for path in workspace.files():
+        counted.update(WORD.findall(workspace.read(path).lower()))
+    return counted.most_common()
+
+
+def reviewer_agent(stops: Stops, withdrawals: EventLog[Withdrawal]) -> Agent:
+    """The reviewer: a trusted agent that carries approved proposals out by requests of its own.
+
+    A path out of the folder is unsafe. Secrets are not written down: such a proposal is fulfilled
+    with edited arguments, and the proposer learns the difference.
+
+    Args:
+        stops: Takes each handler that was stopped.
+        withdrawals: Takes the withdrawals of proposals that were being reviewed.
+    """
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal(name="write_file")
+    async def review_writing(proposal: Proposal) -> None:
+        path = str(proposal.arguments.get("path"))
+        text = str(proposal.arguments.get("text"))
+        if leaves_the_folder(path):
+            await proposal.reject(Reason.UNSAFE, explain=f"{path} leads out of the folder")
+        elif SECRET.search(text):
+            await proposal.fulfill({**proposal.arguments, "text": masked(text)})
+        else:
+            await proposal.fulfill()
+
+    @reviewer.on_proposal(name=["list_files", "read_file", "search", "reindex"])
+    async def review_reading(proposal: Proposal, ctx: Context) -> None:
+        with stops.noted("reviewer", "review_reading", ctx):
+            await proposal.fulfill()
+
+    @reviewer.on_withdraw
+    async def hear_withdrawal(withdrawal: Withdrawal) -> None:
+        # The handler above has ended by now, and so has the request that it made.
+        withdrawals.add(withdrawal)
+
+    return reviewer
+
+
+def leaves_the_folder(path: str) -> bool:
+    """Tell whether a path leads upwards or begins at the top, by its words alone."""
+    plain, windows = PurePosixPath(path), PureWindowsPath(path)
+    return plain.is_absolute() or bool(windows.anchor) or ".." in (*plain.parts, *windows.parts)
+
+
+def masked(text: str) -> str:
+    """The text without its secrets."""
+    return SECRET.sub(r"\1\2[masked]", text)
+
+
+def proposer_agent(explanations: EventLog[Chat], rejections: EventLog[Rejection]) -> Agent:
+    """The proposer: a restricted agent that may propose; the scenes say what.
+
+    Args:
+        explanations: Takes the chats that it receives.
+        rejections: Takes the rejections of its proposals.
+    """
+    proposer = Agent("proposer")
+
+    @proposer.on_reject
+    async def hear_rejection(rejection: Rejection) -> None:
+        rejections.add(rejection)
+
+    @proposer.on_chat
+    async def hear_chat(chat: Chat) -> None:
+        explanations.add(chat)
+
+    return proposer
+
+
+async def audit(
+    space: Space, seen: EventLog[Envelope], show: Callable[[Envelope], Awaitable[None]]
+) -> None:
+    """Take down every envelope of a space, in the gateway's order, until cancelled.
+
+    Args:
+        space: The space as the auditor sees it.
+        seen: Takes the envelopes.
+        show: Shows one; awaited before it counts as seen.
+    """
+    with space.watch() as envelopes:
+        async for envelope in envelopes:
+            await show(envelope)
+            seen.add(envelope)

@@ -1,0 +1,362 @@
+"""The scenes of the demo: five stories, each with an end that is checked, and the record of all.
+
+A scene plays on a :class:`~meup_agent.cli.demo.stage.Stage` and returns what it expected beside
+what happened, as read from an outcome, from the space or from the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import anyio.to_thread
+
+from meup_agent import (
+    Fulfillment,
+    Gone,
+    Outcome,
+    Progress,
+    ProposalEntry,
+    Reason,
+    Rejection,
+    Withdrawal,
+)
+from meup_agent.cli.demo.agents import BATCHES, EventLog, count_words
+from meup_agent.cli.demo.stage import MAY, Stage, method_of
+from meup_agent.cli.demo.workspace import (
+    INDEX,
+    NOTE,
+    OUTSIDE,
+    PARTIAL,
+    SETTINGS_FILE,
+    NotAllowed,
+    Workspace,
+)
+from meup_agent.client.endings import tool_value
+from meup_agent.protocol import kinds
+from meup_agent.transport.base import ABNORMAL
+
+WRITING: Final = ("write_file", "reindex")
+"""The tools that the five stories are about; the others only look."""
+
+PROPOSED: Final = "password = mussels\n"
+MASKED: Final = "password = [masked]\n"
+
+EXPLANATION: Final = f"{OUTSIDE} leads out of the folder"
+
+HALF_WAY: Final = BATCHES // 2 - 1
+THIRD: Final = BATCHES // 3
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """One expectation.
+
+    Attributes:
+        what: What it is about.
+        expected: What should have happened.
+        happened: What did happen: read from an outcome, from the space or from the disk.
+    """
+
+    what: str
+    expected: str
+    happened: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether both are the same."""
+        return self.expected == self.happened
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A story with an end that can be checked.
+
+    Attributes:
+        title: A word or two.
+        story: One sentence.
+        play: Plays it; what was expected, and what happened.
+    """
+
+    title: str
+    story: str
+    play: Callable[[Stage], Awaitable[list[Expectation]]]
+
+
+async def play_fulfilled(stage: Stage) -> list[Expectation]:
+    """Ask what there is, propose a note about it, and see that this note was written."""
+    listed = await stage.proposer.call("files", "list_files", to="reviewer")
+    note = f"# What is here\n\nFiles: {len(listed)}\n"
+
+    async with stage.proposer.propose(
+        "files", "write_file", {"path": NOTE, "text": note}, to="reviewer"
+    ) as proposal:
+        outcome = await proposal.outcome()
+
+    await stage.saw(proposal.id, kinds.MCP_RESPONSE)
+    await look_at(stage, NOTE)
+    on_disk = text_on_disk(stage.workspace, NOTE)
+    return [
+        Expectation("outcome", "fulfilled by reviewer, run by files", outcome_in_words(outcome)),
+        Expectation(
+            "arguments",
+            "as proposed",
+            "as proposed" if isinstance(outcome, Fulfillment) and not outcome.edited else "changed",
+        ),
+        Expectation("on disk", repr(note), repr(on_disk)),
+        Expectation("the space saw", "proposal, request, response", kinds_of(stage, proposal.id)),
+    ]
+
+
+async def play_edited(stage: Stage) -> list[Expectation]:
+    """Propose a text with a secret in it, and see what was written instead."""
+    async with stage.proposer.propose(
+        "files", "write_file", {"path": SETTINGS_FILE, "text": PROPOSED}, to="reviewer"
+    ) as proposal:
+        outcome = await proposal.outcome()
+
+    await stage.saw(proposal.id, kinds.MCP_RESPONSE)
+    changes = outcome.changes if isinstance(outcome, Fulfillment) else ()
+    for change in changes:
+        await stage.note("proposer", "proposed", f"{change.path}: {change.proposed!r}")
+        await stage.note("proposer", "learns", f"{change.path}: {change.fulfilled!r}")
+    await look_at(stage, SETTINGS_FILE)
+    on_disk = text_on_disk(stage.workspace, SETTINGS_FILE)
+    read_back = await stage.proposer.call(
+        "files", "read_file", {"path": SETTINGS_FILE}, to="reviewer"
+    )
+    return [
+        Expectation("outcome", "fulfilled by reviewer, run by files", outcome_in_words(outcome)),
+        Expectation(
+            "difference told",
+            f"arguments.text: {PROPOSED!r} → {MASKED!r}",
+            "; ".join(f"{each.path}: {each.proposed!r} → {each.fulfilled!r}" for each in changes)
+            or "none",
+        ),
+        Expectation("on disk", repr(MASKED), repr(on_disk)),
+        Expectation("read through the space", repr(MASKED), repr(read_back)),
+    ]
+
+
+async def play_rejected(stage: Stage) -> list[Expectation]:
+    """Propose to write outside of the folder, and hear why not."""
+    async with stage.proposer.propose(
+        "files", "write_file", {"path": OUTSIDE, "text": "hello\n"}, to="reviewer"
+    ) as proposal:
+        outcome = await proposal.outcome()
+
+    heard = explained = None
+    if isinstance(outcome, Rejection):
+        heard = await stage.rejections.first(lambda each: each.proposal_id == proposal.id)
+        explained = await stage.explanations.first(lambda chat: chat.about == outcome.id)
+        await stage.saw(proposal.id, kinds.MCP_WITHDRAW)
+    outside = await look_at(stage, OUTSIDE)
+    return [
+        Expectation("outcome", "rejected by reviewer: unsafe", outcome_in_words(outcome)),
+        Expectation("the proposer's handler", "unsafe", heard.reason if heard else "not called"),
+        Expectation("explanation", EXPLANATION, explained.text if explained else "none"),
+        # The proposer takes it back too, so that nobody else fulfills what it believes dead.
+        Expectation(
+            "the space saw", "chat, proposal, reject, withdraw", sorted_kinds_of(stage, proposal.id)
+        ),
+        Expectation("outside the folder", "nothing", "nothing" if outside is None else "a file"),
+    ]
+
+
+async def play_withdrawn(stage: Stage) -> list[Expectation]:
+    """Withdraw a re-index when it is half done, and see what is left of it."""
+    progress: EventLog[Progress] = EventLog()
+    async with stage.proposer.propose(
+        "files", "reindex", to="reviewer", on_progress=progress.add
+    ) as proposal:
+        await progress.first(lambda told: told.done >= HALF_WAY)
+        half_written = await look_at(stage, PARTIAL)
+        await proposal.withdraw(Reason.NO_LONGER_NEEDED)
+        outcome = await proposal.outcome()
+
+    for agent in ("reviewer", "files"):
+        await stage.stopped(agent)
+    told = await stage.withdrawals.first(lambda each: each.proposal_id == proposal.id)
+    left = await look_at(stage, PARTIAL)
+    return [
+        Expectation("outcome", "withdrawn: no_longer_needed", outcome_in_words(outcome)),
+        Expectation("half-written file", "there", "there" if half_written else "not there"),
+        Expectation(
+            "the reviewer's handler",
+            "review_reading: no_longer_needed ← proposer",
+            _stops_of(stage, "reviewer"),
+        ),
+        Expectation(
+            "the tool's handler",
+            "reindex: no_longer_needed ← reviewer ← proposer",
+            _stops_of(stage, "files"),
+        ),
+        Expectation("told afterwards", "by proposer", f"by {told.by}" if told else "nobody"),
+        Expectation(
+            "half-written file, after", "gone", "gone" if left is None else f"{left} bytes"
+        ),
+        Expectation(
+            "the space saw", "proposal, request, withdraw, cancel", kinds_of(stage, proposal.id)
+        ),
+    ]
+
+
+def _stops_of(stage: Stage, agent: str) -> str:
+    """The handlers of an agent that were stopped, and the way that their end came."""
+    return "; ".join(str(stop) for stop in stage.stops.all if stop.agent == agent) or "not stopped"
+
+
+async def play_restarted(stage: Stage) -> list[Expectation]:
+    """Kill the gateway when a re-index has begun, start it again, and wait for the result."""
+    words = len(await anyio.to_thread.run_sync(count_words, stage.workspace))
+    port = stage.gateway.port
+    progress: EventLog[Progress] = EventLog()
+    async with stage.proposer.propose(
+        "files", "reindex", to="reviewer", on_progress=progress.add
+    ) as proposal:
+        await progress.first(lambda told: told.done >= THIRD)
+        stage.gateway.kill()
+        await stage.note("gateway", "killed", "every socket dropped", style="bold red")
+        for name in MAY:
+            await stage.lost(name)
+        lost = {name: info.code for name, info in stage.losses.all}
+        await stage.gateway.restart()
+        await stage.note("gateway", "started", "on the same port again", style="bold green")
+        outcome = await proposal.outcome()
+
+    await stage.saw(proposal.id, kinds.MCP_RESPONSE)
+    index = await look_at(stage, INDEX)
+    found = tool_value(outcome) if isinstance(outcome, Fulfillment) else None
+    return [
+        Expectation(
+            "dropped without a close",
+            ", ".join(sorted(MAY)),
+            ", ".join(sorted(name for name in lost if lost[name] == ABNORMAL)),
+        ),
+        Expectation("started again at port", str(port), str(stage.gateway.port)),
+        Expectation("outcome", "fulfilled by reviewer, run by files", outcome_in_words(outcome)),
+        Expectation("words in the index", str(words), str(found)),
+        Expectation("on disk", "there", "there" if index else "not there"),
+        Expectation("the space saw", "proposal, request, response", kinds_of(stage, proposal.id)),
+    ]
+
+
+SCENES: Final = (
+    Scene(
+        "Fulfilled",
+        "The proposer may not write files. It proposes a note; the reviewer carries it out.",
+        play_fulfilled,
+    ),
+    Scene(
+        "Fulfilled, edited",
+        "The proposer would write a password down. The reviewer masks it, and the proposer is"
+        " told.",
+        play_edited,
+    ),
+    Scene(
+        "Rejected",
+        "The proposer would write outside of the folder. The reviewer says no, and why.",
+        play_rejected,
+    ),
+    Scene(
+        "Withdrawn",
+        "In the middle of a slow re-index the proposer changes its mind. Everybody stops.",
+        play_withdrawn,
+    ),
+    Scene(
+        "Gateway killed",
+        "The gateway dies in the middle of a re-index. The work goes on; the result arrives.",
+        play_restarted,
+    ),
+)
+"""In the order in which they are played."""
+
+
+# --- what happened, in the words of the table at the end ---
+
+
+def outcome_in_words(outcome: Outcome) -> str:
+    """How a proposal ended for its proposer."""
+    match outcome:
+        case Fulfillment(is_error=True):
+            return f"fulfilled by {outcome.by}, and failed at {outcome.executor}: {outcome.result}"
+        case Fulfillment():
+            return f"fulfilled by {outcome.by}, run by {outcome.executor}"
+        case Rejection():
+            return f"rejected by {outcome.by}: {outcome.reason}"
+        case Withdrawal():
+            return f"withdrawn: {outcome.reason}"
+        case Gone():
+            return f"gone: {', '.join(outcome.participants)}"
+        case _:
+            return "expired"
+
+
+def kinds_of(stage: Stage, proposal_id: str) -> str:
+    """What the auditor has seen of a proposal, in order; progress left out."""
+    return ", ".join(_kinds(stage, proposal_id))
+
+
+def sorted_kinds_of(stage: Stage, proposal_id: str) -> str:
+    """The same where two senders' envelopes may come in either order."""
+    return ", ".join(sorted(_kinds(stage, proposal_id)))
+
+
+def _kinds(stage: Stage, proposal_id: str) -> list[str]:
+    return [
+        "cancel" if method_of(each) == kinds.CANCELLED else each.kind.removeprefix("mcp/")
+        for each in stage.exchange(proposal_id)
+    ]
+
+
+def text_on_disk(workspace: Workspace, path: str) -> str | None:
+    """The text of a file; ``None`` if there is none."""
+    try:
+        return workspace.read(path)
+    except (NotAllowed, OSError):
+        return None
+
+
+async def look_at(stage: Stage, path: str) -> int | None:
+    """Look whether there is a file, and show it; its size in bytes, ``None`` if there is none."""
+    try:
+        size = (stage.workspace.root / path).lstat().st_size
+    except OSError:
+        await stage.note("disk", "has no", path)
+        return None
+    await stage.note("disk", "has", f"{path}, {size} bytes")
+    return size
+
+
+def record_checks(stage: Stage) -> list[Expectation]:
+    """The whole demo as the auditor has it in its record, in the gateway's order."""
+    states = [_state(record) for record in stage.auditor.proposals if record.call.name in WRITING]
+    cancelled = {
+        name
+        for each in stage.seen.all
+        if method_of(each) == kinds.CANCELLED
+        for name in each.correlation
+    }
+    answered = [
+        each
+        for each in stage.seen.all
+        if each.kind == kinds.MCP_RESPONSE and cancelled.intersection(each.correlation)
+    ]
+    # Everything that was sent before the last scene's result has been seen by now.
+    return [
+        Expectation(
+            "the five proposals",
+            "fulfilled; fulfilled; rejected: unsafe; withdrawn: no_longer_needed; fulfilled",
+            "; ".join(states),
+        ),
+        Expectation("cancelled requests", "1", str(len(cancelled))),
+        Expectation("answers to them", "0", str(len(answered))),
+    ]
+
+
+def _state(record: ProposalEntry) -> str:
+    """A proposal's end; who was rejected takes the proposal back too."""
+    if record.rejections:
+        return f"rejected: {', '.join(each.reason for each in record.rejections.values())}"
+    return f"{record.state}: {record.reason}" if record.reason else str(record.state)
