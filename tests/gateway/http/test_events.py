@@ -174,3 +174,57 @@ def read_nothing(api: Api) -> None:
             received += chunk
     # It was told less than what was said, and the connection has ended.
     assert received.count(b"id: ") < LIMITS.max_queued_frames * 3
+
+
+OBSERVE = {"MEUP-Observe": "1"}
+
+
+@contextmanager
+def observing(api: Api, last: int | None = None) -> Generator[Iterator[Event]]:
+    """Carol's stream, as an observer's."""
+    headers = {**api.header("carol"), **OBSERVE, **({"Last-Event-ID": str(last)} if last else {})}
+    with api.client.stream("GET", "/spaces/demo/events", headers=headers) as response:
+        assert (response.status_code, response.headers["meup-observe"]) == (200, "1")
+        assert response.headers["meup-protocol"] == "meup/v0.1"
+        yield events(response.iter_lines())
+
+
+@pytest.mark.rule("3.observe.not_present", "3.observe.takes_no_part")
+def test_an_observers_stream_begins_with_a_welcome_and_disturbs_no_connection(api: Api) -> None:
+    before = api.say("before")
+    with api.join("carol") as agent, observing(api) as heard:
+        welcome = json.loads(next(heard)["data"])
+        assert welcome["kind"] == "system.welcome"
+        payload = welcome["payload"]
+        assert (payload["you"]["id"], payload["observing"]) == ("carol", True)
+        assert [each["id"] for each in payload["participants"]] == ["carol"]
+        assert (payload["resumed"], welcome["seq"]) == (False, payload["until"])
+        assert welcome["seq"] > before
+        api.say("hello")
+        assert message(next(heard)) == "hello"
+        assert json.loads(agent.recv(20))["payload"]["message"] == "hello"
+
+
+@pytest.mark.rule("3.observe.resume")
+def test_an_observers_stream_resumes_after_its_welcome(api: Api) -> None:
+    first, second = api.say("one"), api.say("two")
+    with observing(api, last=first) as heard:
+        welcome = json.loads(next(heard)["data"])["payload"]
+        assert (welcome["resumed"], welcome["gap"], welcome["until"]) == (True, False, second)
+        assert message(next(heard)) == "two"
+
+
+@pytest.mark.rule("3.observe.ends")
+def test_an_observers_stream_says_why_it_ends(api: Api) -> None:
+    with observing(api) as heard:
+        assert json.loads(next(heard)["data"])["kind"] == "system.welcome"
+        kick = {"kind": "space/kick", "payload": {"participant_id": "carol"}}
+        assert api.post(kick, "bob").status_code == 200
+        *_, last = heard
+        assert (last["event"], json.loads(last["data"])["code"]) == ("close", 4403)
+
+
+def test_an_observers_stream_is_asked_for_with_a_one(api: Api) -> None:
+    headers = {**api.header("carol"), "MEUP-Observe": "yes"}
+    answer = api.client.get("/spaces/demo/events", headers=headers)
+    assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")

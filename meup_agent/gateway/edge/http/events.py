@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import anyio
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from meup_agent.gateway.admission import NotAdmitted, read_observe
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.edge.http.context import Served, authorize_space, read_journal
 from meup_agent.gateway.edge.http.messages import is_seq, requested_dialect
-from meup_agent.gateway.edge.http.problems import BAD_REQUEST, RETRY_SECONDS, TOO_MANY, Problem
+from meup_agent.gateway.edge.http.problems import (
+    BAD_REQUEST,
+    RETRY_SECONDS,
+    TOO_MANY,
+    Problem,
+    not_admitted,
+)
 from meup_agent.gateway.edge.http.send_queue import SendQueue
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.transport.base import LAST_SEEN_HEADER
+from meup_agent.transport.base import DIALECT_HEADER, LAST_SEEN_HEADER, OBSERVE_HEADER
 
 KEEP_ALIVE_SECONDS: Final = 15.0
 """Seconds of silence after which a comment is sent, so that nothing on the way takes the stream
@@ -51,6 +59,22 @@ def _data(frame: bytes) -> bytes:
     return b"".join(b"data: %b\n" % line for line in lines)
 
 
+class ObserverStream(SendQueue):
+    """An event stream as an observer: its participant's agent keeps its connection.
+
+    Attributes:
+        participant: Whose it is.
+        last_seen: The number of the last envelope that its reader got before.
+    """
+
+    observes = True
+
+    def __init__(self, last_seen: int | None, identity: Identity, *queue: Any) -> None:
+        super().__init__(identity, *queue)
+        self.participant = identity.participant
+        self.last_seen = last_seen
+
+
 class EventResponse:
     """Streams a space's events to one reader; an ASGI response.
 
@@ -61,6 +85,8 @@ class EventResponse:
         form: How the reader takes what is said.
         last_seen: The number after which it reads; ``None``: what comes from now on.
         follow: ``False``: end when there is nothing more for now.
+        observes: The stream is an observer of the space (PROTOCOL 3): a welcome comes first, and
+            an event ``close`` says why it ends.
     """
 
     def __init__(
@@ -72,6 +98,7 @@ class EventResponse:
         last_seen: int | None,
         *,
         follow: bool = True,
+        observes: bool = False,
     ) -> None:
         self._host = host
         self._identity = identity
@@ -87,7 +114,9 @@ class EventResponse:
                 limit="max_streams",
                 max=most,
             )
-        self._stream = SendQueue(identity, form, served.limits, backlogs)
+        queue = (identity, form, served.limits, backlogs)
+        self._observer = ObserverStream(last_seen, *queue) if observes else None
+        self._stream = self._observer or SendQueue(*queue)
         self._last_seen = last_seen
         self._follow = follow
 
@@ -95,15 +124,21 @@ class EventResponse:
         """Send events until the reader goes, is too slow, or the gateway stops."""
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
         headers += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
-        stream, host = self._stream, self._host
+        stream, host, observer = self._stream, self._host, self._observer
+        if observer is not None:
+            answered = {DIALECT_HEADER: stream.form.dialect, OBSERVE_HEADER: "1"}
+            headers += [(name.lower().encode(), said.encode()) for name, said in answered.items()]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             stream.deliver(b"retry: %d\n\n" % RETRY_MILLISECONDS)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
                 tasks.start_soon(self._until_stuck, tasks.cancel_scope)
-                host.journal.after(self._announce_gap)
-                if self._follow:
+                if observer is None:
+                    host.journal.after(self._announce_gap)
+                if observer is not None:
+                    host.join(observer)
+                elif self._follow:
                     host.audience.watch(stream, self._last_seen)
                 else:
                     tasks.start_soon(self._read_what_there_is)
@@ -115,12 +150,22 @@ class EventResponse:
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
                     if host.is_kicked(self._identity.participant):
                         stream.close(KICKED, "you were removed from the space")
-                await send({"type": "http.response.body", "body": b""})
+                await send({"type": "http.response.body", "body": self._last_words()})
                 tasks.cancel_scope.cancel()
         finally:
-            host.audience.unwatch(stream)
+            if observer is not None:
+                host.leave(observer)
+            else:
+                host.audience.unwatch(stream)
             stream.release()
             self._backlogs.remove_stream(*self._identity)
+
+    def _last_words(self) -> bytes:
+        """The event that tells an observer's reader what a close frame would tell."""
+        if self._observer is None:
+            return b""
+        said = msgspec.json.encode({"code": self._stream.code, "reason": self._stream.reason})
+        return b"event: close\ndata: %b\n\n" % said
 
     def _announce_gap(self) -> None:
         host, seen = self._host, self._last_seen
@@ -167,6 +212,10 @@ async def get_events(served: Served, request: Request) -> Response:
     follow = request.query_params.get("follow", "true")
     if follow not in ("true", "false"):
         raise Problem(BAD_REQUEST, "bad_query", "follow must be true or false")
+    try:
+        observes = read_observe(request.headers.get(OBSERVE_HEADER)) and follow == "true"
+    except NotAdmitted as invalid:
+        raise not_admitted(invalid) from None
     dialect = requested_dialect(request) or served.runtime.dialect(identity)
     response = EventResponse(
         served,
@@ -175,6 +224,7 @@ async def get_events(served: Served, request: Request) -> Response:
         FrameFormat(dialect, True, pack_event),
         None if said is None else int(said),
         follow=follow == "true",
+        observes=observes,
     )
     # All that is asked of a response is that it can be called so.
     return cast("Response", response)

@@ -179,7 +179,8 @@ OPERATIONS: Final = (
         "getEvents",
         "What is said in the space, as it is said: server-sent events, whose id is the envelope's"
         " `seq`. An event of the type `gap` says that some of what was asked for is not known any"
-        " more.",
+        " more. With the header `MEUP-Observe: 1` the first event is a welcome, as an observer gets"
+        " it by WebSocket, and the last one, of the type `close`, says `code` and `reason`.",
         get_events,
         "text/event-stream",
         (400, 403, 404, 503),
@@ -187,6 +188,12 @@ OPERATIONS: Final = (
             _SPACE,
             Parameter("Last-Event-ID", "header", "The last `seq` that is known already.", _SEQ),
             Parameter("since", "query", "The same, where no header can be sent.", _SEQ),
+            Parameter(
+                "MEUP-Observe",
+                "header",
+                "`1`: read as an observer of the space.",
+                {"type": "string", "enum": ["1"]},
+            ),
             Parameter(
                 "follow",
                 "query",
