@@ -349,6 +349,7 @@ async def test_a_stranger_s_cause_is_taken_with_care(meeting: Meeting, notes: No
 
 
 @pytest.mark.rule("race.many_unknown_cancels")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # it is long, and no loop's own matter
 async def test_ten_thousand_cancels_for_nothing_disturb_nobody(
     meeting: Meeting, caplog: pytest.LogCaptureFixture
 ) -> None:
