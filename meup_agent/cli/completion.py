@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from meup_agent.cli.render.formatting import NOUNS
 from meup_agent.protocol.kinds import KINDS, dotted
-from meup_agent.protocol.reasons import Reason
+from meup_agent.reasons import Reason
 
 
 def complete_kind(incomplete: str) -> list[str]:

@@ -5,10 +5,11 @@ import threading
 
 import pytest
 
-from meup_agent import AlreadyDecided, ProposalEntry, Rejection, Space
+from meup_agent import ProposalEntry, Rejection, Space
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands.reject import seen_as
 from meup_agent.cli.failures import Failure
+from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.exchange import ProposalKey
 from tests.cli.conftest import Here
 from tests.cli.processes import meup, running

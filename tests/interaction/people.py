@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 import anyio
 
-from meup_agent import Agent, Backoff, CannotConnect, Envelope, ProposalState, Settings, Space
+from meup_agent import Agent, Backoff, Envelope, ProposalState, Settings, Space
+from meup_agent.errors import CannotConnect
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.protocol import kinds, payloads

@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, AlreadyDecided, AmbiguousProposal, Context
+from meup_agent import Agent, Context
 from meup_agent.client.requests import request
-from meup_agent.errors import UsageError
+from meup_agent.errors import AlreadyDecided, AmbiguousProposal, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.lifecycle import ProposalState
 from tests.interaction.people import (

@@ -12,18 +12,8 @@ import anyio
 import httpx
 import pytest
 
-from meup_agent import (
-    Agent,
-    AlreadyInProgress,
-    Context,
-    Fulfillment,
-    OutcomeUnknown,
-    Proposal,
-    ProposalWithdrawn,
-    Rejection,
-    Space,
-    Withdrawal,
-)
+from meup_agent import Agent, Context, Fulfillment, Proposal, Rejection, Space, Withdrawal
+from meup_agent.errors import AlreadyInProgress, OutcomeUnknown, ProposalWithdrawn
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.presets import one_space_config

@@ -9,22 +9,24 @@ import pytest
 
 from meup_agent import (
     Agent,
-    AlreadyInProgress,
     Conflict,
     Context,
     Fulfillment,
-    HandlerCancelled,
-    OutcomeUnknown,
     Proposal,
     ProposalState,
     Reason,
     Rejection,
-    RequestTimeout,
     Space,
-    ToolError,
 )
 from meup_agent.agent import agent as agent_module
 from meup_agent.agent import runner as runner_module
+from meup_agent.errors import (
+    AlreadyInProgress,
+    HandlerCancelled,
+    OutcomeUnknown,
+    RequestTimeout,
+    ToolError,
+)
 from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import (
     PATIENCE,

@@ -11,14 +11,12 @@ from meup_agent import (
     Context,
     Fulfillment,
     Limits,
-    NoSuchSpace,
     Proposal,
     ProposalState,
     Settings,
-    TakenOver,
-    TokenRefused,
     Withdrawal,
 )
+from meup_agent.errors import NoSuchSpace, TakenOver, TokenRefused
 from meup_agent.protocol import kinds
 from tests.interaction.people import (
     PATIENCE,

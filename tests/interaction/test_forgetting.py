@@ -7,7 +7,8 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from meup_agent import Agent, Context, Proposal, Rejection, Space, ToolError, UsageError
+from meup_agent import Agent, Context, Proposal, Rejection, Space
+from meup_agent.errors import ToolError, UsageError
 from meup_agent.protocol import kinds
 from tests.interaction.people import PATIENCE, Meeting, Notes, join, taped
 

@@ -6,10 +6,11 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Chat, Context, Envelope, HandlerDefinitionError, Proposal
+from meup_agent import Agent, Chat, Context, Envelope, Proposal
 from meup_agent.agent.decorators import HandlerRow
 from meup_agent.agent.definitions import Invocation
 from meup_agent.agent.registry import Registry
+from meup_agent.errors import HandlerDefinitionError
 from meup_agent.protocol.exchange import Role
 from tests.interaction.people import PATIENCE, Meeting, Notes, join
 

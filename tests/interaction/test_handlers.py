@@ -15,20 +15,17 @@ from meup_agent import (
     Chat,
     Context,
     Envelope,
-    HandlerDefinitionError,
     Limits,
     Participant,
     Proposal,
     ProposalState,
     Reason,
     Rejection,
-    RequestError,
     Settings,
     Space,
-    ToolError,
-    UsageError,
     handlers,
 )
+from meup_agent.errors import HandlerDefinitionError, RequestError, ToolError, UsageError
 from meup_agent.protocol import kinds
 from tests.interaction.people import (
     PATIENCE,

@@ -10,8 +10,9 @@ import pytest
 from mcp import MCPError
 from pydantic import BaseModel
 
-from meup_agent import Agent, Context, RequestError, ToolError
+from meup_agent import Agent, Context
 from meup_agent.agent.results import MAX_RESULT_BYTES
+from meup_agent.errors import RequestError, ToolError
 from meup_agent.protocol import kinds, payloads
 from tests.interaction.mcp_client import mcp_client
 from tests.interaction.people import (

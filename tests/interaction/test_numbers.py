@@ -8,16 +8,8 @@ import anyio
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from meup_agent import (
-    Agent,
-    Context,
-    NotExpressible,
-    Proposal,
-    ProposalRejected,
-    RequestError,
-    Space,
-    ToolError,
-)
+from meup_agent import Agent, Context, Proposal, Space
+from meup_agent.errors import NotExpressible, ProposalRejected, RequestError, ToolError
 from meup_agent.protocol import kinds
 from tests.interaction.people import PATIENCE, Meeting, Notes, call_of, join, taped
 

@@ -14,17 +14,13 @@ from meup_agent import (
     Chat,
     Envelope,
     Fulfillment,
-    HandshakeRefused,
-    Kicked,
     Mode,
-    ObservingOnly,
     Participant,
     Proposal,
     Rejection,
     Space,
-    UsageError,
 )
-from meup_agent.errors import TransportClosed
+from meup_agent.errors import HandshakeRefused, Kicked, ObservingOnly, TransportClosed, UsageError
 from meup_agent.gateway.config import Limits as GatewayLimits
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode

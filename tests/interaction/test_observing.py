@@ -11,9 +11,19 @@ import pytest
 
 from meup_agent import (
     Agent,
-    Connected,
     Context,
     Counters,
+    Limits,
+    Participant,
+    Proposal,
+    Reason,
+    Settings,
+    log_events,
+)
+from meup_agent.agent import agent as agent_module
+from meup_agent.errors import RequestError, SessionEnded, ToolError, UsageError
+from meup_agent.events import (
+    Connected,
     Disconnected,
     Dropped,
     Event,
@@ -26,21 +36,10 @@ from meup_agent import (
     HandlerStopped,
     HandlerStopping,
     Left,
-    Limits,
     Observer,
-    Participant,
-    Proposal,
-    Reason,
-    RequestError,
     Resumed,
     Retrying,
-    SessionEnded,
-    Settings,
-    ToolError,
-    UsageError,
-    log_events,
 )
-from meup_agent.agent import agent as agent_module
 from meup_agent.protocol import kinds
 from meup_agent.session.event_emitter import EventEmitter
 from tests.interaction.people import (

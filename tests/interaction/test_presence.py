@@ -3,7 +3,8 @@
 import anyio
 import pytest
 
-from meup_agent import Agent, Participant, ParticipantGone, Space
+from meup_agent import Agent, Participant, Space
+from meup_agent.errors import ParticipantGone
 from tests.interaction.people import PATIENCE, Latch, Meeting, Notes, join, until
 
 pytestmark = pytest.mark.anyio

@@ -7,15 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Envelope,
-    Proposal,
-    ProposalRejected,
-    Reason,
-    Refused,
-    Rejection,
-)
+from meup_agent import Agent, Envelope, Proposal, Reason, Rejection
+from meup_agent.errors import ProposalRejected, Refused
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange.explanations import MAX_CHARS
 from tests.interaction.people import PATIENCE, Meeting, Notes, join, lines, raw, session_of, taped

@@ -8,20 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Chat,
-    Context,
-    Gap,
-    Guarantees,
-    Limits,
-    Proposal,
-    Rejection,
-    Resumed,
-    Settings,
-    TakenOver,
-)
-from meup_agent.errors import TransportClosed
+from meup_agent import Agent, Chat, Context, Gap, Guarantees, Limits, Proposal, Rejection, Settings
+from meup_agent.errors import TakenOver, TransportClosed
+from meup_agent.events import Resumed
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.protocol import kinds
 from meup_agent.testing.memory import MemorySpace

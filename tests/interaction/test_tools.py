@@ -7,20 +7,9 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Context,
-    Envelope,
-    InvalidArguments,
-    Limits,
-    Proposal,
-    RequestError,
-    RequestTimeout,
-    Settings,
-    Space,
-    UsageError,
-)
+from meup_agent import Agent, Context, Envelope, Limits, Proposal, Settings, Space
 from meup_agent.client import tools
+from meup_agent.errors import InvalidArguments, RequestError, RequestTimeout, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode
 from tests.interaction.people import (

@@ -16,17 +16,19 @@ from meup_agent import (
     Fulfillment,
     Progress,
     Proposal,
+    ProposalState,
+    Reason,
+    Rejection,
+    Withdrawal,
+)
+from meup_agent.errors import (
     ProposalEdited,
     ProposalExpired,
     ProposalRejected,
-    ProposalState,
-    Reason,
     Refused,
-    Rejection,
     RequestError,
     ToolError,
     UsageError,
-    Withdrawal,
 )
 from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import (

@@ -5,16 +5,8 @@ from functools import partial
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    AlreadyDecided,
-    Context,
-    Fulfillment,
-    Proposal,
-    ProposalState,
-    Reason,
-    Withdrawal,
-)
+from meup_agent import Agent, Context, Fulfillment, Proposal, ProposalState, Reason, Withdrawal
+from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol import kinds
 from tests.interaction.people import (
     PATIENCE,

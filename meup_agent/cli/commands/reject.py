@@ -25,7 +25,7 @@ from meup_agent.cli.render.stderr import Stderr
 from meup_agent.cli.send import send_confirmed, unconfirmed
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.protocol import kinds
-from meup_agent.protocol.reasons import Reason
+from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from meup_agent.protocol.exchange import ProposalEntry

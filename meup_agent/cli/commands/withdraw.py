@@ -17,7 +17,7 @@ from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.results import as_json_line
 from meup_agent.protocol import kinds
 from meup_agent.protocol.payloads import as_object
-from meup_agent.protocol.reasons import Reason
+from meup_agent.reasons import Reason
 
 _REASONS = ", ".join(Reason)
 

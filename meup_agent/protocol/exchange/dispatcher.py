@@ -36,8 +36,8 @@ from meup_agent.protocol.management_payloads import (
     read_revocation,
 )
 from meup_agent.protocol.payloads import Call, read_response
-from meup_agent.protocol.reasons import Reason, read_reason
 from meup_agent.protocol.resume import read_replayed
+from meup_agent.reasons import Reason, read_reason
 
 MAX_ID_CHARS = 256
 """Characters of an id or a sender's name: these are remembered, and the longest in use have 60."""

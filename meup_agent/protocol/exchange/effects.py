@@ -12,7 +12,7 @@ from meup_agent.protocol.exchange.resume_cursor import Gap
 from meup_agent.protocol.management_payloads import Grant, Revocation
 from meup_agent.protocol.outcomes import Ending, Fulfillment, Rejection, Withdrawal
 from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.reasons import Cause
+from meup_agent.reasons import Cause
 
 
 class Key(NamedTuple):

@@ -15,7 +15,7 @@ from meup_agent.protocol.outcomes import (
     Unknown,
     Withdrawal,
 )
-from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.reasons import Cause, Reason
 
 
 def cause_of(ending: Ending | None) -> Cause:

@@ -43,7 +43,7 @@ from meup_agent.protocol.lifecycle import (
 )
 from meup_agent.protocol.outcomes import Withdrawal
 from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.reasons import Cause, Reason, cause_of_cancel
+from meup_agent.reasons import Cause, Reason, cause_of_cancel
 
 USED_AGAIN = "its sender used the id again"
 """Why something ends whose sender began something else under its id."""

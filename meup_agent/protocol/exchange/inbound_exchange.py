@@ -16,7 +16,7 @@ from meup_agent.protocol.exchange.resolution import Doubt
 from meup_agent.protocol.exchange.ttl_map import PerSenderTTLMap
 from meup_agent.protocol.lifecycle import InboundState
 from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.reasons import Cause, CauseStep
+from meup_agent.reasons import Cause, CauseStep
 
 SETTLED_A_SENDER = 1000
 SETTLED_SENDERS = 256

@@ -46,7 +46,7 @@ from meup_agent.protocol.outcomes import (
     Unsent,
     Withdrawal,
 )
-from meup_agent.protocol.reasons import Cause
+from meup_agent.reasons import Cause
 
 ENDED_COUNT = 1000
 ENDED_SECONDS = 300.0

@@ -17,7 +17,7 @@ from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.lifecycle import OutboundEvent, OutboundState, ProposalEvent
 from meup_agent.protocol.outcomes import Ending, Fulfillment, LostRace, Rejection, Responded
 from meup_agent.protocol.payloads import read_response
-from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.reasons import Cause, Reason
 
 
 class ResponseReader:

@@ -14,7 +14,7 @@ from meup_agent.protocol.exchange.effects import Priority
 from meup_agent.protocol.exchange.inbound_exchange import InboundExchange
 from meup_agent.protocol.exchange.proposal_store import ProposalKey
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.reasons import Reason
+from meup_agent.reasons import Reason
 
 MAX_QUOTED_CHARS = 100
 """Characters of a stranger's words that an error repeats."""

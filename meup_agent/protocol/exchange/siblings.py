@@ -13,7 +13,7 @@ from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import ProposalKey
 from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.reasons import Cause, cause_of_cancel, read_reason
+from meup_agent.reasons import Cause, cause_of_cancel, read_reason
 
 
 class SiblingConnections:

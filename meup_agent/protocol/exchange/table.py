@@ -28,7 +28,7 @@ from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalStore
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.exchange.table_context import FindHandler, TableContext
-from meup_agent.protocol.reasons import Cause
+from meup_agent.reasons import Cause
 
 UNSENT = "the answer could not be sent"
 """How the error begins that takes the place of an answer which cannot be sent."""
