@@ -103,7 +103,7 @@ def test_the_beginning_of_an_id_is_enough_for_what_was_seen(stage: Stage) -> Non
                 seen_as(seen, one[:same])
             # Others count: the whole of one id may be the beginning of another.
             first, tenth = [
-                ProposalEntry(ProposalKey("them", name), each.envelope, each.content)
+                ProposalEntry(ProposalKey("them", name), each.envelope, each.fingerprint)
                 for name, each in zip(("them-1", "them-10"), seen, strict=True)
             ]
             assert seen_as([tenth, first], "them-1") is first
