@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
 import anyio
@@ -110,6 +110,14 @@ def join(
     return agent.join(
         connector if latch is None else latch(connector), token=meeting.token(who), **options
     )
+
+
+@asynccontextmanager
+async def gathered(meeting: Meeting, *agents: Agent | str) -> AsyncGenerator[tuple[Space, ...]]:
+    """Let these join in their order, for the length of a block that may not hang."""
+    with anyio.fail_after(PATIENCE):
+        async with AsyncExitStack() as stack:
+            yield tuple([await stack.enter_async_context(join(meeting, each)) for each in agents])
 
 
 def session_of(space: Space) -> Session:
