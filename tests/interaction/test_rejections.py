@@ -10,7 +10,7 @@ import pytest
 from meup_agent import Agent, Envelope, Proposal, Reason, Rejection
 from meup_agent.errors import ProposalRejected, Refused
 from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange.explanations import MAX_CHARS
+from meup_agent.protocol.exchange.response_reader import EXPLANATION_CHARS
 from tests.interaction.people import (
     PATIENCE,
     Meeting,
@@ -102,7 +102,7 @@ async def test_only_who_rejected_explains_and_only_once(meeting: Meeting) -> Non
                 await reviewer.say(kinds.CHAT, {"message": "another"}, id="c3", **about)
                 await tape.until(said("c3"))
                 words = await proposal.explanation()
-                assert words == ("\x1b[2J" + "x" * 9000)[:MAX_CHARS]
+                assert words == ("\x1b[2J" + "x" * 9000)[:EXPLANATION_CHARS]
                 with pytest.raises(ProposalRejected) as caught:
                     await proposal.result()
                 assert "\x1b" not in str(caught.value)

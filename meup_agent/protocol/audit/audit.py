@@ -16,7 +16,7 @@ from meup_agent.protocol.audit.index import ProposalIndex, decide
 from meup_agent.protocol.audit.operations import GrantHistory, Operation, read_operation
 from meup_agent.protocol.audit.records import Ignored, ProposalAudit, Step, StepKind
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.handler_scheduler import USED_AGAIN
+from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN
 from meup_agent.protocol.exchange.proposal_store import ProposalKey
 from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.lifecycle import ProposalEvent
