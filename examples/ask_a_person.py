@@ -11,8 +11,7 @@ import sys
 
 import anyio
 
-from meup_agent import Agent, Context, Proposal, Reason
-from meup_agent.errors import MeupError
+from meup_agent import Agent, Context, MeupError, Proposal, Reason
 
 agent = Agent("fulfiller")
 numbers = itertools.count(1)

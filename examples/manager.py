@@ -4,8 +4,7 @@ from typing import Any
 
 import anyio
 
-from meup_agent import Agent
-from meup_agent.errors import Refused
+from meup_agent import Agent, Refused
 
 agent = Agent("manager")
 

@@ -5,8 +5,7 @@ import sys
 
 import anyio
 
-from meup_agent import Agent, Counters, log_events
-from meup_agent.events import Event, HandlerStopped
+from meup_agent import Agent, Counters, Event, HandlerStopped, log_events
 
 agent = Agent("patient")
 

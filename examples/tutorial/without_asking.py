@@ -2,8 +2,7 @@
 
 import anyio
 
-from meup_agent import Agent
-from meup_agent.errors import Refused
+from meup_agent import Agent, Refused
 
 agent = Agent("proposer")
 

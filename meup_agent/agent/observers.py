@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from meup_agent.events import (
+from meup_agent.protocol.reasons import Cause
+from meup_agent.session.events import (
     Connected,
     Disconnected,
     Dropped,
@@ -22,7 +23,6 @@ from meup_agent.events import (
     Resumed,
     Retrying,
 )
-from meup_agent.reasons import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

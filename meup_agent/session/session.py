@@ -39,7 +39,7 @@ from meup_agent.protocol.exchange import (
     Wake,
 )
 from meup_agent.protocol.limits import check_frame
-from meup_agent.reasons import Cause, Reason
+from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.session.connection import SessionConnection
 from meup_agent.session.deadlines import Timer
 from meup_agent.session.event_emitter import DropCounters, EventEmitter
@@ -269,6 +269,12 @@ class Session(AsyncContextManagerMixin):
         welcomed = self.table.connected and not connected
         if welcomed and self._participant not in (None, self.table.me):
             raise WrongParticipant(str(self._participant), self.table.me, self._where)
+        if welcomed and self.table.roster.observing and self._settings.mode.answers:
+            # Its agent would answer as well, and both might do the same work.
+            raise SessionEnded(
+                f"the gateway {self._where} lets us only stand beside the agent of"
+                f" {self.table.me!r}, and that one answers; join with Mode.OUTGOING_ONLY"
+            )
         if welcomed:
             self.connections += 1
             self.events.connected(self.table.me, self._where, envelope.protocol)

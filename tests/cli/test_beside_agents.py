@@ -24,8 +24,7 @@ PARTICIPANTS = {
 
 AGENTS = """
 import anyio
-from meup_agent import Agent, Context, Proposal
-from meup_agent.errors import AlreadyDecided
+from meup_agent import Agent, AlreadyDecided, Context, Proposal
 
 files, paula, reviewer = Agent("files"), Agent("paula"), Agent("reviewer")
 

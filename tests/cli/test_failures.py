@@ -2,9 +2,7 @@
 
 import pytest
 
-from meup_agent.cli import exit_codes
-from meup_agent.cli.failures import code_for
-from meup_agent.errors import (
+from meup_agent import (
     AlreadyDecided,
     CannotConnect,
     InvalidArguments,
@@ -20,6 +18,8 @@ from meup_agent.errors import (
     TokenRefused,
     ToolError,
 )
+from meup_agent.cli import exit_codes
+from meup_agent.cli.failures import code_for
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,15 @@ from meup_agent import (
     Cause,
     Context,
     Gone,
-    Proposal,
-    ProposalState,
-    Reason,
-    Settings,
-)
-from meup_agent.errors import (
     OutcomeUnknown,
     ParticipantGone,
+    Proposal,
     ProposalExpired,
+    ProposalState,
+    Reason,
     RequestError,
     RequestTimeout,
+    Settings,
     UsageError,
 )
 from tests.interaction.people import (

@@ -39,8 +39,6 @@ from meup_agent import (
     Space,
     Wait,
     Withdrawal,
-    errors,
-    events,
     handlers,
 )
 from meup_agent.gateway import Gateway
@@ -351,41 +349,41 @@ async def without_a_network() -> None:
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def every_error_is_one_of_ours(error: errors.MeupError) -> str:
+def every_error_is_one_of_ours(error: meup_agent.MeupError) -> str:
     match error:
-        case errors.RequestError():
+        case meup_agent.RequestError():
             assert_type(error.code, int | str)
             assert_type(error.by, str | None)
-        case errors.ToolError():
+        case meup_agent.ToolError():
             assert_type(error.result, dict[str, Any])
-        case errors.ProposalRejected():
+        case meup_agent.ProposalRejected():
             assert_type((error.reason, error.by), tuple[str, str])
             assert_type(error.explanation, str)
-        case errors.ProposalEdited():
+        case meup_agent.ProposalEdited():
             assert_type(error.value, Any)
-        case errors.AlreadyInProgress():
+        case meup_agent.AlreadyInProgress():
             assert_type(error.by, str)
-        case errors.AlreadyDecided():
+        case meup_agent.AlreadyDecided():
             assert_type(error.state, str)
-        case errors.Refused():
+        case meup_agent.Refused():
             assert_type(error.error, str)
             assert_type(error.details, dict[str, Any])
-        case errors.HandshakeRefused():
+        case meup_agent.HandshakeRefused():
             assert_type(error.retry_after, float | None)
-        case errors.TransportClosed():
+        case meup_agent.TransportClosed():
             assert_type((error.code, error.reason), tuple[int, str])
-        case errors.WrongParticipant():
+        case meup_agent.WrongParticipant():
             assert_type((error.asked, error.given), tuple[str, str])
-        case errors.InvalidArguments():
+        case meup_agent.InvalidArguments():
             assert_type(error.problems, tuple[dict[str, str], ...])
-        case errors.InvalidPattern():
+        case meup_agent.InvalidPattern():
             assert_type(error.place, str)
         case _:
             pass
     return str(error)
 
 
-def a_timeout_is_one_for_python_too(error: errors.RequestTimeout) -> TimeoutError:
+def a_timeout_is_one_for_python_too(error: meup_agent.RequestTimeout) -> TimeoutError:
     return error
 
 
@@ -393,18 +391,18 @@ def a_timeout_is_one_for_python_too(error: errors.RequestTimeout) -> TimeoutErro
 
 
 @agent.observe
-def observe(event: events.Event) -> None:
+def observe(event: meup_agent.Event) -> None:
     assert_type((event.space, event.me, event.at), tuple[str, str, float])
     match event:
-        case events.HandlerStopped():
+        case meup_agent.HandlerStopped():
             assert_type((event.role, event.handler, event.exchange), tuple[str, str, str])
             assert_type(event.cause, meup_agent.Cause)
             assert_type(event.error, BaseException | None)
-        case events.HandlerFinished():
+        case meup_agent.HandlerFinished():
             assert_type(event.seconds, float)
-        case events.Disconnected():
+        case meup_agent.Disconnected():
             assert_type(event.code, int | None)
-        case events.ExchangeEnded():
+        case meup_agent.ExchangeEnded():
             assert_type(event.cause, meup_agent.Cause | None)
         case _:
             pass

@@ -1,0 +1,477 @@
+"""A connection over HTTP: a POST for each frame that is sent, an event stream for what is heard.
+
+The stream is an observer of its space (PROTOCOL 3): the agent that runs with the same token keeps
+its connection, and answers. So a session over this transport only begins exchanges of its own
+(``Mode.OUTGOING_ONLY``).
+
+A gateway tells an observer nothing of what became of a POST but in the answer to it. Here that
+reads as on any connection: what was taken comes back in the stream, and a refusal becomes the
+``system/error`` that a member would get. A POST without an answer ends the connection, since
+nothing tells whether it was taken; the next one resumes, and the session sends again what is
+missing.
+
+The reader of events is our own: ``httpx-sse`` bounds neither a line nor an event.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from collections import deque
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import anyio
+from anyio import ResourceGuard
+
+from meup_agent.errors import CannotConnect, ConfigurationError, InvalidEnvelope, TransportClosed
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import decode, encode
+from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.limits import MAX_FRAME_BYTES
+from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.resume import numbered
+from meup_agent.transport.base import (
+    ABNORMAL,
+    HANDSHAKE_TIMEOUT,
+    OBSERVE_HEADER,
+    TOO_BIG,
+    CloseInfo,
+    Connector,
+    closing,
+)
+from meup_agent.transport.handshake import cannot_connect, check_headers, refused, retry_after
+from meup_agent.transport.loops import Condition
+from meup_agent.transport.task_groups import background_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator, Mapping
+    from typing import Self
+
+    import httpx
+
+ANSWER_SECONDS: Final = 30.0
+"""Seconds for the answer to a POST, and of silence in the stream, in which a gateway sends a sign
+of life every 15 s."""
+
+RESEND_SECONDS: Final = 60.0
+"""Seconds for which a withdraw, reject or cancel is sent again to a gateway that takes it later."""
+
+LONGEST_PAUSE: Final = 10.0
+"""Seconds between two such attempts at most, whatever the gateway asks for."""
+
+MAX_UNREAD_EVENTS: Final = 16
+"""Frames received and not read yet before the stream is left to fill up, as for a WebSocket."""
+
+MAX_FIELD_BYTES: Final = 256
+"""Bytes of a line of the stream besides its data: the name of a field, an id, a comment."""
+
+TOKEN_REFUSED: Final = 4401
+TOO_MANY: Final = 429
+UNAUTHORIZED: Final = 401
+
+_ENDS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
+
+
+class ServerEvent(NamedTuple):
+    """An event of a stream.
+
+    Attributes:
+        type: Its type; empty: an envelope.
+        data: Its data, lines joined.
+        id: Its id; empty: it has none.
+    """
+
+    type: str
+    data: bytes
+    id: str
+
+
+class EventTooLarge(Exception):
+    """An event has more bytes than any frame may have."""
+
+
+class EventParser:
+    """Reads server-sent events; keeps the bytes of one event at most.
+
+    Args:
+        max_bytes: The most that an event may have.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._line = bytearray()
+        self._ends_in_cr = False
+        self._type = self._id = ""
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
+        """The events that a chunk of the stream completes.
+
+        Raises:
+            EventTooLarge: The event that it continues is too large.
+        """
+        if self._ends_in_cr:
+            chunk = chunk.removeprefix(b"\n")
+        self._ends_in_cr = chunk.endswith(b"\r")
+        *lines, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
+            line, self._line = bytes(self._line) + line, bytearray()
+            event = self._take_line(line)
+            if event is not None:
+                yield event
+        self._line += rest
+        if self._size + len(self._line) > self._max_bytes + MAX_FIELD_BYTES:
+            raise EventTooLarge
+
+    def _take_line(self, line: bytes) -> ServerEvent | None:
+        if not line:
+            event = ServerEvent(self._type, b"\n".join(self._data), self._id)
+            has_data = bool(self._data)
+            self._type, self._id, self._data, self._size = "", "", [], 0
+            return event if has_data else None
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        match name:
+            case b"data":
+                self._data.append(value)
+                self._size += len(value)
+                if self._size > self._max_bytes:
+                    raise EventTooLarge
+            case b"event":
+                self._type = value.decode(errors="replace")
+            case b"id":
+                self._id = value.decode(errors="replace")
+            case _:
+                pass  # a comment, which is a sign of life, or nothing that concerns us
+        return None
+
+
+class HttpTransport:
+    """One event stream, and the POSTs beside it; made by :func:`http_connector`.
+
+    Args:
+        client: Sends the requests, with the token.
+        participant: The sender of what is sent.
+        response: The stream's response.
+        max_frame_bytes: The largest frame to take; a larger one ends the connection with 1009.
+    """
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        participant: str,
+        response: httpx.Response,
+        max_frame_bytes: int,
+    ) -> None:
+        self._client = client
+        self._participant = participant
+        self._path = f"/participants/{quote(participant, safe='')}/messages"
+        self._response = response
+        self._max_frame_bytes = max_frame_bytes
+        self._inbox: deque[bytes] = deque()
+        self._arrived = Condition()
+        self._room = Condition()
+        # One POST at a time, so that frames are taken in the order of the calls.
+        self._turn = anyio.Lock()
+        self._reading = ResourceGuard("reading from")
+        self._closed: CloseInfo | None = None
+        self._seq: int | None = None
+
+    @property
+    def closed(self) -> CloseInfo | None:
+        """How the connection ended; ``None`` while it is open."""
+        return self._closed
+
+    @property
+    def response_headers(self) -> Mapping[str, str]:
+        """The headers of the stream's answer, by names in lower case."""
+        return {name.lower(): value for name, value in self._response.headers.items()}
+
+    # --- frames in ---
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        with self._reading:
+            while not self._inbox:
+                if self._closed is not None:
+                    raise StopAsyncIteration
+                await self._arrived.wait()
+            self._room.notify_all()
+            return self._inbox.popleft()
+
+    async def read_stream(self) -> None:
+        """Read the event stream until it or the connection ends."""
+        import httpx
+
+        parser = EventParser(self._max_frame_bytes)
+        try:
+            async for chunk in self._response.aiter_bytes():
+                for event in parser.feed(chunk):
+                    await self._take_event(event)
+        except EventTooLarge:
+            self._end(CloseInfo(TOO_BIG, f"over {self._max_frame_bytes} bytes", local=True))
+        except httpx.TransportError:
+            pass  # the gateway restarts, or the network fails
+        self._end(CloseInfo(ABNORMAL))
+
+    async def _take_event(self, event: ServerEvent) -> None:
+        if event.type == "close":
+            self._end(_read_close(event.data))
+        elif not event.type:
+            if event.id.isascii() and event.id.isdigit():
+                self._seq = int(event.id)
+            await self._put(event.data)
+
+    async def _put(self, frame: bytes) -> None:
+        while len(self._inbox) >= MAX_UNREAD_EVENTS and self._closed is None:
+            await self._room.wait()
+        if self._closed is None:
+            self._inbox.append(frame)
+            self._arrived.notify_all()
+
+    # --- frames out ---
+
+    async def send(self, frame: bytes) -> None:
+        """POST one frame; returns when the gateway has answered.
+
+        Raises:
+            TransportClosed: The connection has ended, or no answer came.
+        """
+        async with self._turn:
+            self._check_open()
+            response = await self._post(frame)
+            if response.status_code == 200:
+                return
+            problem = _read_json(response)
+            if response.status_code == UNAUTHORIZED:
+                self._end(CloseInfo(TOKEN_REFUSED, str(problem.get("message", ""))))
+            elif not problem:
+                self._end(CloseInfo(ABNORMAL))  # something in between answered
+            else:
+                await self._put(self._refusal(frame, problem))
+            self._check_open()
+
+    async def _post(self, frame: bytes) -> httpx.Response:
+        """POST a frame; what ends something is said again until the gateway takes it (PROTOCOL 3).
+
+        It is taken once, since its id stays.
+        """
+        import httpx
+
+        until = anyio.current_time() + RESEND_SECONDS
+        headers = {"Content-Type": "application/json"}
+        while True:
+            try:
+                response = await self._client.post(self._path, content=frame, headers=headers)
+            except httpx.TransportError:
+                self._end(CloseInfo(ABNORMAL))
+                raise TransportClosed(ABNORMAL, "") from None
+            left = until - anyio.current_time()
+            if response.status_code != TOO_MANY or left <= 0 or not ends_something(frame):
+                return response
+            asked = retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC))
+            await anyio.sleep(min(left, LONGEST_PAUSE, 1.0 if asked is None else asked))
+            self._check_open()
+
+    def _refusal(self, frame: bytes, problem: dict[str, Any]) -> bytes:
+        """The ``system/error`` by which a gateway tells a member that it refused a frame."""
+        said = decode(frame)
+        error = draft(
+            kinds.SYSTEM_ERROR,
+            problem,
+            id=os.urandom(16).hex(),
+            sender=kinds.GATEWAY,
+            to=(self._participant,),
+            correlation=(said.id,),
+        )
+        refusal = encode(error, said.protocol)
+        # As on a connection, it has the number of what came last: what was sent before is decided.
+        return refusal if self._seq is None else numbered(refusal, self._seq)
+
+    # --- its end ---
+
+    async def aclose(self, code: int = 1000, reason: str = "") -> None:
+        """Close the connection; what had arrived can still be read.
+
+        Raises:
+            ValueError: The code must not stand in a close frame.
+        """
+        self._end(closing(code, reason))
+
+    async def abort(self) -> None:
+        """End the connection at once."""
+        self._end(CloseInfo(ABNORMAL))
+
+    def _end(self, info: CloseInfo) -> None:
+        if self._closed is None:
+            self._closed = info
+            self._arrived.notify_all()
+            self._room.notify_all()
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise TransportClosed(self._closed.code, self._closed.reason)
+
+
+def http_connector(
+    url: str,
+    *,
+    space: str | None = None,
+    participant: str | None = None,
+    handshake_timeout: float = HANDSHAKE_TIMEOUT,
+    max_frame_bytes: int = MAX_FRAME_BYTES,
+) -> Connector:
+    """Make a connector that speaks with a gateway's HTTP API, beside the participant's agent.
+
+    Args:
+        url: The API's address, for example ``http://localhost:8421``.
+        space: The space; ``None``: the one that the token is for.
+        participant: The token's participant; ``None``: the gateway is asked.
+        handshake_timeout: Seconds to open the stream in.
+        max_frame_bytes: The largest frame to take; a larger one ends the connection with 1009.
+
+    Raises:
+        ConfigurationError: The address cannot be one of an HTTP API.
+    """
+    check_http_url(url)
+
+    @asynccontextmanager
+    async def dial(headers: Mapping[str, str]) -> AsyncGenerator[HttpTransport]:
+        check_headers(headers)
+        async with open_client(url, headers.get("Authorization")) as client:
+            async with _open_stream(client, headers, space, participant, handshake_timeout) as (
+                me,
+                response,
+            ):
+                transport = HttpTransport(client, me, response, max_frame_bytes)
+                async with background_tasks() as tasks:
+                    tasks.start_soon(transport.read_stream, name="meup connection: events")
+                    try:
+                        yield transport
+                    finally:
+                        await transport.aclose()
+
+    return dial
+
+
+def open_client(url: str, authorization: str | None) -> httpx.AsyncClient:
+    """A client of the HTTP API at an address, for one token."""
+    # Loaded by those programs alone that use it.
+    import httpx
+
+    return httpx.AsyncClient(
+        base_url=url.rstrip("/"),
+        headers={} if authorization is None else {"Authorization": authorization},
+        timeout=ANSWER_SECONDS,
+        # The environment's proxies would read the token.
+        trust_env=False,
+        # What this machine trusts, as for WebSocket; SSL_CERT_FILE counts.
+        verify=ssl.create_default_context() if url.startswith("https:") else True,
+    )
+
+
+def check_http_url(url: str) -> None:
+    """Check an address.
+
+    Raises:
+        ConfigurationError: It is none of an HTTP API.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(
+            f"the HTTP address {url!r} is none; give one such as http://localhost:8421"
+        )
+
+
+def ends_something(frame: bytes) -> bool:
+    """Tell whether a frame is a withdraw, a reject or a cancel."""
+    try:
+        envelope = decode(frame)
+    except InvalidEnvelope:
+        return False
+    if envelope.kind == kinds.MCP_REQUEST:
+        return payloads.read_call(envelope.payload).method == kinds.CANCELLED
+    return envelope.kind in _ENDS
+
+
+@asynccontextmanager
+async def _open_stream(
+    client: httpx.AsyncClient,
+    headers: Mapping[str, str],
+    space: str | None,
+    participant: str | None,
+    timeout: float,
+) -> AsyncGenerator[tuple[str, httpx.Response]]:
+    """Open the event stream of the token's participant, as an observer.
+
+    Raises:
+        HandshakeRefused: The gateway answered with another status than 200.
+        CannotConnect: There is no gateway at the address, or none that can be spoken to.
+    """
+    import httpx
+
+    url = str(client.base_url)
+    response: httpx.Response | None = None
+    try:
+        try:
+            with anyio.fail_after(timeout):
+                if space is None or participant is None:
+                    me = await client.get("/me")
+                    _check_answer(me)
+                    said = _read_json(me)
+                    participant = participant or str(said.get("id", ""))
+                    space = space or str(said.get("space", ""))
+                asked = client.build_request(
+                    "GET",
+                    f"/spaces/{quote(space, safe='')}/events",
+                    headers={**headers, OBSERVE_HEADER: "1", "Accept": "text/event-stream"},
+                )
+                response = await client.send(asked, stream=True)
+                if response.status_code != 200:
+                    await response.aread()
+                    _check_answer(response)
+        except (httpx.TransportError, TimeoutError) as error:
+            raise cannot_connect(url, error, timeout) from error
+        if OBSERVE_HEADER.lower() not in response.headers:
+            raise CannotConnect(
+                f"what answers at {url} lets nobody take part beside a running agent; update the"
+                " gateway, or check the address"
+            )
+        yield participant, response
+    finally:
+        if response is not None:
+            with anyio.CancelScope(shield=True):
+                await response.aclose()
+
+
+def _check_answer(response: httpx.Response) -> None:
+    """Raise what an answer means that is no success."""
+    if response.status_code != 200:
+        said = str(_read_json(response).get("message", "")).encode()
+        items = response.headers.items()
+        raise refused(response.status_code, items, said, datetime.now(UTC))
+
+
+def _read_json(response: httpx.Response) -> dict[str, Any]:
+    """The JSON object of an answer; empty: it has none, so no gateway gave it."""
+    try:
+        return as_object(response.json())
+    except ValueError:
+        return {}
+
+
+def _read_close(data: bytes) -> CloseInfo:
+    """How the gateway says that the stream ends."""
+    try:
+        said = as_object(json.loads(data))
+        code = said.get("code")
+        return CloseInfo(code if type(code) is int else ABNORMAL, str(said.get("reason", "")))
+    except ValueError:
+        return CloseInfo(ABNORMAL)

@@ -1,0 +1,315 @@
+"""A session over HTTP beside the agent of the same participant: it asks, and answers nothing."""
+
+import logging
+import socket
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from meup_agent import (
+    Agent,
+    CannotConnect,
+    Gone,
+    Proposal,
+    Refused,
+    Rejection,
+    RequestError,
+    SessionEnded,
+    Settings,
+    Space,
+    TokenRefused,
+)
+from meup_agent.gateway.config import HttpConfig
+from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.presets import one_space_config
+from meup_agent.protocol import kinds
+from meup_agent.protocol.exchange import Mode
+from meup_agent.transport.base import Transport
+from meup_agent.transport.http import http_connector
+from tests.interaction.people import (
+    LIMITS,
+    PARTICIPANTS,
+    PATIENCE,
+    QUICK,
+    Notes,
+    OverSockets,
+    join,
+    session_of,
+    taped,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+BESIDE = replace(QUICK, mode=Mode.OUTGOING_ONLY)
+
+
+@pytest.fixture
+def gateway() -> Generator[ThreadedGateway]:
+    config = replace(one_space_config("demo", PARTICIPANTS, LIMITS), http=HttpConfig(port=0))
+    with Gateway(config=config).in_thread() as found:
+        yield found
+
+
+@pytest.fixture
+def meeting(gateway: ThreadedGateway) -> OverSockets:
+    return OverSockets(gateway)
+
+
+class Streams:
+    """Connects over HTTP to wherever the gateway is now, and keeps the connections."""
+
+    def __init__(self, gateway: ThreadedGateway) -> None:
+        self.gateway = gateway
+        self.all: list[Transport] = []
+        self.open = anyio.Event()
+        self.open.set()
+
+    @asynccontextmanager
+    async def __call__(self, headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
+        await self.open.wait()
+        async with http_connector(self.gateway.http_url, space="demo")(headers) as transport:
+            self.all.append(transport)
+            yield transport
+
+
+@asynccontextmanager
+async def beside(
+    gateway: ThreadedGateway,
+    name: str,
+    *,
+    agent: Agent | None = None,
+    streams: Streams | None = None,
+    settings: Settings = BESIDE,
+) -> AsyncGenerator[Space]:
+    """A participant's second session, over HTTP."""
+    async with (agent or Agent(name)).join(
+        streams or Streams(gateway), token=gateway.token(name), settings=settings, grace=0.0
+    ) as space:
+        yield space
+
+
+def rejecting(name: str, notes: Notes) -> Agent:
+    """An agent that answers its tool, rejects proposals, and notes both."""
+    agent = Agent(name)
+
+    @agent.tool
+    async def write(text: str) -> str:
+        notes(f"ran {text}")
+        return text
+
+    @agent.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        notes(f"{name} decides")
+        await proposal.reject("policy")
+
+    return agent
+
+
+@pytest.mark.rule("5.who.me.beside")
+async def test_it_answers_and_rejects_nothing_for_the_agent_beside_it(
+    gateway: ThreadedGateway, meeting: OverSockets
+) -> None:
+    theirs, ours = Notes(), Notes()
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, rejecting("reviewer", theirs)) as first,
+            # The same handlers, which would start if the mode let them.
+            beside(gateway, "reviewer", agent=rejecting("reviewer", ours)) as second,
+            join(meeting, "tools") as asking,
+            taped(asking) as tape,
+        ):
+            # What the agent answers, what it rejects, and what no handler of its takes.
+            assert await asking.call("reviewer", "write", {"text": "a"}) == "a"
+            async with asking.propose("tools", "write", {}, to="reviewer") as proposal:
+                assert isinstance(await proposal.outcome(), Rejection)
+            with pytest.raises(RequestError):
+                await asking.call("reviewer", "missing")
+            with pytest.raises(RequestError):
+                await asking.request("reviewer", "prompts/list", {})
+            await asking.grant("reviewer", [{"kind": "chat"}])
+            await tape.until(lambda envelope: envelope.kind == "capability/grant-ack")
+            await tape.all_said(second, first)
+            assert len(tape.of("capability/grant-ack")) == 1
+            assert len(tape.of(kinds.MCP_RESPONSE, sender="reviewer")) == 3
+            assert len(tape.of(kinds.MCP_REJECT, sender="reviewer")) == 1
+            assert first.connected
+    assert theirs.all == ["ran a", "reviewer decides"]
+    assert ours.all == []
+
+
+async def test_a_session_that_answers_is_not_let_beside_an_agent(gateway: ThreadedGateway) -> None:
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(SessionEnded, match="OUTGOING_ONLY"):
+            async with beside(gateway, "reviewer", settings=QUICK):
+                pass
+
+
+@pytest.mark.rule("4.5.broadcast", "4.5.withdraw_follows")
+async def test_a_broadcast_ends_when_all_who_could_have_rejected_it(
+    gateway: ThreadedGateway, meeting: OverSockets
+) -> None:
+    notes = Notes()
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, rejecting("reviewer", notes)),
+            join(meeting, rejecting("second", notes)) as second,
+            join(meeting, "proposer"),
+            beside(gateway, "proposer") as space,
+            taped(second) as tape,
+        ):
+            async with space.propose("tools", "write", {}) as proposal:
+                outcome = await proposal.outcome()
+            assert isinstance(outcome, Rejection)
+            await tape.until(lambda envelope: envelope.kind == kinds.MCP_WITHDRAW)
+    assert sorted(notes.all) == ["reviewer decides", "second decides"]
+
+
+@pytest.mark.rule("4.6.gone")
+async def test_it_waits_for_an_executor_that_comes_back(
+    gateway: ThreadedGateway, meeting: OverSockets
+) -> None:
+    tools, notes, go = Agent("tools"), Notes(), anyio.Event()
+
+    @tools.tool
+    async def write() -> str:
+        notes("began")
+        await go.wait()
+        return "written"
+
+    async def call(space: Space) -> None:
+        assert await space.call("tools", "write") == "written"
+        notes("answered")
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, tools) as executor,
+            join(meeting, "reviewer"),
+            beside(gateway, "reviewer") as space,
+            taped(space) as tape,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(call, space)
+            await notes.until("began")
+            meeting.drop("tools")
+            await tape.until(lambda each: each.payload_object.get("event") == "leave")
+            await tape.until(lambda each: each.payload_object.get("event") == "join")
+            await until(lambda: executor.connected)
+            go.set()
+            await notes.until("answered")
+
+
+@pytest.mark.rule("4.6.gone")
+async def test_it_gives_up_when_the_addressee_stays_away(
+    gateway: ThreadedGateway, meeting: OverSockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.protocol.exchange.table_context.ABSENCE_SECONDS", 0.01)
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "proposer"), beside(gateway, "proposer") as space:
+            async with join(meeting, "second"):
+                await until(lambda: "second" in session_of(space).table.roster)
+                proposing = space.propose("tools", "write", {}, to="second")
+                proposal = await proposing.__aenter__()
+            assert isinstance(await proposal.outcome(), Gone)
+            await proposing.__aexit__(None, None, None)
+
+
+@pytest.mark.rule("5.own.waiting.connection_lost")
+async def test_what_is_idempotent_is_sent_again_to_a_gateway_that_forgot_it(
+    gateway: ThreadedGateway, meeting: OverSockets
+) -> None:
+    notes, streams = Notes(), Streams(gateway)
+
+    async def call(space: Space) -> None:
+        assert await space.call("tools", "write", {"text": "b"}, idempotent=True) == "b"
+        notes("answered")
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            beside(gateway, "reviewer", streams=streams) as space,
+            taped(space) as tape,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(call, space)
+            await tape.until(lambda each: each.kind == kinds.MCP_REQUEST)
+            streams.open = anyio.Event()
+            gateway.restart()
+            # Nobody hears of a request that was made before they came.
+            async with join(meeting, rejecting("tools", notes)):
+                streams.open.set()
+                await notes.until("answered")
+    assert notes.all == ["ran b", "answered"]
+
+
+@pytest.mark.rule("6.resume.sent_again", "6.resume.order")
+async def test_nothing_is_lost_or_said_twice_when_the_stream_breaks(
+    gateway: ThreadedGateway, meeting: OverSockets
+) -> None:
+    streams = Streams(gateway)
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, "tools") as other,
+            beside(gateway, "reviewer", streams=streams) as space,
+            taped(space) as ours,
+            taped(other) as theirs,
+        ):
+            said = list[str]()
+            for number in range(3):
+                said.append(await space.chat(f"said {number}"))
+                await streams.all[-1].abort()
+                await other.chat(f"missed {number}")
+                await until(lambda: session_of(space).connections == len(streams.all))
+            await theirs.all_said(space)
+            await ours.all_said(other)
+            assert [each.id for each in theirs.of(kinds.CHAT, sender="reviewer")][:-1] == said
+            texts = [each.payload_object["message"] for each in ours.of(kinds.CHAT, sender="tools")]
+            assert texts == ["missed 0", "missed 1", "missed 2", "so far"]
+
+
+async def test_what_the_gateway_refuses_is_raised(gateway: ThreadedGateway) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with beside(gateway, "proposer") as space:
+            with pytest.raises(Refused, match="capability_violation"):
+                await space.request("tools", "tools/list", {})
+            assert space.connected
+
+
+async def test_who_leaves_withdraws_what_it_proposed(
+    gateway: ThreadedGateway, meeting: OverSockets
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "tools") as other, taped(other) as tape:
+            async with beside(gateway, "proposer") as space:
+                async with space.propose("tools", "write", {}, ttl=None) as proposal:
+                    await tape.until(lambda each: each.id == proposal.id)
+            withdraw = await tape.until(lambda each: each.kind == kinds.MCP_WITHDRAW)
+            assert withdraw.correlation == (proposal.id,)
+
+
+async def test_a_wrong_token_is_refused_in_words_and_no_token_is_logged(
+    gateway: ThreadedGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    wrong = http_connector(gateway.http_url, space="demo")
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(TokenRefused, match="refused the token"):
+            async with Agent("x").join(wrong, token="not-a-token", settings=BESIDE):
+                pass
+        async with beside(gateway, "reviewer") as space:
+            await space.chat("hello")
+    assert gateway.token("reviewer") not in caplog.text
+    assert "not-a-token" not in caplog.text
+
+
+async def test_an_address_without_a_gateway_is_named() -> None:
+    settings = replace(BESIDE, first_welcome=0.2)
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        nowhere = http_connector(f"http://{where}")
+        with anyio.fail_after(PATIENCE), pytest.raises(CannotConnect, match=f"connect to {where}"):
+            async with Agent("x").join(nowhere, token="t", settings=settings):
+                pass
