@@ -11,7 +11,8 @@ import sys
 
 import anyio
 
-from meup_agent import Agent, Context, MeupError, Proposal, Reason
+from meup_agent import Agent, Context, Proposal, Reason
+from meup_agent.errors import MeupError
 
 agent = Agent("fulfiller")
 numbers = itertools.count(1)

@@ -4,7 +4,8 @@ from typing import Any
 
 import anyio
 
-from meup_agent import Agent, Refused
+from meup_agent import Agent
+from meup_agent.errors import Refused
 
 agent = Agent("manager")
 

@@ -5,7 +5,8 @@ import sys
 
 import anyio
 
-from meup_agent import Agent, Counters, Event, HandlerStopped, log_events
+from meup_agent import Agent, Counters, log_events
+from meup_agent.events import Event, HandlerStopped
 
 agent = Agent("patient")
 

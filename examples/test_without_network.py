@@ -7,7 +7,8 @@ import anyio
 import pytest
 
 from examples import calculator, fulfiller
-from meup_agent import Agent, ProposalRejected
+from meup_agent import Agent
+from meup_agent.errors import ProposalRejected
 from meup_agent.testing import MemorySpace
 
 pytestmark = pytest.mark.anyio  # runs the async tests, on asyncio and on trio

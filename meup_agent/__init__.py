@@ -1,313 +1,96 @@
 """Write agents that propose, decide, call tools and stop when they are told to.
 
-The names here are the public ones. Importing the package starts nothing and configures nothing;
-each name is loaded when it is first used, so that a gateway loads no agent and no pydantic.
+The names here are what the author of an agent types; exceptions are in :mod:`meup_agent.errors`,
+events in :mod:`meup_agent.events`. Importing the package starts nothing and configures nothing.
+Each name is loaded when it is first used, so that a gateway loads no agent and no pydantic.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False  # importing typing for that takes longer than all the rest
-if TYPE_CHECKING:
-    from meup_agent.agent.agent import Agent
-    from meup_agent.agent.context import Context
-    from meup_agent.agent.decorators import handlers
-    from meup_agent.agent.observers import Counters, log_events
-    from meup_agent.agent.scope import HandlerCancelled
-    from meup_agent.client.chat import Chat
-    from meup_agent.client.deciding import Proposal
-    from meup_agent.client.managing import Invitation
-    from meup_agent.client.progress import Progress
-    from meup_agent.client.proposing import ProposalHandle
-    from meup_agent.client.space import Space
-    from meup_agent.errors import (
-        AlreadyDecided,
-        AlreadyInProgress,
-        AmbiguousProposal,
-        CannotConnect,
-        CannotObserve,
-        ConfigurationError,
-        ConnectionFailed,
-        HandlerDefinitionError,
-        HandshakeRefused,
-        IllegalStep,
-        InvalidArguments,
-        InvalidEnvelope,
-        InvalidPattern,
-        Kicked,
-        MeupError,
-        NoSuchSpace,
-        NotExpressible,
-        NotSent,
-        ObservingOnly,
-        OutcomeUnknown,
-        ParticipantGone,
-        PeerError,
-        ProposalEdited,
-        ProposalExpired,
-        ProposalRejected,
-        ProposalWithdrawn,
-        Refused,
-        RequestError,
-        RequestTimeout,
-        SessionEnded,
-        TakenOver,
-        TokenRefused,
-        ToolError,
-        TransportClosed,
-        TransportError,
-        UsageError,
-        WrongParticipant,
-    )
-    from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.exchange import (
-        Conflict,
-        Gap,
-        Limits,
-        Mode,
-        Participant,
-        ProposalEntry,
-        Wait,
-    )
-    from meup_agent.protocol.guarantees import Guarantees
-    from meup_agent.protocol.lifecycle import ProposalState
-    from meup_agent.protocol.management_payloads import Grant, Revocation
-    from meup_agent.protocol.outcomes import (
-        Expiry,
-        Fulfillment,
-        Gone,
-        Outcome,
-        Rejection,
-        Withdrawal,
-    )
-    from meup_agent.protocol.payloads import Change
-    from meup_agent.protocol.reasons import Cause, CauseStep, Reason
-    from meup_agent.session import Backoff, Settings
-    from meup_agent.session.events import (
-        Connected,
-        Disconnected,
-        Dropped,
-        Event,
-        ExchangeBegan,
-        ExchangeEnded,
-        HandlerEvent,
-        HandlerFailed,
-        HandlerFinished,
-        HandlerStarted,
-        HandlerStopped,
-        HandlerStopping,
-        Left,
-        Observer,
-        Resumed,
-        Retrying,
-    )
+if TYPE_CHECKING:  # the names of _PUBLIC, for type checkers; tests/test_exports.py compares both
+    from meup_agent.agent.agent import Agent as Agent
+    from meup_agent.agent.context import Context as Context
+    from meup_agent.agent.decorators import handlers as handlers
+    from meup_agent.agent.observers import Counters as Counters
+    from meup_agent.agent.observers import log_events as log_events
+    from meup_agent.client.chat import Chat as Chat
+    from meup_agent.client.deciding import Proposal as Proposal
+    from meup_agent.client.managing import Invitation as Invitation
+    from meup_agent.client.progress import Progress as Progress
+    from meup_agent.client.proposing import ProposalHandle as ProposalHandle
+    from meup_agent.client.space import Space as Space
+    from meup_agent.protocol.envelope import Envelope as Envelope
+    from meup_agent.protocol.exchange import Conflict as Conflict
+    from meup_agent.protocol.exchange import Gap as Gap
+    from meup_agent.protocol.exchange import Limits as Limits
+    from meup_agent.protocol.exchange import Mode as Mode
+    from meup_agent.protocol.exchange import Participant as Participant
+    from meup_agent.protocol.exchange import ProposalEntry as ProposalEntry
+    from meup_agent.protocol.exchange import Wait as Wait
+    from meup_agent.protocol.guarantees import Guarantees as Guarantees
+    from meup_agent.protocol.lifecycle import ProposalState as ProposalState
+    from meup_agent.protocol.management_payloads import Grant as Grant
+    from meup_agent.protocol.management_payloads import Revocation as Revocation
+    from meup_agent.protocol.outcomes import Expiry as Expiry
+    from meup_agent.protocol.outcomes import Fulfillment as Fulfillment
+    from meup_agent.protocol.outcomes import Gone as Gone
+    from meup_agent.protocol.outcomes import Outcome as Outcome
+    from meup_agent.protocol.outcomes import Rejection as Rejection
+    from meup_agent.protocol.outcomes import Withdrawal as Withdrawal
+    from meup_agent.protocol.payloads import Change as Change
+    from meup_agent.reasons import Cause as Cause
+    from meup_agent.reasons import CauseStep as CauseStep
+    from meup_agent.reasons import Reason as Reason
+    from meup_agent.session import Backoff as Backoff
+    from meup_agent.session import Settings as Settings
+else:  # or every name would pass for one of ours
+    _PUBLIC = {
+        "agent.agent": "Agent",
+        "agent.context": "Context",
+        "agent.decorators": "handlers",
+        "agent.observers": "Counters log_events",
+        "client.chat": "Chat",
+        "client.deciding": "Proposal",
+        "client.managing": "Invitation",
+        "client.progress": "Progress",
+        "client.proposing": "ProposalHandle",
+        "client.space": "Space",
+        "protocol.envelope": "Envelope",
+        "protocol.exchange": "Conflict Gap Limits Mode Participant ProposalEntry Wait",
+        "protocol.guarantees": "Guarantees",
+        "protocol.lifecycle": "ProposalState",
+        "protocol.management_payloads": "Grant Revocation",
+        "protocol.outcomes": "Expiry Fulfillment Gone Outcome Rejection Withdrawal",
+        "protocol.payloads": "Change",
+        "reasons": "Cause CauseStep Reason",
+        "session": "Backoff Settings",
+    }
+    """Module of this package → the public names in it."""
 
-__all__ = [
-    "Agent",
-    "AlreadyDecided",
-    "AlreadyInProgress",
-    "AmbiguousProposal",
-    "Backoff",
-    "CannotConnect",
-    "CannotObserve",
-    "Cause",
-    "CauseStep",
-    "Change",
-    "Chat",
-    "ConfigurationError",
-    "Conflict",
-    "Connected",
-    "ConnectionFailed",
-    "Context",
-    "Counters",
-    "Disconnected",
-    "Dropped",
-    "Envelope",
-    "Event",
-    "ExchangeBegan",
-    "ExchangeEnded",
-    "Expiry",
-    "Fulfillment",
-    "Gap",
-    "Gone",
-    "Grant",
-    "Guarantees",
-    "HandlerCancelled",
-    "HandlerDefinitionError",
-    "HandlerEvent",
-    "HandlerFailed",
-    "HandlerFinished",
-    "HandlerStarted",
-    "HandlerStopped",
-    "HandlerStopping",
-    "HandshakeRefused",
-    "IllegalStep",
-    "InvalidArguments",
-    "InvalidEnvelope",
-    "InvalidPattern",
-    "Invitation",
-    "Kicked",
-    "Left",
-    "Limits",
-    "MeupError",
-    "Mode",
-    "NoSuchSpace",
-    "NotExpressible",
-    "NotSent",
-    "Observer",
-    "ObservingOnly",
-    "Outcome",
-    "OutcomeUnknown",
-    "Participant",
-    "ParticipantGone",
-    "PeerError",
-    "Progress",
-    "Proposal",
-    "ProposalEdited",
-    "ProposalEntry",
-    "ProposalExpired",
-    "ProposalHandle",
-    "ProposalRejected",
-    "ProposalState",
-    "ProposalWithdrawn",
-    "Reason",
-    "Refused",
-    "Rejection",
-    "RequestError",
-    "RequestTimeout",
-    "Resumed",
-    "Retrying",
-    "Revocation",
-    "SessionEnded",
-    "Settings",
-    "Space",
-    "TakenOver",
-    "TokenRefused",
-    "ToolError",
-    "TransportClosed",
-    "TransportError",
-    "UsageError",
-    "Wait",
-    "Withdrawal",
-    "WrongParticipant",
-    "handlers",
-    "log_events",
-]
+    _MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
-_NAMES = {
-    "agent.agent": ("Agent",),
-    "agent.context": ("Context",),
-    "agent.decorators": ("handlers",),
-    "agent.observers": ("Counters", "log_events"),
-    "agent.scope": ("HandlerCancelled",),
-    "client.chat": ("Chat",),
-    "client.deciding": ("Proposal",),
-    "client.managing": ("Invitation",),
-    "client.progress": ("Progress",),
-    "client.proposing": ("ProposalHandle",),
-    "client.space": ("Space",),
-    "errors": (
-        "AlreadyDecided",
-        "AlreadyInProgress",
-        "AmbiguousProposal",
-        "CannotConnect",
-        "CannotObserve",
-        "ConfigurationError",
-        "ConnectionFailed",
-        "HandlerDefinitionError",
-        "HandshakeRefused",
-        "IllegalStep",
-        "InvalidArguments",
-        "InvalidEnvelope",
-        "InvalidPattern",
-        "Kicked",
-        "MeupError",
-        "NoSuchSpace",
-        "NotExpressible",
-        "NotSent",
-        "ObservingOnly",
-        "OutcomeUnknown",
-        "ParticipantGone",
-        "PeerError",
-        "ProposalEdited",
-        "ProposalExpired",
-        "ProposalRejected",
-        "ProposalWithdrawn",
-        "Refused",
-        "RequestError",
-        "RequestTimeout",
-        "SessionEnded",
-        "TakenOver",
-        "TokenRefused",
-        "ToolError",
-        "TransportClosed",
-        "TransportError",
-        "UsageError",
-        "WrongParticipant",
-    ),
-    "protocol.envelope": ("Envelope",),
-    "protocol.exchange": (
-        "Conflict",
-        "Gap",
-        "Limits",
-        "Mode",
-        "Participant",
-        "ProposalEntry",
-        "Wait",
-    ),
-    "protocol.guarantees": ("Guarantees",),
-    "protocol.lifecycle": ("ProposalState",),
-    "protocol.management_payloads": ("Grant", "Revocation"),
-    "protocol.outcomes": (
-        "Expiry",
-        "Fulfillment",
-        "Gone",
-        "Outcome",
-        "Rejection",
-        "Withdrawal",
-    ),
-    "protocol.payloads": ("Change",),
-    "protocol.reasons": (
-        "Cause",
-        "CauseStep",
-        "Reason",
-    ),
-    "session": (
-        "Backoff",
-        "Settings",
-    ),
-    "session.events": (
-        "Connected",
-        "Disconnected",
-        "Dropped",
-        "Event",
-        "ExchangeBegan",
-        "ExchangeEnded",
-        "HandlerEvent",
-        "HandlerFailed",
-        "HandlerFinished",
-        "HandlerStarted",
-        "HandlerStopped",
-        "HandlerStopping",
-        "Left",
-        "Observer",
-        "Resumed",
-        "Retrying",
-    ),
-}
-"""Module of this package → the public names that it defines."""
+    _RENAMED = {
+        "Expired": "Expiry",
+        "Fulfilled": "Fulfillment",
+        "Link": "CauseStep",
+        "OwnProposal": "ProposalHandle",
+        "Rejected": "Rejection",
+        "Withdrawn": "Withdrawal",
+    }
+    """Names of version 0.1 → names of today."""
 
-_MODULES = {name: module for module, names in _NAMES.items() for name in names}
-
-if not TYPE_CHECKING:  # or every name would pass for one of ours
+    __all__ = sorted(_MODULES)
 
     def __getattr__(name: str) -> object:
         """A public name, loaded when it is first used (PEP 562)."""
+        import importlib
+
         module = _MODULES.get(name)
         if module is None:
+            _check_moved(name)
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
-            import importlib
-
             value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
         except BaseException as error:
             from meup_agent.uncaught import report_briefly, was_interrupted
@@ -318,10 +101,24 @@ if not TYPE_CHECKING:  # or every name would pass for one of ours
         globals()[name] = value
         return value
 
+    def _check_moved(name: str) -> None:
+        """Raise an error that says where a name is now, if it was here once.
 
-def __dir__() -> list[str]:
-    """Every name, loaded or not."""
-    return sorted({*globals(), *_MODULES})
+        An ImportError: of an AttributeError ``from meup_agent import …`` would hide the words.
+        """
+        if name in _RENAMED:
+            raise ImportError(f"meup_agent.{name} is called meup_agent.{_RENAMED[name]} now")
+        if name[:1].isupper():
+            from meup_agent import errors, events
+
+            for module in (errors, events):
+                if hasattr(module, name):
+                    home = module.__name__
+                    raise ImportError(f"{name} is in {home} now: from {home} import {name}")
+
+    def __dir__() -> list[str]:
+        """Every name, loaded or not."""
+        return sorted({*globals(), *_MODULES})
 
 
 del TYPE_CHECKING  # which is no public name

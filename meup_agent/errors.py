@@ -39,6 +39,9 @@ Whose fault it was decides the branch::
         │   └── WrongParticipant
         ├── NotSent                   certainly not sent
         └── OutcomeUnknown            sent; whether it was carried out is not known
+
+Beside the tree stands :class:`HandlerCancelled`, which is no error: like every cancellation, it is
+to be let pass.
 """
 
 from __future__ import annotations
@@ -423,3 +426,7 @@ class OutcomeUnknown(ConnectionFailed):
 
     Or it was cancelled by another process under our name.
     """
+
+
+class HandlerCancelled(BaseException):
+    """Raised in a worker thread by ``ctx.check_cancelled()``; let it pass, like a cancellation."""

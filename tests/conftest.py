@@ -8,12 +8,29 @@ from hypothesis import settings
 
 # No test is judged by time, hypothesis' examples included.
 settings.register_profile("meup", deadline=None)
+# For a package that `make test` has tried more often: only what is installed may differ.
+settings.register_profile("installed", deadline=None, max_examples=20)
 settings.load_profile("meup")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marker that says which rules a test proves; tests/requirements.py lists them."""
     config.addinivalue_line("markers", "rule(*ids): the rules of PROTOCOL.md that the test proves")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what runs in memory on uvloop, which differs from asyncio by its sockets alone."""
+    deselected = [item for item in items if {"memory", "uvloop"} <= _parameters(item)]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        left_out = set(deselected)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _parameters(item: pytest.Item) -> set[str]:
+    """The names of an item's parameters, as its id has them."""
+    _, _, names = item.name.partition("[")
+    return set(names.removesuffix("]").split("-"))
 
 
 @pytest.fixture(

@@ -110,7 +110,8 @@ def program(
     fixed = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error"}
     everything = {**own, **STATE, **fixed, **(environment or {})}
     process: Forked | subprocess.Popen[bytes]
-    if is_forkable(environment or {}):
+    # pytest wants to load the libraries itself.
+    if "pytest" not in arguments and is_forkable(environment or {}):
         process = start([str(each) for each in arguments], everything, cwd=cwd)
     else:
         process = subprocess.Popen(

@@ -13,6 +13,8 @@ ROOT = Path(meup_agent.__file__).parent
 
 LAYERS = {
     "errors": 0,
+    "reasons": 0,
+    "events": 1,
     "uncaught": 1,
     "protocol": 1,
     "transport": 2,
@@ -138,7 +140,7 @@ def test_package_keeps_its_layers() -> None:
         ("protocol/kinds.py", "from uuid import uuid4"),
         ("protocol/kinds.py", "def late():\n    import anyio.abc"),
         ("protocol/kinds.py", "if TYPE_CHECKING:\n    from meup_agent.transport import base"),
-        ("errors.py", "from meup_agent.protocol import reasons"),
+        ("errors.py", "from meup_agent.protocol import kinds"),
         ("gateway/runtime.py", "from meup_agent.session import session"),
         ("session/reconnector.py", "from meup_agent.gateway import runtime"),
         ("session/reconnector.py", "import asyncio.events"),

@@ -2,7 +2,8 @@
 
 import anyio
 
-from meup_agent import Agent, Refused
+from meup_agent import Agent
+from meup_agent.errors import Refused
 
 agent = Agent("proposer")
 

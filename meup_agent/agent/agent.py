@@ -18,10 +18,10 @@ from meup_agent.agent.script import Backend, check_may_run, run_script
 from meup_agent.agent.tasks import handler_tasks
 from meup_agent.client.space import Space
 from meup_agent.errors import ConfigurationError, UsageError
+from meup_agent.events import Observer
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Session, Settings
 from meup_agent.session.event_emitter import check_observer, observed
-from meup_agent.session.events import Observer
 from meup_agent.transport.websocket import websocket_connector
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Agent(Decorators):
     def observe(self, observer: AnyObserver) -> AnyObserver:
         """Tell a function what happens to the agent in all its spaces; also a decorator.
 
-        It is called with each :class:`~meup_agent.Event`, in the order of happening, on the
+        It is called with each :class:`~meup_agent.events.Event`, in the order of happening, on the
         space's event loop: it must return at once. What it raises is logged and disturbs nothing.
         Where nobody observes, nothing is spent on it. Observers may come at any time.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from meup_agent.client.proposing import ProposalHandle
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.reasons import Cause
+    from meup_agent.reasons import Cause
 
 PROGRESS_SECONDS: Final = 0.1
 """Progress is told at most this often: it is for people (PROTOCOL 4.9)."""

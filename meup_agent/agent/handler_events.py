@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from meup_agent.agent.scope import is_failure, without_cancellations
-from meup_agent.session.events import (
+from meup_agent.events import (
     HandlerFailed,
     HandlerFinished,
     HandlerStarted,
@@ -16,7 +16,7 @@ from meup_agent.session.events import (
 
 if TYPE_CHECKING:
     from meup_agent.protocol.exchange import Key, Work
-    from meup_agent.protocol.reasons import Cause
+    from meup_agent.reasons import Cause
     from meup_agent.session.event_emitter import EventEmitter
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, fields
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from meup_agent.protocol.reasons import Cause
-from meup_agent.session.events import (
+from meup_agent.events import (
     Connected,
     Disconnected,
     Dropped,
@@ -23,6 +22,7 @@ from meup_agent.session.events import (
     Resumed,
     Retrying,
 )
+from meup_agent.reasons import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

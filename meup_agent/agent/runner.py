@@ -23,7 +23,7 @@ from meup_agent.agent.scope import (
 from meup_agent.client.current import RunningHandler, begin_handler
 from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
-from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.reasons import Cause, Reason
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:

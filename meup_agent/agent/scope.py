@@ -16,12 +16,13 @@ import anyio
 import anyio.to_thread
 
 from meup_agent.client.forgetting import plain_handler
+from meup_agent.errors import HandlerCancelled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from meup_agent.protocol.exchange import Key
-    from meup_agent.protocol.reasons import Cause
+    from meup_agent.reasons import Cause
 
 T = TypeVar("T")
 
@@ -31,10 +32,6 @@ LATE_SECONDS: Final = 1.0
 
 abandoned: Final[WeakSet[threading.Thread]] = WeakSet()
 """Threads that were not waited for any longer; on asyncio Python waits for them at its end."""
-
-
-class HandlerCancelled(BaseException):
-    """Raised in a worker thread by ``ctx.check_cancelled()``; let it pass, like a cancellation."""
 
 
 class Scope:

@@ -1,14 +1,16 @@
-"""The options that say where a space is and who one is in it, the same for every command."""
+"""The address of a space and the participant's token, from options, environment and files."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
+from meup_agent.cli.options import OptionGroup
 from meup_agent.errors import ConfigurationError
 from meup_agent.transport.handshake import handshake_url
 
@@ -49,19 +51,38 @@ Participant = Annotated[
 
 
 class Address(NamedTuple):
-    """Where a space is, and who we are in it.
+    """The address of a space, and the identity to join it with.
 
     Attributes:
         url: The gateway's address.
         space: The space's name.
         token: The token, or what reads it.
-        participant: Our name, for a gateway that does not know it by the token.
+        participant: The participant's name, for a gateway that does not know it by the token.
     """
 
     url: str
     space: str
     token: str | Callable[[], str]
     participant: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceOptions(OptionGroup):
+    """The options that name a space and a participant."""
+
+    url: Url = None
+    space: Space = None
+    token: Token = None
+    token_file: TokenFile = None
+    participant: Participant = None
+
+    def address(self) -> Address:
+        """The address from options and environment.
+
+        Raises:
+            ConfigurationError: Something is missing, said twice, or cannot be read.
+        """
+        return resolve_address(self.url, self.space, self.token, self.token_file, self.participant)
 
 
 def resolve_address(

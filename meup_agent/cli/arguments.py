@@ -1,4 +1,4 @@
-"""The arguments of a call, as a person types them."""
+"""Arguments as a person types them: of a tool's call, and capabilities."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.input_schema import InputField, ToolInputs
 from meup_agent.cli.render.escape import visible
+from meup_agent.errors import InvalidPattern
+from meup_agent.protocol.capability import compile_capabilities
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -161,3 +163,30 @@ def _file(path: Path) -> str:
 
 def _wrong(sentence: str) -> Failure:
     return Failure(sentence, exit_codes.USAGE)
+
+
+# --- capabilities ---
+
+
+def read_capabilities(written: list[str] | None) -> list[dict[str, Any]]:
+    """Read capabilities, each a kind or a JSON object.
+
+    Raises:
+        Failure: One of them is none.
+    """
+    read = [_capability(each) for each in written or []]
+    try:
+        compile_capabilities(read)
+    except InvalidPattern as error:
+        raise Failure(f"this is no capability: {error}", exit_codes.USAGE) from None
+    return read
+
+
+def _capability(written: str) -> dict[str, Any]:
+    if not written.lstrip().startswith("{"):
+        return {"kind": written}
+    try:
+        read: object = json.loads(written)
+    except ValueError as error:
+        raise Failure(f"{written!r} is no JSON: {error}", exit_codes.USAGE) from None
+    return cast("dict[str, Any]", read)

@@ -1,17 +1,24 @@
-"""A command's short stay in a space: it joins, does one thing, and leaves."""
+"""A command's session: it joins a space, does one thing, and leaves.
+
+What a command does there is an :data:`Act`. Before it, the session reads the options and joins;
+meanwhile it tells of lost connections on standard error; at a signal it cancels the act, which
+withdraws or cancels what is open, and says so. A command answers nothing: what is asked of its
+participant is for the agent that runs under that name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Address
+from meup_agent.cli.address import Address, SpaceOptions
 from meup_agent.cli.connector import (
     ConnectionEnded,
     ConnectionEvent,
@@ -21,17 +28,27 @@ from meup_agent.cli.connector import (
 )
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.logs import log_nothing
-from meup_agent.cli.options import WELCOME_SECONDS
+from meup_agent.cli.options import Json, NoColour, Timeout, seconds
+from meup_agent.cli.render.console import Stderr
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.output import Output, OutputClosed
-from meup_agent.cli.render.stderr import Stderr
+from meup_agent.cli.render.results import as_json_line
 from meup_agent.cli.signals import ENDING, ended_by, exit_code, watch_signals
+from meup_agent.errors import Refused
+from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Settings
 from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
+    from meup_agent.protocol.envelope import Envelope
+
+WELCOME_SECONDS: Final = 10.0
+"""Wait of a command for its welcome."""
+
+REFUSAL_SECONDS: Final = 1.0
+"""Wait for a refusal at a gateway that confirms nothing: it answers at once."""
 
 MAX_NAMED: Final = 12
 """Participants that an error names."""
@@ -40,22 +57,23 @@ Act = Callable[["CommandSession"], Awaitable[None]]
 
 
 class CommandSession:
-    """One run of a command.
+    """One run of a command in a space.
 
     Args:
-        where: Where the space is, and who we are there.
+        where: The space, and the participant.
         colour: ``False``: none, also on a terminal.
-        seconds: How long to wait for the welcome; ``None``: as long as it takes.
-        mode: How much it does there. A command answers nothing: what is asked of the participant
-            is for its agent, in whose place it stands for a moment.
+        as_json: Print results as JSON.
+        welcome_seconds: Wait for the welcome; ``None``: as long as it takes.
+        mode: ``OBSERVING`` for a command that sends nothing.
         take_over: Where it only observes, join also a gateway that knows no observers.
 
     Attributes:
-        space: The space, once we have been welcomed.
-        where: Where it is.
+        space: The space, once it has been joined.
+        where: As given.
         output: Standard output: the result, and nothing else.
         stderr: Standard error.
-        given_up: What a signal ends, in words: ``proposal 3f… was withdrawn``.
+        as_json: As given.
+        given_up: The effect of a signal, in words: ``proposal 3f… was withdrawn``.
     """
 
     space: Space
@@ -65,24 +83,26 @@ class CommandSession:
         where: Address,
         *,
         colour: bool = True,
-        seconds: float | None = WELCOME_SECONDS,
+        as_json: bool = False,
+        welcome_seconds: float | None = WELCOME_SECONDS,
         mode: Mode = Mode.OUTGOING_ONLY,
         take_over: bool = False,
     ) -> None:
         self.where = where
         self.output = Output(colour=colour)
         self.stderr = Stderr(colour=colour)
+        self.as_json = as_json
         self.given_up = ""
-        self._welcome_seconds = seconds
+        self._welcome_seconds = welcome_seconds
         self._mode = mode
         self._take_over = take_over
         self._acting: anyio.CancelScope | None = None
         self._signal: int | None = None
         self._done = False
-        self._told = True
+        self._connected_at_end = True
 
     def run(self, act: Act) -> None:
-        """Join, act, leave; a signal ends it early, with a last word to the others.
+        """Join, act, leave; a signal ends it early, and the others are told.
 
         Raises:
             Failure: It was interrupted, or no gateway answered.
@@ -97,15 +117,15 @@ class CommandSession:
         try:
             async with background_tasks() as tasks:
                 await tasks.start(watch_signals, ENDING, partial(self._end, tasks.cancel_scope))
-                await self._stay(act)
+                await self._join_and(act)
         except OutputClosed:
             self.output.abandon()
         except FirstAttemptFailed as error:
             raise Failure(str(error), exit_codes.NO_CONNECTION) from error
 
-    async def _stay(self, act: Act) -> None:
+    async def _join_and(self, act: Act) -> None:
         where = self.where
-        dial = ReportingConnector(where.url, where.space, self._tell, patient=False)
+        dial = ReportingConnector(where.url, where.space, self._report, patient=False)
         settings = Settings(first_welcome=self._welcome_seconds, mode=self._mode)
         async with Agent("meup").join(
             dial,
@@ -119,9 +139,9 @@ class CommandSession:
             with anyio.CancelScope() as self._acting:
                 await act(self)
                 self._done, self._signal = True, None
-            self._told = self.space.connected
+            self._connected_at_end = self.space.connected
 
-    async def _tell(self, event: ConnectionEvent) -> None:
+    async def _report(self, event: ConnectionEvent) -> None:
         if isinstance(event, ConnectionEnded) and self._acting is not None:
             self.stderr.note(format_loss(event.info))
 
@@ -129,39 +149,47 @@ class CommandSession:
 
     def _end(self, scope: anyio.CancelScope, number: int) -> None:
         if self._done:
-            return  # only our last words are still on their way, for a moment
+            return  # only our last envelopes are still on their way, for a moment
         if self._signal is not None or self._acting is None:
             scope.cancel()
         else:
+            # Only the act: leaving the space still sends the withdrawals and cancels.
             self._acting.cancel()
         self._signal = self._signal or number
 
     def _interrupted(self, number: int) -> Failure:
         said = ended_by(number)
-        if self.given_up and self._told:
+        if self.given_up and self._connected_at_end:
             said = f"{said}; {self.given_up}"
         elif self.given_up:
             said = f"{said} without a connection, so nobody could be told: it may still happen"
         return Failure(said, exit_code(number))
 
-    # --- who is here ---
+    # --- results ---
+
+    async def print_json(self, document: dict[str, Any]) -> None:
+        """Print the result for programs, if it is wanted as JSON."""
+        if self.as_json:
+            await self.output.write(as_json_line(document))
+
+    # --- participants ---
 
     def others(self) -> list[str]:
-        """The names of everybody else who is present, in order."""
+        """The names of the other participants that are present, in order."""
         return sorted(each.id for each in self.space.participants if each.id != self.space.me)
 
     def require(self, *names: str) -> None:
-        """Check that these are present.
+        """Check that these participants are present.
 
         Raises:
-            Failure: Somebody is not; it says who is.
+            Failure: One is not; the sentence names those that are.
         """
         for name in names:
             if name != self.space.me and name not in self.others():
                 raise Failure(f"{self._absence([name])}", exit_codes.ABSENT)
 
     def remark_absence(self, names: Iterable[str]) -> None:
-        """Say so, if somebody who should decide is not present: they may still come."""
+        """Note which of those that should decide are not present: they may still come."""
         absent = [name for name in names if name != self.space.me and name not in self.others()]
         if absent:
             self.stderr.note(self._absence(absent))
@@ -175,3 +203,80 @@ class CommandSession:
         who = ", ".join(map(repr, names))
         verb = "is" if len(names) == 1 else "are"
         return f"{who} {verb} not in the space {self.where.space!r}; here: {here}{more}{hint}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinOptions(SpaceOptions):
+    """The options of a command that joins a space, does one thing, and leaves."""
+
+    timeout: Timeout = 10.0
+    as_json: Json = False
+    no_colour: NoColour = False
+
+    @property
+    def seconds(self) -> float | None:
+        """The wait for the gateway; ``None``: as long as it takes.
+
+        Raises:
+            ConfigurationError: It is no time to wait.
+        """
+        return seconds(self.timeout, "--timeout")
+
+    def run(self, act: Act) -> None:
+        """Join, act, leave, as :meth:`CommandSession.run`."""
+        colour = not self.no_colour
+        CommandSession(self.address(), colour=colour, as_json=self.as_json).run(act)
+
+
+# --- envelopes that nobody answers ---
+
+
+async def send_confirmed(
+    space: Space, what: str, send: Callable[[], Awaitable[str]]
+) -> tuple[str, bool]:
+    """Send an envelope, and wait until it comes back or is refused.
+
+    Args:
+        space: The space.
+        what: The envelope in words, for errors: ``the message``.
+        send: Sends it; gives its id.
+
+    Returns:
+        Its id, and whether the gateway confirmed it: some never do.
+
+    Raises:
+        Refused: The gateway did not let it through.
+        MeupError: As ``send`` says.
+    """
+    with space.watch() as envelopes:
+        sent = await send()
+        with anyio.move_on_after(None if space.guarantees.echo else REFUSAL_SECONDS):
+            async for envelope in envelopes:
+                if envelope.id == sent and envelope.sender == space.me:
+                    return sent, True
+                if _is_refusal(envelope, sent):
+                    raise _refused(what, envelope)
+    return sent, False
+
+
+def unconfirmed(what: str, seconds: float) -> Failure:
+    """The failure of an envelope that was neither confirmed nor refused in its time."""
+    return Failure(
+        f"the gateway did not confirm {what} in {seconds:g} s, so it may not have arrived",
+        exit_codes.UNKNOWN,
+    )
+
+
+def _is_refusal(envelope: Envelope, sent: str) -> bool:
+    return (
+        envelope.kind == kinds.SYSTEM_ERROR
+        and envelope.sender in kinds.GATEWAY_NAMES
+        and sent in envelope.correlation
+    )
+
+
+def _refused(what: str, envelope: Envelope) -> Refused:
+    payload = envelope.payload_object
+    code, said = str(payload.get("error", "error")), payload.get("message")
+    more = f" ({said})" if isinstance(said, str) and said else ""
+    return Refused(code, f"the gateway refused {what}: {code}{more}", payload)

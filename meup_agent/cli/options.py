@@ -1,14 +1,27 @@
-"""Options that several commands have, in the same words."""
+"""Options that several commands share, each declared once; and groups of them.
+
+A command takes a group as one parameter::
+
+    def kick(name: Name, reason: Why = None, *, join: JoinOptions) -> None: ...
+
+:func:`expand_groups` puts the group's options in its place when typer asks for the parameters. This
+module loads no agent, so that commands that need none start fast.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, dataclass, fields
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from meup_agent.errors import ConfigurationError
+
+# --- what is shown ---
 
 Json = Annotated[
     bool, typer.Option("--json", help="The result as one JSON document on one line, in ASCII.")
@@ -19,6 +32,9 @@ NoColour = Annotated[
         "--no-color", help="No colour, bold or dim text, as with NO_COLOR in the environment."
     ),
 ]
+
+# --- how long, and how ---
+
 Timeout = Annotated[
     float,
     typer.Option(
@@ -27,6 +43,17 @@ Timeout = Annotated[
         help="How long to wait for the gateway, in seconds; inf: as long as it takes.",
     ),
 ]
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Where the gateway knows no observers, join all the same: an agent that runs with this"
+        " token loses its connection.",
+    ),
+]
+
+# --- a call ---
+
 Owner = Annotated[
     str,
     typer.Argument(
@@ -68,17 +95,21 @@ To = Annotated[
     ),
 ]
 
-TakeOver = Annotated[
-    bool,
-    typer.Option(
-        "--take-over",
-        help="Where the gateway knows no observers, join all the same: an agent that runs with this"
-        " token loses its connection.",
+# --- managing a space ---
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The participant.", show_default=False)]
+Capabilities = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CAPABILITY]…",
+        help="A kind, such as `mcp/request`, or a whole capability as JSON.",
+        show_default=False,
     ),
 ]
-
-WELCOME_SECONDS: Final = 10.0
-"""How long a command waits for its welcome."""
+Why = Annotated[
+    str | None,
+    typer.Option("--reason", metavar="TEXT", help="Why, for those who read it."),
+]
 
 
 def seconds(value: float, option: str) -> float | None:
@@ -90,3 +121,81 @@ def seconds(value: float, option: str) -> float | None:
     if math.isnan(value) or value <= 0:
         raise ConfigurationError(f"{option} takes seconds above 0, or inf; {value:g} is neither")
     return None if math.isinf(value) else value
+
+
+# --- groups ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionGroup:
+    """Options that belong together; each field is one, declared as a parameter would be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultOptions(OptionGroup):
+    """The options that say how a result is shown."""
+
+    as_json: Json = False
+    no_colour: NoColour = False
+
+    @property
+    def colour(self) -> bool:
+        """Whether a terminal gets colours."""
+        return not self.no_colour
+
+
+def expand_groups(command: Callable[..., object]) -> Callable[..., object]:
+    """The command with the options of its groups as parameters of its own, as typer reads them."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, type[OptionGroup]] = {}
+    parameters: list[Parameter] = []
+    for parameter in signature(command).parameters.values():
+        hint = hints[parameter.name]
+        if isinstance(hint, type) and issubclass(hint, OptionGroup):
+            groups[parameter.name] = hint
+            parameters += _options_of(hint)
+        else:
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint))
+
+    def expanded(**given: Any) -> object:
+        for name, group in groups.items():
+            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
+        return command(**given)
+
+    expanded.__name__, expanded.__doc__ = command.__name__, command.__doc__
+    expanded.__annotations__ = {each.name: each.annotation for each in parameters}
+    vars(expanded)["__signature__"] = Signature(parameters)
+    return expanded
+
+
+def _options_of(group: type[OptionGroup]) -> Iterator[Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for each in fields(group):
+        default = Parameter.empty if each.default is MISSING else each.default
+        yield Parameter(
+            each.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[each.name]
+        )
+
+
+# --- completion, which asks nothing over the network ---
+
+
+def complete_kind(incomplete: str) -> list[str]:
+    """Kinds, with dots or with slashes, as the beginning has them, and words of the timeline."""
+    # Loaded when a shell completes; the same below.
+    from meup_agent.cli.render.formatting import NOUNS
+    from meup_agent.protocol.kinds import KINDS, dotted
+
+    names = KINDS if "/" in incomplete else map(dotted, KINDS)
+    return _starting_with(incomplete, [*NOUNS, *names])
+
+
+def complete_reason(incomplete: str) -> list[str]:
+    """Reason codes of a rejection (PROTOCOL 4.3)."""
+    from meup_agent.reasons import Reason
+
+    return _starting_with(incomplete, (reason.value for reason in Reason))
+
+
+def _starting_with(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]

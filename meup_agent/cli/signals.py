@@ -1,39 +1,70 @@
-"""The signals that end a command, and how it says so."""
+"""Signals that end a command, and its exit code then."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from meup_agent.cli import exit_codes
+from meup_agent.cli.render.output import OutputClosed
+from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskStatus
+    from anyio.abc import TaskGroup, TaskStatus
+
+    from meup_agent.cli.render.output import Output
 
 _HANGUP = (signal.SIGHUP,) if sys.platform != "win32" else ()
 
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
-"""The signals that end whatever only looks on."""
+"""Signals that end a command that only observes."""
 
 ENDING: Final = (*STOPPING, *_HANGUP)
-"""The signals that end what does something: a terminal that is closed must leave nothing behind."""
+"""Signals that end a command that acts: a terminal that is closed must leave nothing behind."""
 
 
 async def watch_signals(
     numbers: Iterable[signal.Signals],
-    told: Callable[[int], None],
+    callback: Callable[[int], None],
     *,
     task_status: TaskStatus[None],
 ) -> None:
-    """Tell of each signal that comes, until it is cancelled; started, none is missed any more."""
+    """Pass each signal on, until cancelled; once started, none is missed."""
     with anyio.open_signal_receiver(*numbers) as signals:
         task_status.started()
         async for number in signals:
-            told(number)
+            callback(number)
+
+
+async def run_until_signal(
+    act: Callable[[TaskGroup], Awaitable[int]], numbers: Iterable[signal.Signals], output: Output
+) -> int:
+    """Run a command until it is done, or a signal cancels it; the exit code.
+
+    Args:
+        act: Does the command's work and returns its exit code; its background tasks go into the
+            task group, and end with it.
+        numbers: The signals.
+        output: Standard output, whose reader may go.
+    """
+    code = exit_codes.OK
+
+    def end(number: int) -> None:
+        nonlocal code
+        code = exit_code(number)
+        tasks.cancel_scope.cancel()
+
+    try:
+        async with background_tasks() as tasks:
+            await tasks.start(watch_signals, numbers, end)
+            code = await act(tasks)
+    except OutputClosed:
+        output.abandon()
+    return code
 
 
 def exit_code(number: int) -> int:
@@ -42,5 +73,5 @@ def exit_code(number: int) -> int:
 
 
 def ended_by(number: int) -> str:
-    """What a signal did to a command, in a word."""
+    """The effect of a signal on a command, in a word."""
     return "interrupted" if number == signal.SIGINT else "terminated"

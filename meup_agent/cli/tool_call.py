@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import anyio
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.arguments import convert_arguments, did_you_mean, unknown_arguments
+from meup_agent.cli.arguments import (
+    convert_arguments,
+    did_you_mean,
+    read_arguments,
+    unknown_arguments,
+)
 from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.input_schema import read_input_schema
+from meup_agent.cli.options import AcceptEdits, Args, ArgsFile, OptionGroup, Owner, To, Tool, Words
 from meup_agent.cli.render.escape import arguments as in_words
 from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.progress import progress_line
@@ -34,10 +40,10 @@ from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, Rejection, Responded, Withdrawal
 
 if TYPE_CHECKING:
-    from meup_agent.cli.arguments import GivenArguments
+    from meup_agent.cli.arguments import GivenArguments, read_arguments
     from meup_agent.cli.command_session import CommandSession
+    from meup_agent.cli.render.console import Stderr
     from meup_agent.cli.render.output import Output
-    from meup_agent.cli.render.stderr import Stderr
     from meup_agent.client.space import Space
     from meup_agent.protocol.outcomes import Outcome
     from meup_agent.session.listeners import EnvelopeStream
@@ -81,6 +87,27 @@ class ToolCall:
     accept_edits: bool = False
     as_proposal: bool = False
     as_json: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions(OptionGroup):
+    """The options that name a call, and what is done with a proposal of it."""
+
+    owner: Owner
+    tool: Tool
+    words: Words = None
+    args: Args = None
+    args_file: ArgsFile = None
+    to: To = None
+    accept_edits: AcceptEdits = False
+
+    def given(self) -> GivenArguments:
+        """The call's arguments as they were given.
+
+        Raises:
+            Failure: They cannot be read.
+        """
+        return read_arguments(self.words or [], self.args, self.args_file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from meup_agent.protocol.exchange import ProposalKey, Wait
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import EXPLANATION_SECONDS, Fulfillment, Rejection, Withdrawal
 from meup_agent.protocol.payloads import build_proposal
-from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.reasons import Cause, Reason
 from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from meup_agent.client.schemas import Checker
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.payloads import JsonObject
-    from meup_agent.protocol.reasons import Cause
+    from meup_agent.reasons import Cause
     from meup_agent.session import Session
 
 log = logging.getLogger("meup_agent.client")

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from meup_agent.protocol.payloads import Change, as_object
-from meup_agent.protocol.reasons import Cause
+from meup_agent.reasons import Cause
 
 EXPLANATION_SECONDS: Final = 5.0
 """Wait for an explanation: it follows its reject at once, where there is one."""

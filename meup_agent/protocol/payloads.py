@@ -16,7 +16,7 @@ import msgspec
 import rfc8785
 
 from meup_agent.protocol import kinds
-from meup_agent.protocol.reasons import Cause
+from meup_agent.reasons import Cause
 
 META: Final = "_meta"
 PREFIX: Final = "dev.meup/"

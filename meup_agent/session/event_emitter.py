@@ -11,6 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 import anyio
 
 from meup_agent.errors import SessionEnded, UsageError, printable
+from meup_agent.events import (
+    Connected,
+    Disconnected,
+    Dropped,
+    Event,
+    ExchangeBegan,
+    ExchangeEnded,
+    Left,
+    Resumed,
+    Retrying,
+)
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.outcomes import (
     Expiry,
@@ -24,27 +35,16 @@ from meup_agent.protocol.outcomes import (
     Unsent,
     Withdrawal,
 )
-from meup_agent.protocol.reasons import Reason
-from meup_agent.session.events import (
-    Connected,
-    Disconnected,
-    Dropped,
-    Event,
-    ExchangeBegan,
-    ExchangeEnded,
-    Left,
-    Resumed,
-    Retrying,
-)
+from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from meup_agent.errors import InvalidEnvelope
+    from meup_agent.events import Observer, OutcomeName
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import CaughtUp, Drop, Key
     from meup_agent.protocol.outcomes import Ending
-    from meup_agent.session.events import Observer, OutcomeName
     from meup_agent.transport.base import CloseInfo
 
 log = logging.getLogger("meup_agent.session")

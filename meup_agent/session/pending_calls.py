@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Effect, ExchangeTable, Key, Progressed, ProposalKey
     from meup_agent.protocol.outcomes import Ending
-    from meup_agent.protocol.reasons import Cause
+    from meup_agent.reasons import Cause
     from meup_agent.session.event_emitter import EventEmitter
     from meup_agent.session.outbox import Outbox
 

@@ -39,7 +39,7 @@ from meup_agent.protocol.exchange import (
     Wake,
 )
 from meup_agent.protocol.limits import check_frame
-from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.reasons import Cause, Reason
 from meup_agent.session.connection import SessionConnection
 from meup_agent.session.deadlines import Timer
 from meup_agent.session.event_emitter import DropCounters, EventEmitter

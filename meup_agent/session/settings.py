@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Key, Role, Work
     from meup_agent.protocol.payloads import Call
-    from meup_agent.protocol.reasons import Cause
+    from meup_agent.reasons import Cause
 
 
 @dataclass(frozen=True, slots=True)

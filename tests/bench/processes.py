@@ -17,7 +17,8 @@ from meup_agent.gateway.auth import new_token
 from meup_agent.gateway.config import Config, JournalConfig, Limits, SpaceConfig, participant
 from meup_agent.gateway.embedded import Gateway
 
-_SPAWN = multiprocessing.get_context("spawn")
+START = "spawn"
+"""How processes begin: as a program does, so that each has memory of its own alone."""
 
 Spaces = Mapping[str, Mapping[str, list[dict[str, Any]]]]
 """Space → participant → capabilities."""
@@ -43,7 +44,8 @@ class Usage(NamedTuple):
 def process(role: Callable[..., None], *arguments: object) -> Generator[Connection]:
     """Run a role in a process of its own, which is killed at the end; the pipe to it."""
     ours, theirs = multiprocessing.Pipe()
-    child = _SPAWN.Process(target=_play, args=(role, theirs, *arguments), daemon=True)
+    context: Any = multiprocessing.get_context(START)
+    child = context.Process(target=_play, args=(role, theirs, *arguments), daemon=True)
     child.start()
     theirs.close()
     try:

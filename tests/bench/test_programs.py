@@ -1,11 +1,26 @@
 """Every program of this folder works; what it measures is nobody's condition."""
 
+import multiprocessing
+from collections.abc import Iterator
+
 import pytest
 
+from tests.bench import processes
 from tests.bench.__main__ import PROGRAMS
 from tests.bench.figures import Figure, Program, Summary, cells, main, report, summaries
 
 SMALLEST = 0.002
+
+LOADED = ["mcp", "mcp.server", "mcp.server.mcpserver", "nats", "tests.bench.__main__"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked() -> Iterator[None]:
+    """Fork the processes from one that has loaded all that they need: nothing is measured here."""
+    multiprocessing.set_forkserver_preload(LOADED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "START", "forkserver")
+        yield
 
 
 # A dozen processes are started, each with its imports, on a machine that may be busy.

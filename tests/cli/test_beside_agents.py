@@ -24,7 +24,8 @@ PARTICIPANTS = {
 
 AGENTS = """
 import anyio
-from meup_agent import Agent, AlreadyDecided, Context, Proposal
+from meup_agent import Agent, Context, Proposal
+from meup_agent.errors import AlreadyDecided
 
 files, paula, reviewer = Agent("files"), Agent("paula"), Agent("reviewer")
 

@@ -232,7 +232,7 @@ BROKEN = """
 import sys
 import meup_agent.cli.commands.tail as module
 def fail(*_): raise RuntimeError("a defect\\nof ours \\x1b[31m")
-module.resolve_address = fail
+module.SpaceOptions.address = fail
 from meup_agent.cli import main
 main()
 """

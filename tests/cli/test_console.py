@@ -3,9 +3,8 @@
 import pytest
 from rich.text import Text
 
-from meup_agent.cli.render.console import wants_colour
+from meup_agent.cli.render.console import Stderr, wants_colour
 from meup_agent.cli.render.output import Output
-from meup_agent.cli.render.stderr import Stderr
 from tests.cli.processes import meup
 
 STYLED = Text("[b]pending[/b]", style="bold dim red", no_wrap=True)

@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from meup_agent.cli import exit_codes, send
+from meup_agent.cli import command_session, exit_codes
 from meup_agent.cli.program import run
 from tests.cli.processes import INTERRUPT, PATIENCE, running
 from tests.existing.gateways import ExistingGateway
@@ -59,7 +59,7 @@ def test_what_is_said_arrives_under_our_name(
 def test_a_refusal_is_told(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(send, "REFUSAL_SECONDS", PATIENCE)
+    monkeypatch.setattr(command_session, "REFUSAL_SECONDS", PATIENCE)
     words = ["chat", "hello", "--token", "their-token", "--participant", "them"]
     assert run(words) == exit_codes.REFUSED
     out, err = capfd.readouterr()

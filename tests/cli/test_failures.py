@@ -2,7 +2,9 @@
 
 import pytest
 
-from meup_agent import (
+from meup_agent.cli import exit_codes
+from meup_agent.cli.failures import code_for
+from meup_agent.errors import (
     AlreadyDecided,
     CannotConnect,
     InvalidArguments,
@@ -18,8 +20,6 @@ from meup_agent import (
     TokenRefused,
     ToolError,
 )
-from meup_agent.cli import exit_codes
-from meup_agent.cli.failures import code_for
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ import threading
 
 import pytest
 
-from meup_agent import AlreadyDecided, ProposalEntry, Rejection, Space
+from meup_agent import ProposalEntry, Rejection, Space
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands.reject import seen_as
 from meup_agent.cli.failures import Failure
+from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.exchange import ProposalKey
 from tests.cli.conftest import Here
 from tests.cli.processes import meup, running
@@ -102,7 +103,7 @@ def test_the_beginning_of_an_id_is_enough_for_what_was_seen(stage: Stage) -> Non
                 seen_as(seen, one[:same])
             # Others count: the whole of one id may be the beginning of another.
             first, tenth = [
-                ProposalEntry(ProposalKey("them", name), each.envelope, each.content)
+                ProposalEntry(ProposalKey("them", name), each.envelope, each.fingerprint)
                 for name, each in zip(("them-1", "them-10"), seen, strict=True)
             ]
             assert seen_as([tenth, first], "them-1") is first

@@ -14,7 +14,7 @@ from meup_agent.cli.render.layout import NARROW, Glyphs
 from meup_agent.cli.render.timeline import Timeline
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.reasons import Cause, CauseStep
+from meup_agent.reasons import Cause, CauseStep
 
 ids = count()
 

@@ -6,7 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Grant, Invitation, OutcomeUnknown, Refused, Space
+from meup_agent import Grant, Invitation, Space
+from meup_agent.errors import OutcomeUnknown, Refused
 from meup_agent.protocol import kinds
 from tests.session.gate import PATIENCE, End, Gate, present
 

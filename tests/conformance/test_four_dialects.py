@@ -9,16 +9,8 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from meup_agent import (
-    Agent,
-    Context,
-    Proposal,
-    ProposalRejected,
-    Reason,
-    Refused,
-    Settings,
-    Space,
-)
+from meup_agent import Agent, Context, Proposal, Reason, Settings, Space
+from meup_agent.errors import ProposalRejected, Refused
 from meup_agent.gateway.embedded import ThreadedGateway
 from meup_agent.protocol.dialects import DIALECTS, decode
 from meup_agent.protocol.guarantees import OURS

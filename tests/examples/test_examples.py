@@ -10,16 +10,8 @@ import pytest
 
 from examples import fulfiller
 from examples.tutorial import reviewer
-from meup_agent import (
-    Agent,
-    Chat,
-    InvalidArguments,
-    Progress,
-    Rejection,
-    RequestError,
-    Space,
-    ToolError,
-)
+from meup_agent import Agent, Chat, Progress, Rejection, Space
+from meup_agent.errors import InvalidArguments, RequestError, ToolError
 from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.presets import ROLES, dev_config

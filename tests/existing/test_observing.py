@@ -5,8 +5,9 @@ from collections.abc import Generator
 import anyio
 import pytest
 
-from meup_agent import Agent, CannotObserve, ObservingOnly
+from meup_agent import Agent
 from meup_agent.cli import exit_codes
+from meup_agent.errors import CannotObserve, ObservingOnly
 from tests.cli.processes import INTERRUPT, PATIENCE, meup, running
 from tests.existing.gateways import MEUP_V02, MEW_V04, ExistingGateway
 

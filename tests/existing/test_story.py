@@ -11,13 +11,12 @@ from meup_agent import (
     Fulfillment,
     Progress,
     Proposal,
-    ProposalEdited,
-    ProposalRejected,
     Reason,
     Rejection,
     Space,
     Withdrawal,
 )
+from meup_agent.errors import ProposalEdited, ProposalRejected
 from tests.existing.gateways import ExistingGateway
 from tests.existing.people import PATIENCE, joined, only_on_v04
 

@@ -71,5 +71,5 @@ async def test_what_could_not_be_kept_is_not_accepted(tmp_path: Path) -> None:
         assert process.end() == exit_codes.FAILED
     assert "Traceback" not in process.err
     assert f"the journal {tmp_path / 'journal.db'} cannot be written: " in process.err
-    assert 100 < len(accepted) < 10_000
+    assert 0 < len(accepted) < 10_000
     assert accepted == accepted_in(tmp_path)

@@ -16,18 +16,9 @@ from anyio import to_thread
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from meup_agent import (
-    Agent,
-    Backoff,
-    Invitation,
-    Kicked,
-    Proposal,
-    Reason,
-    Settings,
-    Space,
-    TokenRefused,
-)
+from meup_agent import Agent, Backoff, Invitation, Proposal, Reason, Settings, Space
 from meup_agent.cli.program import run
+from meup_agent.errors import Kicked, TokenRefused
 from meup_agent.gateway.auth import hash_token, new_token
 from tests.cli.processes import PATIENCE, Running, running
 from tests.faults.gateways import free_port

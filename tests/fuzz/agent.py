@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.exchange import ProposalKey, Role, Send, Start, Wake
-from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.reasons import Cause, Reason
 from tests.fuzz.frames import EXAMPLES
 from tests.fuzz.logs import checked_log
 from tests.protocol.exchange.peer import Peer, of

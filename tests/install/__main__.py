@@ -1,7 +1,9 @@
 """Tests the package as a user has it: built, installed, and with its source out of reach.
 
-The suite runs twice: on the oldest Python with the oldest dependencies that the package says it
-works with, and on the newest of both. Then the package is tried without any of its extras.
+On the oldest Python with the oldest dependencies that the package says it works with, everything
+runs that a Python or a dependency can break. On the newest of both, with which `make test` has run
+from the source, what stands between the package and the world runs again: there, only that it was
+built and installed is new. Then the package is tried without any of its extras.
 
     python -m tests.install
 """
@@ -40,9 +42,15 @@ CLEAN = {
 WORKERS = 2 * (os.cpu_count() or 1)
 """Many tests wait for other processes, so two of them share a core well."""
 
-THE_SAME_EVERYWHERE = ("bench", "docs", "fuzz", "properties")
-"""What measures, what reads pages, and what looks for mistakes of thought in the protocol's rules:
-it finds the same whatever is installed, and takes its time."""
+THE_SAME_EVERYWHERE = ("bench", "docs", "fuzz", "install", "properties", "test_layers.py")
+"""What measures, what reads pages and sources, and what looks for mistakes of thought in the
+protocol's rules: it finds the same whatever is installed, and takes its time."""
+
+AT_THE_EDGE = (
+    *("agent", "cli", "client", "conformance", "examples", "gateway", "interaction"),
+    *("test_exports.py", "transport"),
+)
+"""What uses the package through a library, a socket, a process or its public names."""
 
 WHERE = """
 import sys, pathlib, meup_agent
@@ -126,13 +134,14 @@ def install_newest(environment: Environment, python: Python, wheel: Path, extra:
     uv("pip", "install", "--python", environment.python, f"{wheel}{extra}")
 
 
-def run_suite(environment: Environment, folder: Path) -> None:
-    """Run the tests on what is installed."""
+def run_suite(environment: Environment, folder: Path, selection: Sequence[str]) -> None:
+    """Run a selection of the tests on what is installed."""
     environment.run("-c", WHERE, cwd=folder)
     environment.run(
         *("-m", "pytest", f"--numprocesses={WORKERS}", "--dist=worksteal", "--quiet"),
         *("-p", "no:cacheprovider", f"--basetemp={environment.folder / 'tmp'}"),
-        *(f"--ignore=tests/{folder}" for folder in THE_SAME_EVERYWHERE),
+        "--hypothesis-profile=installed",
+        *selection,
         cwd=folder,
     )
 
@@ -177,10 +186,15 @@ def main(folder: Path) -> None:
     say(f"without extras, {new}")
     try_bare(bare, tests)
     failures: list[str] = []
-    for environment, python in ((oldest, old), (newest, new)):
+    everywhere = [f"--ignore=tests/{name}" for name in THE_SAME_EVERYWHERE]
+    at_the_edge = [f"tests/{name}" for name in AT_THE_EDGE]
+    for environment, python, selection in (
+        (oldest, old, everywhere),
+        (newest, new, at_the_edge),
+    ):
         say(f"the {environment.name} dependencies, {python}")
         try:
-            run_suite(environment, tests)
+            run_suite(environment, tests, selection)
         except Failed as failure:
             # What the other one says helps to find out why.
             failures.append(str(failure))

@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
 import anyio
 
-from meup_agent import Agent, Backoff, CannotConnect, Envelope, ProposalState, Settings, Space
+from meup_agent import Agent, Backoff, Envelope, ProposalState, Settings, Space
+from meup_agent.errors import CannotConnect
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.protocol import kinds, payloads
@@ -109,6 +110,14 @@ def join(
     return agent.join(
         connector if latch is None else latch(connector), token=meeting.token(who), **options
     )
+
+
+@asynccontextmanager
+async def gathered(meeting: Meeting, *agents: Agent | str) -> AsyncGenerator[tuple[Space, ...]]:
+    """Let these join in their order, for the length of a block that may not hang."""
+    with anyio.fail_after(PATIENCE):
+        async with AsyncExitStack() as stack:
+            yield tuple([await stack.enter_async_context(join(meeting, each)) for each in agents])
 
 
 def session_of(space: Space) -> Session:

@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, AlreadyDecided, AmbiguousProposal, Context
+from meup_agent import Agent, Context
 from meup_agent.client.requests import request
-from meup_agent.errors import UsageError
+from meup_agent.errors import AlreadyDecided, AmbiguousProposal, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.lifecycle import ProposalState
 from tests.interaction.people import (
@@ -18,6 +18,7 @@ from tests.interaction.people import (
     Meeting,
     Notes,
     call_of,
+    gathered,
     has_state,
     join,
     raw,
@@ -47,26 +48,25 @@ async def test_two_reviewers_do_not_run_it_twice(
         return a + b
 
     body = payloads.proposal("tools/call", call(1))
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools),
-            raw(meeting, "proposer") as alice,
-            raw(meeting, "reviewer") as bob,
-            raw(meeting, "mallory") as carol,
-        ):
-            await alice.say(kinds.MCP_PROPOSAL, body, id="p1")
-            for peer, name in ((bob, "b1"), (carol, "c1")):
-                asked = payloads.request("tools/call", call(1), name)
-                await peer.hear(lambda e: e.id == "p1")
-                await peer.say(kinds.MCP_REQUEST, asked, id=name, to=to, correlation=("p1",))
-            refused = await alice.hear(
-                lambda e: e.kind == kinds.MCP_RESPONSE and payloads.is_refusal(e.payload)
-            )
-            notes("both have asked")
-            answered = await alice.hear(
-                lambda e: e.kind == kinds.MCP_RESPONSE and not payloads.is_refusal(e.payload)
-            )
-            assert {*refused.correlation, *answered.correlation} == {"b1", "c1"}
+    async with (
+        gathered(meeting, tools),
+        raw(meeting, "proposer") as alice,
+        raw(meeting, "reviewer") as bob,
+        raw(meeting, "mallory") as carol,
+    ):
+        await alice.say(kinds.MCP_PROPOSAL, body, id="p1")
+        for peer, name in ((bob, "b1"), (carol, "c1")):
+            asked = payloads.request("tools/call", call(1), name)
+            await peer.hear(lambda e: e.id == "p1")
+            await peer.say(kinds.MCP_REQUEST, asked, id=name, to=to, correlation=("p1",))
+        refused = await alice.hear(
+            lambda e: e.kind == kinds.MCP_RESPONSE and payloads.is_refusal(e.payload)
+        )
+        notes("both have asked")
+        answered = await alice.hear(
+            lambda e: e.kind == kinds.MCP_RESPONSE and not payloads.is_refusal(e.payload)
+        )
+        assert {*refused.correlation, *answered.correlation} == {"b1", "c1"}
     assert notes.all.count("add") == 1
 
 
@@ -75,16 +75,14 @@ async def test_what_was_held_too_long_is_not_carried_out(meeting: Meeting) -> No
     expired = datetime.now(UTC) - timedelta(seconds=61)
     meta = {payloads.EXPIRES_AT: expired.isoformat(), payloads.TARGET: "tools"}
     body = payloads.proposal("tools/call", {**call(1), "_meta": meta})
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, calculator()),
-            join(meeting, "reviewer") as space,
-            raw(meeting, "proposer") as alice,
-        ):
-            await alice.say(kinds.MCP_PROPOSAL, body, id="p1")
-            await until(lambda: bool(space.proposals))
-            with pytest.raises(AlreadyDecided, match="expired"):
-                await space.proposal("p1").fulfill()
+    async with (
+        gathered(meeting, calculator(), "reviewer") as (_, space),
+        raw(meeting, "proposer") as alice,
+    ):
+        await alice.say(kinds.MCP_PROPOSAL, body, id="p1")
+        await until(lambda: bool(space.proposals))
+        with pytest.raises(AlreadyDecided, match="expired"):
+            await space.proposal("p1").fulfill()
 
 
 @pytest.mark.rule("4.4.before_it_is_sent")
@@ -98,15 +96,10 @@ async def test_fulfill_waits_as_long_as_its_proposer_does(
         return await request(*args, **more)
 
     monkeypatch.setattr("meup_agent.client.deciding.request", noted)
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, calculator()),
-            join(meeting, willing()),
-            join(meeting, "proposer") as proposers,
-        ):
-            for ttl in (600.0, None):
-                async with proposers.propose("tools", "add", {"a": 1, "b": 1}, ttl=ttl) as proposal:
-                    assert await proposal.result() == 2
+    async with gathered(meeting, calculator(), willing(), "proposer") as (_, _, proposers):
+        for ttl in (600.0, None):
+            async with proposers.propose("tools", "add", {"a": 1, "b": 1}, ttl=ttl) as proposal:
+                assert await proposal.result() == 2
     long, endless = asked
     assert endless is None
     assert long is not None
@@ -128,39 +121,33 @@ async def test_what_was_taken_back_is_withdrawn_at_once(meeting: Meeting) -> Non
 
 @pytest.mark.rule("4.4.ambiguous", "4.4.reused_id")
 async def test_an_id_alone_may_mean_several(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, calculator()),
-            join(meeting, "reviewer") as space,
-            raw(meeting, "proposer") as alice,
-        ):
-            with pytest.raises(UsageError, match="no proposal 'p1'"):
-                space.proposal("p1")
-            first, second = (
-                payloads.proposal(
-                    "tools/call", {**call(number), "_meta": {payloads.TARGET: "tools"}}
-                )
-                for number in (1, 2)
-            )
-            await alice.say(kinds.MCP_PROPOSAL, first, id="p1")
-            await until(lambda: has_state(space, "p1", ProposalState.PENDING))
-            read = space.proposal("p1", proposer="proposer")
-            await alice.say(kinds.MCP_PROPOSAL, second, id="p1")
-            await until(lambda: read.state is ProposalState.WITHDRAWN)
-            with pytest.raises(AmbiguousProposal) as caught:
-                space.proposal("p1", proposer="proposer")
-            assert caught.value.proposers == ("proposer", "proposer")
-            with pytest.raises(AlreadyDecided, match="withdrawn"):
-                await read.fulfill()
-            with pytest.raises(AlreadyDecided, match="withdrawn"):
-                await read.reject("unsafe")
-            (latest,) = space.proposals
-            assert (await space.proposal(latest).fulfill()).result["structuredContent"] == {
-                "result": 3
-            }
-            await until(lambda: state_of(space, "p1") is ProposalState.FULFILLED)
-            asked = await alice.hear(lambda e: e.kind == kinds.MCP_REQUEST)
-            assert call_of(asked).meta[payloads.PROPOSER] == "proposer"
+    async with (
+        gathered(meeting, calculator(), "reviewer") as (_, space),
+        raw(meeting, "proposer") as alice,
+    ):
+        with pytest.raises(UsageError, match="no proposal 'p1'"):
+            space.proposal("p1")
+        first, second = (
+            payloads.proposal("tools/call", {**call(number), "_meta": {payloads.TARGET: "tools"}})
+            for number in (1, 2)
+        )
+        await alice.say(kinds.MCP_PROPOSAL, first, id="p1")
+        await until(lambda: has_state(space, "p1", ProposalState.PENDING))
+        read = space.proposal("p1", proposer="proposer")
+        await alice.say(kinds.MCP_PROPOSAL, second, id="p1")
+        await until(lambda: read.state is ProposalState.WITHDRAWN)
+        with pytest.raises(AmbiguousProposal) as caught:
+            space.proposal("p1", proposer="proposer")
+        assert caught.value.proposers == ("proposer", "proposer")
+        with pytest.raises(AlreadyDecided, match="withdrawn"):
+            await read.fulfill()
+        with pytest.raises(AlreadyDecided, match="withdrawn"):
+            await read.reject("unsafe")
+        (latest,) = space.proposals
+        assert (await space.proposal(latest).fulfill()).result["structuredContent"] == {"result": 3}
+        await until(lambda: state_of(space, "p1") is ProposalState.FULFILLED)
+        asked = await alice.hear(lambda e: e.kind == kinds.MCP_REQUEST)
+        assert call_of(asked).meta[payloads.PROPOSER] == "proposer"
 
 
 @pytest.mark.rule("4.4.at_its_start")

@@ -12,18 +12,8 @@ import anyio
 import httpx
 import pytest
 
-from meup_agent import (
-    Agent,
-    AlreadyInProgress,
-    Context,
-    Fulfillment,
-    OutcomeUnknown,
-    Proposal,
-    ProposalWithdrawn,
-    Rejection,
-    Space,
-    Withdrawal,
-)
+from meup_agent import Agent, Context, Fulfillment, Proposal, Rejection, Space, Withdrawal
+from meup_agent.errors import AlreadyInProgress, OutcomeUnknown, ProposalWithdrawn
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.presets import one_space_config
@@ -32,13 +22,12 @@ from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.envelope import draft
 from tests.interaction.people import (
     PARTICIPANTS,
-    PATIENCE,
     InMemory,
     Meeting,
     Notes,
     OverSockets,
+    gathered,
     is_idle,
-    join,
     lines,
     session_of,
     taped,
@@ -79,7 +68,7 @@ class Person:
 async def beside(meeting: Meeting) -> AsyncGenerator[Person]:
     """Somebody who speaks without a connection."""
     if isinstance(meeting, InMemory):
-        host = meeting.space._hub.spaces["demo"]
+        host = meeting.space._runtime.spaces["demo"]
 
         async def in_memory(who: str, frame: bytes) -> None:
             host.receive_as(who, frame, "meup/v0.1")
@@ -124,22 +113,21 @@ async def is_over(*spaces: Space) -> None:
 
 
 async def test_a_withdrawal_ends_the_wait(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "proposer") as space, join(meeting, "observer") as observer:
-            async with taped(observer) as tape, beside(meeting) as person:
-                async with space.propose("tools", "write", {}) as proposal:
-                    await person.says(
-                        "proposer", kinds.MCP_WITHDRAW, {"reason": "policy"}, about=(proposal.id,)
-                    )
-                    outcome = await proposal.outcome()
-                    assert isinstance(outcome, Withdrawal)
-                    assert (outcome.reason, outcome.cause.by) == ("policy", "proposer")
-                    with pytest.raises(ProposalWithdrawn, match="policy"):
-                        await proposal.result()
-                await tape.all_said(space)
-            assert len(tape.of(kinds.MCP_WITHDRAW)) == 1
-            assert space.connected
-            await is_over(space)
+    async with gathered(meeting, "proposer", "observer") as (space, observer):
+        async with taped(observer) as tape, beside(meeting) as person:
+            async with space.propose("tools", "write", {}) as proposal:
+                await person.says(
+                    "proposer", kinds.MCP_WITHDRAW, {"reason": "policy"}, about=(proposal.id,)
+                )
+                outcome = await proposal.outcome()
+                assert isinstance(outcome, Withdrawal)
+                assert (outcome.reason, outcome.cause.by) == ("policy", "proposer")
+                with pytest.raises(ProposalWithdrawn, match="policy"):
+                    await proposal.result()
+            await tape.all_said(space)
+        assert len(tape.of(kinds.MCP_WITHDRAW)) == 1
+        assert space.connected
+        await is_over(space)
 
 
 @pytest.mark.rule("5.own.given_up.response", "4.13.loser_is_reported")
@@ -159,19 +147,18 @@ async def test_a_result_that_comes_after_a_withdrawal_is_told(
             await notes.until("withdrawn")
         return "written"
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, proposer) as space, join(meeting, tools) as carrying_out:
-            async with beside(meeting) as person, space.propose("tools", "write") as proposal:
-                request = payloads.request("tools/call", {"name": "write"}, "r1")
-                await person.says(
-                    "reviewer", kinds.MCP_REQUEST, request, to=("tools",), about=(proposal.id,)
-                )
-                await notes.until("writes")
-                await person.says("proposer", kinds.MCP_WITHDRAW, {}, about=(proposal.id,))
-                assert isinstance(await proposal.outcome(), Withdrawal)
-                notes("withdrawn")
-                await notes.until("conflict")
-            await is_over(space, carrying_out)
+    async with gathered(meeting, proposer, tools) as (space, carrying_out):
+        async with beside(meeting) as person, space.propose("tools", "write") as proposal:
+            request = payloads.request("tools/call", {"name": "write"}, "r1")
+            await person.says(
+                "reviewer", kinds.MCP_REQUEST, request, to=("tools",), about=(proposal.id,)
+            )
+            await notes.until("writes")
+            await person.says("proposer", kinds.MCP_WITHDRAW, {}, about=(proposal.id,))
+            assert isinstance(await proposal.outcome(), Withdrawal)
+            notes("withdrawn")
+            await notes.until("conflict")
+        await is_over(space, carrying_out)
 
 
 async def test_a_cancel_ends_the_wait_and_the_work(meeting: Meeting, notes: Notes) -> None:
@@ -192,20 +179,19 @@ async def test_a_cancel_ends_the_wait_and_the_work(meeting: Meeting, notes: Note
             await space.call("tools", "write")
         notes("returned")
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools) as working, join(meeting, "reviewer") as space:
-            async with beside(meeting) as person, anyio.create_task_group() as tasks:
-                tasks.start_soon(calls, space)
-                await notes.until("writes")
-                cancel = {"requestId": notes.all[0], "reason": "policy: not today"}
-                await person.says(
-                    "reviewer",
-                    kinds.MCP_REQUEST,
-                    payloads.notification(kinds.CANCELLED, cancel),
-                    to=("tools",),
-                )
-                await notes.until("returned", ("reviewer", "policy"))
-            await is_over(space, working)
+    async with gathered(meeting, tools, "reviewer") as (working, space):
+        async with beside(meeting) as person, anyio.create_task_group() as tasks:
+            tasks.start_soon(calls, space)
+            await notes.until("writes")
+            cancel = {"requestId": notes.all[0], "reason": "policy: not today"}
+            await person.says(
+                "reviewer",
+                kinds.MCP_REQUEST,
+                payloads.notification(kinds.CANCELLED, cancel),
+                to=("tools",),
+            )
+            await notes.until("returned", ("reviewer", "policy"))
+        await is_over(space, working)
 
 
 async def test_a_rejection_ends_the_handler_that_looks(meeting: Meeting, notes: Notes) -> None:
@@ -224,20 +210,19 @@ async def test_a_rejection_ends_the_handler_that_looks(meeting: Meeting, notes: 
     async def withdrawn(withdrawal: Withdrawal) -> None:
         notes(withdrawal)
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, reviewer) as reviewing, join(meeting, "proposer") as space:
-            async with taped(space) as tape, beside(meeting) as person:
-                async with space.propose("tools", "write", to="reviewer") as proposal:
-                    await notes.until("looks")
-                    await person.says(
-                        "reviewer", kinds.MCP_REJECT, {"reason": "unsafe"}, about=(proposal.id,)
-                    )
-                    outcome = await proposal.outcome()
-                    assert isinstance(outcome, Rejection)
-                    assert (outcome.by, outcome.reason) == ("reviewer", "unsafe")
-                await is_over(reviewing, space)
-                await tape.all_said(space, reviewing)
-            assert len(tape.of(kinds.MCP_REJECT)) == 1
+    async with gathered(meeting, reviewer, "proposer") as (reviewing, space):
+        async with taped(space) as tape, beside(meeting) as person:
+            async with space.propose("tools", "write", to="reviewer") as proposal:
+                await notes.until("looks")
+                await person.says(
+                    "reviewer", kinds.MCP_REJECT, {"reason": "unsafe"}, about=(proposal.id,)
+                )
+                outcome = await proposal.outcome()
+                assert isinstance(outcome, Rejection)
+                assert (outcome.by, outcome.reason) == ("reviewer", "unsafe")
+            await is_over(reviewing, space)
+            await tape.all_said(space, reviewing)
+        assert len(tape.of(kinds.MCP_REJECT)) == 1
     why = "unsafe: another process of ours rejected it"
     assert notes.all == ["looks", ("reviewer", why)]
 
@@ -259,27 +244,24 @@ async def test_what_is_fulfilled_is_not_fulfilled_again(meeting: Meeting, notes:
         await notes.until("reviewer")
         return "written"
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, reviewer) as reviewing,
-            join(meeting, tools),
-            join(meeting, "proposer") as space,
-            beside(meeting) as person,
-            space.propose("tools", "write", {}, to="reviewer") as proposal,
-        ):
-            await notes.until("looks")
-            await person.says(
-                "reviewer",
-                kinds.MCP_REQUEST,
-                {"name": "write", "arguments": {}},
-                to=("tools",),
-                about=(proposal.id,),
-            )
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Fulfillment)
-            assert (outcome.by, outcome.executor) == ("reviewer", "tools")
-            await is_over(reviewing)
-            assert session_of(reviewing).counters == {}
+    async with (
+        gathered(meeting, reviewer, tools, "proposer") as (reviewing, _, space),
+        beside(meeting) as person,
+        space.propose("tools", "write", {}, to="reviewer") as proposal,
+    ):
+        await notes.until("looks")
+        await person.says(
+            "reviewer",
+            kinds.MCP_REQUEST,
+            {"name": "write", "arguments": {}},
+            to=("tools",),
+            about=(proposal.id,),
+        )
+        outcome = await proposal.outcome()
+        assert isinstance(outcome, Fulfillment)
+        assert (outcome.by, outcome.executor) == ("reviewer", "tools")
+        await is_over(reviewing)
+        assert session_of(reviewing).counters == {}
     assert notes.all == ["looks", "writes", "reviewer"]
 
 
@@ -303,24 +285,19 @@ async def test_a_handler_that_does_not_expect_it_rejects_nothing(
         await notes.until("failed")
         return "written"
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, reviewer) as reviewing,
-            join(meeting, tools),
-            join(meeting, "proposer") as space,
-            beside(meeting) as person,
-            taped(space) as tape,
-            space.propose("tools", "write", {}, to="reviewer") as proposal,
-        ):
-            await notes.until("looks")
-            call = {"name": "write", "arguments": {}}
-            await person.says(
-                "reviewer", kinds.MCP_REQUEST, call, to=("tools",), about=(proposal.id,)
-            )
-            assert isinstance(await proposal.outcome(), Fulfillment)
-            await is_over(reviewing)
-            await tape.all_said(reviewing)
-            assert tape.of(kinds.MCP_REJECT) == []
+    async with (
+        gathered(meeting, reviewer, tools, "proposer") as (reviewing, _, space),
+        beside(meeting) as person,
+        taped(space) as tape,
+        space.propose("tools", "write", {}, to="reviewer") as proposal,
+    ):
+        await notes.until("looks")
+        call = {"name": "write", "arguments": {}}
+        await person.says("reviewer", kinds.MCP_REQUEST, call, to=("tools",), about=(proposal.id,))
+        assert isinstance(await proposal.outcome(), Fulfillment)
+        await is_over(reviewing)
+        await tape.all_said(reviewing)
+        assert tape.of(kinds.MCP_REJECT) == []
     (failure,) = lines(caplog, logging.ERROR)
     assert "failed" in failure
     caplog.clear()
@@ -334,15 +311,14 @@ async def test_a_request_to_the_agent_itself_is_answered(meeting: Meeting) -> No
     async def write() -> str:
         return "written"
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools) as working, join(meeting, "observer") as observer:
-            async with taped(observer) as tape, beside(meeting) as person:
-                call = {"name": "write", "arguments": {}}
-                asked = await person.says("tools", kinds.MCP_REQUEST, call, to=("tools",))
-                answer = await tape.until(lambda e: e.correlation == (asked,))
-            assert (answer.sender, answer.to) == ("tools", ("tools",))
-            await is_over(working)
-            assert session_of(working).counters == {}
+    async with gathered(meeting, tools, "observer") as (working, observer):
+        async with taped(observer) as tape, beside(meeting) as person:
+            call = {"name": "write", "arguments": {}}
+            asked = await person.says("tools", kinds.MCP_REQUEST, call, to=("tools",))
+            answer = await tape.until(lambda e: e.correlation == (asked,))
+        assert (answer.sender, answer.to) == ("tools", ("tools",))
+        await is_over(working)
+        assert session_of(working).counters == {}
 
 
 @pytest.mark.rule("5.who.response")
@@ -363,19 +339,18 @@ async def test_who_answers_in_the_agents_place_has_answered(meeting: Meeting, no
         answer = await space.call("tools", "ask_a_person")
         notes(answer["answer"])
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools) as working, join(meeting, "reviewer") as space:
-            async with beside(meeting) as person, anyio.create_task_group() as tasks:
-                tasks.start_soon(calls, space)
-                await notes.until("asked")
-                request, answer = notes.all[0], {"structuredContent": {"answer": 42}, "content": []}
-                payload = {"jsonrpc": "2.0", "id": request, "result": answer}
-                await person.says(
-                    "tools", kinds.MCP_RESPONSE, payload, to=("reviewer",), about=(request,)
-                )
-                await notes.until("no_longer_needed: another process of ours answered it")
-            await is_over(working, space)
-            assert session_of(space).counters == {}
+    async with gathered(meeting, tools, "reviewer") as (working, space):
+        async with beside(meeting) as person, anyio.create_task_group() as tasks:
+            tasks.start_soon(calls, space)
+            await notes.until("asked")
+            request, answer = notes.all[0], {"structuredContent": {"answer": 42}, "content": []}
+            payload = {"jsonrpc": "2.0", "id": request, "result": answer}
+            await person.says(
+                "tools", kinds.MCP_RESPONSE, payload, to=("reviewer",), about=(request,)
+            )
+            await notes.until("no_longer_needed: another process of ours answered it")
+        await is_over(working, space)
+        assert session_of(space).counters == {}
     assert 42 in notes.all
 
 
@@ -386,16 +361,15 @@ async def test_what_a_person_asks_and_says_is_no_affair_of_the_agents(meeting: M
     async def write() -> str:
         return "written"
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools), join(meeting, "reviewer") as space:
-            async with taped(space) as tape, beside(meeting) as person:
-                call = {"name": "write", "arguments": {}}
-                asked = await person.says("reviewer", kinds.MCP_REQUEST, call, to=("tools",))
-                await person.says("reviewer", kinds.CHAT, {"message": "hello"})
-                proposal = payloads.proposal("tools/call", call)
-                proposed = await person.says("reviewer", kinds.MCP_PROPOSAL, proposal)
-                await tape.until(lambda e: e.correlation == (asked,))
-                await tape.until(lambda e: e.id == proposed)
-            assert [str(each.state) for each in space.proposals] == ["pending"]
-            assert session_of(space).counters == {}
-            await is_over(space)
+    async with gathered(meeting, tools, "reviewer") as (_, space):
+        async with taped(space) as tape, beside(meeting) as person:
+            call = {"name": "write", "arguments": {}}
+            asked = await person.says("reviewer", kinds.MCP_REQUEST, call, to=("tools",))
+            await person.says("reviewer", kinds.CHAT, {"message": "hello"})
+            proposal = payloads.proposal("tools/call", call)
+            proposed = await person.says("reviewer", kinds.MCP_PROPOSAL, proposal)
+            await tape.until(lambda e: e.correlation == (asked,))
+            await tape.until(lambda e: e.id == proposed)
+        assert [str(each.state) for each in space.proposals] == ["pending"]
+        assert session_of(space).counters == {}
+        await is_over(space)

@@ -9,28 +9,31 @@ import pytest
 
 from meup_agent import (
     Agent,
-    AlreadyInProgress,
     Conflict,
     Context,
     Fulfillment,
-    HandlerCancelled,
-    OutcomeUnknown,
     Proposal,
     ProposalState,
     Reason,
     Rejection,
-    RequestTimeout,
     Space,
-    ToolError,
 )
 from meup_agent.agent import agent as agent_module
 from meup_agent.agent import runner as runner_module
+from meup_agent.errors import (
+    AlreadyInProgress,
+    HandlerCancelled,
+    OutcomeUnknown,
+    RequestTimeout,
+    ToolError,
+)
 from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import (
     PATIENCE,
     Meeting,
     Notes,
     call_of,
+    gathered,
     has_state,
     is_idle,
     join,
@@ -83,23 +86,21 @@ async def test_a_call_that_times_out_is_cancelled_where_it_runs(
             assert ctx.reason is not None
             notes((ctx.reason.code, ctx.reason.by))
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools) as toolss,
-            join(meeting, "second") as caller,
-            taped(toolss) as tape,
-        ):
-            with pytest.raises(RequestTimeout, match="was cancelled"):
-                await caller.call("tools", "slow", timeout=LONG_ENOUGH)
-            await notes.until(("timeout", "second"))
-            await until(lambda: is_idle(toolss))
-            await tape.all_said(toolss, caller)
-            (cancel,) = tape.calls(kinds.CANCELLED)
-            (request,) = tape.calls("tools/call")
-            assert cancel.to == ("tools",)
-            assert cancel.correlation == (request.id,)
-            assert call_of(cancel).params["requestId"] == request.id == call_of(request).rpc_id
-            assert tape.of(kinds.MCP_RESPONSE) == []
+    async with (
+        gathered(meeting, tools, "second") as (tools_space, caller),
+        taped(tools_space) as tape,
+    ):
+        with pytest.raises(RequestTimeout, match="was cancelled"):
+            await caller.call("tools", "slow", timeout=LONG_ENOUGH)
+        await notes.until(("timeout", "second"))
+        await until(lambda: is_idle(tools_space))
+        await tape.all_said(tools_space, caller)
+        (cancel,) = tape.calls(kinds.CANCELLED)
+        (request,) = tape.calls("tools/call")
+        assert cancel.to == ("tools",)
+        assert cancel.correlation == (request.id,)
+        assert call_of(cancel).params["requestId"] == request.id == call_of(request).rpc_id
+        assert tape.of(kinds.MCP_RESPONSE) == []
 
 
 async def test_a_cancelled_call_is_cancelled_where_it_runs(meeting: Meeting, notes: Notes) -> None:
@@ -114,12 +115,11 @@ async def test_a_cancelled_call_is_cancelled_where_it_runs(meeting: Meeting, not
             assert ctx.reason is not None
             notes((ctx.reason.code, ctx.reason.by))
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools) as toolss, join(meeting, "second") as caller:
-            await call_and_give_up(caller, "slow", notes)
-            await notes.until(("no_longer_needed", "second"))
-            await until(lambda: is_idle(toolss))
-            await until(lambda: is_idle(caller))
+    async with gathered(meeting, tools, "second") as (tools_space, caller):
+        await call_and_give_up(caller, "slow", notes)
+        await notes.until(("no_longer_needed", "second"))
+        await until(lambda: is_idle(tools_space))
+        await until(lambda: is_idle(caller))
 
 
 @pytest.mark.rule("5.children")
@@ -176,18 +176,13 @@ async def test_a_call_in_a_clean_up_is_no_child_of_what_was_cancelled(
             async with ctx.cleanup(PATIENCE):
                 notes(await ctx.call("deep", "release", {"name": "lock"}))
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, deep),
-            join(meeting, tools) as toolss,
-            join(meeting, "second") as caller,
-        ):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(caller.call, "tools", "hold")
-                await notes.until("holds")
-                tasks.cancel_scope.cancel()
-            await notes.until("lock released")
-            await until(lambda: is_idle(toolss))
+    async with gathered(meeting, deep, tools, "second") as (_, tools_space, caller):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(caller.call, "tools", "hold")
+            await notes.until("holds")
+            tasks.cancel_scope.cancel()
+        await notes.until("lock released")
+        await until(lambda: is_idle(tools_space))
 
 
 # --- whose cancel, and when ---
@@ -202,16 +197,18 @@ async def test_a_cancel_may_come_before_its_request(meeting: Meeting, notes: Not
         notes(envelope_of.envelope.id)
         return "done"
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools) as toolss, raw(meeting) as mallory:
-            await mallory.cancel("tools", "r1", id="c1")
-            await mallory.cancel("tools", 7, id="c2")
-            await mallory.call("tools", "work", id="r1")
-            await mallory.call("tools", "work", id="r2", rpc_id=7)
-            await mallory.call("tools", "work", id="r3", rpc_id=8)
-            await mallory.response("r3")
-            assert notes.all == ["r3"]
-            assert session_of(toolss).counters["cancelled_before"] == 2
+    async with (
+        gathered(meeting, tools) as (tools_space,),
+        raw(meeting) as mallory,
+    ):
+        await mallory.cancel("tools", "r1", id="c1")
+        await mallory.cancel("tools", 7, id="c2")
+        await mallory.call("tools", "work", id="r1")
+        await mallory.call("tools", "work", id="r2", rpc_id=7)
+        await mallory.call("tools", "work", id="r3", rpc_id=8)
+        await mallory.response("r3")
+        assert notes.all == ["r3"]
+        assert session_of(tools_space).counters["cancelled_before"] == 2
 
 
 @pytest.mark.rule("4.8.key_by_sender", "race.same_id")
@@ -228,23 +225,22 @@ async def test_two_requesters_may_both_use_id_1(meeting: Meeting, notes: Notes) 
                 notes(("cancelled", ctx.sender))
         return ctx.sender
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools) as toolss,
-            raw(meeting, "mallory") as mallory,
-            raw(meeting, "second") as second,
-        ):
-            await mallory.call("tools", "work", id="m", rpc_id=1)
-            await second.call("tools", "work", id="s", rpc_id=1)
-            await notes.until(("runs", "mallory"), ("runs", "second"))
-            await second.cancel("tools", 1, id="c")
-            await notes.until(("cancelled", "second"))
-            assert ("cancelled", "mallory") not in notes.all
-            notes("go on")
-            response = await mallory.response("m")
-            assert response.payload["id"] == 1
-            assert response.payload["result"]["structuredContent"] == {"result": "mallory"}
-            await until(lambda: is_idle(toolss))
+    async with (
+        gathered(meeting, tools) as (tools_space,),
+        raw(meeting, "mallory") as mallory,
+        raw(meeting, "second") as second,
+    ):
+        await mallory.call("tools", "work", id="m", rpc_id=1)
+        await second.call("tools", "work", id="s", rpc_id=1)
+        await notes.until(("runs", "mallory"), ("runs", "second"))
+        await second.cancel("tools", 1, id="c")
+        await notes.until(("cancelled", "second"))
+        assert ("cancelled", "mallory") not in notes.all
+        notes("go on")
+        response = await mallory.response("m")
+        assert response.payload["id"] == 1
+        assert response.payload["result"]["structuredContent"] == {"result": "mallory"}
+        await until(lambda: is_idle(tools_space))
 
 
 @pytest.mark.rule("4.7.same_sender", "5.who.cancel")
@@ -258,26 +254,24 @@ async def test_nobody_cancels_what_another_requested(meeting: Meeting, notes: No
         assert not ctx.cancelled
         return "done"
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools),
-            join(meeting, "second") as caller,
-            raw(meeting) as mallory,
-            anyio.create_task_group() as tasks,
-        ):
+    async with (
+        gathered(meeting, tools, "second") as (_, caller),
+        raw(meeting) as mallory,
+        anyio.create_task_group() as tasks,
+    ):
 
-            async def ask() -> None:
-                notes(await caller.call("tools", "work"))
+        async def ask() -> None:
+            notes(await caller.call("tools", "work"))
 
-            tasks.start_soon(ask)
-            await until(lambda: len(notes.all) == 1)
-            request_id = notes.all[0]
-            await mallory.cancel("tools", request_id, id="c1")
-            # Its request gets the same id as the other's: ids are each sender's own.
-            await mallory.call("tools", "nothing", id="own")
-            await mallory.response("own")
-            notes("go on")
-            await notes.until("done")
+        tasks.start_soon(ask)
+        await until(lambda: len(notes.all) == 1)
+        request_id = notes.all[0]
+        await mallory.cancel("tools", request_id, id="c1")
+        # Its request gets the same id as the other's: ids are each sender's own.
+        await mallory.call("tools", "nothing", id="own")
+        await mallory.response("own")
+        notes("go on")
+        await notes.until("done")
 
 
 @pytest.mark.rule("4.7.ignored")
@@ -291,25 +285,29 @@ async def test_what_is_malformed_cancels_nothing(meeting: Meeting, notes: Notes)
         assert not ctx.cancelled
         return "done"
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools) as toolss, raw(meeting) as mallory:
-            await mallory.call("tools", "work", id="True")
-            await notes.until("runs")
-            malformed: list[Any] = [None, True, 1.5, {}, ["True"]]
-            for number, bad in enumerate(malformed):
-                await mallory.cancel("tools", bad, id=f"c{number}")
-            await until(lambda: session_of(toolss).counters["malformed_cancel"] == 5)
-            notes("go on")
-            await mallory.response("True")
+    async with (
+        gathered(meeting, tools) as (tools_space,),
+        raw(meeting) as mallory,
+    ):
+        await mallory.call("tools", "work", id="True")
+        await notes.until("runs")
+        malformed: list[Any] = [None, True, 1.5, {}, ["True"]]
+        for number, bad in enumerate(malformed):
+            await mallory.cancel("tools", bad, id=f"c{number}")
+        await until(lambda: session_of(tools_space).counters["malformed_cancel"] == 5)
+        notes("go on")
+        await mallory.response("True")
 
 
 @pytest.mark.rule("4.7.initialize")
 async def test_initialize_is_never_cancelled(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, Agent("tools")), raw(meeting) as mallory:
-            await mallory.request("tools", "initialize", {}, id="i")
-            await mallory.cancel("tools", "i", id="c")
-            assert "result" in (await mallory.response("i")).payload
+    async with (
+        gathered(meeting, Agent("tools")),
+        raw(meeting) as mallory,
+    ):
+        await mallory.request("tools", "initialize", {}, id="i")
+        await mallory.cancel("tools", "i", id="c")
+        assert "result" in (await mallory.response("i")).payload
 
 
 @pytest.mark.rule("6.cause", "4.7.optional_reason")
@@ -335,20 +333,23 @@ async def test_a_stranger_s_cause_is_taken_with_care(meeting: Meeting, notes: No
             ]
         },
     }
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools) as toolss, raw(meeting) as mallory:
-            await mallory.call("tools", "work", id="r")
-            await notes.until("runs")
-            await mallory.cancel("tools", "r", id="c", **lies)
-            await until(lambda: len(notes.all) == 2)
-            cause = notes.all[1]
-            assert cause.by == "mallory", "whatever it says: the sender has ended it"
-            assert cause.chain[0].by == "mallory"
-            assert [link.by for link in cause.chain] == ["mallory", "somebody"]
-            await until(lambda: is_idle(toolss))
+    async with (
+        gathered(meeting, tools) as (tools_space,),
+        raw(meeting) as mallory,
+    ):
+        await mallory.call("tools", "work", id="r")
+        await notes.until("runs")
+        await mallory.cancel("tools", "r", id="c", **lies)
+        await until(lambda: len(notes.all) == 2)
+        cause = notes.all[1]
+        assert cause.by == "mallory", "whatever it says: the sender has ended it"
+        assert cause.chain[0].by == "mallory"
+        assert [link.by for link in cause.chain] == ["mallory", "somebody"]
+        await until(lambda: is_idle(tools_space))
 
 
 @pytest.mark.rule("race.many_unknown_cancels")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # it is long, and no loop's own matter
 async def test_ten_thousand_cancels_for_nothing_disturb_nobody(
     meeting: Meeting, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -361,7 +362,7 @@ async def test_ten_thousand_cancels_for_nothing_disturb_nobody(
 
     with anyio.fail_after(3 * PATIENCE):
         async with (
-            join(meeting, tools) as toolss,
+            join(meeting, tools) as tools_space,
             join(meeting, "second") as caller,
             raw(meeting) as mallory,
             anyio.create_task_group() as tasks,
@@ -381,8 +382,8 @@ async def test_ten_thousand_cancels_for_nothing_disturb_nobody(
                 for number in range(100):
                     assert await caller.call("tools", "double", {"n": number}) == 2 * number
             assert await caller.call("tools", "double", {"n": 21}) == 42
-            assert is_idle(toolss)
-            assert session_of(toolss).table.connected
+            assert is_idle(tools_space)
+            assert session_of(tools_space).table.connected
             tasks.cancel_scope.cancel()
     assert not [line for line in lines(caplog) if "unknown" in line], "nor fill the log"
 
@@ -408,17 +409,15 @@ async def test_a_handler_that_swallows_it_is_named_and_its_result_discarded(
         assert ctx.cancelled
         return "a result that nobody wants"
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools) as toolss,
-            join(meeting, "second") as caller,
-            taped(caller) as tape,
-        ):
-            await call_and_give_up(caller, "stubborn", notes)
-            await notes.until("swallowed")
-            await until(lambda: is_idle(toolss))
-            await tape.all_said(toolss)
-            assert tape.of(kinds.MCP_RESPONSE) == []
+    async with (
+        gathered(meeting, tools, "second") as (tools_space, caller),
+        taped(caller) as tape,
+    ):
+        await call_and_give_up(caller, "stubborn", notes)
+        await notes.until("swallowed")
+        await until(lambda: is_idle(tools_space))
+        await tape.all_said(tools_space)
+        assert tape.of(kinds.MCP_RESPONSE) == []
     (line,) = [line for line in lines(caplog) if "goes on" in line]
     assert line.startswith("'stubborn' for 'second'")
 
@@ -440,11 +439,10 @@ async def test_a_clean_up_that_hangs_is_cut_off(
                 await anyio.sleep_forever()
             notes("cut off")
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools) as toolss, join(meeting, "second") as caller:
-            await call_and_give_up(caller, "careful", notes)
-            await notes.until("cut off")
-            await until(lambda: is_idle(toolss))
+    async with gathered(meeting, tools, "second") as (tools_space, caller):
+        await call_and_give_up(caller, "careful", notes)
+        await notes.until("cut off")
+        await until(lambda: is_idle(tools_space))
     assert notes.all == ["runs", "cleans up", "cut off"]
     assert any("the clean-up of 'careful'" in line for line in lines(caplog))
 
@@ -464,16 +462,14 @@ async def test_a_handler_that_fails_while_it_is_cancelled_answers_nothing(
         finally:
             raise LookupError("in the clean-up")
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools) as toolss,
-            join(meeting, "second") as caller,
-            taped(caller) as tape,
-        ):
-            await call_and_give_up(caller, "clumsy", notes)
-            await until(lambda: is_idle(toolss))
-            await tape.all_said(toolss)
-            assert tape.of(kinds.MCP_RESPONSE) == []
+    async with (
+        gathered(meeting, tools, "second") as (tools_space, caller),
+        taped(caller) as tape,
+    ):
+        await call_and_give_up(caller, "clumsy", notes)
+        await until(lambda: is_idle(tools_space))
+        await tape.all_said(tools_space)
+        assert tape.of(kinds.MCP_RESPONSE) == []
 
 
 async def test_a_thread_that_looks_stops(meeting: Meeting, notes: Notes) -> None:
@@ -492,11 +488,10 @@ async def test_a_thread_that_looks_stops(meeting: Meeting, notes: Notes) -> None
             notes.from_thread(("stopped", ctx.reason.code))
             raise
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools) as toolss, join(meeting, "second") as caller:
-            await call_and_give_up(caller, "loop", notes)
-            await notes.until(("stopped", "no_longer_needed"))
-            await until(lambda: is_idle(toolss))
+    async with gathered(meeting, tools, "second") as (tools_space, caller):
+        await call_and_give_up(caller, "loop", notes)
+        await notes.until(("stopped", "no_longer_needed"))
+        await until(lambda: is_idle(tools_space))
 
 
 async def test_a_reviewer_in_a_thread_stops(meeting: Meeting, notes: Notes) -> None:
@@ -510,12 +505,11 @@ async def test_a_reviewer_in_a_thread_stops(meeting: Meeting, notes: Notes) -> N
             never.wait(0.001)
             ctx.check_cancelled()
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, reviewer) as reviewers, join(meeting, "proposer") as proposers:
-            async with proposers.propose("tools", "write"):
-                await notes.until("runs")
-            await until(lambda: is_idle(reviewers))
-            assert session_of(reviewers).table.connected
+    async with gathered(meeting, reviewer, "proposer") as (reviewers, proposers):
+        async with proposers.propose("tools", "write"):
+            await notes.until("runs")
+        await until(lambda: is_idle(reviewers))
+        assert session_of(reviewers).table.connected
 
 
 @pytest.mark.usefixtures("impatient")
@@ -532,21 +526,17 @@ async def test_a_thread_that_does_not_look_ends_when_it_ends(
         assert ctx.cancelled
         return "a result that nobody wants"
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools) as toolss,
-            join(meeting, "second") as caller,
-            taped(caller) as tape,
-        ):
-            await call_and_give_up(caller, "deaf", notes)
-            await until(
-                lambda: any("'deaf'" in line and "goes on" in line for line in lines(caplog))
-            )
-            assert session_of(toolss).table.running == 1
-            go_on.set()
-            await until(lambda: is_idle(toolss))
-            await tape.all_said(toolss)
-            assert tape.of(kinds.MCP_RESPONSE) == []
+    async with (
+        gathered(meeting, tools, "second") as (tools_space, caller),
+        taped(caller) as tape,
+    ):
+        await call_and_give_up(caller, "deaf", notes)
+        await until(lambda: any("'deaf'" in line and "goes on" in line for line in lines(caplog)))
+        assert session_of(tools_space).table.running == 1
+        go_on.set()
+        await until(lambda: is_idle(tools_space))
+        await tape.all_said(tools_space)
+        assert tape.of(kinds.MCP_RESPONSE) == []
 
 
 @pytest.mark.usefixtures("impatient")
@@ -560,20 +550,22 @@ async def test_a_thread_is_abandoned_when_the_agent_goes(meeting: Meeting, notes
         go_on.wait(PATIENCE)
         return "too late"
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "second") as caller, anyio.create_task_group() as tasks:
+    async with (
+        gathered(meeting, "second") as (caller,),
+        anyio.create_task_group() as tasks,
+    ):
 
-            async def ask() -> None:
-                with pytest.raises(Exception, match="cancelled"):
-                    await caller.call("tools", "deaf")
-                notes("answered")
+        async def ask() -> None:
+            with pytest.raises(Exception, match="cancelled"):
+                await caller.call("tools", "deaf")
+            notes("answered")
 
-            async with join(meeting, tools, grace=SOON):
-                tasks.start_soon(ask)
-                await notes.until("runs")
-            assert not go_on.is_set()
-            go_on.set()
-            await notes.until("answered")
+        async with join(meeting, tools, grace=SOON):
+            tasks.start_soon(ask)
+            await notes.until("runs")
+        assert not go_on.is_set()
+        go_on.set()
+        await notes.until("answered")
 
 
 # --- crossings ---
@@ -659,20 +651,19 @@ async def test_of_two_who_fulfill_one_executes(meeting: Meeting, notes: Notes) -
 
     reviewer.on_proposal(review)
     second.on_proposal(review)
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools) as toolss,
-            join(meeting, reviewer) as reviewers,
-            join(meeting, second) as seconds,
-            join(meeting, "proposer") as proposers,
-        ):
-            async with proposers.propose("tools", "pay") as proposal:
-                outcome = await proposal.outcome()
-            assert isinstance(outcome, Fulfillment)
-            assert not outcome.is_error
-            for space in (toolss, reviewers, seconds, proposers):
-                await until(partial(is_idle, space))
-                await until(partial(has_state, space, proposal.id, ProposalState.FULFILLED))
+    async with gathered(meeting, tools, reviewer, second, "proposer") as (
+        tools_space,
+        reviewers,
+        seconds,
+        proposers,
+    ):
+        async with proposers.propose("tools", "pay") as proposal:
+            outcome = await proposal.outcome()
+        assert isinstance(outcome, Fulfillment)
+        assert not outcome.is_error
+        for space in (tools_space, reviewers, seconds, proposers):
+            await until(partial(is_idle, space))
+            await until(partial(has_state, space, proposal.id, ProposalState.FULFILLED))
     assert notes.all.count("paid") == 1
     assert sorted(note[0] for note in notes.all if isinstance(note, tuple)) == [
         "fulfilled",
@@ -711,31 +702,30 @@ async def test_a_reject_that_crosses_a_fulfillment_has_one_outcome(
         except AlreadyInProgress:
             notes("the fulfillment came first")
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools) as toolss,
-            join(meeting, reviewer) as reviewers,
-            join(meeting, second) as seconds,
-            join(meeting, "proposer") as proposers,
-        ):
-            to = ["reviewer", "second"]
-            async with proposers.propose("tools", "pay", to=to) as proposal:
-                outcome = await proposal.outcome()
-            everybody = (toolss, reviewers, seconds, proposers)
-            for space in everybody:
-                await until(partial(is_idle, space))
-                # What this one has said is with the others when it has come back to itself.
-                async with taped(space) as own:
-                    await own.all_said(*everybody)
-            others = {state_of(space, proposal.id) for space in (toolss, reviewers, seconds)}
-            if isinstance(outcome, Fulfillment):
-                assert proposal.state is ProposalState.FULFILLED
-                assert others == {ProposalState.FULFILLED}
-            else:
-                assert isinstance(outcome, Rejection)
-                assert proposal.state is ProposalState.REJECTED
-                assert len(others) == 1, "in the gateway's order"
-                assert others <= {ProposalState.WITHDRAWN, ProposalState.FULFILLED}
+    async with gathered(meeting, tools, reviewer, second, "proposer") as (
+        tools_space,
+        reviewers,
+        seconds,
+        proposers,
+    ):
+        to = ["reviewer", "second"]
+        async with proposers.propose("tools", "pay", to=to) as proposal:
+            outcome = await proposal.outcome()
+        everybody = (tools_space, reviewers, seconds, proposers)
+        for space in everybody:
+            await until(partial(is_idle, space))
+            # What this one has said is with the others when it has come back to itself.
+            async with taped(space) as own:
+                await own.all_said(*everybody)
+        others = {state_of(space, proposal.id) for space in (tools_space, reviewers, seconds)}
+        if isinstance(outcome, Fulfillment):
+            assert proposal.state is ProposalState.FULFILLED
+            assert others == {ProposalState.FULFILLED}
+        else:
+            assert isinstance(outcome, Rejection)
+            assert proposal.state is ProposalState.REJECTED
+            assert len(others) == 1, "in the gateway's order"
+            assert others <= {ProposalState.WITHDRAWN, ProposalState.FULFILLED}
 
 
 @pytest.mark.rule("4.2.refusal_completes_nothing")

@@ -11,14 +11,12 @@ from meup_agent import (
     Context,
     Fulfillment,
     Limits,
-    NoSuchSpace,
     Proposal,
     ProposalState,
     Settings,
-    TakenOver,
-    TokenRefused,
     Withdrawal,
 )
+from meup_agent.errors import NoSuchSpace, TakenOver, TokenRefused
 from meup_agent.protocol import kinds
 from tests.interaction.people import (
     PATIENCE,
@@ -28,6 +26,7 @@ from tests.interaction.people import (
     Meeting,
     Notes,
     OverSockets,
+    gathered,
     has_state,
     is_idle,
     join,
@@ -63,23 +62,19 @@ async def test_a_tool_runs_on_while_the_gateway_is_killed_and_its_result_arrives
     meeting: Meeting, notes: Notes
 ) -> None:
     results: list[str] = []
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, slow_agent(notes)) as tools,
-            join(meeting, "second") as caller,
-        ):
-            async with anyio.create_task_group() as tasks:
+    async with gathered(meeting, slow_agent(notes), "second") as (tools, caller):
+        async with anyio.create_task_group() as tasks:
 
-                async def call() -> None:
-                    results.append(await caller.call("tools", "work"))
+            async def call() -> None:
+                results.append(await caller.call("tools", "work"))
 
-                tasks.start_soon(call)
-                await notes.until("runs")
-                meeting.kill()
-                await until(lambda: not tools.connected and not caller.connected)
-                notes("go on")
-                meeting.restart()
-            await until(lambda: is_idle(tools))
+            tasks.start_soon(call)
+            await notes.until("runs")
+            meeting.kill()
+            await until(lambda: not tools.connected and not caller.connected)
+            notes("go on")
+            meeting.restart()
+        await until(lambda: is_idle(tools))
     assert results == ["done"]
     assert notes.all.count("runs") == 1
 
@@ -129,22 +124,19 @@ async def test_a_proposal_is_fulfilled_across_a_restart_of_the_gateway(
         await notes.until("decide")
         await proposal.fulfill()
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, slow_agent(notes)) as tools,
-            join(meeting, reviewer) as reviewers,
-            join(meeting, "proposer") as proposers,
-            proposers.propose("tools", "work", to="reviewer") as proposal,
-        ):
-            await notes.until("reviewing")
-            meeting.kill()
-            everybody = (tools, reviewers, proposers)
-            await until(lambda: not any(space.connected for space in everybody))
-            meeting.restart()
-            await until(lambda: all(s.connected and len(s.participants) == 3 for s in everybody))
-            notes("decide")
-            notes("go on")
-            assert isinstance(await proposal.outcome(), Fulfillment)
+    async with (
+        gathered(meeting, slow_agent(notes), reviewer, "proposer") as (tools, reviewers, proposers),
+        proposers.propose("tools", "work", to="reviewer") as proposal,
+    ):
+        await notes.until("reviewing")
+        meeting.kill()
+        everybody = (tools, reviewers, proposers)
+        await until(lambda: not any(space.connected for space in everybody))
+        meeting.restart()
+        await until(lambda: all(s.connected and len(s.participants) == 3 for s in everybody))
+        notes("decide")
+        notes("go on")
+        assert isinstance(await proposal.outcome(), Fulfillment)
 
 
 @pytest.mark.rule("5.own.given_up.connection_lost")
@@ -162,25 +154,23 @@ async def test_what_is_given_up_while_away_stops_after_the_reconnect(
             notes(("reviewer", ctx.reason.code))
 
     latch = Latch()
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, slow_agent(notes)) as tools,
-            join(meeting, reviewer) as reviewers,
-            join(meeting, "proposer", latch=latch) as proposers,
-        ):
-            async with proposers.propose("tools", "work", to="reviewer") as proposal:
-                await notes.until("runs")
-                latch.closed = True
-                meeting.drop("proposer")
-                await until(lambda: not proposers.connected)
-                await proposal.withdraw("unsafe")
-                assert isinstance(await proposal.outcome(), Withdrawal)
-                assert notes.all == ["runs"]
-                latch.closed = False
-            await notes.until(("reviewer", "unsafe"), ("stopped", "unsafe"))
-            for space in (tools, reviewers, proposers):
-                await until(partial(is_idle, space))
-            assert has_state(reviewers, proposal.id, ProposalState.WITHDRAWN)
+    async with (
+        gathered(meeting, slow_agent(notes), reviewer) as (tools, reviewers),
+        join(meeting, "proposer", latch=latch) as proposers,
+    ):
+        async with proposers.propose("tools", "work", to="reviewer") as proposal:
+            await notes.until("runs")
+            latch.closed = True
+            meeting.drop("proposer")
+            await until(lambda: not proposers.connected)
+            await proposal.withdraw("unsafe")
+            assert isinstance(await proposal.outcome(), Withdrawal)
+            assert notes.all == ["runs"]
+            latch.closed = False
+        await notes.until(("reviewer", "unsafe"), ("stopped", "unsafe"))
+        for space in (tools, reviewers, proposers):
+            await until(partial(is_idle, space))
+        assert has_state(reviewers, proposal.id, ProposalState.WITHDRAWN)
 
 
 @pytest.mark.rule("4.14.on_join")
@@ -245,26 +235,25 @@ async def test_the_newer_connection_of_a_participant_takes_over(
 async def test_an_agent_that_loses_its_place_stops_its_handlers(
     meeting: Meeting, notes: Notes
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, "second") as caller,
-            anyio.create_task_group() as tasks,
-        ):
+    async with (
+        gathered(meeting, "second") as (caller,),
+        anyio.create_task_group() as tasks,
+    ):
 
-            async def older() -> None:
-                with pytest.raises(TakenOver):  # noqa: PT012
-                    async with join(meeting, slow_agent(notes)):
-                        notes("older")
-                        await anyio.sleep_forever()
-                notes("taken over")
+        async def older() -> None:
+            with pytest.raises(TakenOver):  # noqa: PT012
+                async with join(meeting, slow_agent(notes)):
+                    notes("older")
+                    await anyio.sleep_forever()
+            notes("taken over")
 
-            tasks.start_soon(older)
-            await notes.until("older")
-            tasks.start_soon(caller.call, "tools", "work")
-            await notes.until("runs")
-            async with join(meeting, Agent("tools")):
-                await notes.until(("stopped", "no_longer_needed"), "taken over")
-            tasks.cancel_scope.cancel()
+        tasks.start_soon(older)
+        await notes.until("older")
+        tasks.start_soon(caller.call, "tools", "work")
+        await notes.until("runs")
+        async with join(meeting, Agent("tools")):
+            await notes.until(("stopped", "no_longer_needed"), "taken over")
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_wrong_token_is_refused(meeting: Meeting) -> None:
@@ -307,28 +296,28 @@ async def test_beyond_its_limits_an_agent_says_busy_and_does_the_rest(
         await notes.until("go on")
         return "done"
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent) as tools, raw(meeting) as mallory:
-            for number in range(total + 3):
-                await mallory.call("tools", "work", id=f"r{number}")
-            busy = [await mallory.hear(lambda e: e.kind == kinds.MCP_RESPONSE) for _ in range(3)]
-            assert [e.correlation for e in busy] == [(f"r{total + n}",) for n in range(3)]
-            assert {e.payload["error"]["data"]["reason"] for e in busy} == {"busy"}
-            assert (limits.handlers, limits.queued) == (64, 256)
-            assert notes.all == ["runs"] * 64
-            # Withdraws and cancels are never too much.
-            await mallory.cancel("tools", "r0", id="c0")
-            await mallory.cancel("tools", "r300", id="c1")
-            await until(lambda: session_of(tools).counters["cancelled_in_queue"] == 1)
-            notes("go on")
-            done = set()
-            for _ in range(total - 2):
-                done |= set(
-                    (await mallory.hear(lambda e: e.kind == kinds.MCP_RESPONSE)).correlation
-                )
-            assert len(done) == total - 2
-            assert not {"r0", "r300"} & done
-            await until(lambda: is_idle(tools))
+    async with (
+        gathered(meeting, agent) as (tools,),
+        raw(meeting) as mallory,
+    ):
+        for number in range(total + 3):
+            await mallory.call("tools", "work", id=f"r{number}")
+        busy = [await mallory.hear(lambda e: e.kind == kinds.MCP_RESPONSE) for _ in range(3)]
+        assert [e.correlation for e in busy] == [(f"r{total + n}",) for n in range(3)]
+        assert {e.payload["error"]["data"]["reason"] for e in busy} == {"busy"}
+        assert (limits.handlers, limits.queued) == (64, 256)
+        assert notes.all == ["runs"] * 64
+        # Withdraws and cancels are never too much.
+        await mallory.cancel("tools", "r0", id="c0")
+        await mallory.cancel("tools", "r300", id="c1")
+        await until(lambda: session_of(tools).counters["cancelled_in_queue"] == 1)
+        notes("go on")
+        done = set()
+        for _ in range(total - 2):
+            done |= set((await mallory.hear(lambda e: e.kind == kinds.MCP_RESPONSE)).correlation)
+        assert len(done) == total - 2
+        assert not {"r0", "r300"} & done
+        await until(lambda: is_idle(tools))
 
 
 @pytest.mark.rule("5.overflow.waiting_does_not_count")
@@ -370,30 +359,28 @@ async def test_a_handler_that_awaits_an_exchange_takes_no_place(
 async def test_frames_that_are_none_end_nobody_s_connection_but_their_sender_s(
     meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, slow_agent(notes)) as tools,
-            join(meeting, "second") as caller,
-            taped(caller) as tape,
+    async with (
+        gathered(meeting, slow_agent(notes), "second") as (tools, caller),
+        taped(caller) as tape,
+    ):
+        notes("go on")
+        for bad in (
+            b"{",
+            b"[]",
+            b"{}",
+            b'{"kind":"chat","id":"1","from":"tools","payload":{}}',
+            b'{"kind":"chat","id":"1","from":"mallory","payload":{"a":"\xff"}}',
+            b'{"kind":"chat","id":"1","from":"mallory","payload":' + b"[" * 200 + b"]" * 200,
+            b'{"kind":"system.welcome","id":"1","from":"mallory","payload":{}}',
         ):
-            notes("go on")
-            for bad in (
-                b"{",
-                b"[]",
-                b"{}",
-                b'{"kind":"chat","id":"1","from":"tools","payload":{}}',
-                b'{"kind":"chat","id":"1","from":"mallory","payload":{"a":"\xff"}}',
-                b'{"kind":"chat","id":"1","from":"mallory","payload":' + b"[" * 200 + b"]" * 200,
-                b'{"kind":"system.welcome","id":"1","from":"mallory","payload":{}}',
-            ):
-                try:
-                    async with raw(meeting) as mallory:
-                        await mallory.transport.send(bad)
-                        await mallory.hear(lambda e: e.kind == kinds.SYSTEM_ERROR)
-                except AssertionError:
-                    assert mallory.transport.closed is not None
-                assert await caller.call("tools", "work") == "done"
-            assert tools.connected
-            assert caller.connected
-            assert not [e for e in tape.of("chat") if e.sender == "mallory"]
+            try:
+                async with raw(meeting) as mallory:
+                    await mallory.transport.send(bad)
+                    await mallory.hear(lambda e: e.kind == kinds.SYSTEM_ERROR)
+            except AssertionError:
+                assert mallory.transport.closed is not None
+            assert await caller.call("tools", "work") == "done"
+        assert tools.connected
+        assert caller.connected
+        assert not [e for e in tape.of("chat") if e.sender == "mallory"]
     assert [r for r in caplog.records if r.name.startswith("meup_agent.session")] == []

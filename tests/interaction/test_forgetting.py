@@ -7,9 +7,10 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from meup_agent import Agent, Context, Proposal, Rejection, Space, ToolError, UsageError
+from meup_agent import Agent, Context, Proposal, Rejection, Space
+from meup_agent.errors import ToolError, UsageError
 from meup_agent.protocol import kinds
-from tests.interaction.people import PATIENCE, Meeting, Notes, join, taped
+from tests.interaction.people import Meeting, Notes, gathered, taped
 
 pytestmark = pytest.mark.anyio
 
@@ -20,29 +21,30 @@ def forget(space: Space) -> None:
 
 
 async def test_propose_is_refused_where_it_is_not_entered(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "proposer") as space, taped(space) as tape:
-            for made in (space.propose("tools", "x"), space.propose("tools", "y", to="reviewer")):
-                proposal: Any = made
-                with pytest.raises(UsageError, match="awaited; write: async with"):
-                    await proposal
-                for name in ("id", "outcome", "result", "withdraw", "state"):
-                    with pytest.raises(UsageError, match=f"'{name}' was asked of it; write: async"):
-                        getattr(proposal, name)
-                with pytest.raises(UsageError, match="entered without async; write: async with"):
-                    with proposal:
-                        raise AssertionError("it was entered")
-                assert not hasattr(proposal, "__len__")
-            await tape.all_said(space)
-            assert tape.of(kinds.MCP_PROPOSAL) == []
+    async with (
+        gathered(meeting, "proposer") as (space,),
+        taped(space) as tape,
+    ):
+        for made in (space.propose("tools", "x"), space.propose("tools", "y", to="reviewer")):
+            proposal: Any = made
+            with pytest.raises(UsageError, match="awaited; write: async with"):
+                await proposal
+            for name in ("id", "outcome", "result", "withdraw", "state"):
+                with pytest.raises(UsageError, match=f"'{name}' was asked of it; write: async"):
+                    getattr(proposal, name)
+            with pytest.raises(UsageError, match="entered without async; write: async with"):
+                with proposal:
+                    raise AssertionError("it was entered")
+            assert not hasattr(proposal, "__len__")
+        await tape.all_said(space)
+        assert tape.of(kinds.MCP_PROPOSAL) == []
 
 
 async def test_propose_that_nobody_enters_warns_of_its_line(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "proposer") as space:
-            with pytest.warns(RuntimeWarning, match="never entered, so nothing was") as warned:
-                forget(space)
-            assert warned[0].filename == __file__
+    async with gathered(meeting, "proposer") as (space,):
+        with pytest.warns(RuntimeWarning, match="never entered, so nothing was") as warned:
+            forget(space)
+        assert warned[0].filename == __file__
 
 
 async def test_plain_handler_is_told_that_it_cannot_await(meeting: Meeting, notes: Notes) -> None:
@@ -69,15 +71,10 @@ async def test_plain_handler_is_told_that_it_cannot_await(meeting: Meeting, note
         space.chat("hi")  # type: ignore[unused-coroutine]  # that is what is tested
         return "done"
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, reviewer),
-            join(meeting, "proposer") as proposer,
-            join(meeting, "second") as second,
-        ):
-            async with proposer.propose("tools", "x", to="reviewer") as proposal:
-                outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
-            assert (outcome.reason, notes.all) == ("busy", ["refused"])
-            with pytest.raises(ToolError, match=r"chat\(\) was called by .*plain, which"):
-                await second.call("reviewer", "plain")
+    async with gathered(meeting, reviewer, "proposer", "second") as (_, proposer, second):
+        async with proposer.propose("tools", "x", to="reviewer") as proposal:
+            outcome = await proposal.outcome()
+        assert isinstance(outcome, Rejection)
+        assert (outcome.reason, notes.all) == ("busy", ["refused"])
+        with pytest.raises(ToolError, match=r"chat\(\) was called by .*plain, which"):
+            await second.call("reviewer", "plain")

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-import anyio
 import pytest
 
-from meup_agent import Agent, Chat, Context, Envelope, HandlerDefinitionError, Proposal
+from meup_agent import Agent, Chat, Context, Envelope, Proposal
 from meup_agent.agent.decorators import HandlerRow
 from meup_agent.agent.definitions import Invocation
 from meup_agent.agent.registry import Registry
+from meup_agent.errors import HandlerDefinitionError
 from meup_agent.protocol.exchange import Role
-from tests.interaction.people import PATIENCE, Meeting, Notes, join
+from tests.interaction.people import Meeting, Notes, gathered
 
 pytestmark = pytest.mark.anyio
 
@@ -43,13 +43,12 @@ async def test_new_type_of_handler_is_one_row(meeting: Meeting, notes: Notes) ->
     async def end(chat: Chat) -> None:
         notes(chat.text)
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as second:
-            await second.send("participant/pause", {"seconds": 2}, to="reviewer")
-            await second.send("participant/resume", {"seconds": 3}, to="tools")
-            await second.send("participant/pause", {"seconds": 4}, to="tools")
-            await second.chat("end")
-            await notes.until("end", (Pause(4, "second"), "second"))
+    async with gathered(meeting, agent, "second") as (_, second):
+        await second.send("participant/pause", {"seconds": 2}, to="reviewer")
+        await second.send("participant/resume", {"seconds": 3}, to="tools")
+        await second.send("participant/pause", {"seconds": 4}, to="tools")
+        await second.chat("end")
+        await notes.until("end", (Pause(4, "second"), "second"))
     assert (Pause(2, "second"), "second") not in notes.all
 
 
@@ -93,12 +92,11 @@ async def test_handler_is_looked_up_once_for_a_message(meeting: Meeting, notes: 
     async def watch(envelope: Envelope) -> None:
         notes("kind")
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as second:
-            assert await second.call("tools", "add", {"a": 1, "b": 2}) == 3
-            async with second.propose("tools", "add", to="tools"):
-                await notes.until("proposal")
-            await second.send("x/y", {}, to="tools")
-            await notes.until("kind")
+    async with gathered(meeting, agent, "second") as (_, second):
+        assert await second.call("tools", "add", {"a": 1, "b": 2}) == 3
+        async with second.propose("tools", "add", to="tools"):
+            await notes.until("proposal")
+        await second.send("x/y", {}, to="tools")
+        await notes.until("kind")
     assert len(registry.looked_up) == len(set(registry.looked_up))
     assert {role for role, _ in registry.looked_up} >= {"request", "proposal", "kind"}

@@ -15,25 +15,23 @@ from meup_agent import (
     Chat,
     Context,
     Envelope,
-    HandlerDefinitionError,
     Limits,
     Participant,
     Proposal,
     ProposalState,
     Reason,
     Rejection,
-    RequestError,
     Settings,
     Space,
-    ToolError,
-    UsageError,
     handlers,
 )
+from meup_agent.errors import HandlerDefinitionError, RequestError, ToolError, UsageError
 from meup_agent.protocol import kinds
 from tests.interaction.people import (
     PATIENCE,
     Meeting,
     Notes,
+    gathered,
     is_idle,
     join,
     lines,
@@ -69,33 +67,31 @@ async def test_handlers_get_what_they_ask_for(meeting: Meeting, notes: Notes) ->
     async def left(participant: Participant) -> None:
         notes(("leave", participant.id))
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent) as ctx_space:
-            async with join(meeting, "second") as second:
-                async with second.propose("tools", "write"):
-                    await notes.until(("proposal", True, "second", "reviewer", True))
-                await second.chat("hi")
-                await second.send("x/custom", {"a": 1})
-                await second.send("reasoning.start", {"b": 2})
-                await second.send("x/other", {})
-                await notes.until(
-                    ("chat", "hi", True),
-                    ("kind", "x/custom", "{'a': 1}"),
-                    ("kind", "reasoning/start", "{'b': 2}"),
-                    ("join", "second", 1),
-                )
-            await notes.until(("leave", "second"))
+    async with gathered(meeting, agent) as (ctx_space,):
+        async with join(meeting, "second") as second:
+            async with second.propose("tools", "write"):
+                await notes.until(("proposal", True, "second", "reviewer", True))
+            await second.chat("hi")
+            await second.send("x/custom", {"a": 1})
+            await second.send("reasoning.start", {"b": 2})
+            await second.send("x/other", {})
+            await notes.until(
+                ("chat", "hi", True),
+                ("kind", "x/custom", "{'a': 1}"),
+                ("kind", "reasoning/start", "{'b': 2}"),
+                ("join", "second", 1),
+            )
+        await notes.until(("leave", "second"))
     assert not [note for note in notes.all if note[:2] == ("kind", "x/other")]
 
 
 async def test_unknown_kinds_are_ignored(
     meeting: Meeting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, Agent("tools")) as tools, join(meeting, "second") as second:
-            await second.send("who/knows", {"x": [1]}, to="tools")
-            assert await second.request("tools", "ping") == {}
-            assert is_idle(tools)
+    async with gathered(meeting, Agent("tools"), "second") as (tools, second):
+        await second.send("who/knows", {"x": [1]}, to="tools")
+        assert await second.request("tools", "ping") == {}
+        assert is_idle(tools)
     assert lines(caplog, logging.WARNING) == []
 
 
@@ -112,18 +108,16 @@ async def test_plain_functions_run_in_threads_and_do_not_block_the_loop(
         assert threading.get_ident() != loop_thread
         return ctx.sender
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, agent),
-            join(meeting, "second") as second,
-            anyio.create_task_group() as tasks,
-        ):
+    async with (
+        gathered(meeting, agent, "second") as (_, second),
+        anyio.create_task_group() as tasks,
+    ):
 
-            async def call() -> None:
-                notes(await second.call("tools", "meet"))
+        async def call() -> None:
+            notes(await second.call("tools", "meet"))
 
-            tasks.start_soon(call)
-            tasks.start_soon(call)
+        tasks.start_soon(call)
+        tasks.start_soon(call)
     assert notes.all == ["second", "second"]
 
 
@@ -155,13 +149,12 @@ async def test_several_handlers_of_one_notice_fail_and_stop_each_for_itself(
             ctx.check_cancelled()
 
     pause = threading.Event()
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "second") as speaker:
-            async with join(meeting, agent, grace=0):
-                await speaker.chat("hi")
-                await notes.until("second runs", "third runs")
-                await until(lambda: any("failed" in line for line in lines(caplog)))
-            assert {"second stopped", "third stopped"} <= set(notes.all)
+    async with gathered(meeting, "second") as (speaker,):
+        async with join(meeting, agent, grace=0):
+            await speaker.chat("hi")
+            await notes.until("second runs", "third runs")
+            await until(lambda: any("failed" in line for line in lines(caplog)))
+        assert {"second stopped", "third stopped"} <= set(notes.all)
     (failed,) = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert failed.exc_info is not None
     assert isinstance(failed.exc_info[1], LookupError)
@@ -177,15 +170,14 @@ async def test_a_reviewer_that_fails_rejects_what_was_addressed_to_it(
     async def review(proposal: Proposal) -> None:
         raise LookupError("no rules")
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent) as reviewers, join(meeting, "proposer") as proposers:
-            async with proposers.propose("tools", "write", to="reviewer") as proposal:
-                outcome = await proposal.outcome()
-                assert isinstance(outcome, Rejection)
-                assert outcome.reason == Reason.OTHER
-            async with proposers.propose("tools", "write") as proposal:
-                await until(lambda: len(caplog.records) > 0 and is_idle(reviewers))
-                assert proposal.state is ProposalState.PENDING
+    async with gathered(meeting, agent, "proposer") as (reviewers, proposers):
+        async with proposers.propose("tools", "write", to="reviewer") as proposal:
+            outcome = await proposal.outcome()
+            assert isinstance(outcome, Rejection)
+            assert outcome.reason == Reason.OTHER
+        async with proposers.propose("tools", "write") as proposal:
+            await until(lambda: len(caplog.records) > 0 and is_idle(reviewers))
+            assert proposal.state is ProposalState.PENDING
     assert "no rules" in caplog.text
 
 
@@ -204,16 +196,11 @@ async def test_a_reviewer_that_fails_after_its_request_is_only_logged(
         await proposal.fulfill()
         raise LookupError("afterwards")
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools),
-            join(meeting, reviewer) as reviewers,
-            join(meeting, "proposer") as proposers,
-        ):
-            assert await proposers.call("tools", "write", to="reviewer") == "written"
-            await until(lambda: "afterwards" in caplog.text and is_idle(reviewers))
-            assert reviewers.proposals[0].state is ProposalState.FULFILLED
-            assert reviewers.proposals[0].rejections == {}
+    async with gathered(meeting, tools, reviewer, "proposer") as (_, reviewers, proposers):
+        assert await proposers.call("tools", "write", to="reviewer") == "written"
+        await until(lambda: "afterwards" in caplog.text and is_idle(reviewers))
+        assert reviewers.proposals[0].state is ProposalState.FULFILLED
+        assert reviewers.proposals[0].rejections == {}
 
 
 @pytest.mark.rule("5.proposal.running.returns")
@@ -224,12 +211,11 @@ async def test_a_handler_that_does_not_decide_says_nothing(meeting: Meeting, not
     async def review(proposal: Proposal) -> None:
         notes("seen")
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, reviewer) as reviewers, join(meeting, "proposer") as proposers:
-            async with proposers.propose("tools", "write", to="reviewer") as proposal:
-                await notes.until("seen")
-                await until(lambda: is_idle(reviewers))
-                assert proposal.state is ProposalState.PENDING
+    async with gathered(meeting, reviewer, "proposer") as (reviewers, proposers):
+        async with proposers.propose("tools", "write", to="reviewer") as proposal:
+            await notes.until("seen")
+            await until(lambda: is_idle(reviewers))
+            assert proposal.state is ProposalState.PENDING
 
 
 @pytest.mark.rule("4.5.told", "4.3.unknown_survive")
@@ -243,17 +229,14 @@ async def test_rejections_that_do_not_count_are_told_too(meeting: Meeting, notes
     async def rejected(rejection: Rejection) -> None:
         notes((rejection.by, rejection.reason, rejection.counts))
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, reviewer),
-            join(meeting, "second") as seconds,
-            join(meeting, proposer) as proposers,
-            proposers.propose("tools", "write", to="reviewer") as proposal,
-        ):
-            await until(lambda: state_of(seconds, proposal.id) is not None)
-            await seconds.proposal(seconds.proposals[-1]).reject("my own reason")
-            await notes.until(("second", "my own reason", False))
-            assert proposal.state is ProposalState.PENDING
+    async with (
+        gathered(meeting, reviewer, "second", proposer) as (_, seconds, proposers),
+        proposers.propose("tools", "write", to="reviewer") as proposal,
+    ):
+        await until(lambda: state_of(seconds, proposal.id) is not None)
+        await seconds.proposal(seconds.proposals[-1]).reject("my own reason")
+        await notes.until(("second", "my own reason", False))
+        assert proposal.state is ProposalState.PENDING
 
 
 async def test_a_proposal_goes_to_the_first_handler_that_matches(
@@ -273,13 +256,12 @@ async def test_a_proposal_goes_to_the_first_handler_that_matches(
     async def rest(proposal: Proposal) -> None:
         notes(("rest", proposal.tool))
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, reviewer), join(meeting, "proposer") as proposers:
-            for tool, handler in [("read_file", "read"), ("list", "read"), ("write", "rest")]:
-                async with proposers.propose("tools", tool):
-                    await notes.until((handler, tool))
-            await proposers.send("mcp.proposal", {"method": "resources/read", "params": {}})
-            await notes.until(("resource", "resources/read"))
+    async with gathered(meeting, reviewer, "proposer") as (_, proposers):
+        for tool, handler in [("read_file", "read"), ("list", "read"), ("write", "rest")]:
+            async with proposers.propose("tools", tool):
+                await notes.until((handler, tool))
+        await proposers.send("mcp.proposal", {"method": "resources/read", "params": {}})
+        await notes.until(("resource", "resources/read"))
 
 
 async def test_context_variables_of_one_handler_are_none_of_another_s(meeting: Meeting) -> None:
@@ -322,11 +304,10 @@ async def test_a_future_that_somebody_cancelled_is_a_failure_of_its_handler(
         future.cancel()
         await future
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as second:
-            with pytest.raises(Exception, match="interrupted"):
-                await second.call("tools", "broken")
-            assert await second.request("tools", "ping") == {}
+    async with gathered(meeting, agent, "second") as (_, second):
+        with pytest.raises(Exception, match="interrupted"):
+            await second.call("tools", "broken")
+        assert await second.request("tools", "ping") == {}
 
 
 async def test_threads_that_wait_for_threads_do_not_wait_for_ever(meeting: Meeting) -> None:
@@ -407,14 +388,13 @@ async def test_a_tool_that_wants_to_end_the_program_ends_only_itself(
     async def review() -> None:
         raise error
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as second:
-            for name in ("asynchronous", "in_a_thread"):
-                with pytest.raises(ToolError, match=r"SystemExit|GeneratorExit|Unusual"):
-                    await second.call("tools", name)
-            async with second.propose("tools", "x", to="tools") as proposal:
-                assert isinstance(await proposal.outcome(), Rejection)
-            assert await second.request("tools", "ping") == {}
+    async with gathered(meeting, agent, "second") as (_, second):
+        for name in ("asynchronous", "in_a_thread"):
+            with pytest.raises(ToolError, match=r"SystemExit|GeneratorExit|Unusual"):
+                await second.call("tools", name)
+        async with second.propose("tools", "x", to="tools") as proposal:
+            assert isinstance(await proposal.outcome(), Rejection)
+        assert await second.request("tools", "ping") == {}
 
 
 async def test_a_large_text_is_sent_once_if_there_is_no_room_to_say_it_twice(
@@ -426,12 +406,11 @@ async def test_a_large_text_is_sent_once_if_there_is_no_room_to_say_it_twice(
     async def large(size: int) -> str:
         return "x" * size
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as second:
-            size = 3 * 1024 * 1024
-            assert len(await second.call("tools", "large", {"size": size})) == size
-            with pytest.raises(ToolError, match="at most"):
-                await second.call("tools", "large", {"size": 2 * size})
+    async with gathered(meeting, agent, "second") as (_, second):
+        size = 3 * 1024 * 1024
+        assert len(await second.call("tools", "large", {"size": size})) == size
+        with pytest.raises(ToolError, match="at most"):
+            await second.call("tools", "large", {"size": 2 * size})
 
 
 # --- include ---
@@ -461,27 +440,20 @@ async def test_handlers_may_be_written_without_an_agent(meeting: Meeting) -> Non
     agent.include(Files("/a"))
     other = Agent("deep")
     other.include(Files("/b"))
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, agent),
-            join(meeting, other),
-            join(meeting, "second") as second,
-            join(meeting, "proposer") as proposers,
-        ):
-            assert await second.call("tools", "shared", {"text": "x"}) == "X"
-            assert await second.call("tools", "path", {"name": "x"}) == "/a/x"
-            assert await second.call("deep", "path", {"name": "x"}) == "/b/x"
-            async with proposers.propose("deep", "path", to="deep") as proposal:
-                assert isinstance(await proposal.outcome(), Rejection)
+    async with gathered(meeting, agent, other, "second", "proposer") as (_, _, second, proposers):
+        assert await second.call("tools", "shared", {"text": "x"}) == "X"
+        assert await second.call("tools", "path", {"name": "x"}) == "/a/x"
+        assert await second.call("deep", "path", {"name": "x"}) == "/b/x"
+        async with proposers.propose("deep", "path", to="deep") as proposal:
+            assert isinstance(await proposal.outcome(), Rejection)
     assert await shared("still callable") == "STILL CALLABLE"
 
 
 async def test_an_agent_that_has_started_takes_no_more_handlers(meeting: Meeting) -> None:
     agent = Agent("tools")
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent):
-            with pytest.raises(UsageError, match="too late"):
-                agent.tool(shared)
+    async with gathered(meeting, agent):
+        with pytest.raises(UsageError, match="too late"):
+            agent.tool(shared)
 
 
 def test_a_handler_that_cannot_work_fails_where_it_is_written() -> None:
@@ -553,10 +525,9 @@ async def test_what_a_tool_raises_in_a_task_group_is_said_without_the_group(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(fail)
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as second:
-            with pytest.raises(ToolError, match=r"^LookupError: inside$"):
-                await second.call("tools", "work")
+    async with gathered(meeting, agent, "second") as (_, second):
+        with pytest.raises(ToolError, match=r"^LookupError: inside$"):
+            await second.call("tools", "work")
 
 
 @pytest.mark.rule("5.request.running.shutdown", "5.shutdown.nothing_new")
@@ -581,29 +552,31 @@ async def test_handlers_get_their_grace_when_an_agent_leaves(
             notes((ctx.reason.by, ctx.reason.text))
 
     answers: dict[str, Any] = {}
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "second") as caller, anyio.create_task_group() as tasks:
+    async with (
+        gathered(meeting, "second") as (caller,),
+        anyio.create_task_group() as tasks,
+    ):
 
-            async def call(tool: str) -> None:
-                try:
-                    answers[tool] = await caller.call("tools", tool)
-                except Exception as error:
-                    answers[tool] = error
+        async def call(tool: str) -> None:
+            try:
+                answers[tool] = await caller.call("tools", tool)
+            except Exception as error:
+                answers[tool] = error
 
-            hurry = anyio.Event()
-            async with join(meeting, agent, hurry=hurry, grace=PATIENCE):
-                tasks.start_soon(call, "quick")
-                tasks.start_soon(call, "endless")
-                await notes.until("quick runs", "endless runs")
+        hurry = anyio.Event()
+        async with join(meeting, agent, hurry=hurry, grace=PATIENCE):
+            tasks.start_soon(call, "quick")
+            tasks.start_soon(call, "endless")
+            await notes.until("quick runs", "endless runs")
 
-                async def go_on_and_hurry() -> None:
-                    notes("go on")
-                    await until(lambda: "quick" in answers)
-                    # What comes while an agent leaves is not begun.
-                    await call("late")
-                    hurry.set()
+            async def go_on_and_hurry() -> None:
+                notes("go on")
+                await until(lambda: "quick" in answers)
+                # What comes while an agent leaves is not begun.
+                await call("late")
+                hurry.set()
 
-                tasks.start_soon(go_on_and_hurry)
+            tasks.start_soon(go_on_and_hurry)
     assert answers["quick"] == "done"
     assert answers["late"].data == {"reason": "busy"}
     assert answers["endless"].data == {"reason": "cancelled"}
@@ -623,23 +596,25 @@ async def test_a_cancelled_join_tells_its_handlers_why(meeting: Meeting, notes: 
             assert ctx.reason is not None
             notes(ctx.reason.text)
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "second") as caller, anyio.create_task_group() as tasks:
+    async with (
+        gathered(meeting, "second") as (caller,),
+        anyio.create_task_group() as tasks,
+    ):
 
-            async def call() -> None:
-                with pytest.raises(Exception, match="cancelled"):
-                    await caller.call("tools", "endless")
-                notes("answered")
+        async def call() -> None:
+            with pytest.raises(Exception, match="cancelled"):
+                await caller.call("tools", "endless")
+            notes("answered")
 
-            with anyio.CancelScope() as scope:
-                async with join(meeting, agent) as tools:
-                    tasks.start_soon(call)
-                    await notes.until("runs")
-                    scope.cancel()
-                    await anyio.sleep_forever()
-            assert notes.all[1] == "the agent shuts down"
-            await notes.until("answered")
-            assert not session_of(tools).table.running
+        with anyio.CancelScope() as scope:
+            async with join(meeting, agent) as tools:
+                tasks.start_soon(call)
+                await notes.until("runs")
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert notes.all[1] == "the agent shuts down"
+        await notes.until("answered")
+        assert not session_of(tools).table.running
 
 
 @pytest.mark.parametrize("field", ["kind", "reason", "tool"])

@@ -12,15 +12,17 @@ from meup_agent import (
     Cause,
     Context,
     Gone,
-    OutcomeUnknown,
-    ParticipantGone,
     Proposal,
-    ProposalExpired,
     ProposalState,
     Reason,
+    Settings,
+)
+from meup_agent.errors import (
+    OutcomeUnknown,
+    ParticipantGone,
+    ProposalExpired,
     RequestError,
     RequestTimeout,
-    Settings,
     UsageError,
 )
 from tests.interaction.people import (

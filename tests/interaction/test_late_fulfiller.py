@@ -6,7 +6,16 @@ import pytest
 from meup_agent import Agent, Fulfillment, Proposal, Space
 from meup_agent.protocol import kinds
 from meup_agent.protocol.lifecycle import ProposalState
-from tests.interaction.people import PATIENCE, Meeting, Notes, has_state, join, raw, taped, until
+from tests.interaction.people import (
+    Meeting,
+    Notes,
+    gathered,
+    has_state,
+    join,
+    raw,
+    taped,
+    until,
+)
 from tests.interaction.test_verbs import calculator, willing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.6.replays.handled")]
@@ -18,16 +27,13 @@ async def heard(onlooker: Space, proposal_id: str) -> None:
 
 
 async def test_a_fulfiller_that_comes_later_decides(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, calculator()),
-            join(meeting, "observer") as onlooker,
-            join(meeting, "proposer") as proposer,
-            proposer.propose("tools", "add", {"a": 1, "b": 2}) as proposal,
-        ):
-            await heard(onlooker, proposal.id)
-            async with join(meeting, willing()):
-                assert isinstance(await proposal.outcome(), Fulfillment)
+    async with (
+        gathered(meeting, calculator(), "observer", "proposer") as (_, onlooker, proposer),
+        proposer.propose("tools", "add", {"a": 1, "b": 2}) as proposal,
+    ):
+        await heard(onlooker, proposal.id)
+        async with join(meeting, willing()):
+            assert isinstance(await proposal.outcome(), Fulfillment)
 
 
 async def test_what_was_withdrawn_is_not_looked_at(meeting: Meeting, notes: Notes) -> None:
@@ -37,19 +43,14 @@ async def test_what_was_withdrawn_is_not_looked_at(meeting: Meeting, notes: Note
     async def look(proposal: Proposal) -> None:
         notes(proposal.id)
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, calculator()),
-            join(meeting, "observer") as onlooker,
-            join(meeting, "proposer") as proposer,
-        ):
-            async with proposer.propose("tools", "add", {"a": 1, "b": 2}) as first:
-                await heard(onlooker, first.id)
-            async with proposer.propose("tools", "add", {"a": 1, "b": 2}) as second:
-                await heard(onlooker, second.id)
-                async with join(meeting, reviewer):
-                    await notes.until(second.id)
-            assert first.id not in notes.all
+    async with gathered(meeting, calculator(), "observer", "proposer") as (_, onlooker, proposer):
+        async with proposer.propose("tools", "add", {"a": 1, "b": 2}) as first:
+            await heard(onlooker, first.id)
+        async with proposer.propose("tools", "add", {"a": 1, "b": 2}) as second:
+            await heard(onlooker, second.id)
+            async with join(meeting, reviewer):
+                await notes.until(second.id)
+        assert first.id not in notes.all
 
 
 @pytest.mark.rule("4.6.replays.record")
@@ -73,22 +74,19 @@ async def test_what_somebody_is_fulfilling_starts_no_handler(
         await go_on.wait()
         return 7
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools),
-            join(meeting, second),
-            join(meeting, "proposer") as proposer,
-            proposer.propose("tools", "slow", {}) as proposal,
-        ):
-            await notes.until("runs")
-            async with join(meeting, reviewer) as late:
-                await until(lambda: has_state(late, proposal.id, ProposalState.IN_PROGRESS))
-                (seen,) = late.proposals
-                assert seen.in_progress_by == "second"
-                go_on.set()
-                assert isinstance(await proposal.outcome(), Fulfillment)
-                await until(lambda: has_state(late, proposal.id, ProposalState.FULFILLED))
-            assert notes.all == ["runs"]
+    async with (
+        gathered(meeting, tools, second, "proposer") as (_, _, proposer),
+        proposer.propose("tools", "slow", {}) as proposal,
+    ):
+        await notes.until("runs")
+        async with join(meeting, reviewer) as late:
+            await until(lambda: has_state(late, proposal.id, ProposalState.IN_PROGRESS))
+            (seen,) = late.proposals
+            assert seen.in_progress_by == "second"
+            go_on.set()
+            assert isinstance(await proposal.outcome(), Fulfillment)
+            await until(lambda: has_state(late, proposal.id, ProposalState.FULFILLED))
+        assert notes.all == ["runs"]
 
 
 async def test_an_agent_that_comes_back_looks_once(meeting: Meeting, notes: Notes) -> None:
@@ -98,32 +96,28 @@ async def test_an_agent_that_comes_back_looks_once(meeting: Meeting, notes: Note
     async def look(proposal: Proposal) -> None:
         notes((proposal.id, len(notes.all)))
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, "observer") as onlooker,
-            join(meeting, "proposer") as proposer,
-            proposer.propose("tools", "add", {}) as proposal,
-        ):
-            await heard(onlooker, proposal.id)
-            async with join(meeting, reviewer) as here, taped(here) as tape:
-                await notes.until((proposal.id, 0))
-                meeting.drop("reviewer")
-                await tape.until(lambda e: e.kind == kinds.SYSTEM_WELCOME)
-                await tape.all_said(proposer)
-                assert notes.all == [(proposal.id, 0)]
+    async with (
+        gathered(meeting, "observer", "proposer") as (onlooker, proposer),
+        proposer.propose("tools", "add", {}) as proposal,
+    ):
+        await heard(onlooker, proposal.id)
+        async with join(meeting, reviewer) as here, taped(here) as tape:
+            await notes.until((proposal.id, 0))
+            meeting.drop("reviewer")
+            await tape.until(lambda e: e.kind == kinds.SYSTEM_WELCOME)
+            await tape.all_said(proposer)
+            assert notes.all == [(proposal.id, 0)]
 
 
 async def test_a_client_that_does_not_resume_hears_nothing_old(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, "observer") as onlooker,
-            join(meeting, "proposer") as proposer,
-            proposer.propose("tools", "add", {}) as proposal,
-        ):
-            await heard(onlooker, proposal.id)
-            async with raw(meeting, "mallory") as mallory:
-                marker = await proposer.chat("so far")
-                names = [""]
-                while names[-1] != marker:
-                    names.append((await mallory.hear(lambda _: True)).id)
-            assert proposal.id not in names
+    async with (
+        gathered(meeting, "observer", "proposer") as (onlooker, proposer),
+        proposer.propose("tools", "add", {}) as proposal,
+    ):
+        await heard(onlooker, proposal.id)
+        async with raw(meeting, "mallory") as mallory:
+            marker = await proposer.chat("so far")
+            names = [""]
+            while names[-1] != marker:
+                names.append((await mallory.hear(lambda _: True)).id)
+        assert proposal.id not in names

@@ -7,20 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Context,
-    Envelope,
-    Grant,
-    Invitation,
-    Kicked,
-    Refused,
-    Revocation,
-    Space,
-    TokenRefused,
-    UsageError,
-    Withdrawal,
-)
+from meup_agent import Agent, Context, Envelope, Grant, Invitation, Revocation, Space, Withdrawal
+from meup_agent.errors import Kicked, Refused, TokenRefused, UsageError
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.testing.memory import MemorySpace
 from tests.interaction.people import (

@@ -4,22 +4,13 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import anyio
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from meup_agent import (
-    Agent,
-    Context,
-    NotExpressible,
-    Proposal,
-    ProposalRejected,
-    RequestError,
-    Space,
-    ToolError,
-)
+from meup_agent import Agent, Context, Proposal, Space
+from meup_agent.errors import NotExpressible, ProposalRejected, RequestError, ToolError
 from meup_agent.protocol import kinds
-from tests.interaction.people import PATIENCE, Meeting, Notes, call_of, join, taped
+from tests.interaction.people import Meeting, Notes, call_of, gathered, taped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("1.numbers")]
 
@@ -55,15 +46,14 @@ async def test_no_verb_says_a_number_that_has_no_form(
         lambda space: space.send("acme/note", [number, None]),
         propose,
     ]
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, scales(notes)), join(meeting, "second") as caller:
-            async with taped(caller) as tape:
-                for verb in verbs:
-                    with pytest.raises(NotExpressible, match=r"not finite|a double"):
-                        await verb(caller)
-                await tape.all_said(caller)
-                said = [each.kind for each in tape.envelopes if each.sender == "second"]
-                assert said == [kinds.CHAT]
+    async with gathered(meeting, scales(notes), "second") as (_, caller):
+        async with taped(caller) as tape:
+            for verb in verbs:
+                with pytest.raises(NotExpressible, match=r"not finite|a double"):
+                    await verb(caller)
+            await tape.all_said(caller)
+            said = [each.kind for each in tape.envelopes if each.sender == "second"]
+            assert said == [kinds.CHAT]
     assert notes.all == []
 
 
@@ -81,14 +71,9 @@ async def test_fulfill_edits_nothing_into_such_a_number(
             notes(type(error))
             await proposal.reject("invalid")
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, scales(notes)),
-            join(meeting, reviewer),
-            join(meeting, "proposer") as proposer,
-        ):
-            with pytest.raises(ProposalRejected):
-                await proposer.call("tools", "weigh", {"grams": 1.0}, to="reviewer")
+    async with gathered(meeting, scales(notes), reviewer, "proposer") as (_, _, proposer):
+        with pytest.raises(ProposalRejected):
+            await proposer.call("tools", "weigh", {"grams": 1.0}, to="reviewer")
     assert notes.all == [NotExpressible]
 
 
@@ -132,13 +117,12 @@ async def test_result_with_such_a_number_is_a_failure(meeting: Meeting, number: 
     async def nothing() -> float | None:
         return None
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools), join(meeting, "second") as caller:
-            for name in ("plain", "model", "anything", "unannotated"):
-                with pytest.raises(ToolError, match="not finite"):
-                    await caller.call("tools", name)
-            assert (await caller.call("tools", "in_words"))["grams"] in ("NaN", "-Infinity")
-            assert await caller.call("tools", "nothing") is None
+    async with gathered(meeting, tools, "second") as (_, caller):
+        for name in ("plain", "model", "anything", "unannotated"):
+            with pytest.raises(ToolError, match="not finite"):
+                await caller.call("tools", name)
+        assert (await caller.call("tools", "in_words"))["grams"] in ("NaN", "-Infinity")
+        assert await caller.call("tools", "nothing") is None
 
 
 async def test_progress_with_such_a_number_is_the_handlers_failure(meeting: Meeting) -> None:
@@ -148,10 +132,9 @@ async def test_progress_with_such_a_number_is_the_handlers_failure(meeting: Meet
     async def slow(ctx: Context) -> None:
         ctx.progress(1.0, math.inf)
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools), join(meeting, "second") as caller:
-            with pytest.raises((ToolError, RequestError), match="not finite"):
-                await caller.call("tools", "slow", on_progress=lambda _: None)
+    async with gathered(meeting, tools, "second") as (_, caller):
+        with pytest.raises((ToolError, RequestError), match="not finite"):
+            await caller.call("tools", "slow", on_progress=lambda _: None)
 
 
 async def test_integers_above_the_exact_ones_pass_unchanged(meeting: Meeting) -> None:
@@ -161,9 +144,8 @@ async def test_integers_above_the_exact_ones_pass_unchanged(meeting: Meeting) ->
     async def same(number: int) -> int:
         return number
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools), join(meeting, "second") as caller:
-            async with taped(caller) as tape:
-                for number in (2**53 + 1, -(2**70), 10**308):
-                    assert await caller.call("tools", "same", {"number": number}) == number
-                assert call_of(tape.of(kinds.MCP_REQUEST)[0]).arguments == {"number": 2**53 + 1}
+    async with gathered(meeting, tools, "second") as (_, caller):
+        async with taped(caller) as tape:
+            for number in (2**53 + 1, -(2**70), 10**308):
+                assert await caller.call("tools", "same", {"number": number}) == number
+            assert call_of(tape.of(kinds.MCP_REQUEST)[0]).arguments == {"number": 2**53 + 1}

@@ -14,17 +14,13 @@ from meup_agent import (
     Chat,
     Envelope,
     Fulfillment,
-    HandshakeRefused,
-    Kicked,
     Mode,
-    ObservingOnly,
     Participant,
     Proposal,
     Rejection,
     Space,
-    UsageError,
 )
-from meup_agent.errors import TransportClosed
+from meup_agent.errors import HandshakeRefused, Kicked, ObservingOnly, TransportClosed, UsageError
 from meup_agent.gateway.config import Limits as GatewayLimits
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
@@ -41,6 +37,7 @@ from tests.interaction.people import (
     Notes,
     OverSockets,
     Raw,
+    gathered,
     is_idle,
     join,
     raw,
@@ -422,20 +419,19 @@ async def test_what_is_for_others_alone_is_not_heard(meeting: Meeting) -> None:
 
 @pytest.mark.rule("3.observe.ends")
 async def test_who_is_removed_looks_on_no_more(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, "second") as second,
-            observed(meeting, "reviewer") as by_hand,
-        ):
-            with pytest.raises(Kicked):
-                await _kicks(second, "reviewer", meeting)
-            with pytest.raises(AssertionError, match="the connection has ended"):
-                await by_hand.hear(lambda each: False)
-            assert by_hand.transport.closed is not None
-            assert by_hand.transport.closed.code == 4403
-            with pytest.raises(HandshakeRefused) as refused:
-                await observed(meeting, "reviewer").__aenter__()
-            assert refused.value.status == 403
+    async with (
+        gathered(meeting, "second") as (second,),
+        observed(meeting, "reviewer") as by_hand,
+    ):
+        with pytest.raises(Kicked):
+            await _kicks(second, "reviewer", meeting)
+        with pytest.raises(AssertionError, match="the connection has ended"):
+            await by_hand.hear(lambda each: False)
+        assert by_hand.transport.closed is not None
+        assert by_hand.transport.closed.code == 4403
+        with pytest.raises(HandshakeRefused) as refused:
+            await observed(meeting, "reviewer").__aenter__()
+        assert refused.value.status == 403
 
 
 async def _kicks(space: Space, name: str, meeting: Meeting) -> None:

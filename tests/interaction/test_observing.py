@@ -11,9 +11,19 @@ import pytest
 
 from meup_agent import (
     Agent,
-    Connected,
     Context,
     Counters,
+    Limits,
+    Participant,
+    Proposal,
+    Reason,
+    Settings,
+    log_events,
+)
+from meup_agent.agent import agent as agent_module
+from meup_agent.errors import RequestError, SessionEnded, ToolError, UsageError
+from meup_agent.events import (
+    Connected,
     Disconnected,
     Dropped,
     Event,
@@ -26,21 +36,10 @@ from meup_agent import (
     HandlerStopped,
     HandlerStopping,
     Left,
-    Limits,
     Observer,
-    Participant,
-    Proposal,
-    Reason,
-    RequestError,
     Resumed,
     Retrying,
-    SessionEnded,
-    Settings,
-    ToolError,
-    UsageError,
-    log_events,
 )
-from meup_agent.agent import agent as agent_module
 from meup_agent.protocol import kinds
 from meup_agent.session.event_emitter import EventEmitter
 from tests.interaction.people import (
@@ -48,6 +47,7 @@ from tests.interaction.people import (
     QUICK,
     Meeting,
     Notes,
+    gathered,
     is_idle,
     join,
     lines,
@@ -162,10 +162,9 @@ async def test_a_failure_has_its_error(
 ) -> None:
     agent, caller = sleeper(notes), Agent("second")
     here, there = Seen(caller), Seen(agent)
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, caller) as space:
-            with pytest.raises((ToolError, RequestError)):
-                await space.call("tools", tool, arguments)
+    async with gathered(meeting, agent, caller) as (_, space):
+        with pytest.raises((ToolError, RequestError)):
+            await space.call("tools", tool, arguments)
     failed = there.only(HandlerFailed)
     assert failed.handler == handler
     assert isinstance(failed.error, error)
@@ -182,16 +181,11 @@ async def test_a_withdrawal_is_followed_through_every_agent(meeting: Meeting, no
         await proposal.fulfill()
 
     at_tools, at_reviewer, at_proposer = Seen(tools), Seen(reviewer), Seen(proposer)
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools) as tools_space,
-            join(meeting, reviewer) as reviewer_space,
-            join(meeting, proposer) as space,
-        ):
-            async with space.propose("tools", "sleep", to="reviewer") as proposal:
-                await notes.until("sleeps")
-                await proposal.withdraw(Reason.DUPLICATE)
-            await until(lambda: is_idle(tools_space) and is_idle(reviewer_space))
+    async with gathered(meeting, tools, reviewer, proposer) as (tools_space, reviewer_space, space):
+        async with space.propose("tools", "sleep", to="reviewer") as proposal:
+            await notes.until("sleeps")
+            await proposal.withdraw(Reason.DUPLICATE)
+        await until(lambda: is_idle(tools_space) and is_idle(reviewer_space))
     ended = at_proposer.only(ExchangeEnded)
     assert (ended.outcome, ended.by, ended.reason) == ("withdrawn", "proposer", "duplicate")
 
@@ -258,14 +252,13 @@ async def test_what_is_known_of_stopped_work_is_told(meeting: Meeting, notes: No
             notes(("asked", event.handler))
 
     seen = Seen(agent)
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as space:
-            for number, tool in enumerate(("swallow", "protect", "fail", "loop"), 1):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(space.call, "tools", tool)
-                    await notes.until(tool)
-                    tasks.cancel_scope.cancel()
-                await seen.until(HandlerStopped, number)
+    async with gathered(meeting, agent, "second") as (_, space):
+        for number, tool in enumerate(("swallow", "protect", "fail", "loop"), 1):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(space.call, "tools", tool)
+                await notes.until(tool)
+                tasks.cancel_scope.cancel()
+            await seen.until(HandlerStopped, number)
     told = {event.handler: (event.outcome, str(event.error)) for event in seen.of(HandlerStopped)}
     assert told == {
         "swallow": ("completed", "None"),
@@ -288,16 +281,18 @@ async def test_of_a_thread_that_is_left_behind_nothing_is_known(
 
     seen = Seen(agent)
     try:
-        with anyio.fail_after(PATIENCE):
-            async with join(meeting, "second") as space, anyio.create_task_group() as tasks:
-                async with join(meeting, agent, grace=0):
+        async with (
+            gathered(meeting, "second") as (space,),
+            anyio.create_task_group() as tasks,
+        ):
+            async with join(meeting, agent, grace=0):
 
-                    async def call() -> None:
-                        with pytest.raises(RequestError, match="cancelled"):
-                            await space.call("tools", "block")
+                async def call() -> None:
+                    with pytest.raises(RequestError, match="cancelled"):
+                        await space.call("tools", "block")
 
-                    tasks.start_soon(call)
-                    await notes.until("blocks")
+                tasks.start_soon(call)
+                await notes.until("blocks")
     finally:
         over.set()
     stopped = seen.only(HandlerStopped)
@@ -308,11 +303,10 @@ async def test_of_a_thread_that_is_left_behind_nothing_is_known(
 async def test_connections_come_and_go(meeting: Meeting, notes: Notes) -> None:
     agent = sleeper(notes)
     seen = Seen(agent)
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent) as space:
-            meeting.drop("tools")
-            await seen.until(Resumed, 1)
-            assert space.connected
+    async with gathered(meeting, agent) as (space,):
+        meeting.drop("tools")
+        await seen.until(Resumed, 1)
+        assert space.connected
     assert seen.names() == [
         "Connected",
         "Disconnected",
@@ -345,15 +339,14 @@ async def test_an_end_that_the_gateway_brings_has_its_reason(meeting: Meeting) -
 async def test_what_is_left_out_is_told(meeting: Meeting, notes: Notes) -> None:
     agent = sleeper(notes)
     seen = Seen(agent)
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks, raw(meeting) as mallory:
-                tasks.start_soon(space.call, "tools", "sleep")
-                await notes.until("sleeps")
-                exchange = seen.only(HandlerStarted).exchange
-                await mallory.cancel("tools", exchange, id="not mine")
-                await seen.until(Dropped)
-                tasks.cancel_scope.cancel()
+    async with gathered(meeting, agent, "second") as (_, space):
+        async with anyio.create_task_group() as tasks, raw(meeting) as mallory:
+            tasks.start_soon(space.call, "tools", "sleep")
+            await notes.until("sleeps")
+            exchange = seen.only(HandlerStarted).exchange
+            await mallory.cancel("tools", exchange, id="not mine")
+            await seen.until(Dropped)
+            tasks.cancel_scope.cancel()
     dropped = seen.of(Dropped)[0]
     assert (dropped.why, dropped.envelope_id) == ("cancel_by_another", "not mine")
     assert (dropped.kind, dropped.sender) == (kinds.MCP_REQUEST, "mallory")
@@ -391,10 +384,9 @@ async def test_several_handlers_of_the_same_are_one(meeting: Meeting) -> None:
         raise ValueError("second")
 
     seen = Seen(agent)
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent):
-            async with join(meeting, "second"):
-                await seen.until(HandlerFailed)
+    async with gathered(meeting, agent):
+        async with join(meeting, "second"):
+            await seen.until(HandlerFailed)
     failed = seen.only(HandlerFailed)
     assert (failed.role, failed.sender) == ("join", kinds.GATEWAY)
     assert [name.rpartition(".")[2] for name in failed.handler.split(", ")] == ["first", "second"]
@@ -409,18 +401,17 @@ async def test_each_beginning_has_one_end(meeting: Meeting, notes: Notes) -> Non
     async def hear() -> None: ...
 
     seen = Seen(agent)
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks:
-                for _ in range(5):
-                    tasks.start_soon(space.call, "tools", "sleep")
-                    tasks.start_soon(space.tools, "tools")
-                    tasks.start_soon(space.call, "tools", "add", {"a": 1, "b": 2})
-                    tasks.start_soon(space.chat, "hello")
-                await until(lambda: notes.all.count("sleeps") == 5)
-                await until(lambda: len(seen.of(HandlerFinished)) >= 11)
-                tasks.cancel_scope.cancel()
-            await seen.until(HandlerStopped, 5)
+    async with gathered(meeting, agent, "second") as (_, space):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(space.call, "tools", "sleep")
+                tasks.start_soon(space.tools, "tools")
+                tasks.start_soon(space.call, "tools", "add", {"a": 1, "b": 2})
+                tasks.start_soon(space.chat, "hello")
+            await until(lambda: notes.all.count("sleeps") == 5)
+            await until(lambda: len(seen.of(HandlerFinished)) >= 11)
+            tasks.cancel_scope.cancel()
+        await seen.until(HandlerStopped, 5)
     open_now: dict[tuple[str, str], int] = {}
     for event in seen.of(HandlerEvent):
         name = (event.exchange, event.handler)
@@ -447,9 +438,8 @@ async def test_an_observer_that_fails_disturbs_nobody(
         raise RuntimeError("the observer's own")
 
     seen = Seen(agent)
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as space:
-            assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+    async with gathered(meeting, agent, "second") as (_, space):
+        assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
     assert "HandlerFinished" in seen.names()
     failures = [line for line in lines(caplog, logging.ERROR) if "an observer failed" in line]
     assert len(failures) == len(seen.all)
@@ -478,14 +468,13 @@ async def test_what_an_observer_makes_happen_is_told_afterwards(
 
 async def test_an_observer_may_come_while_the_agent_runs(meeting: Meeting, notes: Notes) -> None:
     agent = sleeper(notes)
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(space.call, "tools", "sleep")
-                await notes.until("sleeps")
-                seen = Seen(agent)
-                assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
-                tasks.cancel_scope.cancel()
+    async with gathered(meeting, agent, "second") as (_, space):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(space.call, "tools", "sleep")
+            await notes.until("sleeps")
+            seen = Seen(agent)
+            assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+            tasks.cancel_scope.cancel()
     assert seen.names()[:2] == ["HandlerStarted", "HandlerFinished"]
     # What began before it came has no end for it.
     assert not seen.of(HandlerStopping)
@@ -516,16 +505,15 @@ async def test_where_nobody_observes_no_event_is_made(
     monkeypatch.setattr(EventEmitter, "tell", tell)
     monkeypatch.setattr(EventEmitter, "began", tell)
     monkeypatch.setattr(EventEmitter, "happening", tell)
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, sleeper(notes)) as tools, join(meeting, "second") as space:
-            assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(space.call, "tools", "sleep")
-                await notes.until("sleeps")
-                meeting.drop("tools")
-                await until(lambda: session_of(tools).connections == 2)
-                tasks.cancel_scope.cancel()
-            await until(lambda: is_idle(tools))
+    async with gathered(meeting, sleeper(notes), "second") as (tools, space):
+        assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(space.call, "tools", "sleep")
+            await notes.until("sleeps")
+            meeting.drop("tools")
+            await until(lambda: session_of(tools).connections == 2)
+            tasks.cancel_scope.cancel()
+        await until(lambda: is_idle(tools))
 
 
 # --- what comes with the package ---
@@ -536,23 +524,22 @@ async def test_events_are_counted(meeting: Meeting, notes: Notes) -> None:
     counters, callers = Counters(), Counters()
     agent.observe(counters)
     caller.observe(callers)
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent) as tools, join(meeting, caller) as space:
-            assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
-            with pytest.raises(ToolError):
-                await space.call("tools", "fail")
-            for name in ("x", "y"):
-                with pytest.raises(RequestError):
-                    await space.call("tools", name)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(space.call, "tools", "sleep")
-                await notes.until("sleeps")
-                handlers = counters.snapshot()["handlers"]
-                assert handlers["sleep"]["running"] == 1
-                tasks.cancel_scope.cancel()
-            await until(lambda: is_idle(tools))
-            meeting.drop("tools")
-            await until(lambda: counters.snapshot()["reconnected"] == 1)
+    async with gathered(meeting, agent, caller) as (tools, space):
+        assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+        with pytest.raises(ToolError):
+            await space.call("tools", "fail")
+        for name in ("x", "y"):
+            with pytest.raises(RequestError):
+                await space.call("tools", name)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(space.call, "tools", "sleep")
+            await notes.until("sleeps")
+            handlers = counters.snapshot()["handlers"]
+            assert handlers["sleep"]["running"] == 1
+            tasks.cancel_scope.cancel()
+        await until(lambda: is_idle(tools))
+        meeting.drop("tools")
+        await until(lambda: counters.snapshot()["reconnected"] == 1)
     counts = counters.snapshot()
     seconds = [each.pop("seconds") for each in counts["handlers"].values()]
     assert min(seconds) >= 0

@@ -9,19 +9,8 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    CannotConnect,
-    Gone,
-    Proposal,
-    Refused,
-    Rejection,
-    RequestError,
-    SessionEnded,
-    Settings,
-    Space,
-    TokenRefused,
-)
+from meup_agent import Agent, Gone, Proposal, Rejection, Settings, Space
+from meup_agent.errors import CannotConnect, Refused, RequestError, SessionEnded, TokenRefused
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.presets import one_space_config

@@ -3,8 +3,9 @@
 import anyio
 import pytest
 
-from meup_agent import Agent, Participant, ParticipantGone, Space
-from tests.interaction.people import PATIENCE, Latch, Meeting, Notes, join, until
+from meup_agent import Agent, Participant, Space
+from meup_agent.errors import ParticipantGone
+from tests.interaction.people import PATIENCE, Latch, Meeting, Notes, gathered, join, until
 
 pytestmark = pytest.mark.anyio
 
@@ -30,14 +31,13 @@ def names(space: Space) -> set[str]:
 async def test_those_who_were_there_before_us_are_listed_and_not_announced(
     meeting: Meeting, notes: Notes
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "second"), join(meeting, onlooker(notes)) as space:
-            assert names(space) == {"second", "reviewer"}
-            async with join(meeting, "tools"):
-                await notes.until(("join", "tools", 1))
-                assert names(space) == {"second", "reviewer", "tools"}
-            await notes.until(("leave", "tools"))
-            assert names(space) == {"second", "reviewer"}
+    async with gathered(meeting, "second", onlooker(notes)) as (_, space):
+        assert names(space) == {"second", "reviewer"}
+        async with join(meeting, "tools"):
+            await notes.until(("join", "tools", 1))
+            assert names(space) == {"second", "reviewer", "tools"}
+        await notes.until(("leave", "tools"))
+        assert names(space) == {"second", "reviewer"}
     assert notes.all == [("join", "tools", 1), ("leave", "tools")]
 
 

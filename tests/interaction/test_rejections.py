@@ -7,18 +7,21 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Envelope,
-    Proposal,
-    ProposalRejected,
-    Reason,
-    Refused,
-    Rejection,
-)
+from meup_agent import Agent, Envelope, Proposal, Reason, Rejection
+from meup_agent.errors import ProposalRejected, Refused
 from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange.explanations import MAX_CHARS
-from tests.interaction.people import PATIENCE, Meeting, Notes, join, lines, raw, session_of, taped
+from meup_agent.protocol.exchange.response_reader import EXPLANATION_CHARS
+from tests.interaction.people import (
+    PATIENCE,
+    Meeting,
+    Notes,
+    gathered,
+    join,
+    lines,
+    raw,
+    session_of,
+    taped,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -46,28 +49,26 @@ async def test_explanation_of_a_rejection_can_be_waited_for(meeting: Meeting, no
         assert (rejection.by, rejection.reason, rejection.counts) == ("reviewer", "unsafe", True)
         notes(("heard", await rejection.explanation()))
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, rejecting("it smokes")), join(meeting, agent) as space:
-            async with space.propose("tools", "x", to="reviewer") as proposal:
-                outcome = await proposal.outcome()
-                assert isinstance(outcome, Rejection)
-                assert await proposal.explanation() == "it smokes"
-                with pytest.raises(ProposalRejected, match=r"unsafe \(it smokes\)$") as caught:
-                    await proposal.result()
-                assert caught.value.explanation == "it smokes"
+    async with gathered(meeting, rejecting("it smokes"), agent) as (_, space):
+        async with space.propose("tools", "x", to="reviewer") as proposal:
+            outcome = await proposal.outcome()
+            assert isinstance(outcome, Rejection)
             assert await proposal.explanation() == "it smokes"
-            await notes.until(("heard", "it smokes"))
+            with pytest.raises(ProposalRejected, match=r"unsafe \(it smokes\)$") as caught:
+                await proposal.result()
+            assert caught.value.explanation == "it smokes"
+        assert await proposal.explanation() == "it smokes"
+        await notes.until(("heard", "it smokes"))
 
 
 @pytest.mark.rule("4.3.explained")
 async def test_nobody_waits_for_an_explanation_that_does_not_come(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, rejecting(None)), join(meeting, "proposer") as space:
-            async with space.propose("tools", "x", to="reviewer") as proposal:
-                with pytest.raises(ProposalRejected, match=r"unsafe$") as caught:
-                    await proposal.result()
-                assert caught.value.explanation == ""
-                assert await proposal.explanation(timeout=0.0) == ""
+    async with gathered(meeting, rejecting(None), "proposer") as (_, space):
+        async with space.propose("tools", "x", to="reviewer") as proposal:
+            with pytest.raises(ProposalRejected, match=r"unsafe$") as caught:
+                await proposal.result()
+            assert caught.value.explanation == ""
+            assert await proposal.explanation(timeout=0.0) == ""
 
 
 @pytest.mark.rule("4.3.explained")
@@ -101,7 +102,7 @@ async def test_only_who_rejected_explains_and_only_once(meeting: Meeting) -> Non
                 await reviewer.say(kinds.CHAT, {"message": "another"}, id="c3", **about)
                 await tape.until(said("c3"))
                 words = await proposal.explanation()
-                assert words == ("\x1b[2J" + "x" * 9000)[:MAX_CHARS]
+                assert words == ("\x1b[2J" + "x" * 9000)[:EXPLANATION_CHARS]
                 with pytest.raises(ProposalRejected) as caught:
                     await proposal.result()
                 assert "\x1b" not in str(caught.value)
@@ -122,27 +123,24 @@ async def test_reject_without_the_capability_raises(meeting: Meeting, notes: Not
             await proposal.reject("busy", explain="never said")
         notes(caught.value.error)
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, observer), join(meeting, "proposer") as space:
-            async with taped(space) as tape:
-                async with space.propose("tools", "x"):
-                    await notes.until("capability_violation")
-                await tape.all_said(space)
-                assert [each for each in tape.envelopes if each.sender == "observer"] == []
+    async with gathered(meeting, observer, "proposer") as (_, space):
+        async with taped(space) as tape:
+            async with space.propose("tools", "x"):
+                await notes.until("capability_violation")
+            await tape.all_said(space)
+            assert [each for each in tape.envelopes if each.sender == "observer"] == []
 
 
 @pytest.mark.rule("4.3.may_reject")
 async def test_refusal_that_nobody_waits_for_is_an_error_in_the_log(
     meeting: Meeting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "observer") as observer, taped(observer) as tape:
-            id = (
-                session_of(observer)
-                .say(kinds.MCP_REJECT, {"reason": "busy"}, correlation=("p",))
-                .id
-            )
-            await tape.until(lambda e: e.kind == kinds.SYSTEM_ERROR and id in e.correlation)
+    async with (
+        gathered(meeting, "observer") as (observer,),
+        taped(observer) as tape,
+    ):
+        id = session_of(observer).say(kinds.MCP_REJECT, {"reason": "busy"}, correlation=("p",)).id
+        await tape.until(lambda e: e.kind == kinds.SYSTEM_ERROR and id in e.correlation)
     (line,) = lines(caplog, logging.ERROR)
     assert "refused_by_gateway" in line
     assert "capability_violation" in line
@@ -160,12 +158,11 @@ async def test_each_cancel_of_ours_is_logged_with_its_reason(
         notes("runs")
         await anyio.sleep_forever()
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, tools), join(meeting, "second") as caller:
-            async with taped(caller) as tape, anyio.create_task_group() as tasks:
-                tasks.start_soon(caller.call, "tools", "endless")
-                await notes.until("runs")
-                tasks.cancel_scope.cancel()
-            (request,) = tape.calls("tools/call")
+    async with gathered(meeting, tools, "second") as (_, caller):
+        async with taped(caller) as tape, anyio.create_task_group() as tasks:
+            tasks.start_soon(caller.call, "tools", "endless")
+            await notes.until("runs")
+            tasks.cancel_scope.cancel()
+        (request,) = tape.calls("tools/call")
     ours: list[Any] = [line for line in lines(caplog) if line.startswith("cancelled our request")]
     assert ours == [f"cancelled our request {request.id!r} to 'tools': 'no_longer_needed'"]

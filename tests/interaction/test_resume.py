@@ -8,20 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Chat,
-    Context,
-    Gap,
-    Guarantees,
-    Limits,
-    Proposal,
-    Rejection,
-    Resumed,
-    Settings,
-    TakenOver,
-)
-from meup_agent.errors import TransportClosed
+from meup_agent import Agent, Chat, Context, Gap, Guarantees, Limits, Proposal, Rejection, Settings
+from meup_agent.errors import TakenOver, TransportClosed
+from meup_agent.events import Resumed
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.protocol import kinds
 from meup_agent.testing.memory import MemorySpace
@@ -33,6 +22,7 @@ from tests.interaction.people import (
     Latch,
     Meeting,
     Notes,
+    gathered,
     is_idle,
     join,
     raw,
@@ -199,21 +189,19 @@ async def test_a_proposal_that_was_carried_out_while_its_proposer_was_away(
         await proposal.fulfill()
         notes("fulfilled")
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, listener(notes)),
-            join(meeting, reviewer),
-            join(meeting, "proposer", latch=latch) as proposers,
-            proposers.propose("tools", "count", {"number": 3}, to="reviewer") as proposal,
-        ):
-            await notes.until("asked")
-            latch.closed = True
-            meeting.drop("proposer")
-            await until(lambda: not proposers.connected)
-            notes("decide")
-            await notes.until("fulfilled")
-            latch.closed = False
-            assert await proposal.result() == 3
+    async with (
+        gathered(meeting, listener(notes), reviewer),
+        join(meeting, "proposer", latch=latch) as proposers,
+        proposers.propose("tools", "count", {"number": 3}, to="reviewer") as proposal,
+    ):
+        await notes.until("asked")
+        latch.closed = True
+        meeting.drop("proposer")
+        await until(lambda: not proposers.connected)
+        notes("decide")
+        await notes.until("fulfilled")
+        latch.closed = False
+        assert await proposal.result() == 3
     assert notes.all.count("count 3") == 1
 
 
@@ -252,22 +240,21 @@ async def test_a_cut_between_saying_and_echo_neither_loses_nor_repeats(
 ) -> None:
     """Neither a request, which nobody sends twice elsewhere, nor talk, nor an answer."""
     cutter = Cutter()
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, listener(notes)) as tools,
-            join(meeting, "second", latch=cutter) as second,
-            join(meeting, "observer") as observer,
-            taped(observer) as tape,
-        ):
-            for number in range(5):
-                setattr(cutter, how, lambda frame: b"tools/call" in frame)
-                assert await second.call("tools", "count", {"number": number}) == number
-                setattr(cutter, how, is_chat)
-                await second.chat(f"chat {number}")
-                await notes.until(f"chat {number}")
-                await until(lambda: not session_of(second).outbox.unaccepted)
-            await until(lambda: is_idle(tools) and is_idle(second))
-            seen = [e for e in tape.envelopes if e.sender in ("second", "tools")]
+    async with (
+        gathered(meeting, listener(notes)) as (tools,),
+        join(meeting, "second", latch=cutter) as second,
+        join(meeting, "observer") as observer,
+        taped(observer) as tape,
+    ):
+        for number in range(5):
+            setattr(cutter, how, lambda frame: b"tools/call" in frame)
+            assert await second.call("tools", "count", {"number": number}) == number
+            setattr(cutter, how, is_chat)
+            await second.chat(f"chat {number}")
+            await notes.until(f"chat {number}")
+            await until(lambda: not session_of(second).outbox.unaccepted)
+        await until(lambda: is_idle(tools) and is_idle(second))
+        seen = [e for e in tape.envelopes if e.sender in ("second", "tools")]
     assert cutter.cuts >= 10
     assert len({(e.sender, e.id) for e in seen}) == len(seen)
     expected = [f"{what} {number}" for number in range(5) for what in ("count", "chat")]
@@ -358,29 +345,28 @@ async def test_a_gap_is_told_before_anything_else(meeting: Meeting, notes: Notes
 @pytest.mark.rule("6.resume.gap", "5.own.waiting.connection_lost")
 async def test_after_a_gap_a_request_is_not_sent_again(meeting: Meeting, notes: Notes) -> None:
     cutter = Cutter()
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, listener(notes)) as tools,
-            join(meeting, "second", latch=cutter) as second,
-            anyio.create_task_group() as tasks,
-        ):
-            cutter.before_send = lambda frame: b"tools/call" in frame
+    async with (
+        gathered(meeting, listener(notes)) as (tools,),
+        join(meeting, "second", latch=cutter) as second,
+        anyio.create_task_group() as tasks,
+    ):
+        cutter.before_send = lambda frame: b"tools/call" in frame
 
-            async def call() -> None:
-                await second.call("tools", "count", {"number": 1})
+        async def call() -> None:
+            await second.call("tools", "count", {"number": 1})
 
-            # Back before the gateway has forgotten, it would resume, and rightly send it again.
-            cutter.closed = True
-            tasks.start_soon(call)
-            await until(lambda: cutter.cuts == 1 and not second.connected)
-            meeting.restart()
-            cutter.closed = False
-            await until(lambda: second.connected and tools.connected)
-            await until(lambda: {p.id for p in second.participants} >= {"tools", "second"})
-            await second.chat("after")
-            await notes.until("after")
-            assert session_of(second).table.waiting == 1
-            tasks.cancel_scope.cancel()
+        # Back before the gateway has forgotten, it would resume, and rightly send it again.
+        cutter.closed = True
+        tasks.start_soon(call)
+        await until(lambda: cutter.cuts == 1 and not second.connected)
+        meeting.restart()
+        cutter.closed = False
+        await until(lambda: second.connected and tools.connected)
+        await until(lambda: {p.id for p in second.participants} >= {"tools", "second"})
+        await second.chat("after")
+        await notes.until("after")
+        assert session_of(second).table.waiting == 1
+        tasks.cancel_scope.cancel()
     assert "count 1" not in notes.all
 
 
@@ -415,24 +401,22 @@ async def test_a_gateway_that_remembers_little_says_so(notes: Notes) -> None:
 async def test_ends_are_said_again_to_those_alone_who_do_not_resume(
     meeting: Meeting, notes: Notes
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, listener(notes)),
-            join(meeting, "observer") as observer,
-            taped(observer) as tape,
-        ):
-            async with join(meeting, "second") as second:
-                await second.call("tools", "count", {"number": 1})
-                meeting.drop("second")
-                await until(lambda: session_of(second).connections == 2)
-                await second.chat("resumed")
-            async with join(meeting, "second") as second:
-                await second.chat("new")
-                await tape.until(lambda e: e.kind == kinds.CHAT, 2)
-            assert len(tape.of(kinds.MCP_RESPONSE)) == 1
-            (response,) = tape.of(kinds.MCP_RESPONSE)
-            async with raw(meeting, "second") as old:
-                again = await old.response(response.correlation[0])
+    async with (
+        gathered(meeting, listener(notes), "observer") as (_, observer),
+        taped(observer) as tape,
+    ):
+        async with join(meeting, "second") as second:
+            await second.call("tools", "count", {"number": 1})
+            meeting.drop("second")
+            await until(lambda: session_of(second).connections == 2)
+            await second.chat("resumed")
+        async with join(meeting, "second") as second:
+            await second.chat("new")
+            await tape.until(lambda e: e.kind == kinds.CHAT, 2)
+        assert len(tape.of(kinds.MCP_RESPONSE)) == 1
+        (response,) = tape.of(kinds.MCP_RESPONSE)
+        async with raw(meeting, "second") as old:
+            again = await old.response(response.correlation[0])
     assert again.payload == response.payload
     assert again.id != response.id
 
@@ -441,29 +425,31 @@ async def test_ends_are_said_again_to_those_alone_who_do_not_resume(
 async def test_a_takeover_while_the_missed_is_read(meeting: Meeting, notes: Notes) -> None:
     """The newer process is not the one that was away: it begins with what is new."""
     older, newer, cutter = Notes(), Notes(), Cutter()
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "second") as second, anyio.create_task_group() as tasks:
+    async with (
+        gathered(meeting, "second") as (second,),
+        anyio.create_task_group() as tasks,
+    ):
 
-            async def be_older() -> None:
-                with pytest.raises(TakenOver):  # noqa: PT012
-                    async with join(meeting, listener(older), latch=cutter) as tools:
-                        cutter.holds = True
-                        meeting.drop("tools")
-                        await until(lambda: session_of(tools).connections == 2)
-                        notes("back")
-                        await anyio.sleep_forever()
-                notes("over")
+        async def be_older() -> None:
+            with pytest.raises(TakenOver):  # noqa: PT012
+                async with join(meeting, listener(older), latch=cutter) as tools:
+                    cutter.holds = True
+                    meeting.drop("tools")
+                    await until(lambda: session_of(tools).connections == 2)
+                    notes("back")
+                    await anyio.sleep_forever()
+            notes("over")
 
-            tasks.start_soon(be_older)
-            await notes.until("back")
-            await second.chat("held")
-            await until(lambda: not session_of(second).outbox.unaccepted)
-            async with join(meeting, listener(newer)):
-                assert older.all == []
-                cutter.release()
-                await notes.until("over")
-                await second.chat("new")
-                await newer.until("new")
+        tasks.start_soon(be_older)
+        await notes.until("back")
+        await second.chat("held")
+        await until(lambda: not session_of(second).outbox.unaccepted)
+        async with join(meeting, listener(newer)):
+            assert older.all == []
+            cutter.release()
+            await notes.until("over")
+            await second.chat("new")
+            await newer.until("new")
     assert newer.all == ["new"]
     assert set(older.all) <= {"held"}
 

@@ -11,7 +11,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from meup_agent import OutcomeUnknown, RequestError, Space
+from meup_agent import Space
+from meup_agent.errors import OutcomeUnknown, RequestError
 from meup_agent.gateway.embedded import ThreadedGateway
 from tests.interaction.people import PATIENCE, OverSockets, gateway_for_everybody, join, until
 from tests.programs import Program, program

@@ -7,20 +7,9 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Context,
-    Envelope,
-    InvalidArguments,
-    Limits,
-    Proposal,
-    RequestError,
-    RequestTimeout,
-    Settings,
-    Space,
-    UsageError,
-)
+from meup_agent import Agent, Context, Envelope, Limits, Proposal, Settings, Space
 from meup_agent.client import tools
+from meup_agent.errors import InvalidArguments, RequestError, RequestTimeout, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode
 from tests.interaction.people import (
@@ -32,6 +21,7 @@ from tests.interaction.people import (
     Raw,
     Tape,
     call_of,
+    gathered,
     is_idle,
     join,
     raw,
@@ -133,45 +123,38 @@ async def ask(space: Space, into: list[Any], **options: Any) -> None:
 
 
 async def test_a_list_is_asked_for_once(meeting: Meeting, notes: Notes) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, writer(notes)) as tools,
-            taped(tools) as tape,
-            join(meeting, "second") as space,
-        ):
-            first = await space.tools("tools")
-            assert names(first) == ["write", "read"]
-            first.clear()
-            second = await space.tools("tools")
-            second[0]["inputSchema"].clear()
-            assert (await space.tools("tools"))[0]["inputSchema"]["required"] == ["path"]
-            assert len(tape.calls(LIST)) == 1
-            assert names(await space.tools("tools", refresh=True)) == ["write", "read"]
-            assert len(tape.calls(LIST)) == 2
+    async with (
+        gathered(meeting, writer(notes)) as (tools,),
+        taped(tools) as tape,
+        join(meeting, "second") as space,
+    ):
+        first = await space.tools("tools")
+        assert names(first) == ["write", "read"]
+        first.clear()
+        second = await space.tools("tools")
+        second[0]["inputSchema"].clear()
+        assert (await space.tools("tools"))[0]["inputSchema"]["required"] == ["path"]
+        assert len(tape.calls(LIST)) == 1
+        assert names(await space.tools("tools", refresh=True)) == ["write", "read"]
+        assert len(tape.calls(LIST)) == 2
 
 
 async def test_an_agent_says_that_its_list_does_not_change(meeting: Meeting, notes: Notes) -> None:
     agent = writer(notes)
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as space:
-            answer = await space.request("tools", "initialize")
-            assert answer["capabilities"]["tools"] == {"listChanged": False}
-            # And it keeps its word.
-            with pytest.raises(UsageError, match="the agent has started"):
-                agent.tool(name="late")(lambda: None)
+    async with gathered(meeting, agent, "second") as (_, space):
+        answer = await space.request("tools", "initialize")
+        assert answer["capabilities"]["tools"] == {"listChanged": False}
+        # And it keeps its word.
+        with pytest.raises(UsageError, match="the agent has started"):
+            agent.tool(name="late")(lambda: None)
 
 
 async def test_each_participant_has_its_own_list(meeting: Meeting, notes: Notes) -> None:
     deep = Agent("deep")
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, writer(notes)),
-            join(meeting, deep),
-            join(meeting, "second") as space,
-        ):
-            assert names(await space.tools("tools")) == ["write", "read"]
-            assert await space.tools("deep") == []
-            assert names(await space.tools("tools")) == ["write", "read"]
+    async with gathered(meeting, writer(notes), deep, "second") as (_, _, space):
+        assert names(await space.tools("tools")) == ["write", "read"]
+        assert await space.tools("deep") == []
+        assert names(await space.tools("tools")) == ["write", "read"]
 
 
 async def test_it_is_asked_for_again_after_a_change_was_announced(meeting: Meeting) -> None:
@@ -215,57 +198,57 @@ async def test_it_is_asked_for_again_when_its_participant_has_come_anew(
     @changed.tool
     async def erase() -> None: ...
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "second") as space, taped(space) as tape:
-            async with join(meeting, writer(notes)):
-                assert names(await space.tools("tools")) == ["write", "read"]
-            async with join(meeting, changed):
-                await tape.until(lambda e: e.kind == kinds.SYSTEM_PRESENCE, 3)
-                assert names(await space.tools("tools")) == ["erase"]
+    async with (
+        gathered(meeting, "second") as (space,),
+        taped(space) as tape,
+    ):
+        async with join(meeting, writer(notes)):
+            assert names(await space.tools("tools")) == ["write", "read"]
+        async with join(meeting, changed):
+            await tape.until(lambda e: e.kind == kinds.SYSTEM_PRESENCE, 3)
+            assert names(await space.tools("tools")) == ["erase"]
 
 
 async def test_it_is_asked_for_again_on_a_new_connection_of_our_own(
     meeting: Meeting, notes: Notes
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, writer(notes)) as tools,
-            taped(tools) as tape,
-            join(meeting, "second") as space,
-        ):
-            await space.tools("tools")
-            meeting.drop("second")
-            await until(lambda: session_of(space).connections == 2)
-            assert names(await space.tools("tools")) == ["write", "read"]
-            assert len(tape.calls(LIST)) == 2
-            await space.tools("tools")
-            assert len(tape.calls(LIST)) == 2
+    async with (
+        gathered(meeting, writer(notes)) as (tools,),
+        taped(tools) as tape,
+        join(meeting, "second") as space,
+    ):
+        await space.tools("tools")
+        meeting.drop("second")
+        await until(lambda: session_of(space).connections == 2)
+        assert names(await space.tools("tools")) == ["write", "read"]
+        assert len(tape.calls(LIST)) == 2
+        await space.tools("tools")
+        assert len(tape.calls(LIST)) == 2
 
 
 async def test_a_list_that_was_asked_for_while_we_were_away_is_kept(
     meeting: Meeting, notes: Notes
 ) -> None:
     latch, lists = Latch(), list[Any]()
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, writer(notes)) as tools,
-            taped(tools) as tape,
-            join(meeting, "second", latch=latch) as space,
-        ):
-            await space.tools("tools")
-            latch.closed = True
-            meeting.drop("second")
-            await until(lambda: not space.connected)
-            async with anyio.create_task_group() as tasks:
+    async with (
+        gathered(meeting, writer(notes)) as (tools,),
+        taped(tools) as tape,
+        join(meeting, "second", latch=latch) as space,
+    ):
+        await space.tools("tools")
+        latch.closed = True
+        meeting.drop("second")
+        await until(lambda: not space.connected)
+        async with anyio.create_task_group() as tasks:
 
-                async def ask_from_away() -> None:
-                    lists.append(await space.tools("tools"))
+            async def ask_from_away() -> None:
+                lists.append(await space.tools("tools"))
 
-                tasks.start_soon(ask_from_away)
-                await until(lambda: session_of(space).table.waiting == 1)
-                latch.closed = False
-            lists.append(await space.tools("tools"))
-            assert len(tape.calls(LIST)) == 2
+            tasks.start_soon(ask_from_away)
+            await until(lambda: session_of(space).table.waiting == 1)
+            latch.closed = False
+        lists.append(await space.tools("tools"))
+        assert len(tape.calls(LIST)) == 2
     assert [names(each) for each in lists] == [["write", "read"], ["write", "read"]]
 
 
@@ -475,31 +458,30 @@ async def nothing_is_sent(
 async def test_wrong_arguments_are_not_sent(
     meeting: Meeting, notes: Notes, arguments: dict[str, Any], problem: str
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, writer(notes)) as tools,
-            taped(tools) as tape,
-            join(meeting, "second") as space,
-        ):
-            await space.tools("tools")
+    async with (
+        gathered(meeting, writer(notes)) as (tools,),
+        taped(tools) as tape,
+        join(meeting, "second") as space,
+    ):
+        await space.tools("tools")
 
-            async def call() -> None:
-                await space.call("tools", "write", arguments)
+        async def call() -> None:
+            await space.call("tools", "write", arguments)
 
-            async def propose() -> None:
-                async with space.propose("tools", "write", arguments):
-                    pass
+        async def propose() -> None:
+            async with space.propose("tools", "write", arguments):
+                pass
 
-            said = f"tool 'write' of 'tools' does not take these arguments: {problem}"
-            error = await nothing_is_sent(tape, space, call, said)
-            assert f"{error.problems[0]['argument']!r} {error.problems[0]['problem']}" == problem
-            await nothing_is_sent(tape, space, propose, said)
-            await nothing_is_sent(
-                tape, space, lambda: space.call("tools", "erase"), "it has 'write', 'read'"
-            )
-            # The tool takes both, so both are sent.
-            for size in (3, "3"):
-                assert await space.call("tools", "write", {"path": "a", "size": size}) == "a"
+        said = f"tool 'write' of 'tools' does not take these arguments: {problem}"
+        error = await nothing_is_sent(tape, space, call, said)
+        assert f"{error.problems[0]['argument']!r} {error.problems[0]['problem']}" == problem
+        await nothing_is_sent(tape, space, propose, said)
+        await nothing_is_sent(
+            tape, space, lambda: space.call("tools", "erase"), "it has 'write', 'read'"
+        )
+        # The tool takes both, so both are sent.
+        for size in (3, "3"):
+            assert await space.call("tools", "write", {"path": "a", "size": size}) == "a"
     assert notes.all == [("write", "a", 3), ("write", "a", 3)]
 
 
@@ -540,16 +522,15 @@ async def test_an_old_list_refuses_nothing_before_it_was_asked_for_again(
 async def test_what_is_not_known_is_sent_and_the_tool_has_its_own_word(
     meeting: Meeting, notes: Notes
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, writer(notes)), join(meeting, "second") as space:
-            with pytest.raises(RequestError, match="'path'") as caught:
-                await space.call("tools", "write")
-            assert caught.value.code == payloads.INVALID_PARAMS
-            await space.tools("tools")
-            meeting.drop("second")
-            await until(lambda: session_of(space).connections == 2)
-            with pytest.raises(RequestError, match="'path'"):
-                await space.call("tools", "write")
+    async with gathered(meeting, writer(notes), "second") as (_, space):
+        with pytest.raises(RequestError, match="'path'") as caught:
+            await space.call("tools", "write")
+        assert caught.value.code == payloads.INVALID_PARAMS
+        await space.tools("tools")
+        meeting.drop("second")
+        await until(lambda: session_of(space).connections == 2)
+        with pytest.raises(RequestError, match="'path'"):
+            await space.call("tools", "write")
 
 
 async def test_edited_arguments_of_a_fulfillment_are_checked(
@@ -565,12 +546,7 @@ async def test_edited_arguments_of_a_fulfillment_are_checked(
         assert proposal.state == "pending"
         await proposal.fulfill({"path": "b"})
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, writer(notes)),
-            join(meeting, reviewer),
-            join(meeting, "proposer") as space,
-        ):
-            async with space.propose("tools", "write", {"path": "a"}) as proposal:
-                assert await proposal.result(accept_edits=True) == "b"
+    async with gathered(meeting, writer(notes), reviewer, "proposer") as (_, _, space):
+        async with space.propose("tools", "write", {"path": "a"}) as proposal:
+            assert await proposal.result(accept_edits=True) == "b"
     assert notes.all == [("write", "b", 0)]

@@ -41,7 +41,8 @@ if how in ("loading", "loading a class"):
     finder: Any = PressesAt("meup_agent.agent.agent", in_a_class=how == "loading a class")
     sys.meta_path.insert(0, finder)
 
-from meup_agent import Agent, ConnectionFailed, Settings  # noqa: E402
+from meup_agent import Agent, Settings  # noqa: E402
+from meup_agent.errors import ConnectionFailed  # noqa: E402
 
 agent = Agent("tools")
 

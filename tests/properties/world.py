@@ -42,8 +42,8 @@ from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Ending, Fulfillment, GatewayRefused, Responded, Unknown
-from meup_agent.protocol.reasons import Cause, Reason
 from meup_agent.protocol.resume import ARRIVED
+from meup_agent.reasons import Cause, Reason
 from tests.properties.audited import check_audit, check_own
 
 DIALECT = "meup/v0.1"

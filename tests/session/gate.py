@@ -16,7 +16,7 @@ from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Key, Role, Work
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.payloads import JsonObject
-from meup_agent.protocol.reasons import Cause
+from meup_agent.reasons import Cause
 from meup_agent.session import Session, Settings
 from meup_agent.transport.base import Connector
 from meup_agent.transport.memory import MemoryTransport, memory_connector

@@ -9,7 +9,8 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
-from meup_agent import Refused, Space
+from meup_agent import Space
+from meup_agent.errors import Refused
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Role
 from meup_agent.protocol.guarantees import Guarantees, said_by

@@ -7,8 +7,9 @@ from functools import partial
 import anyio
 import pytest
 
-from meup_agent import Proposal, Space, UsageError
+from meup_agent import Proposal, Space
 from meup_agent.client.proposing import ProposalHandle
+from meup_agent.errors import UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Role
 from meup_agent.protocol.limits import MAX_FRAME_BYTES

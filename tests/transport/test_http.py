@@ -8,7 +8,7 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.reasons import Cause
+from meup_agent.reasons import Cause
 from meup_agent.transport.http import (
     EventParser,
     EventTooLarge,

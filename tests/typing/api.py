@@ -39,6 +39,8 @@ from meup_agent import (
     Space,
     Wait,
     Withdrawal,
+    errors,
+    events,
     handlers,
 )
 from meup_agent.gateway import Gateway
@@ -349,41 +351,41 @@ async def without_a_network() -> None:
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def every_error_is_one_of_ours(error: meup_agent.MeupError) -> str:
+def every_error_is_one_of_ours(error: errors.MeupError) -> str:
     match error:
-        case meup_agent.RequestError():
+        case errors.RequestError():
             assert_type(error.code, int | str)
             assert_type(error.by, str | None)
-        case meup_agent.ToolError():
+        case errors.ToolError():
             assert_type(error.result, dict[str, Any])
-        case meup_agent.ProposalRejected():
+        case errors.ProposalRejected():
             assert_type((error.reason, error.by), tuple[str, str])
             assert_type(error.explanation, str)
-        case meup_agent.ProposalEdited():
+        case errors.ProposalEdited():
             assert_type(error.value, Any)
-        case meup_agent.AlreadyInProgress():
+        case errors.AlreadyInProgress():
             assert_type(error.by, str)
-        case meup_agent.AlreadyDecided():
+        case errors.AlreadyDecided():
             assert_type(error.state, str)
-        case meup_agent.Refused():
+        case errors.Refused():
             assert_type(error.error, str)
             assert_type(error.details, dict[str, Any])
-        case meup_agent.HandshakeRefused():
+        case errors.HandshakeRefused():
             assert_type(error.retry_after, float | None)
-        case meup_agent.TransportClosed():
+        case errors.TransportClosed():
             assert_type((error.code, error.reason), tuple[int, str])
-        case meup_agent.WrongParticipant():
+        case errors.WrongParticipant():
             assert_type((error.asked, error.given), tuple[str, str])
-        case meup_agent.InvalidArguments():
+        case errors.InvalidArguments():
             assert_type(error.problems, tuple[dict[str, str], ...])
-        case meup_agent.InvalidPattern():
+        case errors.InvalidPattern():
             assert_type(error.place, str)
         case _:
             pass
     return str(error)
 
 
-def a_timeout_is_one_for_python_too(error: meup_agent.RequestTimeout) -> TimeoutError:
+def a_timeout_is_one_for_python_too(error: errors.RequestTimeout) -> TimeoutError:
     return error
 
 
@@ -391,18 +393,18 @@ def a_timeout_is_one_for_python_too(error: meup_agent.RequestTimeout) -> Timeout
 
 
 @agent.observe
-def observe(event: meup_agent.Event) -> None:
+def observe(event: events.Event) -> None:
     assert_type((event.space, event.me, event.at), tuple[str, str, float])
     match event:
-        case meup_agent.HandlerStopped():
+        case events.HandlerStopped():
             assert_type((event.role, event.handler, event.exchange), tuple[str, str, str])
             assert_type(event.cause, meup_agent.Cause)
             assert_type(event.error, BaseException | None)
-        case meup_agent.HandlerFinished():
+        case events.HandlerFinished():
             assert_type(event.seconds, float)
-        case meup_agent.Disconnected():
+        case events.Disconnected():
             assert_type(event.code, int | None)
-        case meup_agent.ExchangeEnded():
+        case events.ExchangeEnded():
             assert_type(event.cause, meup_agent.Cause | None)
         case _:
             pass

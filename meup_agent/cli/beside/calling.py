@@ -44,8 +44,8 @@ from meup_agent.protocol.payloads import (
     objects_in,
     read_response,
 )
-from meup_agent.protocol.reasons import Reason
 from meup_agent.protocol.space.journal import Entry
+from meup_agent.reasons import Reason
 
 
 async def run_tool_call(visit: HttpVisit, wanted: ToolCall) -> None:

@@ -19,7 +19,7 @@ from meup_agent.errors import RequestTimeout
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.outcomes import Responded
 from meup_agent.protocol.payloads import as_object, read_response
-from meup_agent.protocol.reasons import Cause, Reason, read_reason
+from meup_agent.reasons import Cause, Reason, read_reason
 
 ID_BYTES: Final = 16
 

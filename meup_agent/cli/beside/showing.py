@@ -10,8 +10,8 @@ import anyio
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
+from meup_agent.cli.render.console import Stderr
 from meup_agent.cli.render.escape import compact, visible
-from meup_agent.cli.render.stderr import Stderr
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.payloads import Call, Change, as_object, without_meta
 

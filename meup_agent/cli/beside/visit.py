@@ -13,8 +13,8 @@ from meup_agent.cli.beside.address import HttpAddress
 from meup_agent.cli.beside.http_space import HttpSpace, open_http
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.logs import log_nothing
+from meup_agent.cli.render.console import Stderr
 from meup_agent.cli.render.output import Output, OutputClosed
-from meup_agent.cli.render.stderr import Stderr
 from meup_agent.cli.signals import ENDING, ended_by, exit_code, watch_signals
 from meup_agent.errors import Refused
 from meup_agent.transport.task_groups import background_tasks

@@ -1,7 +1,9 @@
-"""The commands of ``meup``, each loaded when it is used.
+"""The commands of ``meup``, one module each, loaded when it is used.
 
-Most of what loading takes is what agents need: ``meup gateway`` and ``meup token`` start in a third
-of the time without it.
+Loading an agent takes most of the time: ``meup gateway`` and ``meup token`` start in a third of it.
+So this package knows the commands by name only. A command is a function that typer reads: it checks
+its options, then runs its work itself, or in a space by a
+:class:`~meup_agent.cli.command_session.CommandSession`. What it prints is made in ``render``.
 """
 
 from __future__ import annotations
@@ -11,57 +13,84 @@ from importlib import import_module
 from typing import Any, Final, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from meup_agent.cli.flags import Command, Group
+from meup_agent.cli.options import expand_groups
 
-COMMANDS: Final = {
-    "audit": "meup_agent.cli.commands.audit",
-    "call": "meup_agent.cli.commands.call",
-    "chat": "meup_agent.cli.commands.chat",
-    "demo": "meup_agent.cli.commands.demo",
-    "doctor": "meup_agent.cli.commands.doctor",
-    "env": "meup_agent.cli.commands.env",
-    "fulfill": "meup_agent.cli.commands.fulfill",
-    "gateway": "meup_agent.cli.commands.gateway",
-    "grant": "meup_agent.cli.commands.grant",
-    "invite": "meup_agent.cli.commands.invite",
-    "kick": "meup_agent.cli.commands.kick",
-    "propose": "meup_agent.cli.commands.propose",
-    "reject": "meup_agent.cli.commands.reject",
-    "revoke": "meup_agent.cli.commands.revoke",
-    "run": "meup_agent.cli.commands.run",
-    "tail": "meup_agent.cli.commands.tail",
-    "tools": "meup_agent.cli.commands.tools",
-    "who": "meup_agent.cli.commands.who",
-    "withdraw": "meup_agent.cli.commands.withdraw",
-    "token": "meup_agent.cli.commands.token",
-}
-"""The modules by command, as a help lists them; in each, the command is what has its name."""
+COMMANDS: Final = (
+    "audit",
+    "call",
+    "chat",
+    "demo",
+    "doctor",
+    "env",
+    "fulfill",
+    "gateway",
+    "grant",
+    "invite",
+    "kick",
+    "propose",
+    "reject",
+    "revoke",
+    "run",
+    "tail",
+    "tools",
+    "who",
+    "withdraw",
+    "token",
+)
+"""The commands in the order of the help; each is what has its name in the module of that name."""
+
+
+class Command(TyperCommand):
+    """A command whose flags are shown without ``<bool>``, as if a value belonged behind them."""
+
+    # Typer keeps a copy of click, whose names are not public.
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its parameters, ``--help`` included."""
+        return _bare_flags(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """A command that has others; its flags likewise."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its parameters, ``--help`` included."""
+        return _bare_flags(super().get_params(ctx))
+
+
+def _bare_flags(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    return parameters
 
 
 class Commands(Group):
-    """The group of all of them, as typer makes it of a program that has no commands itself."""
+    """The group of all commands, as typer makes it of a program that has no commands itself."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = cast("Any", _Loaded(self.rich_markup_mode))
+        self.commands = cast("Any", _LazyCommands(self.rich_markup_mode))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names, for which none is loaded."""
         return list(COMMANDS)
 
 
-class _Loaded(Mapping[str, Any]):
-    """Loads a command when it is looked at."""
+class _LazyCommands(Mapping[str, Any]):
+    """The commands by name; one is loaded when it is looked up."""
 
     def __init__(self, markup: Any) -> None:
         self._markup = markup
         self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
         if name not in self._loaded:
-            self._loaded[name] = self._load(name, COMMANDS[name])
+            self._loaded[name] = self._load(name)
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -70,10 +99,10 @@ class _Loaded(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(COMMANDS)
 
-    def _load(self, name: str, module: str) -> Any:
-        command = getattr(import_module(module), name)
+    def _load(self, name: str) -> Any:
+        command = getattr(import_module(f"{__name__}.{name}"), name)
         if not isinstance(command, typer.Typer):
             function, command = command, typer.Typer(add_completion=False)
-            command.command(name, cls=Command)(function)
+            command.command(name, cls=Command)(expand_groups(function))
         command.rich_markup_mode = self._markup
         return get_command(command)

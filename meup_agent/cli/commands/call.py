@@ -6,48 +6,27 @@ from typing import Annotated
 
 import typer
 
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
-from meup_agent.cli.arguments import read_arguments
+from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.beside.address import As, Http, http_address
 from meup_agent.cli.beside.calling import run_tool_call as carry_out_beside
 from meup_agent.cli.beside.visit import HttpVisit
 from meup_agent.cli.command_session import CommandSession
-from meup_agent.cli.options import (
-    AcceptEdits,
-    Args,
-    ArgsFile,
-    Json,
-    NoColour,
-    Owner,
-    To,
-    Tool,
-    Words,
-    seconds,
-)
-from meup_agent.cli.tool_call import ToolCall, run_tool_call
+from meup_agent.cli.options import ResultOptions, seconds
+from meup_agent.cli.tool_call import CallOptions, ToolCall, run_tool_call
 from meup_agent.client.proposing import TTL
 from meup_agent.client.requests import TIMEOUT
 
 
 def call(
-    owner: Owner,
-    tool: Tool,
-    words: Words = None,
-    args: Args = None,
-    args_file: ArgsFile = None,
-    to: To = None,
-    accept_edits: AcceptEdits = False,
+    *,
+    options: CallOptions,
     idempotent: Annotated[
         bool,
         typer.Option("--idempotent", help="A request may be sent again after a lost connection."),
     ] = False,
     act_as: As = None,
     http: Http = None,
-    url: Url = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    participant: Participant = None,
+    where: SpaceOptions,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -57,8 +36,7 @@ def call(
             " takes.",
         ),
     ] = None,
-    as_json: Json = False,
-    no_colour: NoColour = False,
+    result: ResultOptions,
 ) -> None:
     """Call a tool and print its result.
 
@@ -72,21 +50,22 @@ def call(
     """
     limit = None if timeout is None else seconds(timeout, "--timeout")
     wanted = ToolCall(
-        participant=owner,
-        tool=tool,
-        given=read_arguments(words or [], args, args_file),
-        to=tuple(to or ()),
+        participant=options.owner,
+        tool=options.tool,
+        given=options.given(),
+        to=tuple(options.to or ()),
         request_seconds=TIMEOUT if timeout is None else limit,
         proposal_seconds=TTL if timeout is None else limit,
         idempotent=idempotent,
-        accept_edits=accept_edits,
-        as_json=as_json,
+        accept_edits=options.accept_edits,
+        as_json=result.as_json,
     )
     if act_as is not None:
-        beside = http_address(http, space, token, token_file, act_as)
-        HttpVisit(beside, colour=not no_colour).run(
+        beside = http_address(http, where.space, where.token, where.token_file, act_as)
+        HttpVisit(beside, colour=result.colour).run(
             lambda session: carry_out_beside(session, wanted)
         )
         return
-    where = resolve_address(url, space, token, token_file, participant)
-    CommandSession(where, colour=not no_colour).run(lambda session: run_tool_call(session, wanted))
+    CommandSession(where.address(), colour=result.colour).run(
+        lambda session: run_tool_call(session, wanted)
+    )

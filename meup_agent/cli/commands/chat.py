@@ -1,4 +1,4 @@
-"""``meup chat``: say something in the space."""
+"""``meup chat``: send a chat message to the space."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import anyio
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
 from meup_agent.cli.arguments import STDIN, read_stdin
-from meup_agent.cli.command_session import CommandSession
+from meup_agent.cli.command_session import (
+    CommandSession,
+    JoinOptions,
+    send_confirmed,
+    unconfirmed,
+)
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.options import Json, NoColour, Timeout, seconds
-from meup_agent.cli.render.results import as_json_line
-from meup_agent.cli.send import send_confirmed, unconfirmed
 
 
 def chat(
@@ -38,14 +39,8 @@ def chat(
         str | None,
         typer.Option("--about", metavar="ID", help="The id of the envelope that it refers to."),
     ] = None,
-    url: Url = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    participant: Participant = None,
-    timeout: Timeout = 10.0,
-    as_json: Json = False,
-    no_colour: NoColour = False,
+    *,
+    join: JoinOptions,
 ) -> None:
     """Say something in the space.
 
@@ -53,8 +48,7 @@ def chat(
 
     Example: `MEUP_TOKEN=… meup chat "the tests are green" --to reviewer`
     """
-    where = resolve_address(url, space, token, token_file, participant)
-    limit = seconds(timeout, "--timeout")
+    limit = join.seconds
     said = read_stdin().removesuffix("\n") if text == STDIN else text
     if not said.strip():
         raise Failure("there is nothing to say; give a text", exit_codes.USAGE)
@@ -68,10 +62,8 @@ def chat(
                 "the message",
                 lambda: session.space.chat(said, to=names, about=about),
             )
-            document = {"message": sent, "to": names, "confirmed": confirmed}
-            if as_json:
-                await session.output.write(as_json_line(document))
+            await session.print_json({"message": sent, "to": names, "confirmed": confirmed})
         if waiting.cancelled_caught:
-            raise unconfirmed("the message", timeout)
+            raise unconfirmed("the message", join.timeout)
 
-    CommandSession(where, colour=not no_colour).run(act)
+    join.run(act)

@@ -8,7 +8,6 @@ import os
 import sys
 import textwrap
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
@@ -22,12 +21,13 @@ from meup_agent.cli.doctor.diagnosis import DoctorSettings, diagnose
 from meup_agent.cli.doctor.findings import NOT_TRIED, Check, Report
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import NoColour, seconds
-from meup_agent.cli.render.output import Output, OutputClosed
-from meup_agent.cli.signals import STOPPING, exit_code, watch_signals
+from meup_agent.cli.render.output import Output
+from meup_agent.cli.signals import STOPPING, run_until_signal
 from meup_agent.errors import ConfigurationError
-from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
     from meup_agent.protocol.guarantees import Guarantees
 
 STEP_SECONDS: Final = 5.0
@@ -109,7 +109,9 @@ def doctor(
     limit = seconds(timeout, "--timeout") or math.inf
     log_nothing()
     given = DoctorSettings(found, space, token, token_file, participant)
-    code = anyio.run(_Doctor(given, Output(colour=not no_colour), limit, as_json=as_json).run)
+    output = Output(colour=not no_colour)
+    doctor = _Doctor(given, output, limit, as_json=as_json)
+    code = anyio.run(run_until_signal, doctor.run, STOPPING, output)
     if code:
         raise typer.Exit(code)
 
@@ -126,21 +128,15 @@ class _Doctor:
         self._as_json = as_json
         self._waits_for = ""
         self._changed = anyio.Event()
-        self._code = exit_codes.OK
 
-    async def run(self) -> int:
+    async def run(self, tasks: TaskGroup) -> int:
         """Look into everything; the exit code."""
-        try:
-            async with background_tasks() as tasks:
-                await tasks.start(watch_signals, STOPPING, partial(self._end, tasks.cancel_scope))
-                tasks.start_soon(self._say_what_takes_long)
-                report = await diagnose(self._given, self, timeout=self._limit)
-                await self._show(report)
-                if not report.ok:
-                    self._code = exit_codes.FAILED if report.connected else exit_codes.NO_CONNECTION
-        except OutputClosed:
-            self._output.abandon()
-        return self._code
+        tasks.start_soon(self._say_what_takes_long)
+        report = await diagnose(self._given, self, timeout=self._limit)
+        await self._show(report)
+        if report.ok:
+            return exit_codes.OK
+        return exit_codes.FAILED if report.connected else exit_codes.NO_CONNECTION
 
     # --- on the way ---
 
@@ -165,10 +161,6 @@ class _Doctor:
             sys.stderr.write(f"meup: waiting for {self._waits_for}{until}\n")
             sys.stderr.flush()
             self._waits_for = ""
-
-    def _end(self, scope: anyio.CancelScope, number: int) -> None:
-        self._code = exit_code(number)
-        scope.cancel()
 
     # --- what is shown ---
 

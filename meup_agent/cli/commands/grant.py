@@ -1,4 +1,4 @@
-"""``meup grant``: let somebody do more."""
+"""``meup grant``: grant capabilities to a participant."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
-from meup_agent.cli.capability_arguments import Capabilities, Why, read_capabilities
-from meup_agent.cli.command_session import CommandSession
+from meup_agent.cli.arguments import read_capabilities
+from meup_agent.cli.command_session import CommandSession, JoinOptions
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.options import Json, NoColour, Timeout, seconds
+from meup_agent.cli.options import Capabilities, Why
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.results import as_json_line
 
@@ -23,14 +22,8 @@ def grant(
     ],
     capabilities: Capabilities = None,
     reason: Why = None,
-    url: Url = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    participant: Participant = None,
-    timeout: Timeout = 10.0,
-    as_json: Json = False,
-    no_colour: NoColour = False,
+    *,
+    join: JoinOptions,
 ) -> None:
     """Grant capabilities to a participant, at once; the grant's id is written to standard output.
 
@@ -39,8 +32,7 @@ def grant(
 
     Example: `MEUP_TOKEN=… meup grant proposer mcp/request --reason "knows the way"`
     """
-    where = resolve_address(url, space, token, token_file, participant)
-    limit = seconds(timeout, "--timeout")
+    limit = join.seconds
     given = read_capabilities(capabilities)
     if not given:
         raise Failure("nothing is granted; name a capability, such as chat", exit_codes.USAGE)
@@ -48,7 +40,7 @@ def grant(
     async def act(session: CommandSession) -> None:
         made = await session.space.grant(name, given, reason=reason or "", timeout=limit)
         document = {"grant": made.id, "participant": name, "capabilities": given}
-        await session.output.write(as_json_line(document) if as_json else f"{made.id}\n")
+        await session.output.write(as_json_line(document) if join.as_json else f"{made.id}\n")
         session.stderr.note(f"{visible(name, 64)} may do more now")
 
-    CommandSession(where, colour=not no_colour).run(act)
+    join.run(act)

@@ -1,4 +1,4 @@
-"""``meup invite``: let somebody into the space."""
+"""``meup invite``: invite a participant into the space."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from typing import Annotated
 
 import typer
 
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
-from meup_agent.cli.capability_arguments import Capabilities, Why, read_capabilities
-from meup_agent.cli.command_session import CommandSession
-from meup_agent.cli.options import Json, NoColour, Timeout, seconds
+from meup_agent.cli.arguments import read_capabilities
+from meup_agent.cli.command_session import CommandSession, JoinOptions
+from meup_agent.cli.options import Capabilities, Why
 from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.results import as_json_line
 
 
 def invite(
@@ -20,14 +18,8 @@ def invite(
     ],
     capabilities: Capabilities = None,
     reason: Why = None,
-    url: Url = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    participant: Participant = None,
-    timeout: Timeout = 10.0,
-    as_json: Json = False,
-    no_colour: NoColour = False,
+    *,
+    join: JoinOptions,
 ) -> None:
     """Invite a participant; its token is written to standard output, once and nowhere else.
 
@@ -36,18 +28,15 @@ def invite(
 
     Example: `MEUP_TOKEN=… meup invite guest chat mcp/proposal > guest.token`
     """
-    where = resolve_address(url, space, token, token_file, participant)
-    limit = seconds(timeout, "--timeout")
+    limit = join.seconds
     given = read_capabilities(capabilities)
 
     async def act(session: CommandSession) -> None:
         made = await session.space.invite(name, given, reason=reason or "", timeout=limit)
-        if as_json:
-            document = {"participant": name, "token": made.token, "url": made.url}
-            await session.output.write(as_json_line(document))
-        elif made.token is not None:
+        await session.print_json({"participant": name, "token": made.token, "url": made.url})
+        if made.token is not None and not join.as_json:
             await session.output.write(f"{visible(made.token, 512)}\n")
         kept = "" if made.token else " again, with the token they have"
         session.stderr.note(f"{visible(name, 64)} may join{kept}")
 
-    CommandSession(where, colour=not no_colour).run(act)
+    join.run(act)

@@ -11,21 +11,18 @@ import anyio
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
 from meup_agent.cli.beside.address import As, Http, http_address, http_url
 from meup_agent.cli.beside.deciding import pending_proposal
 from meup_agent.cli.beside.requesting import new_id
 from meup_agent.cli.beside.visit import HttpVisit
-from meup_agent.cli.command_session import CommandSession
-from meup_agent.cli.completion import complete_reason
+from meup_agent.cli.command_session import CommandSession, JoinOptions, send_confirmed, unconfirmed
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.options import Json, NoColour, Timeout, seconds
+from meup_agent.cli.options import complete_reason
+from meup_agent.cli.render.console import Stderr
 from meup_agent.cli.render.results import as_json_line
-from meup_agent.cli.render.stderr import Stderr
-from meup_agent.cli.send import send_confirmed, unconfirmed
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.protocol import kinds
-from meup_agent.protocol.reasons import Reason
+from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from meup_agent.protocol.exchange import ProposalEntry
@@ -70,14 +67,8 @@ def reject(
     ] = None,
     http: Http = None,
     act_as: As = None,
-    url: Url = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    participant: Participant = None,
-    timeout: Timeout = 10.0,
-    as_json: Json = False,
-    no_colour: NoColour = False,
+    *,
+    join: JoinOptions,
 ) -> None:
     """Reject a proposal.
 
@@ -89,17 +80,18 @@ def reject(
 
     Example: `MEUP_TOKEN=… meup reject 0c9f2c62a4ce4d1d9a0e6a1f6c1b7d55 unsafe --explain "no"`
     """
-    limit = seconds(timeout, "--timeout")
+    limit = join.seconds
     for value, name in ((proposal, "proposal"), (reason, "reason")):
         if not value.strip():
             raise Failure(f"the {name} is empty; see meup reject --help", exit_codes.USAGE)
     # Who names another gateway does not mean the HTTP address in the environment.
-    if act_as is not None or http is not None or (url is None and http_url(http) is not None):
-        beside = http_address(http, space, token, token_file, act_as or participant)
-        said = Rejecting(proposal, reason, explain, proposer, limit, as_json)
-        HttpVisit(beside, colour=not no_colour).run(partial(_reject_beside, said))
+    if act_as is not None or http is not None or (join.url is None and http_url(http) is not None):
+        beside = http_address(
+            http, join.space, join.token, join.token_file, act_as or join.participant
+        )
+        said = Rejecting(proposal, reason, explain, proposer, limit, join.as_json)
+        HttpVisit(beside, colour=not join.no_colour).run(partial(_reject_beside, said))
         return
-    where = resolve_address(url, space, token, token_file, participant)
 
     async def act(session: CommandSession) -> None:
         record = seen_as(session.space.proposals, proposal, proposer)
@@ -119,13 +111,12 @@ def reject(
                 await send_confirmed(session.space, "the explanation", chat)
             _remark_reason(session.stderr, reason)
             session.stderr.note(f"rejection of {whole} sent; nobody confirms that it counts")
-            if as_json:
-                document = {"rejection": rejection, "proposal": whole, "confirmed": confirmed}
-                await session.output.write(as_json_line(document))
+            document = {"rejection": rejection, "proposal": whole, "confirmed": confirmed}
+            await session.print_json(document)
         if waiting.cancelled_caught:
-            raise unconfirmed("the rejection", timeout)
+            raise unconfirmed("the rejection", join.timeout)
 
-    CommandSession(where, colour=not no_colour).run(act)
+    join.run(act)
 
 
 class Rejecting(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
+from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.agent_loader import load_agent
 from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.logs import log_to_stderr
@@ -41,11 +41,8 @@ def run(
             show_default=False,
         ),
     ],
-    url: Url = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    participant: Participant = None,
+    *,
+    at: SpaceOptions,
     backend: Annotated[Backend, typer.Option(help="The event loop.")] = Backend.ASYNCIO,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged.")] = LogLevel.INFO,
 ) -> None:
@@ -57,7 +54,7 @@ def run(
     Example: `MEUP_TOKEN=… meup run bots/echo.py:agent --url ws://localhost:8420 --space demo`
     """
     agent = load_agent(target)
-    where = resolve_address(url, space, token, token_file, participant)
+    where = at.address()
     if backend is Backend.TRIO and find_spec("trio") is None:
         raise Failure("trio is not installed; run: pip install trio")
     log_to_stderr(log_level.value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import anyio
@@ -12,16 +11,7 @@ import typer
 
 from meup_agent.agent.agent import Agent
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import (
-    Address,
-    Participant,
-    Space,
-    Token,
-    TokenFile,
-    Url,
-    resolve_address,
-)
-from meup_agent.cli.completion import complete_kind
+from meup_agent.cli.address import Address, SpaceOptions
 from meup_agent.cli.connector import (
     ConnectionEnded,
     ConnectionEvent,
@@ -32,17 +22,17 @@ from meup_agent.cli.connector import (
 )
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.logs import log_nothing
-from meup_agent.cli.options import NoColour, TakeOver
+from meup_agent.cli.options import NoColour, TakeOver, complete_kind
+from meup_agent.cli.render.console import Stderr
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME
-from meup_agent.cli.render.output import Output, OutputClosed
-from meup_agent.cli.render.stderr import Stderr
+from meup_agent.cli.render.output import Output
 from meup_agent.cli.render.timeline_filter import ExchangeFilter, TimelineFilter, suggest_kinds
-from meup_agent.cli.signals import STOPPING, exit_code, watch_signals
+from meup_agent.cli.signals import STOPPING, run_until_signal
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     from meup_agent.client import space as client
@@ -53,11 +43,8 @@ it drops."""
 
 
 def tail(
-    url: Url = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    participant: Participant = None,
+    *,
+    where: SpaceOptions,
     kind: Annotated[
         list[str] | None,
         typer.Option(
@@ -118,12 +105,12 @@ def tail(
     shown = TimelineFilter(
         kind=kind or (), sender=sender or (), to=to or (), who=who or (), about=about
     )
-    where = resolve_address(url, space, token, token_file, participant)
+    address = where.address()
     output, stderr = Output(colour=not no_colour), Stderr(colour=not no_colour)
     for remark in suggest_kinds(kind or ()):
         stderr.note(remark)
     log_nothing()
-    code = anyio.run(_Tail(where, output, shown, as_json=as_json, take_over=take_over).run)
+    code = anyio.run(_Tail(address, output, shown, as_json=as_json, take_over=take_over).run)
     if code:
         raise typer.Exit(code)
 
@@ -151,7 +138,6 @@ class _Tail:
         self._as_json = as_json
         self._timeline = output.timeline()
         self._me = ""
-        self._code = exit_codes.OK
         send, receive = anyio.create_memory_object_stream[Envelope | _Note](UNPRINTED)
         self._send: MemoryObjectSendStream[Envelope | _Note] = send
         self._receive: MemoryObjectReceiveStream[Envelope | _Note] = receive
@@ -160,20 +146,13 @@ class _Tail:
         """Follow the space; the exit code."""
         try:
             with self._send, self._receive:
-                async with background_tasks() as tasks:
-                    await tasks.start(
-                        watch_signals, STOPPING, partial(self._end, tasks.cancel_scope)
-                    )
-                    tasks.start_soon(self._until_nobody_reads, tasks.cancel_scope)
-                    tasks.start_soon(self._print)
-                    await self._follow()
-        except OutputClosed:
-            self._output.abandon()
+                return await run_until_signal(self._follow, STOPPING, self._output)
         except FirstAttemptFailed as error:
             raise Failure(str(error), exit_codes.NO_CONNECTION) from error
-        return self._code
 
-    async def _follow(self) -> None:
+    async def _follow(self, tasks: TaskGroup) -> int:
+        tasks.start_soon(self._until_nobody_reads, tasks.cancel_scope)
+        tasks.start_soon(self._print)
         dial = ReportingConnector(self._where.url, self._where.space, self._tell, patient=False)
         joining = Agent("meup tail").join(
             dial,
@@ -201,6 +180,7 @@ class _Tail:
                         )
                         missed = envelopes.missed
                     await self._send.send(envelope)
+        return exit_codes.OK
 
     def _greeting(self, space: client.Space) -> _Note:
         self._me = visible(space.me, 64)
@@ -253,10 +233,6 @@ class _Tail:
             await self._print_note(_not_clear(chain))
 
     # --- when it ends ---
-
-    def _end(self, scope: anyio.CancelScope, number: int) -> None:
-        self._code = exit_code(number)
-        scope.cancel()
 
     async def _until_nobody_reads(self, scope: anyio.CancelScope) -> None:
         await self._output.until_closed()

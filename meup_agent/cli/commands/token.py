@@ -8,8 +8,8 @@ from typing import Final
 import typer
 
 from meup_agent.cli import exit_codes
+from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.flags import Command, Group
 from meup_agent.cli.options import Json
 from meup_agent.cli.render.results import as_json_line
 from meup_agent.gateway.auth import hash_token, new_token

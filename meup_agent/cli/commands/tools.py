@@ -11,14 +11,14 @@ import typer
 from rich.text import Text
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
+from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.beside.address import As, Http, http_address
 from meup_agent.cli.beside.listing import names_to_ask, tools_of
 from meup_agent.cli.beside.visit import HttpVisit
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.input_schema import InputField, read_input_schema
-from meup_agent.cli.options import Json, NoColour, seconds
+from meup_agent.cli.options import ResultOptions, seconds
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.cli.render.results import as_json_line
@@ -59,11 +59,8 @@ def tools(
             metavar="PARTICIPANT", help="Only the tools of this participant.", show_default=False
         ),
     ] = None,
-    url: Url = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    participant: Participant = None,
+    *,
+    where: SpaceOptions,
     act_as: As = None,
     http: Http = None,
     timeout: Annotated[
@@ -74,8 +71,7 @@ def tools(
             help="How long to wait for each answer, in seconds; inf: as long as it takes.",
         ),
     ] = 5.0,
-    as_json: Json = False,
-    no_colour: NoColour = False,
+    result: ResultOptions,
 ) -> None:
     """Show which tools there are, and what arguments they take.
 
@@ -93,7 +89,7 @@ def tools(
         async with progress_line(session.stderr.console, _WAITING):
             listed = await _ask(names, partial(session.space.tools, timeout=limit), AT_ONCE)
         may = session.space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, ""))
-        await _tell(session, listed, session.space.me, may=may, as_json=as_json)
+        await _tell(session, listed, session.space.me, may=may, as_json=result.as_json)
 
     async def act_beside(session: HttpVisit) -> None:
         names = await names_to_ask(session, owner)
@@ -102,15 +98,14 @@ def tools(
             listed = await _ask(names, ask, AT_ONCE_OVER_HTTP)
         asked = payloads.request("tools/list", {}, "")
         may = session.space.capabilities.allow(kinds.MCP_REQUEST, asked)
-        await _tell(session, listed, session.space.me, may=may, as_json=as_json)
+        await _tell(session, listed, session.space.me, may=may, as_json=result.as_json)
 
     if act_as is not None:
-        beside = http_address(http, space, token, token_file, act_as)
-        HttpVisit(beside, colour=not no_colour).run(act_beside)
+        beside = http_address(http, where.space, where.token, where.token_file, act_as)
+        HttpVisit(beside, colour=result.colour).run(act_beside)
         return
-    where = resolve_address(url, space, token, token_file, participant)
     # It has no handlers: what is proposed to its participant is not for it to reject.
-    CommandSession(where, colour=not no_colour).run(act)
+    CommandSession(where.address(), colour=result.colour).run(act)
 
 
 async def _tell(

@@ -8,9 +8,9 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url, resolve_address
+from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.command_session import CommandSession
-from meup_agent.cli.options import Json, NoColour, TakeOver, Timeout, seconds
+from meup_agent.cli.options import ResultOptions, TakeOver, Timeout, seconds
 from meup_agent.cli.render.capabilities import format_capability
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.results import as_json_line
@@ -22,15 +22,11 @@ NARROWEST: Final = 24
 
 
 def who(
-    url: Url = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    participant: Participant = None,
+    *,
+    where: SpaceOptions,
     timeout: Timeout = 10.0,
     take_over: TakeOver = False,
-    as_json: Json = False,
-    no_colour: NoColour = False,
+    result: ResultOptions,
 ) -> None:
     """Show who is in the space, and what each of them may send.
 
@@ -42,18 +38,17 @@ def who(
 
     Example: `MEUP_TOKEN=… meup who --url ws://localhost:8420 --space demo`
     """
-    where = resolve_address(url, space, token, token_file, participant)
     session = CommandSession(
-        where,
-        colour=not no_colour,
-        seconds=seconds(timeout, "--timeout"),
+        where.address(),
+        colour=result.colour,
+        welcome_seconds=seconds(timeout, "--timeout"),
         mode=Mode.OBSERVING,
         take_over=take_over,
     )
-    session.run(_say_as_json if as_json else _show)
+    session.run(_print_json if result.as_json else _show)
 
 
-async def _say_as_json(session: CommandSession) -> None:
+async def _print_json(session: CommandSession) -> None:
     space = session.space
     participants = [
         {"id": each.id, "me": each.id == space.me, "capabilities": list(each.capabilities)}

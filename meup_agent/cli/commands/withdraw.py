@@ -11,13 +11,12 @@ from meup_agent.cli.beside.address import As, Http, http_address
 from meup_agent.cli.beside.deciding import pending_proposal
 from meup_agent.cli.beside.requesting import new_id
 from meup_agent.cli.beside.visit import HttpVisit
-from meup_agent.cli.completion import complete_reason
-from meup_agent.cli.options import Json, NoColour
+from meup_agent.cli.options import Json, NoColour, complete_reason
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.results import as_json_line
 from meup_agent.protocol import kinds
 from meup_agent.protocol.payloads import as_object
-from meup_agent.protocol.reasons import Reason
+from meup_agent.reasons import Reason
 
 _REASONS = ", ".join(Reason)
 

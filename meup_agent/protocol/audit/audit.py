@@ -16,12 +16,12 @@ from meup_agent.protocol.audit.index import ProposalIndex, decide
 from meup_agent.protocol.audit.operations import GrantHistory, Operation, read_operation
 from meup_agent.protocol.audit.records import Ignored, ProposalAudit, Step, StepKind
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.handler_scheduler import USED_AGAIN
+from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN
 from meup_agent.protocol.exchange.proposal_store import ProposalKey
 from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.lifecycle import ProposalEvent
-from meup_agent.protocol.reasons import read_reason
 from meup_agent.protocol.space.journal import Entry
+from meup_agent.reasons import read_reason
 
 MAX_OPERATIONS: Final = 10_000
 """What was done to the space is kept up to so many operations, where proposals are bounded."""

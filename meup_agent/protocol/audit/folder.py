@@ -18,8 +18,8 @@ from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalS
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Rejection
-from meup_agent.protocol.reasons import Reason, read_reason
 from meup_agent.protocol.space.journal import Entry
+from meup_agent.reasons import Reason, read_reason
 
 _ME: Final = "\0audit"
 """The table's own name: one that no participant can have, so that nobody's words are its own."""

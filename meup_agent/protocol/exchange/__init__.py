@@ -9,6 +9,7 @@ from meup_agent.protocol.exchange.effects import (
     Conflict,
     Drop,
     Effect,
+    Gap,
     Key,
     Priority,
     Progressed,
@@ -19,12 +20,11 @@ from meup_agent.protocol.exchange.effects import (
     Wake,
     Work,
 )
-from meup_agent.protocol.exchange.mode import Mode
 from meup_agent.protocol.exchange.outbound_exchange import Wait
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
-from meup_agent.protocol.exchange.resume_cursor import Gap
 from meup_agent.protocol.exchange.roster import Participant
 from meup_agent.protocol.exchange.table import ExchangeTable
+from meup_agent.protocol.exchange.table_context import Mode
 
 __all__ = [
     "Cancel",

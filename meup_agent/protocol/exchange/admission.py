@@ -1,9 +1,9 @@
-"""Every path on which a handler of ours can start, and what must hold for it to start.
+"""Admission: every path on which a handler of ours can start, and its conditions.
 
-There is one list of paths, one entry a role, and each is looked at twice in the same way: when
-something comes, and when its turn has come, since it may have waited in the queue (for a place, or
-until we have read what we missed) while it was taken back. However a message was addressed, in
-whatever dialect, over whatever connection of whoever: nothing starts that did not go through here.
+There is one list of paths, one entry a role, and each is checked twice in the same way: on arrival,
+and when its turn has come, since it may have waited in the queue (for a slot, or for the end of a
+replay) while it was taken back. However a message was addressed, in any dialect, over any
+connection of any participant: nothing starts that did not go through here.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from meup_agent.protocol.exchange.resolution import (
     Doubt,
     carries_out,
     claimed_proposer,
+    resolve,
 )
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.lifecycle import ProposalState
 
 
 class Denial(NamedTuple):
-    """Why a handler does not start.
+    """The reason for which a handler does not start.
 
     Attributes:
         why: A short code, the counter's name.
-        answer: What a requester is told (PROTOCOL 5, ``refused``); empty: nothing.
+        answer: The text for a requester (PROTOCOL 5, ``refused``); empty: it gets no answer.
         expected: It happens among correct participants.
     """
 
@@ -41,24 +42,19 @@ class Denial(NamedTuple):
 
 
 class Admission:
-    """Decides whether what came, or waited, may start a handler."""
+    """Decides whether an exchange may start its handler."""
 
     def __init__(self, context: TableContext) -> None:
         self._context = context
 
     def denial(self, exchange: InboundExchange, now: float) -> Denial | None:
-        """Why something starts no handler now; ``None``: it may.
-
-        Args:
-            exchange: What came, or has waited.
-            now: The time.
-        """
+        """The reason for which an exchange starts no handler now; ``None``: it may."""
         return PATHS[exchange.work.role](self, exchange, now)
 
     # --- one for each path ---
 
     def of_request(self, exchange: InboundExchange, now: float) -> Denial | None:
-        """A request: what it carries out must be somebody else's, pending, and nobody else's to do.
+        """Check a request: what it carries out must be another's, pending, and not begun.
 
         Any other request is its sender's own, which the gateway has let through.
         """
@@ -66,7 +62,7 @@ class Admission:
         return None if refusal is None else Denial("fulfillment_refused", refusal)
 
     def of_proposal(self, exchange: InboundExchange, now: float) -> Denial | None:
-        """A proposal: it must be pending, in time, and the first that we know under its id."""
+        """Check a proposal: pending, in time, and the first that we know under its id."""
         record = exchange.record
         if record is None:
             return None
@@ -81,11 +77,24 @@ class Admission:
         return None
 
     def of_notice(self, exchange: InboundExchange, now: float) -> Denial | None:
-        """What we are told of: nobody waits for it, and it carries nothing out."""
+        """Admit a notice: it owes no answer, and carries nothing out."""
         del exchange, now
         return None
 
     # --- fulfillments ---
+
+    def bind(self, exchange: InboundExchange, now: float) -> None:
+        """Find the proposal of a request that came before it, and waited meanwhile."""
+        item = exchange.fulfillment
+        if exchange.fulfills is not None or item is None or not item.early:
+            return
+        store = self._context.proposal_store
+        means = resolve(exchange.work.envelope, store, now)
+        exchange.fulfills, exchange.doubt = means.record, means.doubt
+        if means.record is not None:
+            means.record.holders += 1
+            if means.record.key.proposer != item.by:
+                store.requested(means.record, item, now)
 
     def _refusal(self, exchange: InboundExchange, now: float) -> str | None:
         match exchange.doubt:
@@ -134,7 +143,7 @@ class Admission:
     def _refusal_of_unknown(
         self, exchange: InboundExchange, call: payloads.Call, now: float
     ) -> str | None:
-        """A request may come before its proposal, or where we do not see that at all.
+        """Check a request that came before its proposal, or whose proposal we do not see at all.
 
         It counts as a fulfillment where it, or a request before it, says whose proposal that is.
         """
@@ -152,12 +161,7 @@ class Admission:
 
 
 def early_fulfillment(request: Envelope, call: payloads.Call) -> FulfillingRequest:
-    """What is remembered of a request that names what we do not know: all but its arguments.
-
-    Args:
-        request: The request.
-        call: What it asks for.
-    """
+    """The record of a request that names a proposal we do not know: all but its arguments."""
     proposer = claimed_proposer(call)
     meta = {} if proposer is None else {payloads.META: {payloads.PROPOSER: proposer}}
     said = payloads.request(call.method, {"name": call.name, **meta}, call.rpc_name or request.id)
@@ -166,12 +170,7 @@ def early_fulfillment(request: Envelope, call: payloads.Call) -> FulfillingReque
 
 
 def is_early(item: FulfillingRequest, record: ProposalEntry) -> bool:
-    """Whether a request that came before a proposal carries it out.
-
-    Args:
-        item: The request.
-        record: The proposal.
-    """
+    """Whether a request that came before a proposal carries it out."""
     call = payloads.read_call(item.envelope.payload)
     return (
         item.early
@@ -183,7 +182,7 @@ def is_early(item: FulfillingRequest, record: ProposalEntry) -> bool:
 
 
 def _is_rival(item: FulfillingRequest, call: payloads.Call, proposer: str | None) -> bool:
-    """Whether two requests, of which we know only what they say, carry out one proposal."""
+    """Whether two requests, known only by their own word, carry out one proposal."""
     if not (item.running or item.carried_out):
         return False
     other = payloads.read_call(item.envelope.payload)
@@ -205,5 +204,5 @@ PATHS: Final[Mapping[Role, Callable[[Admission, InboundExchange, float], Denial 
     Role.REVOKE: Admission.of_notice,
     Role.KIND: Admission.of_notice,
 }
-"""Every path on which a handler can start. Watchers (``on()``) are told of a message, and carry
-nothing out: theirs is a notice, too."""
+"""Every path on which a handler can start. A watcher (``on()``) is told of a message and carries
+nothing out: that is a notice, too."""

@@ -1,4 +1,4 @@
-"""How much is handled at once, and what happens to the rest (PROTOCOL 5, overflow)."""
+"""Handlers that run at once, and the queue of those that wait (PROTOCOL 5, overflow)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Limits:
 
     Attributes:
         handlers: Handlers that run at once; one that awaits an exchange does not count meanwhile.
-        queued: Requests, proposals and notices that wait for a place.
-        awaiting: Handlers that may await exchanges besides these; more would be memory that
-            anybody can make us use.
+        queued: Requests, proposals and notices that wait for a slot.
+        awaiting: Handlers that may await exchanges besides these; more would be memory that any
+            sender can make us use.
     """
 
     handlers: int = 64
@@ -25,7 +25,7 @@ class Limits:
 
 
 class ConcurrencyLimiter:
-    """Counts the handlers that run and keeps those that wait, first come first served."""
+    """Counts the handlers that run and queues those that wait, first come first served."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -33,12 +33,9 @@ class ConcurrencyLimiter:
         self._busy = 0
         self._queue: OrderedDict[Key, bool] = OrderedDict()
         self.is_shut = False
+        """No handler begins any more."""
         self.is_paused = False
-        """Nobody begins for now; the places that stay free are places in the queue meanwhile."""
-
-    def shut(self) -> None:
-        """Let nobody begin any more."""
-        self.is_shut = True
+        """No handler begins for now; slots that stay free lengthen the queue meanwhile."""
 
     @property
     def is_full(self) -> bool:
@@ -49,30 +46,30 @@ class ConcurrencyLimiter:
 
     @property
     def running(self) -> int:
-        """Handlers that have begun and not ended, waiting or not."""
+        """Handlers that have begun and not ended, awaiting or not."""
         return len(self._running)
 
     @property
     def queued(self) -> int:
-        """How many wait for a place."""
+        """Handlers that wait for a slot."""
         return len(self._queue)
 
     def add(self, key: Key, *, droppable: bool) -> None:
-        """Put somebody at the end of the queue."""
+        """Put a handler at the end of the queue."""
         self._queue[key] = droppable
 
     def oldest_droppable(self) -> Key | None:
-        """What may be left out when there is no more room."""
+        """The first in the queue that may be left out."""
         return next((key for key, droppable in self._queue.items() if droppable), None)
 
     def remove(self, key: Key) -> None:
-        """Take somebody out: out of the queue, or because the handler has ended."""
+        """Take a handler out of the queue, or free the slot of one that has ended."""
         self._queue.pop(key, None)
         if self._running.pop(key, None) == 0:
             self._busy -= 1
 
     def next(self) -> Key | None:
-        """Whose turn it is, if there is a place; it counts as running from here on."""
+        """Give a free slot to the first in the queue, if there is one."""
         limits = self._limits
         too_many = len(self._running) >= limits.handlers + limits.awaiting
         if self.is_shut or self.is_paused or too_many:
@@ -85,7 +82,7 @@ class ConcurrencyLimiter:
         return key
 
     def count_waits(self, key: Key, change: int) -> None:
-        """A handler begins (+1) or ends (−1) to await an exchange."""
+        """Free the slot of a handler that begins (+1) its first wait; take it back after (−1)."""
         before = self._running.get(key)
         if before is None:
             return
@@ -94,7 +91,3 @@ class ConcurrencyLimiter:
             self._busy -= 1
         elif before > 0 and after == 0:
             self._busy += 1
-
-    def keys(self) -> list[Key]:
-        """Everything queued, first come first."""
-        return list(self._queue)

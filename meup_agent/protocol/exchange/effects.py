@@ -1,30 +1,30 @@
-"""What the exchange table asks its session to do, as data."""
+"""Effects: data for the session to carry out, and the names that they use."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.resume_cursor import Gap
 from meup_agent.protocol.management_payloads import Grant, Revocation
 from meup_agent.protocol.outcomes import Ending, Fulfillment, Rejection, Withdrawal
 from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.reasons import Cause
+from meup_agent.reasons import Cause
 
 
 class Key(NamedTuple):
-    """Names one exchange of one participant.
+    """The name of one exchange of one participant.
 
     Attributes:
-        side: ``in``: somebody's, which we handle; ``out``: our own; ``job``: something that a
-            handler is told of and that nobody waits for.
-        sender: Who began it.
+        side: ``in``: another participant's, which we handle; ``out``: our own; ``job``: a notice
+            for a handler, which owes no answer.
+        sender: The participant that began it.
         id: The id of the envelope that began it.
-        again: Counts up where the sender uses an id again while a handler of the first one runs,
-            as some do after a restart.
+        again: A count, for senders that use an id again while a handler of the first one runs, as
+            some do after a restart.
     """
 
     side: Literal["in", "out", "job"]
@@ -34,10 +34,10 @@ class Key(NamedTuple):
 
 
 class Priority(IntEnum):
-    """In which order the outbox is emptied; a lower number goes first."""
+    """The order in which the outbox is emptied; a lower number goes first."""
 
     END = 0
-    """Withdraws, cancels and rejections: what stops work."""
+    """Withdraws, cancels and rejections: they stop work."""
     ANSWER = 1
     OPEN = 2
     """Requests and proposals."""
@@ -46,7 +46,7 @@ class Priority(IntEnum):
 
 
 class Role(StrEnum):
-    """What a handler is started for."""
+    """The kinds of events that a handler is started for."""
 
     REQUEST = "request"
     PROPOSAL = "proposal"
@@ -63,15 +63,16 @@ class Role(StrEnum):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """A result came for a proposal that we had given up (PROTOCOL 4.13), or an id was copied.
+    """A result for a proposal that we had given up (PROTOCOL 4.13), or a copied proposal id.
 
     Attributes:
         proposal_id: The proposal.
-        outcome: What the late answer says; ``None``: nothing came late.
-        after: How our own wait had ended; ``None``: it is about a copied id.
-        copied_by: Who proposed something under the id of another participant's proposal; empty:
-            nobody. No handler sees that proposal, and who names the id has to say whose it means.
-        proposer: Whose proposal had the id first, where it was copied.
+        outcome: The outcome that the late answer tells; ``None``: nothing came late.
+        after: The end of our own wait before it; ``None``: it is about a copied id.
+        copied_by: The participant that proposed something under the id of another participant's
+            proposal; empty: none did. No handler sees that proposal, and a request that names the
+            id has to say whose it means.
+        proposer: The participant whose proposal had the id first, where it was copied.
     """
 
     proposal_id: str
@@ -81,17 +82,32 @@ class Conflict(msgspec.Struct, frozen=True):
     proposer: str = ""
 
 
+class Gap(msgspec.Struct, frozen=True):
+    """An absence of ours of which the gateway no longer has every envelope.
+
+    Attributes:
+        since: The time at which we had read the last envelope before, in UTC; ``None``: there is
+            no clock.
+        seconds: The time from then until we were welcomed back.
+        seq: The number of that envelope.
+    """
+
+    since: datetime | None
+    seconds: float
+    seq: int
+
+
 Subject = Rejection | Withdrawal | Conflict | Gap | Grant | Revocation | None
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What a handler is started with.
+    """The input of a handler.
 
     Attributes:
-        role: Which handlers it is for.
+        role: The kind of event.
         envelope: The envelope that it is about.
-        subject: What the role adds to that.
-        call: What the envelope asks for, of a request or a proposal.
+        subject: The record that the role adds to that.
+        call: The call in it, of a request or a proposal.
         handler: The handler that was found for it, as its finder knows it; handed on unread.
     """
 
@@ -103,12 +119,12 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class CaughtUp(msgspec.Struct, frozen=True):
-    """What we missed while we were away has been read; what the gateway did not take is sent again.
+    """The replay of missed envelopes is over; what the gateway did not take is sent again.
 
     Attributes:
-        missed: Envelopes that came for it.
-        seconds: How long we were away.
-        gap: What is known of what did not come; ``None``: nothing is missing.
+        missed: Envelopes that were replayed.
+        seconds: The time for which we were away.
+        gap: The part that was not replayed; ``None``: nothing is missing.
     """
 
     missed: int
@@ -151,7 +167,7 @@ class Cancel(msgspec.Struct, frozen=True):
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """Tell whoever waits for an exchange of ours how it ended."""
+    """Wake the caller that waits for an exchange of ours, with its ending."""
 
     key: Key
     ending: Ending
@@ -167,11 +183,11 @@ class Progressed(msgspec.Struct, frozen=True):
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Something was left out, with the reason why: counted, and logged.
+    """Count, and log, an envelope that was left out.
 
     Attributes:
         why: A short code, the counter's name.
-        envelope: What was dropped.
+        envelope: The envelope.
         expected: It happens among correct participants, and needs no line in the log.
     """
 

@@ -1,4 +1,4 @@
-"""What this participant says, and what it must be ready to say again (PROTOCOL 4.14)."""
+"""Our own envelopes: made and sent, told from forgeries, and sent again (PROTOCOL 4.14)."""
 
 from __future__ import annotations
 
@@ -12,36 +12,77 @@ from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange.effects import Effect, Priority, Send
 from meup_agent.protocol.exchange.ttl_map import TTLMap, size_of
 
-SECONDS = 300.0
-"""How long an ending is said again to those it concerns."""
-
-COUNT = 1000
-"""Endings that are remembered."""
-
-SIZE = 16 * 1024 * 1024
-"""Bytes of the endings that are remembered."""
+RESEND_SECONDS = 300.0
+RESEND_COUNT = 1000
+RESEND_SIZE = 16 * 1024 * 1024
+"""Withdraws, cancels, rejections and responses that are kept to be sent again."""
 
 OWN_IDS = 10_000
 """Ids of our own that are remembered, to tell an echo from a forgery."""
 
 OWN_ID_SECONDS = 600.0
-"""How long an echo may take; longer than any reconnect that is still useful."""
+"""Time that an echo may take; longer than any reconnect that is still useful."""
 
 
-class _Ending(msgspec.Struct, frozen=True):
-    draft: Envelope
+class Resendable(msgspec.Struct, frozen=True):
+    """An envelope that may have to be sent again.
+
+    Attributes:
+        envelope: The envelope as it was sent first.
+        priority: Its place in the outbox.
+        concerned: The participants that need it when they join; empty: each that does.
+        repeated: It was sent once more because the gateway had thrown us out.
+    """
+
+    envelope: Envelope
     priority: Priority
     concerned: frozenset[str]
     repeated: bool = False
 
 
+class ResendBuffer:
+    """Envelopes that end or answer something, by id: their loss would leave work running.
+
+    Bounded by count, age and size. An envelope that is sent again under another id is found under
+    both.
+    """
+
+    def __init__(self) -> None:
+        self._kept: TTLMap[str, Resendable] = TTLMap(
+            count=RESEND_COUNT, seconds=RESEND_SECONDS, size=RESEND_SIZE
+        )
+        self._copies: TTLMap[str, str] = TTLMap(count=RESEND_COUNT, seconds=RESEND_SECONDS)
+
+    def put(self, item: Resendable, now: float) -> None:
+        """Keep an envelope."""
+        self._kept.put(item.envelope.id, item, now, size=size_of(item.envelope))
+
+    def put_copy(self, copy_id: str, envelope_id: str, now: float) -> None:
+        """Note under which id an envelope was sent again."""
+        self._copies.put(copy_id, envelope_id, now)
+
+    def get(self, envelope_id: str, now: float) -> Resendable | None:
+        """The envelope that was sent first under an id, if it is still kept."""
+        return self._kept.get(envelope_id, now)
+
+    def pop(self, envelope_id: str) -> Envelope | None:
+        """Forget an envelope, by its own id or a copy's; the envelope, if it was kept."""
+        item = self._kept.pop(self._copies.peek(envelope_id) or envelope_id)
+        return None if item is None else item.envelope
+
+    def concerning(self, participants: frozenset[str], now: float) -> list[Resendable]:
+        """The envelopes that concern one of these participants, oldest first."""
+        kept = self._kept.values(now)
+        return [item for item in kept if not item.concerned or item.concerned & participants]
+
+
 class EnvelopeSender:
-    """Makes this participant's envelopes.
+    """Makes this participant's envelopes and sends them, also again.
 
     Args:
-        new_id: Draws an id that nobody used before.
+        new_id: Draws an id that was never used before.
         wall_clock: Tells the time of day in UTC; without it nothing is dated.
-        effects: Where what is to be sent is put.
+        effects: The effects of the present event.
     """
 
     def __init__(
@@ -53,13 +94,14 @@ class EnvelopeSender:
         self.new_id = new_id
         self._wall_clock = wall_clock
         self.me = ""
-        self.anew = False
-        """What is said again is another envelope: our gateway delivers none a second time."""
+        self.copies_get_new_ids = False
+        """A gateway that resumes delivers no id twice, so what is sent again needs another one."""
         self._effects = effects
-        self._endings: TTLMap[str, _Ending] = TTLMap(count=COUNT, seconds=SECONDS, size=SIZE)
-        self._copies: TTLMap[str, str] = TTLMap(count=COUNT, seconds=SECONDS)
+        self._resend_buffer = ResendBuffer()
         self._own: TTLMap[str, bool] = TTLMap(count=OWN_IDS, seconds=OWN_ID_SECONDS)
         self._siblings: TTLMap[str, bool] = TTLMap(count=OWN_IDS, seconds=OWN_ID_SECONDS)
+
+    # --- once ---
 
     def send(
         self,
@@ -72,16 +114,16 @@ class EnvelopeSender:
         correlation: Iterable[str] = (),
         concerned: Iterable[str] | None = None,
     ) -> Envelope:
-        """Send something.
+        """Make an envelope and send it.
 
         Args:
             kind: The kind.
-            payload: The payload.
+            payload: The payload, or its JSON as bytes.
             now: The time.
             priority: Its place in the outbox.
-            to: Whom it is for.
-            correlation: What it refers to.
-            concerned: It is said again when one of these joins; empty: when anybody does;
+            to: The participants that it is for.
+            correlation: The ids that it refers to.
+            concerned: It is sent again when one of these joins; empty: when any participant does;
                 ``None``: never.
         """
         envelope = draft(
@@ -91,24 +133,12 @@ class EnvelopeSender:
             sender=self.me,
             to=tuple(to),
             correlation=tuple(correlation),
-            ts=self._time_of_day(),
+            ts=self._timestamp(),
         )
         self.transmit(envelope, priority, now)
         if concerned is not None:
-            ending = _Ending(envelope, priority, frozenset(concerned))
-            self._endings.put(envelope.id, ending, now, size=size_of(envelope))
+            self._resend_buffer.put(Resendable(envelope, priority, frozenset(concerned)), now)
         return envelope
-
-    def date(self, envelope: Envelope) -> Envelope:
-        """The envelope with the time of day, which it keeps when it is sent again."""
-        ts = None if envelope.ts is not None else self._time_of_day()
-        return envelope if ts is None else envelope.replace(ts=ts)
-
-    def _time_of_day(self) -> str | None:
-        if self._wall_clock is None:
-            return None
-        # UTC, whose offset is written as six characters: a slice costs less than a search.
-        return self._wall_clock().isoformat(timespec="milliseconds")[:-6] + "Z"
 
     def transmit(
         self, envelope: Envelope, priority: Priority, now: float, *, again: bool = False
@@ -117,55 +147,68 @@ class EnvelopeSender:
         self._own.put(envelope.id, True, now)
         self._effects.append(Send(envelope, priority, again))
 
+    def date(self, envelope: Envelope) -> Envelope:
+        """The envelope with the time of day, which it keeps when it is sent again."""
+        ts = None if envelope.ts is not None else self._timestamp()
+        return envelope if ts is None else envelope.replace(ts=ts)
+
+    def _timestamp(self) -> str | None:
+        if self._wall_clock is None:
+            return None
+        # UTC, whose offset is written as six characters: a slice costs less than a search.
+        return self._wall_clock().isoformat(timespec="milliseconds")[:-6] + "Z"
+
+    # --- ids under our name ---
+
     def note_sent(self, envelope_id: str, now: float) -> None:
-        """An envelope has left: its echo may take as long as any, however long it waited."""
+        """Count the time of an echo from here: the envelope may have waited long to leave."""
         self._own.put(envelope_id, True, now)
 
     def is_own(self, envelope_id: str, now: float) -> bool:
-        """Whether an envelope in our name is ours."""
+        """Whether an envelope in our name was sent by this process."""
         return self._own.get(envelope_id, now) is not None
 
     def note_sibling(self, envelope_id: str, now: float) -> None:
-        """Another process of ours has said something."""
+        """Remember an envelope that another process sent under our name."""
         self._siblings.put(envelope_id, True, now)
 
     def is_from_sibling(self, names: Iterable[str], now: float) -> bool:
-        """Whether one of these envelopes is of another process of ours."""
+        """Whether one of these envelopes was sent by another process under our name."""
         return any(self._siblings.get(name, now) is not None for name in names)
 
+    # --- again ---
+
     def resend_to(self, participants: Iterable[str], now: float) -> None:
-        """Send what concerns these participants once more, under the same ids."""
+        """Send what concerns these participants once more."""
         joined = frozenset(participants)
-        for ending in list(self._endings.values(now)):
-            if joined and (not ending.concerned or ending.concerned & joined):
-                self._send_again(ending, now)
+        for item in self._resend_buffer.concerning(joined, now) if joined else ():
+            self._resend(item, now)
 
-    def _send_again(self, ending: _Ending, now: float) -> None:
-        said = ending.draft
-        if self.anew:
-            said = said.replace(id=self.new_id())
-            self._copies.put(said.id, ending.draft.id, now)
-        self.transmit(said, ending.priority, now, again=True)
+    def resend(self, envelope_id: str, now: float) -> None:
+        """Send one envelope once more, if it is still kept."""
+        item = self._resend_buffer.get(envelope_id, now)
+        if item is not None:
+            self._resend(item, now)
 
-    def forget(self, envelope_id: str) -> Envelope | None:
-        """Do not say an ending again; what it was, if it is remembered."""
-        ending = self._endings.pop(self._copies.peek(envelope_id) or envelope_id)
-        return None if ending is None else ending.draft
+    def _resend(self, item: Resendable, now: float) -> None:
+        envelope = item.envelope
+        if self.copies_get_new_ids:
+            envelope = envelope.replace(id=self.new_id())
+            self._resend_buffer.put_copy(envelope.id, item.envelope.id, now)
+        self.transmit(envelope, item.priority, now, again=True)
 
     def resend_once(self, envelope_id: str, now: float) -> bool:
-        """Send one ending again that was said in vain; only once, or there may be no end to it."""
-        ending = self._endings.get(envelope_id, now)
-        if ending is None or ending.repeated:
+        """Send an envelope again that the gateway refused while it threw us out.
+
+        Once only: a gateway that refuses it each time would be sent it for ever.
+        """
+        item = self._resend_buffer.get(envelope_id, now)
+        if item is None or item.repeated:
             return False
-        said = msgspec.structs.replace(ending, repeated=True)
-        self._endings.put(envelope_id, said, now, size=size_of(ending.draft))
-        self.transmit(ending.draft, ending.priority, now, again=True)
+        self._resend_buffer.put(msgspec.structs.replace(item, repeated=True), now)
+        self.transmit(item.envelope, item.priority, now, again=True)
         return True
 
-    def resend(self, envelope_id: str, now: float) -> bool:
-        """Send one ending once more; ``False`` if it is no longer remembered."""
-        ending = self._endings.get(envelope_id, now)
-        if ending is None:
-            return False
-        self._send_again(ending, now)
-        return True
+    def forget(self, envelope_id: str) -> Envelope | None:
+        """Do not send an envelope again; the envelope, if it was kept."""
+        return self._resend_buffer.pop(envelope_id)

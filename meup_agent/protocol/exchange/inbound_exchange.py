@@ -1,11 +1,16 @@
-"""What a handler of ours is for, and what is remembered of it when it has ended."""
+"""One exchange that another participant began: its state, its names, and our answers to it."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any, Literal
+
 import msgspec
 
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.effects import Key, Role, Work
+from meup_agent.errors import NotExpressible
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import Envelope, encode_json, encode_leniently
+from meup_agent.protocol.exchange.effects import Key, Priority, Role, Work
 from meup_agent.protocol.exchange.proposal_store import (
     FulfillingRequest,
     ProposalEntry,
@@ -13,19 +18,26 @@ from meup_agent.protocol.exchange.proposal_store import (
     fingerprint_of,
 )
 from meup_agent.protocol.exchange.resolution import Doubt
+from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.exchange.ttl_map import PerSenderTTLMap
 from meup_agent.protocol.lifecycle import InboundState
 from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.reasons import Cause, CauseStep
+from meup_agent.reasons import Cause, CauseStep, Reason
 
 SETTLED_A_SENDER = 1000
 SETTLED_SENDERS = 256
 SETTLED_SECONDS = 300.0
-"""Settled requests are remembered for cancels that come late and requests that come twice. Each
-sender has a share, so that one who asks a lot does not have another's request run twice."""
+"""Settled requests that are remembered, for cancels that come late and requests that come twice.
+Each sender has a share, so that one that asks a lot does not have another's request run twice."""
+
+MAX_QUOTED_CHARS = 100
+"""Characters of a stranger's words that an error repeats."""
+
+USED_AGAIN = "its sender used the id again"
+"""The text of a cause: the sender began something else under the same id."""
 
 Name = tuple[str, str]
-"""A sender, and an id of theirs."""
+"""A sender, and an id of its own."""
 
 
 class InboundExchange(msgspec.Struct):
@@ -33,17 +45,17 @@ class InboundExchange(msgspec.Struct):
 
     Attributes:
         key: Its name.
-        work: What the handler is started with.
+        work: The input of its handler.
         call: The call; ``None`` for a notice.
-        addressed: Whether it names us; otherwise it is for everybody.
+        addressed: It names us; otherwise it is for everybody.
         record: The proposal, for one.
         fulfills: The proposal that a request carries out, as far as we know it.
-        fulfillment: That request, as the proposal_store has it.
-        doubt: Why it cannot be told which proposal a request carries out.
-        state: Where it stands.
-        cause: Why it was cancelled.
-        withdrawal: Why its proposal was withdrawn while its handler ran.
-        sender_left_at: Since when its sender has been away.
+        fulfillment: That request, as the store has it.
+        doubt: The reason for which it cannot be told which proposal a request carries out.
+        state: Its state in the table.
+        cause: The cause of its cancellation.
+        withdrawal: The cause of its proposal's withdrawal while its handler ran.
+        sender_left_at: The time since which its sender has been away.
         answer_id: The id of our response, once there is one.
         rejected: We have rejected the proposal.
         superseded: Its sender used its id again, for something else.
@@ -71,7 +83,7 @@ class InboundExchange(msgspec.Struct):
     names: tuple[Name, Name | None] = (("", ""), None)
 
     def __post_init__(self) -> None:
-        """Put its names together, which are looked at several times."""
+        """Put its names together, which are read several times."""
         sender, envelope_id = self.key.sender, self.key.id
         rpc_name = None if self.call is None else self.call.rpc_name
         by_rpc_id = None
@@ -86,7 +98,7 @@ class InboundExchange(msgspec.Struct):
 
     @property
     def is_proposal(self) -> bool:
-        """Whether it is somebody's proposal."""
+        """Whether it is another participant's proposal."""
         return self.work.role is Role.PROPOSAL
 
     @property
@@ -95,14 +107,19 @@ class InboundExchange(msgspec.Struct):
         return ProposalKey(self.key.sender, self.key.id)
 
 
+def cause_of_end(by: str, exchange_id: str, reason: str, text: str, now: float) -> Cause:
+    """The cause of what a participant ended: its step is the first of the chain."""
+    return Cause(reason, by, text, exchange_id, now, (CauseStep(by, exchange_id, reason, text),))
+
+
 class Settled(msgspec.Struct, frozen=True):
-    """A request that has ended: what it was, and the id of its answer, if it got one."""
+    """A request that has ended: its fingerprint, and the id of its answer, if it got one."""
 
     fingerprint: int
     answer_id: str | None
 
 
-class Requests:
+class RequestIndex:
     """Requests that are open or have lately been, by the names that their senders use."""
 
     def __init__(self) -> None:
@@ -116,41 +133,41 @@ class Requests:
         )
 
     def add(self, exchange: InboundExchange) -> None:
-        """A request is taken up."""
+        """Enter a request that is taken up."""
         name, by_rpc_id = exchange.names
         self._by_id[name] = exchange
         if by_rpc_id is not None:
             self._by_rpc_id[by_rpc_id] = exchange
 
     def settle(self, exchange: InboundExchange, now: float) -> None:
-        """A request has ended, or was never taken up."""
+        """Remember a request that has ended, or was never taken up."""
         if exchange.superseded:
             return
-        self.forget(exchange)
+        self.remove(exchange)
         name, by_rpc_id = exchange.names
         fingerprint = fingerprint_of(exchange.work.envelope)
         self._settled.put(*name, Settled(fingerprint, exchange.answer_id), now)
         if by_rpc_id is not None:
             self._settled_rpc_ids.put(*by_rpc_id, True, now)
 
-    def forget(self, exchange: InboundExchange) -> None:
-        """Nobody can mean this request any more."""
+    def remove(self, exchange: InboundExchange) -> None:
+        """Take a request out: its names mean another one, or none, from here on."""
         name, by_rpc_id = exchange.names
         if self._by_id.get(name) is exchange:
             del self._by_id[name]
         if by_rpc_id is not None and self._by_rpc_id.get(by_rpc_id) is exchange:
             del self._by_rpc_id[by_rpc_id]
 
-    def opened(self, name: Name) -> InboundExchange | None:
-        """What is open under an envelope id."""
+    def find_open(self, name: Name) -> InboundExchange | None:
+        """The open request under an envelope id."""
         return self._by_id.get(name)
 
-    def settled(self, name: Name, now: float) -> Settled | None:
-        """What is remembered under an envelope id."""
+    def find_settled(self, name: Name, now: float) -> Settled | None:
+        """The ended request under an envelope id."""
         return self._settled.get(*name, now)
 
-    def meant(self, name: Name) -> InboundExchange | None:
-        """What a ``requestId`` names: the JSON-RPC id, or else the envelope id (PROTOCOL 4.8)."""
+    def find_named(self, name: Name) -> InboundExchange | None:
+        """The open request that a ``requestId`` names, by either id (PROTOCOL 4.8)."""
         return self._by_rpc_id.get(name) or self._by_id.get(name)
 
     def has_ended(self, name: Name, now: float) -> bool:
@@ -160,25 +177,148 @@ class Requests:
             or self._settled.get(*name, now) is not None
         )
 
-    def to_answer(self, response: Envelope) -> list[InboundExchange]:
-        """What is open of those that a response says to answer."""
+    def is_anothers(self, name: Name) -> bool:
+        """Whether a ``requestId`` names an open request of another sender."""
+        sender, request_id = name
+        names = (*self._by_id, *self._by_rpc_id)
+        return any(each == request_id and by != sender for by, each in names)
+
+    def answered_by(self, response: Envelope) -> list[InboundExchange]:
+        """The open requests that a response answers."""
         return [
             exchange
             for (sender, envelope_id), exchange in self._by_id.items()
             if envelope_id in response.correlation and response.concerns(sender)
         ]
 
-    def others(self, name: Name) -> bool:
-        """Whether somebody else has a request open that a cancel may call so."""
-        sender, request_id = name
-        names = (*self._by_id, *self._by_rpc_id)
-        return any(each == request_id and by != sender for by, each in names)
-
     def open(self) -> list[InboundExchange]:
         """Every request that is open."""
         return list(self._by_id.values())
 
 
-def ended_by(by: str, exchange_id: str, reason: str, text: str, now: float) -> Cause:
-    """The cause of what somebody ended: their step is the first of its chain."""
-    return Cause(reason, by, text, exchange_id, now, (CauseStep(by, exchange_id, reason, text),))
+class ResponseWriter:
+    """Makes responses, at most one a request, and rejections, only where one is owed."""
+
+    def __init__(self, context: TableContext) -> None:
+        self._context = context
+
+    # --- responses ---
+
+    def result(self, exchange: InboundExchange, result: bytes, now: float) -> None:
+        """Answer with the handler's result, in JSON."""
+        self._respond(exchange, "result", result, now)
+
+    def failure(
+        self, exchange: InboundExchange, code: int, message: str, data: Any, now: float
+    ) -> None:
+        """Answer with an error; ``data`` is left out where JSON has no form for it."""
+        error: dict[str, Any] = {"code": code, "message": encodable(message)}
+        if data is not None:
+            with suppress(NotExpressible):
+                error["data"] = msgspec.Raw(encode_json(data))
+        self._respond(exchange, "error", encode_leniently(error), now)
+
+    def exchange_error(
+        self, exchange: InboundExchange, reason: str, message: str, now: float
+    ) -> None:
+        """Answer ``busy``, ``cancelled`` or ``refused`` (PROTOCOL 5)."""
+        self.failure(
+            exchange, payloads.EXCHANGE_ERROR, f"{reason}: {message}", {"reason": reason}, now
+        )
+
+    def unknown_method(self, exchange: InboundExchange, method: str, now: float) -> None:
+        """Answer that we have no such method, or that none was named."""
+        if not method:
+            self.invalid(exchange, "the request has no method", now)
+            return
+        message = f"there is no method {method[:MAX_QUOTED_CHARS]!r} here"
+        self.failure(exchange, payloads.METHOD_NOT_FOUND, message, None, now)
+
+    def invalid(self, exchange: InboundExchange, why: str, now: float) -> None:
+        """Answer that the request is malformed."""
+        self.failure(exchange, payloads.INVALID_REQUEST, why, None, now)
+
+    def _respond(
+        self, exchange: InboundExchange, field: Literal["result", "error"], raw: bytes, now: float
+    ) -> None:
+        """Send a response: the one place that does; never for a notification."""
+        call = exchange.call
+        if exchange.answer_id is not None or call is None or call.is_notification:
+            return
+        rpc_id = call.rpc_id if call.rpc_name is not None else exchange.key.id
+        # Put together, not encoded: the result may be long, and is JSON already.
+        payload = b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (encode_json(rpc_id), field.encode(), raw)
+        # The proposer follows the response to a fulfillment, too.
+        proposal = exchange.fulfills
+        proposer = () if proposal is None else (proposal.key.proposer,)
+        response = self._context.envelope_sender.send(
+            kinds.MCP_RESPONSE,
+            payload,
+            now=now,
+            priority=Priority.ANSWER,
+            to=(exchange.key.sender,),
+            correlation=(exchange.key.id,),
+            concerned=(exchange.key.sender, *proposer),
+        )
+        exchange.answer_id = response.id
+
+    # --- responses or rejections ---
+
+    def busy(self, exchange: InboundExchange, now: float) -> None:
+        """Say that nothing more is taken; of proposals, to those that were addressed to us."""
+        closing = self._context.closing
+        why = "shutdown" if closing else "overflow"
+        self._context.drop(why, exchange.work.envelope, expected=closing)
+        if exchange.is_request:
+            self.exchange_error(exchange, "busy", "too much to do at the moment", now)
+        elif exchange.is_proposal:
+            self.rejection(exchange, Reason.BUSY, now)
+
+    def cancelled(self, exchange: InboundExchange, fulfillment_sent: bool, now: float) -> None:
+        """Say that our own end ended it."""
+        if exchange.is_request:
+            self.exchange_error(exchange, "cancelled", "the agent shuts down", now)
+        elif exchange.is_proposal and not fulfillment_sent:
+            self.rejection(exchange, Reason.BUSY, now)
+
+    # --- rejections ---
+
+    def rejection(self, exchange: InboundExchange, reason: str, now: float) -> None:
+        """Reject on our own account: only what was addressed to us, and is not decided."""
+        record = exchange.record
+        pending = record is None or record.state.is_pending
+        if exchange.addressed and pending and not exchange.rejected:
+            exchange.rejected = True
+            # A participant without a handler to decide with may have the tool to carry it out.
+            declined = reason != Reason.INCAPABLE
+            self.reject(exchange.proposal_key, reason, now, declined=declined)
+
+    def reject(
+        self, proposal: ProposalKey, reason: str, now: float, *, declined: bool = True
+    ) -> Envelope:
+        """Reject a proposal.
+
+        Args:
+            proposal: The proposal.
+            reason: The reason code.
+            now: The time.
+            declined: We do not carry it out for another participant either (PROTOCOL 4.4).
+        """
+        record = self._context.proposal_store.get(proposal, now)
+        if record is not None:
+            record.refused = True
+            record.declined = record.declined or declined
+        return self._context.envelope_sender.send(
+            kinds.MCP_REJECT,
+            {"reason": reason},
+            now=now,
+            priority=Priority.END,
+            to=(proposal.proposer,),
+            correlation=(proposal.id,),
+            concerned=(proposal.proposer,),
+        )
+
+
+def encodable(text: str) -> str:
+    """The text, with characters that UTF-8 has no form for replaced."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""One request or proposal of our own, and how it can end."""
+"""One request or proposal of our own: its state, and the ways in which it ends."""
 
 from __future__ import annotations
 
@@ -10,22 +10,31 @@ import msgspec
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.effects import Key
+from meup_agent.protocol.exchange.effects import Key, Priority
+from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.roster import Roster
-from meup_agent.protocol.lifecycle import OutboundState, ProposalState
-from meup_agent.protocol.outcomes import Ending, Expiry, Rejection, Unknown
+from meup_agent.protocol.lifecycle import OutboundState, ProposalEvent, ProposalState
+from meup_agent.protocol.outcomes import (
+    Ending,
+    Expiry,
+    GatewayRefused,
+    Rejection,
+    Unknown,
+    Withdrawal,
+)
+from meup_agent.reasons import Cause, Reason
 
 
 class Wait(StrEnum):
-    """Which rejection ends the wait for a proposal (PROTOCOL 4.5)."""
+    """The rejection that ends the wait for a proposal (PROTOCOL 4.5)."""
 
     ADDRESSED = "addressed"
     """One from a participant that it was addressed to; of a broadcast one, all who could."""
     FIRST = "first"
-    """Anybody's."""
+    """The first one, of any participant."""
     DEADLINE = "deadline"
-    """Nobody's: only the deadline."""
+    """None: only the deadline does."""
 
 
 class OutboundExchange(msgspec.Struct):
@@ -34,24 +43,25 @@ class OutboundExchange(msgspec.Struct):
     Attributes:
         key: Its name.
         draft: The envelope that began it.
-        deadline: When the wait ends by itself.
+        deadline: The time at which the wait ends by itself.
         parent: The handler that it is part of.
-        wait: Which rejection ends the wait.
+        wait: The rejection that ends the wait.
         idempotent: It may be sent again after a reconnect.
         fulfills: The proposal that this request carries out.
-        record: The proposal that it is, or carries out, as the proposal_store has it.
-        state: Where it stands.
-        ending: How it ended, for the one who waits.
+        record: The proposal that it is, or carries out, as the store has it.
+        state: Its state in the table.
+        ending: Its ending, for the caller that waits.
         lost: A connection was lost since it was sent, and what came since has not been read.
         missed: Something that came since it was sent will never be read.
         echoed: The gateway has ordered it.
         progress: The last value reported.
         late: A result came after its end.
-        expires: When the proposer gives up what it fulfills, by the proposer's clock.
-        nobody_since: Since when nobody is present who may fulfill a broadcast proposal.
+        expires: The time at which the proposer gives up what it fulfills, by the proposer's clock.
+        nobody_since: The time since which no participant is present that may fulfill a broadcast
+            proposal.
         patience: Seconds from each progress until the wait ends by itself; ``None``: progress
             changes nothing.
-        latest: When the wait ends, however often progress comes.
+        latest: The time at which the wait ends, however often progress comes.
     """
 
     key: Key
@@ -74,8 +84,8 @@ class OutboundExchange(msgspec.Struct):
     patience: float | None = None
     latest: float = float("inf")
 
-    def advanced(self, done: float, now: float) -> None:
-        """Progress was reported: its deadline counts from here, up to the latest."""
+    def note_progress(self, done: float, now: float) -> None:
+        """Count the deadline from this progress, up to the latest."""
         self.progress = done
         if self.patience is not None and self.deadline is not None:
             self.deadline = max(self.deadline, min(now + self.patience, self.latest))
@@ -92,12 +102,12 @@ class OutboundExchange(msgspec.Struct):
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody waits for it."""
+        """Whether a caller waits for it."""
         return self.state in (OutboundState.UNSENT, OutboundState.WAITING)
 
     @property
     def is_answered(self) -> bool:
-        """Whether it has had its response, in time or not; any further one is a duplicate."""
+        """Whether it has had its response, in time or not; each further one is a duplicate."""
         return self.state is OutboundState.DONE or self.late
 
     @property
@@ -106,7 +116,7 @@ class OutboundExchange(msgspec.Struct):
         return payloads.read_call(self.draft.payload)
 
     def expiry(self) -> Ending:
-        """How it ends at its deadline."""
+        """The ending at its deadline."""
         if self.lost or self.missed:
             return Unknown(
                 "the connection was lost while it was open, and nothing came until its deadline"
@@ -123,8 +133,8 @@ class OutboundExchange(msgspec.Struct):
         return envelope.concerns(me) and (not self.draft.to or envelope.sender in self.draft.to)
 
 
-def may_fulfill(record: ProposalEntry, roster: Roster) -> set[str]:
-    """Those present whose announced capabilities allow the request that fulfills a proposal."""
+def able_to_fulfill(record: ProposalEntry, roster: Roster) -> set[str]:
+    """The present participants whose announced capabilities allow the fulfilling request."""
     request = payloads.request(record.call.method, record.call.params, "")
     return {
         each.id
@@ -133,19 +143,86 @@ def may_fulfill(record: ProposalEntry, roster: Roster) -> set[str]:
     }
 
 
-def verdict(exchange: OutboundExchange, record: ProposalEntry, roster: Roster) -> Rejection | None:
+def deciding_rejection(
+    exchange: OutboundExchange, record: ProposalEntry, roster: Roster
+) -> Rejection | None:
     """The rejection that ends the wait for a proposal of ours, if there is one (PROTOCOL 4.5).
 
-    While somebody's fulfilling request is out, rejections are only recorded (PROTOCOL 4.4).
+    While a fulfilling request is out, rejections are only recorded (PROTOCOL 4.4).
     """
     if record.state is not ProposalState.PENDING or exchange.wait is Wait.DEADLINE:
         return None
-    said = list(record.rejections.values())
+    counted = list(record.rejections.values())
     if exchange.wait is Wait.ADDRESSED and exchange.draft.to:
-        said = [rejection for rejection in said if rejection.by in exchange.draft.to]
+        counted = [rejection for rejection in counted if rejection.by in exchange.draft.to]
     elif exchange.wait is Wait.ADDRESSED:
-        able = may_fulfill(record, roster)
-        said = [rejection for rejection in said if rejection.by in able]
-        if len(said) < len(able):
+        able = able_to_fulfill(record, roster)
+        counted = [rejection for rejection in counted if rejection.by in able]
+        if len(counted) < len(able):
             return None
-    return replace(said[-1], counts=True) if said else None
+    return replace(counted[-1], counts=True) if counted else None
+
+
+def cause_of(ending: Ending | None) -> Cause:
+    """The cause of an end, where the caller chose none (PROTOCOL 4.12)."""
+    match ending:
+        case Withdrawal():
+            return ending.cause
+        case Expiry() | Unknown():
+            return Cause(Reason.TIMEOUT)
+        case _:
+            return Cause(Reason.NO_LONGER_NEEDED)
+
+
+def record_end(
+    exchange: OutboundExchange, ending: Ending | None, me: str, *, echo: bool = True
+) -> None:
+    """Step the record of our own proposal: *rejected* here is *withdrawn* for all others.
+
+    A proposal that was given up after it left becomes withdrawn when our withdraw comes back, or at
+    once where the gateway sends no echo (PROTOCOL 4.13). One that never left, or was refused, will
+    not be ordered by any gateway.
+    """
+    record = exchange.proposal
+    if record is None:
+        return
+    match ending:
+        case Rejection():
+            record.step(ProposalEvent.REJECTION, ending.by, ending.reason)
+        case Expiry() | Unknown():
+            record.step(ProposalEvent.EXPIRY, me, Reason.TIMEOUT)
+        case GatewayRefused():
+            record.step(ProposalEvent.WITHDRAWAL, me, Reason.NO_LONGER_NEEDED)
+        case _ if exchange.state is OutboundState.UNSENT or not (echo or exchange.echoed):
+            record.step(ProposalEvent.WITHDRAWAL, me, cause_of(ending).code)
+        case _:
+            pass
+
+
+def send_end(sender: EnvelopeSender, exchange: OutboundExchange, cause: Cause, now: float) -> None:
+    """Send the withdraw of a proposal, or the cancel of a request (PROTOCOL 4.8)."""
+    request = exchange.draft
+    if exchange.is_proposal:
+        found = exchange.record.fulfillments if exchange.record is not None else []
+        fulfillers = [item.by for item in found]
+        to = tuple(dict.fromkeys([*request.to, *fulfillers])) if request.to else ()
+        sender.send(
+            kinds.MCP_WITHDRAW,
+            {"reason": cause.code},
+            now=now,
+            priority=Priority.END,
+            to=to,
+            correlation=(request.id,),
+            concerned=to,
+        )
+    elif (call := exchange.call).method != "initialize":
+        name = str(call.rpc_id if call.rpc_id is not None else request.id)
+        sender.send(
+            kinds.MCP_REQUEST,
+            payloads.cancelled(name, cause.ended(sender.me, request.id, now)),
+            now=now,
+            priority=Priority.END,
+            to=request.to,
+            correlation=(request.id,),
+            concerned=request.to,
+        )

@@ -1,4 +1,4 @@
-"""Our own requests and proposals: the waiting side (PROTOCOL 5, third table)."""
+"""Our own requests and proposals, and what ends each of them (PROTOCOL 5, third table)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from meup_agent.protocol.exchange.effects import (
     Unsend,
     Wake,
 )
-from meup_agent.protocol.exchange.ends import cause_of, say_end, step_own
 from meup_agent.protocol.exchange.outbound_exchange import (
     OutboundExchange,
     Wait,
-    may_fulfill,
-    verdict,
+    able_to_fulfill,
+    cause_of,
+    deciding_rejection,
+    record_end,
+    send_end,
 )
 from meup_agent.protocol.exchange.proposal_store import (
     MAX_PROPOSALS,
@@ -46,16 +48,16 @@ from meup_agent.protocol.outcomes import (
     Unsent,
     Withdrawal,
 )
-from meup_agent.protocol.reasons import Cause
+from meup_agent.reasons import Cause
 
 ENDED_COUNT = 1000
 ENDED_SECONDS = 300.0
 ENDED_SIZE = 64 * 1024 * 1024
-"""Exchanges that have ended are remembered for answers that come late."""
+"""Ended exchanges that are remembered, for answers that come late."""
 
 
 class OutboundTracker:
-    """Every request and proposal of our own that is open, or has ended lately."""
+    """Tracks every request and proposal of our own that is open, or has ended lately."""
 
     def __init__(self, context: TableContext) -> None:
         self._context = context
@@ -68,7 +70,7 @@ class OutboundTracker:
         )
 
     def __len__(self) -> int:
-        """How many are open."""
+        """The number of open ones."""
         return len(self._open)
 
     def find(self, exchange_id: str, now: float) -> OutboundExchange | None:
@@ -79,28 +81,24 @@ class OutboundTracker:
         """An exchange that is open."""
         return self._open.get(exchange_id)
 
-    def opened(self, key: Key) -> OutboundExchange | None:
-        """An exchange that is open."""
-        return self._open.get(key.id)
-
     def open_fulfillments(self, proposal: ProposalKey) -> list[OutboundExchange]:
-        """Our open requests that fulfill a proposal."""
+        """The open requests of ours that fulfill a proposal."""
         return [exchange for exchange in self._open.values() if exchange.fulfills == proposal]
 
     def has_fulfilled(self, proposal: ProposalKey, now: float) -> bool:
         """Whether a fulfilling request of ours has left, and the gateway let it through."""
         return self._fulfilled.get(proposal, now) is not None
 
-    # --- our own steps ---
+    # --- begun and ended by ourselves ---
 
     def open(self, exchange: OutboundExchange, now: float) -> None:
         """Begin a request or proposal.
 
         Raises:
-            AlreadyInProgress: It would fulfill what somebody else, or we, are fulfilling.
-            AlreadyDecided: It would fulfill what is no longer pending, or certainly expired.
-            AmbiguousProposal: It does not tell which of several proposals it would fulfill.
-            ParticipantGone: Whoever proposed that has left for good.
+            AlreadyInProgress: Another participant, or we, are fulfilling that proposal already.
+            AlreadyDecided: That proposal is no longer pending, or has certainly expired.
+            AmbiguousProposal: The request does not tell which of several proposals it carries out.
+            ParticipantGone: The proposer has left for good.
         """
         if exchange.fulfills is not None:
             exchange.record = self._check_undecided(exchange, exchange.fulfills, now)
@@ -115,7 +113,7 @@ class OutboundTracker:
     def _check_undecided(
         self, exchange: OutboundExchange, proposal: ProposalKey, now: float
     ) -> ProposalEntry | None:
-        """What we are about to fulfill, if it is known: pending, in time, and still waited for."""
+        """Check that a proposal may be fulfilled: pending, in time, and waited for; its record."""
         context = self._context
         means = resolve(exchange.draft, context.proposal_store, now)
         record = means.record or context.proposal_store.get(proposal, now)
@@ -141,14 +139,14 @@ class OutboundTracker:
         return record
 
     def _has_left(self, proposal: ProposalKey, record: ProposalEntry | None, now: float) -> bool:
-        """Whether a proposer was seen to leave after it proposed, and not to come back."""
+        """Whether a proposer was seen to leave after it proposed, half a minute ago or more."""
         left_at = self._context.roster.left_at(proposal.proposer, now)
         if record is None or left_at is None:
             return False
         return record.seen_at <= left_at <= now - ABSENCE_SECONDS
 
     def _unwanted(self, exchange: OutboundExchange, now: float) -> Ending | None:
-        """How a fulfilling request ends that is about to leave, and that nobody waits for."""
+        """The ending of a fulfilling request that waited too long to leave: expired, or gone."""
         if exchange.fulfills is None:
             return None
         if self._context.is_past(exchange.expires):
@@ -158,7 +156,7 @@ class OutboundTracker:
         return None
 
     def sent(self, envelope_id: str, now: float) -> None:
-        """The transport takes it now, unless it waited until nobody wants it any more."""
+        """Note that the transport takes an envelope now; a fulfillment that is too late ends."""
         exchange = self._open.get(envelope_id)
         unwanted = None if exchange is None else self._unwanted(exchange, now)
         if exchange is not None and unwanted is not None:
@@ -169,19 +167,19 @@ class OutboundTracker:
             self.apply(exchange, OutboundEvent.SENT, now)
 
     def give_up(self, key: Key, cause: Cause, now: float) -> None:
-        """The caller stops waiting."""
+        """End the wait for one: its caller gave up."""
         exchange = self._open.get(key.id)
         if exchange is not None:
             self.apply(
                 exchange, OutboundEvent.GIVE_UP, now, Withdrawal(key.id, self._context.me, cause)
             )
 
-    def ended_by_sibling(self, exchange_id: str, kind: str, cause: Cause, now: float) -> None:
-        """Another process of ours has withdrawn a proposal of ours, or cancelled a request."""
+    def end_by_sibling(self, exchange_id: str, kind: str, cause: Cause, now: float) -> None:
+        """End what another process under our name has withdrawn or cancelled."""
         exchange = self._open.get(exchange_id)
         if exchange is None or exchange.draft.kind != kind or exchange.call.method == "initialize":
             return
-        self.has_left(exchange, now)
+        self.note_left(exchange, now)
         self.apply(
             exchange,
             OutboundEvent.ENDED_BY_SIBLING,
@@ -190,58 +188,58 @@ class OutboundTracker:
         )
 
     def give_up_all(self, cause: Cause, now: float) -> None:
-        """We end: everything that is open ends with us."""
+        """End everything that is open: we leave."""
         for exchange in list(self._open.values()):
             self.give_up(exchange.key, cause, now)
 
     def give_up_children(self, parent: Key, cause: Cause, now: float) -> None:
-        """A handler has been cancelled or has ended: what it has open ends with it."""
+        """End what a handler has open: it has been cancelled, or has ended."""
         for exchange in [item for item in self._open.values() if item.parent == parent]:
             self.give_up(exchange.key, cause, now)
 
     # --- the connection ---
 
     def connection_lost(self, now: float) -> None:
-        """Note for every wait that something may have been missed."""
+        """Note for every wait that envelopes may be missed."""
         for exchange in list(self._open.values()):
             self.apply(exchange, OutboundEvent.LOST, now)
 
     def welcomed(self, now: float) -> None:
-        """Send again what is idempotent; begin to count who is absent anew."""
+        """Send again what is idempotent, and count absence anew."""
         for exchange in list(self._open.values()):
             exchange.missed |= exchange.lost
             self.apply(exchange, OutboundEvent.WELCOME, now)
         self.presence_changed(now)
 
     def caught_up(self, now: float) -> None:
-        """We have read all that we missed: what the gateway has taken is where it would be."""
+        """Take what the gateway had echoed for uninterrupted: we have read all that we missed."""
         for exchange in list(self._open.values()):
             # What it has not taken is sent again, and is so from then on.
             exchange.lost = exchange.lost and not exchange.echoed
         self.presence_changed(now)
 
     def presence_changed(self, now: float, *, joined: bool = True) -> None:
-        """Somebody came or went: see whose rejection is missing, and whose absence counts.
+        """See whose rejection is missing and whose absence counts, after a join or a leave.
 
         Args:
             now: The time.
-            joined: Somebody came, or may have.
+            joined: It was a join, or may have been one.
         """
         for exchange in list(self._open.values()):
             if exchange.proposal is not None and not exchange.draft.to:
-                if joined:  # whoever comes may come to decide it, or be followed by who does
+                if joined:  # a newcomer may decide it, or be followed by one that does
                     exchange.nobody_since = None
                 self.reconsider(exchange, exchange.proposal, now)
             self.watch_absence(exchange, now)
 
     def stopped(self, why: str, now: float) -> None:
-        """There will be no further connection: every wait ends."""
+        """End every wait: there will be no further connection."""
         for exchange in list(self._open.values()):
             ending = Unsent(why) if exchange.state is OutboundState.UNSENT else Unknown(why)
             self.apply(exchange, OutboundEvent.STOPPED, now, ending)
 
     def look(self, key: Key, now: float) -> None:
-        """A timer has rung: see whether the deadline has passed, or everybody is gone."""
+        """End what has passed its deadline, or has been without a participant for too long."""
         exchange = self._open.get(key.id)
         if exchange is None:
             return
@@ -257,51 +255,53 @@ class OutboundTracker:
             self._context.look_again(exchange.deadline, key)  # progress may have moved it
 
     def watch_absence(self, exchange: OutboundExchange, now: float) -> None:
-        """Look again when the wait ends for want of anybody who could answer."""
+        """Look again when the wait would end for want of a participant that could answer."""
         self._context.look_again(self._gone_at(exchange, now), exchange.key)
 
     def _gone_at(self, exchange: OutboundExchange, now: float) -> float | None:
-        """When the wait ends for want of anybody who could answer (PROTOCOL 4.6)."""
+        """The time at which it ends for want of a participant that could answer (PROTOCOL 4.6)."""
         if exchange.state is not OutboundState.WAITING or not self._context.connected:
             return None
         awaited = self._awaited(exchange)
         if awaited or exchange.proposal is None or exchange.wait is Wait.DEADLINE:
             return self._context.absent_for_good(awaited, now)
-        if self._somebody_may(exchange.proposal):
+        if self._has_able_participant(exchange.proposal):
             exchange.nobody_since = None
             return None
         if exchange.nobody_since is None:
             exchange.nobody_since = now
         return exchange.nobody_since + ABSENCE_SECONDS
 
-    def _somebody_may(self, record: ProposalEntry) -> bool:
-        """Whether anybody is present who may fulfill a broadcast proposal, as far as is known."""
+    def _has_able_participant(self, record: ProposalEntry) -> bool:
+        """Whether a participant is present that may fulfill a broadcast proposal."""
         roster = self._context.roster
         others = (each for each in roster.participants() if each.id != roster.me)
         # Not every gateway announces what its participants may send.
-        return any(not each.capabilities for each in others) or bool(may_fulfill(record, roster))
+        return any(not each.capabilities for each in others) or bool(
+            able_to_fulfill(record, roster)
+        )
 
     def _awaited(self, exchange: OutboundExchange) -> tuple[str, ...]:
-        """Who could still answer: for a proposal in progress, whoever fulfills it."""
+        """The participants that could answer; of a proposal in progress, its fulfillers."""
         record = exchange.proposal
         if record is not None and record.in_progress_by is not None:
             return tuple(dict.fromkeys(item.by for item in record.fulfillments if item.live))
         return exchange.draft.to
 
-    # --- what others say ---
+    # --- ended by others ---
 
     def knows(self, envelope_id: str, now: float) -> bool:
-        """Whether this is a request or proposal of ours that is open, or has ended lately."""
+        """Whether an id is that of a request or proposal of ours, open or ended lately."""
         return envelope_id in self._open or self._ended.get(envelope_id, now) is not None
 
-    def echoed(self, envelope_id: str) -> None:
-        """The gateway has ordered an envelope of ours."""
+    def note_echo(self, envelope_id: str) -> None:
+        """Note that the gateway has ordered an envelope of ours."""
         exchange = self._open.get(envelope_id) or self._ended.peek(envelope_id)
         if exchange is not None:
             exchange.echoed = True
 
     def refused(self, envelope_id: str, payload: dict[str, object], now: float) -> bool:
-        """The gateway refused an envelope; whether somebody waits, or waited, for its answer."""
+        """End what the gateway refused; whether it is a request or proposal of ours."""
         exchange = self._open.get(envelope_id)
         if exchange is None:
             return self._ended.get(envelope_id, now) is not None
@@ -310,28 +310,36 @@ class OutboundTracker:
         message = f"the gateway refused {exchange.draft.kind} {envelope_id}: {code}"
         if isinstance(said, str) and said:
             message = f"{message} ({said})"
-        self.has_left(exchange, now)
+        self.note_left(exchange, now)
         self.apply(exchange, OutboundEvent.REFUSAL, now, GatewayRefused(code, message, payload))
         return True
+
+    def end_by_gateway(self, by: str, exchange_id: str, reason: str, now: float) -> None:
+        """End a request or proposal that the gateway ended in our place.
+
+        No answer will come, and the error that said so may have been lost.
+        """
+        if by == self._context.me:
+            self.refused(exchange_id, {"error": reason}, now)
 
     def of_proposal(self, record: ProposalEntry, now: float) -> OutboundExchange | None:
         """Our wait for a proposal's outcome, open or ended lately; ``None`` if it is not ours."""
         exchange = self.find(record.key.id, now)
         return exchange if exchange is not None and exchange.proposal is record else None
 
-    def has_left(self, exchange: OutboundExchange, now: float) -> None:
-        """Somebody speaks of what we believe unsent: a connection that broke took it along."""
+    def note_left(self, exchange: OutboundExchange, now: float) -> None:
+        """Take for sent what others speak of: a connection that broke had taken it along."""
         if exchange.state is OutboundState.UNSENT:
             self.apply(exchange, OutboundEvent.SENT, now)
 
     def reconsider(self, exchange: OutboundExchange, record: ProposalEntry, now: float) -> bool:
-        """See whether the rejections so far end the wait; whether they do."""
-        ending = verdict(exchange, record, self._context.roster)
+        """End the wait if the rejections so far do that; whether they do."""
+        ending = deciding_rejection(exchange, record, self._context.roster)
         if ending is not None:
             self.apply(exchange, OutboundEvent.REJECTION, now, ending)
         return ending is not None
 
-    # --- the table ---
+    # --- the lifecycle ---
 
     def apply(
         self,
@@ -342,14 +350,14 @@ class OutboundTracker:
         *,
         cause: Cause | None = None,
     ) -> None:
-        """Take a step, and do what it asks for.
+        """Step an exchange through the lifecycle, and carry the action out.
 
         Args:
-            exchange: What takes it.
-            event: What has happened.
+            exchange: The exchange.
+            event: The event.
             now: The time.
-            ending: How it ends, if it does.
-            cause: Why, as we say it; else what the ending says.
+            ending: Its ending, if this ends it.
+            cause: The cause that we send; ``None``: the ending's.
         """
         state, action = outbound_step(exchange.state, event)
         match action:
@@ -370,11 +378,11 @@ class OutboundTracker:
                     )
             case OutboundAction.DROP | OutboundAction.DROP_TIMEOUT | OutboundAction.NOT_SENT:
                 self._context.effects.append(Unsend(exchange.key.id))
-                step_own(exchange, ending, self._context.me)
+                record_end(exchange, ending, self._context.me)
             case OutboundAction.RESULT | OutboundAction.UNKNOWN:
                 pass
             case OutboundAction.REFUSED:
-                step_own(exchange, ending, self._context.me)
+                record_end(exchange, ending, self._context.me)
                 if exchange.fulfills is not None:
                     self._fulfilled.pop(exchange.fulfills)
                     self._note_unseen(exchange, now, ended=True)
@@ -385,8 +393,8 @@ class OutboundTracker:
                 | OutboundAction.EXPIRED_AND_END
             ):
                 guarantees = self._context.roster.guarantees
-                step_own(exchange, ending, self._context.me, echo=guarantees.echo)
-                say_end(self._context.envelope_sender, exchange, cause or cause_of(ending), now)
+                record_end(exchange, ending, self._context.me, echo=guarantees.echo)
+                send_end(self._context.envelope_sender, exchange, cause or cause_of(ending), now)
                 self._note_unseen(exchange, now, ended=True)
         exchange.state = state
         if action is OutboundAction.NOTE_SENT:

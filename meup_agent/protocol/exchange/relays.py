@@ -2,7 +2,7 @@
 
 There a proposer sees neither the request that fulfills its proposal nor the response. So the
 fulfiller sends the response on, correlated to the proposal and to the request; and the proposer
-believes it if it comes from somebody who could have made that request.
+believes it if it comes from a participant that could have made that request.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from meup_agent.protocol.payloads import read_response
 
 
 class Relays:
-    """What a fulfiller sends on, and what a proposer takes for it."""
+    """Sends responses on to proposers, and recognizes those that are sent on to us."""
 
     def __init__(self, context: TableContext) -> None:
         self._context = context
 
     def send_response(self, exchange: OutboundExchange, response: Envelope, now: float) -> None:
-        """Our request got its first response: its proposer learns of it, if it fulfills anything.
+        """Send the first response of a fulfilling request on to the proposer.
 
         Refusals, and errors that only confirm a cancel, decide nothing and are kept.
         """
@@ -63,7 +63,7 @@ class Relays:
     def send_progress(
         self, exchange: OutboundExchange, done: float, total: float | None, message: str, now: float
     ) -> None:
-        """Our request made progress: its proposer learns of it, if it asked for that."""
+        """Send the progress of a fulfilling request on to the proposer, if it asked for it."""
         if not self._hidden_from_proposer(exchange) or exchange.fulfills is None:
             return
         proposal, record = exchange.fulfills, exchange.record
@@ -83,12 +83,12 @@ class Relays:
         )
 
     def about(self, envelope: Envelope, now: float) -> ProposalEntry | None:
-        """The proposal of ours whose outcome, or progress, somebody sends on.
+        """The proposal of ours whose outcome, or progress, an envelope sends on.
 
-        Its sender must be whom we asked to decide; of a broadcast proposal, somebody present whose
-        announced capabilities allow the fulfilling request. Whom we asked needs these, too, where
-        the gateway checks names: there, what it announces is what it lets through. If we have seen
-        fulfilling requests, only what is about them counts.
+        Its sender must be one that we asked to decide; of a broadcast proposal, one present whose
+        announced capabilities allow the fulfilling request. One that we asked needs these, too,
+        where the gateway checks names: there, what it announces is what it lets through. If we have
+        seen fulfilling requests, only what is about them counts.
         """
         me = self._context.me
         if envelope.sender == me or not envelope.concerns(me):
@@ -111,7 +111,7 @@ class Relays:
 
 
 def outcome_of_relay(record: ProposalEntry, relay: Envelope) -> Fulfillment:
-    """What a relayed response says, and what nobody but the fulfiller can know of it.
+    """The outcome that a relayed response tells, with the fulfiller's word on what it edited.
 
     Args:
         record: The proposal.
@@ -133,9 +133,9 @@ def outcome_of_relay(record: ProposalEntry, relay: Envelope) -> Fulfillment:
 
 
 def _with_edits(result: object, said: payloads.JsonObject) -> object:
-    """The result with what our request said of itself, where there is room for it.
+    """The result with the digest and edit mark of our request, where there is room for them.
 
-    What its executor says of that is left out: it is not the executor who may edit.
+    Those of the executor are left out: it is not the executor that may edit.
     """
     if not isinstance(result, dict):
         return result
@@ -148,7 +148,7 @@ def _with_edits(result: object, said: payloads.JsonObject) -> object:
 
 
 def _says_edited(meta: payloads.JsonObject, proposed: payloads.Call) -> bool | None:
-    """Whether something else was carried out than proposed; ``None`` if the relay is silent."""
+    """Whether a relay says that its fulfiller edited the call; ``None``: it does not say."""
     if meta.get(payloads.EDITED) is True:
         return True
     digest, own = meta.get(payloads.DIGEST), proposed.meta.get(payloads.DIGEST)

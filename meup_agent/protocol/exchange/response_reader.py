@@ -1,174 +1,244 @@
-"""What others say of our own requests and proposals: responses, rejections, progress."""
+"""Answers to our own requests and proposals: responses, rejections, progress (PROTOCOL 4, 5)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, Final
 
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.effects import Conflict, Progressed
-from meup_agent.protocol.exchange.ends import cause_of
-from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange
+from meup_agent.protocol.exchange.effects import Conflict, Progressed, Role
+from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
+from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, cause_of
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.exchange.relays import Relays, outcome_of_relay
 from meup_agent.protocol.exchange.resolution import find_answered
 from meup_agent.protocol.exchange.table_context import TableContext
+from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.lifecycle import OutboundEvent, OutboundState, ProposalEvent
 from meup_agent.protocol.outcomes import Ending, Fulfillment, LostRace, Rejection, Responded
 from meup_agent.protocol.payloads import read_response
-from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.reasons import Cause, Reason
+
+EXPLANATION_CHARS: Final = 4_000
+"""Characters of an explanation that are kept: some pages, and a stranger may have written them."""
+
+EXPLANATION_COUNT: Final = 1_000
+EXPLANATION_SECONDS: Final = 600.0
+"""Rejections whose explanations are kept, and the time for which they are."""
+
+
+class RejectExplanations:
+    """The words with which senders explain their rejects of our proposals, in a chat (4.3)."""
+
+    def __init__(self) -> None:
+        self._words: TTLMap[tuple[str, str], str] = TTLMap(
+            count=EXPLANATION_COUNT,
+            seconds=EXPLANATION_SECONDS,
+            size=EXPLANATION_COUNT * EXPLANATION_CHARS,
+        )
+
+    def expect(self, by: str, rejection_id: str, now: float) -> None:
+        """Expect an explanation of a reject."""
+        self._words.put((by, rejection_id), "", now)
+
+    def read(self, chat: Envelope, now: float) -> None:
+        """Keep a chat for the rejects of its sender that it names, if it is the first."""
+        for name in chat.correlation:
+            if self._words.get((chat.sender, name), now) == "":
+                said = chat.payload_object
+                text = said.get("message", said.get("text"))
+                if isinstance(text, str) and text:
+                    words = text[:EXPLANATION_CHARS]
+                    self._words.put((chat.sender, name), words, now, size=4 * len(words))
+
+    def get(self, by: str, rejection_id: str, now: float) -> str:
+        """The words that explain a reject; empty where none have come."""
+        return self._words.get((by, rejection_id), now) or ""
 
 
 class ResponseReader:
-    """Applies what others say to the exchanges of ours that it is about."""
+    """Applies the answers of others to our exchanges and to the proposals that they carry out."""
 
-    def __init__(self, context: TableContext, outbound: OutboundTracker) -> None:
+    def __init__(
+        self, context: TableContext, outbound: OutboundTracker, scheduler: HandlerScheduler
+    ) -> None:
         self._context = context
         self._outbound = outbound
+        self._scheduler = scheduler
         self._relays = Relays(context)
+        self.explanations = RejectExplanations()
 
-    def rival_requested(self, record: ProposalEntry, now: float) -> None:
-        """A fulfilling request was ordered; ours, if it is another and comes later, has lost."""
-        first, me = record.in_progress, self._context.me
-        if first is None:
+    # --- responses ---
+
+    def receive(self, envelope: Envelope, now: float) -> None:
+        """Apply a response: to a proposal's record, to our wait, or as another's relay."""
+        context = self._context
+        found = find_answered(envelope, context.proposal_store, now)
+        completes = found is not None and self._complete(*found, envelope, now)
+        if self._answers_request(envelope, now) or completes or self._is_relayed(envelope, now):
             return
-        for exchange in self._outbound.open_fulfillments(record.key):
-            if (first.by, first.envelope.id) == (me, exchange.key.id):
-                continue
-            cause = Cause(Reason.DUPLICATE, by=me, id=exchange.key.id, at=now)
-            self._outbound.apply(
-                exchange, OutboundEvent.GIVE_UP, now, LostRace(first.by), cause=cause
-            )
+        # An observer asks nothing: answers to its participant are for the agent that runs.
+        is_ours = (
+            context.mode.speaks and envelope.sender != context.me and envelope.concerns(context.me)
+        )
+        # Answers among others, or to a sibling of ours, are nothing that we leave out.
+        if is_ours and not context.envelope_sender.is_from_sibling(envelope.correlation, now):
+            context.drop("unknown_response", envelope, expected=self._is_harmless(envelope, now))
 
-    def response(self, envelope: Envelope, now: float) -> bool:
-        """A response came; whether it was one to a request of ours."""
+    def _is_harmless(self, response: Envelope, now: float) -> bool:
+        """Whether correct, or merely eager, participants send us such a response.
+
+        Some answer whatever is addressed to them, our notifications too (PROTOCOL 2). And a request
+        of a process of ours before this one is answered once more as we join (PROTOCOL 4.14).
+        """
+        return self._context.is_older_than_us(response) or any(
+            self._context.envelope_sender.is_own(name, now) for name in response.correlation
+        )
+
+    def _complete(
+        self,
+        record: ProposalEntry,
+        fulfillment: FulfillingRequest,
+        envelope: Envelope,
+        now: float,
+    ) -> bool:
+        """Complete a proposal, unless its request was not carried out; whether it did."""
+        store, payload = self._context.proposal_store, envelope.payload
+        if payloads.is_refusal(payload):
+            if store.refused(record, fulfillment, envelope.sender):
+                self.note_fulfillment_ended(record, now)
+            return False
+        self._order_unechoed(record, now)
+        answer = read_response(payload)
+        if not store.complete(record, fulfillment, is_error=answer[1] is not None):
+            return False
+        exchange = None
+        if record.key.proposer == self._context.me:
+            exchange = self._outbound.of_proposal(record, now)
+        if exchange is not None:
+            outcome = outcome_of(record, fulfillment, envelope, *answer)
+            self._end_with(exchange, envelope, outcome, now)
+        return True
+
+    def _answers_request(self, envelope: Envelope, now: float) -> bool:
+        """End our request that a response answers; whether it does."""
         for exchange_id in envelope.correlation:
             exchange = self._outbound.find(exchange_id, now)
             if exchange is None or exchange.is_proposal:
                 continue
             if not exchange.answerable_by(envelope, self._context.me):
-                # An onlooker sees the answers to others who used the same id.
+                # An onlooker sees the answers to others that used the same id.
                 if envelope.concerns(self._context.me):
                     self._context.drop("foreign_response", envelope)
                     return True
                 continue
             result, error = read_response(envelope.payload)
             is_first = not exchange.is_answered
-            self._answered(exchange, envelope, Responded(envelope.sender, result, error), now)
+            self._note_answer(exchange, envelope, Responded(envelope.sender, result, error), now)
             if is_first:
                 self._relays.send_response(exchange, envelope, now)
             return True
         return False
 
-    def fulfilled(
-        self, record: ProposalEntry, fulfillment: FulfillingRequest, envelope: Envelope, now: float
-    ) -> Conflict | None:
-        """The response to a fulfilling request of our proposal; a conflict if it is too late."""
-        exchange = self._outbound.of_proposal(record, now)
-        if exchange is None:
-            return None
-        result, error = read_response(envelope.payload)
-        request = payloads.read_call(fulfillment.envelope.payload)
-        to = fulfillment.envelope.to
-        executor = to[0] if len(to) == 1 else envelope.sender
-        ending = Fulfillment(
-            proposal_id=record.key.id,
-            by=fulfillment.by,
-            executor=executor,
-            result=result,
-            error=error,
-            changes=payloads.changes(record.call, request, executor),
-        )
-        return self._conflict(exchange, envelope, ending, now)
-
-    def relayed(self, envelope: Envelope, now: float) -> tuple[bool, Conflict | None]:
-        """A response that may be the outcome of a proposal of ours, which its fulfiller sent on.
-
-        Returns:
-            Whether it was, and the conflict if it is too late.
-        """
+    def _is_relayed(self, envelope: Envelope, now: float) -> bool:
+        """End our wait for a proposal whose outcome its fulfiller sends on; whether it does."""
         record = self._relays.about(envelope, now)
         exchange = None if record is None else self._outbound.of_proposal(record, now)
         if record is None or exchange is None:
-            return False, None
+            return False
         if payloads.is_refusal(envelope.payload):
-            return True, None
+            return True
         if not exchange.is_answered:
-            self.order_unechoed(record, now)
+            self._order_unechoed(record, now)
             record.step(ProposalEvent.RESPONSE, envelope.sender)
-        return True, self._conflict(exchange, envelope, outcome_of_relay(record, envelope), now)
+        self._end_with(exchange, envelope, outcome_of_relay(record, envelope), now)
+        return True
 
-    def _conflict(
-        self, exchange: OutboundExchange, envelope: Envelope, ending: Fulfillment, now: float
-    ) -> Conflict | None:
-        """Apply the outcome of a proposal; a conflict if we had given it up."""
-        if not self._answered(exchange, envelope, ending, now):
-            return None
-        assert exchange.ending is not None  # it had been given up
-        return Conflict(ending.proposal_id, ending, exchange.ending)
+    def _end_with(
+        self, exchange: OutboundExchange, envelope: Envelope, outcome: Fulfillment, now: float
+    ) -> None:
+        """End the wait for a proposal; if we had given it up, tell handlers of a conflict."""
+        if self._note_answer(exchange, envelope, outcome, now):
+            conflict = Conflict(outcome.proposal_id, outcome, exchange.ending)
+            self._scheduler.notify(Role.CONFLICT, envelope, now, conflict)
 
-    def order_unechoed(self, record: ProposalEntry, now: float) -> None:
-        """On a gateway without echoes, our withdraw came when we said it (PROTOCOL 4.13)."""
-        exchange = self._outbound.of_proposal(record, now)
-        if (
-            exchange is not None
-            and exchange.state is OutboundState.GIVEN_UP
-            and not exchange.echoed
-        ):
-            reason = cause_of(exchange.ending).code
-            record.step(ProposalEvent.WITHDRAWAL, self._context.me, reason)
-
-    def _answered(
+    def _note_answer(
         self, exchange: OutboundExchange, envelope: Envelope, ending: Ending, now: float
     ) -> bool:
         """Apply an answer; ``True`` if it is the first for something that we had given up."""
         if exchange.is_answered:
             self._context.drop("duplicate_response", envelope, expected=True)
             return False
-        self._outbound.has_left(exchange, now)
+        self._outbound.note_left(exchange, now)
         exchange.late = exchange.state is OutboundState.GIVEN_UP
         self._outbound.apply(exchange, OutboundEvent.RESPONSE, now, ending)
         if exchange.late:
             self._context.drop("late_response", envelope, expected=True)
         return exchange.late
 
-    def rejection(self, record: ProposalEntry, rejected: Rejection, now: float) -> Rejection | None:
-        """A rejection of a proposal of ours; ``None`` if nobody waits for it any more."""
+    def _order_unechoed(self, record: ProposalEntry, now: float) -> None:
+        """Order our withdraw before an answer on a gateway without echoes (PROTOCOL 4.13)."""
+        exchange = self._outbound.of_proposal(record, now)
+        given_up = exchange is not None and exchange.state is OutboundState.GIVEN_UP
+        if exchange is not None and given_up and not exchange.echoed:
+            reason = cause_of(exchange.ending).code
+            record.step(ProposalEvent.WITHDRAWAL, self._context.me, reason)
+
+    # --- rejections ---
+
+    def rejection(
+        self, record: ProposalEntry, rejection: Rejection, envelope: Envelope, now: float
+    ) -> None:
+        """Apply a rejection of our proposal, and tell handlers while a caller waits for it."""
+        self.explanations.expect(rejection.by, rejection.id, now)
         exchange = self._outbound.of_proposal(record, now)
         if exchange is None or not exchange.is_open:
-            return None
-        self._outbound.has_left(exchange, now)
+            return
+        self._outbound.note_left(exchange, now)
         counts = self._outbound.reconsider(exchange, record, now)
-        return replace(rejected, counts=counts)
+        self._scheduler.notify(Role.REJECT, envelope, now, replace(rejection, counts=counts))
 
-    def no_longer_in_progress(self, record: ProposalEntry, now: float) -> None:
-        """A fulfillment came to nothing: what was said meanwhile may decide."""
+    # --- fulfillments ---
+
+    def note_fulfillment(self, record: ProposalEntry, now: float) -> None:
+        """See what a fulfilling request changes for us: it may beat ours, or begin our proposal."""
+        first, me = record.in_progress, self._context.me
+        if first is not None:
+            for exchange in self._outbound.open_fulfillments(record.key):
+                if (first.by, first.envelope.id) != (me, exchange.key.id):
+                    cause = Cause(Reason.DUPLICATE, by=me, id=exchange.key.id, at=now)
+                    lost = LostRace(first.by)
+                    self._outbound.apply(exchange, OutboundEvent.GIVE_UP, now, lost, cause=cause)
+        if record.key.proposer == me:
+            own = self._outbound.of_proposal(record, now)
+            if own is not None and own.is_open:
+                self._outbound.watch_absence(own, now)
+
+    def note_fulfillment_ended(self, record: ProposalEntry, now: float) -> None:
+        """Let the rejections recorded meanwhile decide: a fulfillment came to nothing."""
         exchange = self._outbound.of_proposal(record, now)
         if exchange is not None and exchange.is_open:
             self._outbound.reconsider(exchange, record, now)
             self._outbound.watch_absence(exchange, now)
 
-    def in_progress(self, record: ProposalEntry, now: float) -> None:
-        """Somebody's fulfilling request for a proposal of ours is out: it is they who must stay."""
-        exchange = self._outbound.of_proposal(record, now)
-        if exchange is not None and exchange.is_open:
-            self._outbound.watch_absence(exchange, now)
+    # --- progress ---
 
     def progress(self, envelope: Envelope, params: payloads.JsonObject, now: float) -> None:
-        """Progress of something that we wait for (PROTOCOL 4.9)."""
+        """Report the progress of an exchange of ours; it only increases (PROTOCOL 4.9)."""
         done = payloads.number(params.get("progress"))
         exchange = self._reported(envelope, params.get(payloads.PROGRESS_TOKEN), now)
         if exchange is None or done is None or done <= exchange.progress:
             return
-        exchange.advanced(done, now)
+        exchange.note_progress(done, now)
         total, message = payloads.number(params.get("total")), params.get("message")
         text = message if isinstance(message, str) else ""
         self._context.effects.append(Progressed(exchange.key, done, total, text))
         self._relays.send_progress(exchange, done, total, text, now)
 
     def _reported(self, envelope: Envelope, token: object, now: float) -> OutboundExchange | None:
-        """What a progress is about: our request, or our proposal that somebody carries out."""
+        """The exchange that a progress is about: our request, or our proposal in progress."""
         exchange = self._outbound.find_open(token) if isinstance(token, str) else None
         if exchange is not None and not exchange.is_proposal:
             if exchange.answerable_by(envelope, self._context.me):
@@ -180,3 +250,32 @@ class ResponseReader:
         record = found[0] if found is not None else self._relays.about(envelope, now)
         proposal = None if record is None else self._outbound.of_proposal(record, now)
         return proposal if proposal is not None and proposal.is_open else None
+
+
+def outcome_of(
+    record: ProposalEntry,
+    fulfillment: FulfillingRequest,
+    response: Envelope,
+    result: Any,
+    error: dict[str, Any] | None,
+) -> Fulfillment:
+    """The outcome of a proposal, and what its fulfillment changed of it.
+
+    Args:
+        record: The proposal.
+        fulfillment: The request that carried it out.
+        response: The response to that.
+        result: The result in it.
+        error: The error in it.
+    """
+    request = payloads.read_call(fulfillment.envelope.payload)
+    to = fulfillment.envelope.to
+    executor = to[0] if len(to) == 1 else response.sender
+    return Fulfillment(
+        proposal_id=record.key.id,
+        by=fulfillment.by,
+        executor=executor,
+        result=result,
+        error=error,
+        changes=payloads.changes(record.call, request, executor),
+    )

@@ -1,4 +1,4 @@
-"""What the gateway says itself: who we are and who is here, what was missed, what was refused."""
+"""System messages: the gateway's own words on us, on presence, on resuming and on refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meup_agent.protocol.guarantees import read_guarantees
 from meup_agent.protocol.resume import ARRIVED, MISSED_NOTHING, read_missed
 
 _SAID_BY_MEMBERS = frozenset({"system/heartbeat", "system/register"})
-"""What clients that exist send although only the gateway may (PROTOCOL 2); it means nothing."""
+"""Kinds without meaning that existing clients send although only the gateway may (PROTOCOL 2)."""
 
 
 class SystemMessages:
@@ -30,8 +30,8 @@ class SystemMessages:
         self._welcomed_before = False
         self._last_welcome: Envelope | None = None
 
-    def take(self, envelope: Envelope, now: float, seq: int | None) -> None:
-        """Something of a kind that only the gateway says."""
+    def receive(self, envelope: Envelope, now: float, seq: int | None) -> None:
+        """Apply a message of a kind that only the gateway may send."""
         if envelope.sender not in kinds.GATEWAY_NAMES:
             expected = envelope.kind in _SAID_BY_MEMBERS
             self._context.drop("forged_system", envelope, expected=expected)
@@ -46,19 +46,19 @@ class SystemMessages:
                 names = envelope.correlation
                 known = [self._outbound.refused(name, payload, now) for name in names]
                 if self._context.roster.shows_eviction(payload):
-                    # Nobody heard it, so it is to be said when we are in again.
+                    # No participant got it, so it is sent again when we are in again.
                     envelope_sender = self._context.envelope_sender
                     known += [envelope_sender.resend_once(name, now) for name in names]
                 if not any(known) and not self._context.envelope_sender.is_from_sibling(names, now):
                     self._context.drop("refused_by_gateway", envelope)
             case _:
                 pass
-        self._scheduler.notice(Role.KIND, envelope, now)
+        self._scheduler.notify(Role.KIND, envelope, now)
 
     def _welcome(
         self, envelope: Envelope, payload: dict[str, Any], now: float, seq: int | None
     ) -> None:
-        """We are in; or, on a connection that was welcomed before, our capabilities changed."""
+        """Apply the welcome of a connection; a further one on it changes capabilities."""
         context = self._context
         if envelope.to and context.me and context.me not in envelope.to:
             context.drop("foreign_welcome", envelope)
@@ -81,23 +81,22 @@ class SystemMessages:
                 self._scheduler.participant_joined(participant)
             self._outbound.presence_changed(now)
             context.envelope_sender.resend_to(changed.joined, now)
-            self._notice_changes(envelope, changed, now)
+            self._notify_changes(envelope, changed, now)
             return
         cursor = context.cursor
-        wall_clock = context.wall_clock
-        cursor.welcomed(missed, seq, now, None if wall_clock is None else wall_clock())
-        context.envelope_sender.anew = cursor.seq is not None
+        cursor.begin(missed, seq, now, context.time_of_day())
+        context.envelope_sender.copies_get_new_ids = cursor.seq is not None
         self._last_welcome = envelope
         self._scheduler.pause(now, paused=back)
         if cursor.gap is not None:
-            self._scheduler.notice(Role.GAP, envelope, now, cursor.gap)
+            self._scheduler.notify(Role.GAP, envelope, now, cursor.gap)
         if not back:
             self._enter(envelope, changed, now)
         elif cursor.until is None:
             self.caught_up(now)
 
     def caught_up(self, now: float) -> None:
-        """We have read what we missed: from here on, what comes is new (PROTOCOL 6)."""
+        """End the replay: from here on, what comes is new (PROTOCOL 6)."""
         context, welcome = self._context, self._last_welcome
         cursor = context.cursor
         cursor.until = None
@@ -110,11 +109,11 @@ class SystemMessages:
     def _enter(
         self, welcome: Envelope, changed: Presence, now: float, *, complete: bool = False
     ) -> None:
-        """Put in order what a lost connection has left, by who is present now.
+        """Put in order what a lost connection has left, by the participants present now.
 
         Args:
             welcome: The welcome of this connection.
-            changed: Who came and went unseen.
+            changed: The participants that came and went unseen.
             now: The time.
             complete: We have read everything that we missed.
         """
@@ -125,14 +124,14 @@ class SystemMessages:
             self._outbound.welcomed(now)
         if self._welcomed_before:
             if not complete:
-                # Whoever is here may have missed what we said before the connection broke.
+                # Those present may have missed what we sent before the connection broke.
                 present = [item.id for item in self._context.roster.participants()]
                 self._context.envelope_sender.resend_to(present, now)
-            self._notice_changes(welcome, changed, now)
+            self._notify_changes(welcome, changed, now)
         self._welcomed_before = True
 
-    def _notice_changes(self, welcome: Envelope, changed: Presence, now: float) -> None:
-        """Handlers hear of whoever came and went unseen, as of everybody else."""
+    def _notify_changes(self, welcome: Envelope, changed: Presence, now: float) -> None:
+        """Tell handlers of the participants that came and went unseen, as of all others."""
         events = (("leave", Role.LEAVE, changed.left), ("join", Role.JOIN, changed.joined))
         for event, role, names in events:
             handler = self._context.find_handler(role, welcome, None) if names else None
@@ -149,7 +148,7 @@ class SystemMessages:
                 presence = welcome.replace(
                     kind=kinds.SYSTEM_PRESENCE, to=(), raw_payload=encode_leniently(payload)
                 )
-                self._scheduler.notice(role, presence, now, handler=handler)
+                self._scheduler.notify(role, presence, now, handler=handler)
 
     def _presence(self, envelope: Envelope, payload: dict[str, Any], now: float) -> None:
         update = self._context.roster.apply_presence(payload, now)
@@ -163,15 +162,15 @@ class SystemMessages:
             self._scheduler.participant_joined(participant.id)
             if not self._missed_nothing(payload):
                 self._context.envelope_sender.resend_to([participant.id], now)
-            self._scheduler.notice(Role.JOIN, envelope, now)
+            self._scheduler.notify(Role.JOIN, envelope, now)
         else:
             self._scheduler.participant_left(participant.id, now)
-            self._scheduler.notice(Role.LEAVE, envelope, now)
+            self._scheduler.notify(Role.LEAVE, envelope, now)
 
     def _missed_nothing(self, presence: dict[str, Any]) -> bool:
-        """Whether a newcomer needs nothing said again (PROTOCOL 4.14).
+        """Whether a newcomer needs nothing sent again (PROTOCOL 4.14).
 
-        After a gap of our own all are told again who are present when we have caught up.
+        After a gap of our own all participants are sent it that are present when we have caught up.
         """
         cursor = self._context.cursor
         if cursor.until is not None and cursor.gap is not None:

@@ -1,52 +1,137 @@
-"""What the parts of an exchange table have in common."""
+"""State that the parts of an exchange table share: mode, clocks, timers, resume cursor."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.effects import Drop, Effect, Key, Role
+from meup_agent.protocol.exchange.effects import Drop, Effect, Gap, Key, Role
 from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
-from meup_agent.protocol.exchange.mode import Mode
 from meup_agent.protocol.exchange.proposal_store import ProposalStore
-from meup_agent.protocol.exchange.resume_cursor import ResumeCursor
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.exchange.ttl_map import Tombstones
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
 
+if TYPE_CHECKING:
+    from meup_agent.protocol.resume import Missed
+
 ABSENCE_SECONDS = 30.0
-"""How long somebody may be away before what they began or were to answer ends (PROTOCOL 4.6)."""
+"""Absence of a participant after which its requests, and waits for it, end (PROTOCOL 4.6)."""
 
 FindHandler = Callable[[Role, Envelope, Call | None], object]
 """Finds the handler for an envelope in a role, once a message; something false: there is none.
 
-The call is a request's or proposal's. What is found is opaque to the table: it comes back in
+The call is a request's or proposal's. The result is opaque to the table: it comes back in
 ``Work.handler``."""
 
 
+class Mode(Enum):
+    """The part that a session takes in its space (PROTOCOL 3)."""
+
+    PARTICIPATING = "participating"
+    OUTGOING_ONLY = "outgoing only"
+    """It sends, but starts no handler and answers nothing."""
+    OBSERVING = "observing"
+    """It reads what is for everybody, and sends nothing."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether it starts handlers, and answers, rejects and acknowledges."""
+        return self is Mode.PARTICIPATING
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it begins exchanges of its own, and sends what its user sends."""
+        return self is not Mode.OBSERVING
+
+
+class ResumeCursor:
+    """Our position in the order of a gateway that numbers its envelopes (PROTOCOL 6).
+
+    Attributes:
+        seq: The number of the last envelope that we have read; ``None``: none has had any.
+        at: The time at which that was.
+        away: Seconds from then to the welcome of this connection.
+        until: The last number of what we missed; ``None``: we have read it.
+        complete: This connection continues what we had read, and nothing is lost.
+        gap: The gap on this connection, if there is one.
+        missed: Envelopes that came on this connection for what we missed.
+    """
+
+    def __init__(self) -> None:
+        self.seq: int | None = None
+        self.at = self.away = 0.0
+        self.until: int | None = None
+        self.complete = False
+        self.gap: Gap | None = None
+        self.missed = 0
+
+    def begin(
+        self, missed: Missed | None, seq: int | None, now: float, wall: datetime | None
+    ) -> None:
+        """Begin a connection.
+
+        Args:
+            missed: The welcome's word on what we missed; ``None``: this gateway does not resume.
+            seq: The welcome's number.
+            now: The time.
+            wall: The time of day, in UTC.
+        """
+        before, self.until, self.gap, self.missed = self.seq, None, None, 0
+        self.away, self.complete = now - self.at, False
+        if missed is None or seq is None:
+            self.seq = None
+        elif not missed.resumed or before is None:
+            # The welcome is for us alone, and has the number of the last envelope before it.
+            self.seq, self.at = seq, now
+        else:
+            if missed.gap:
+                since = None if wall is None else wall - timedelta(seconds=self.away)
+                self.gap = Gap(since, self.away, before)
+            # The replay follows the number that the welcome has.
+            self.seq, self.complete = seq, self.gap is None
+            if missed.until > seq:
+                self.until = missed.until
+
+    def advance(self, seq: int, now: float) -> bool:
+        """Note the number of an envelope; ``False`` if we have read that before."""
+        last = self.seq
+        if last is None:
+            return True
+        if seq <= last:
+            return False
+        self.seq, self.at = seq, now
+        if self.until is not None and seq <= self.until:
+            self.missed += 1
+        return True
+
+
 class TableContext(msgspec.Struct):
-    """What every part of the table knows and writes to.
+    """The state that every part of the table reads and writes.
 
     Attributes:
         envelope_sender: Makes our envelopes.
         find_handler: Finds the handler for an envelope in a role.
-        effects: What is to be done, in order.
+        effects: The effects of the present event, in order.
         wall_clock: Tells the time of day in UTC.
-        mode: How much of the table is at work.
-        roster: Who is present.
+        mode: The part that we take.
+        roster: The participants present.
         proposal_store: The proposals seen.
-        tombstones: Ends that came before what they name.
-        cursor: How far we have read what the gateway numbers.
-        timers: When to look at which exchange again, as a heap.
-        next_looks: When each of these is looked at next.
-        connected: Whether we have been welcomed on the present connection.
-        closing: Whether we take nothing new.
+        tombstones: Withdraws and cancels that came before what they name.
+        cursor: Our position in what the gateway numbers.
+        timers: Exchanges to look at again, as a heap by time.
+        next_looks: The earliest of these times, by exchange.
+        connected: We have been welcomed on the present connection.
+        closing: We take nothing new.
         since: The time of day when we began, in UTC.
     """
 
@@ -67,42 +152,57 @@ class TableContext(msgspec.Struct):
 
     def __post_init__(self) -> None:
         """Note when we began."""
-        self.since = None if self.wall_clock is None else self.wall_clock()
-
-    def drop(self, why: str, envelope: Envelope, *, expected: bool = False) -> None:
-        """Leave something out: counted, and logged if it should not happen."""
-        self.effects.append(Drop(why, envelope, expected))
+        self.since = self.time_of_day()
 
     @property
     def me(self) -> str:
         """Our own name in the space."""
         return self.roster.me
 
+    def drop(self, why: str, envelope: Envelope, *, expected: bool = False) -> None:
+        """Leave an envelope out: counted, and logged if it should not happen."""
+        self.effects.append(Drop(why, envelope, expected))
+
+    def time_of_day(self) -> datetime | None:
+        """The time of day in UTC, where there is a clock."""
+        return None if self.wall_clock is None else self.wall_clock()
+
     def is_past(self, moment: datetime | None) -> bool:
-        """Whether a moment of somebody else's clock has certainly passed (PROTOCOL 6)."""
+        """Whether a moment of another participant's clock has certainly passed (PROTOCOL 6)."""
         if moment is None or self.wall_clock is None:
             return False
         return self.wall_clock() - moment > CLOCK_DIFFERENCE
 
     def is_older_than_us(self, envelope: Envelope) -> bool:
-        """Whether an envelope says that it was sent before we began; others' clocks may differ."""
+        """Whether an envelope says that it was sent before we began; its clock may be wrong."""
         try:
             sent = datetime.fromisoformat(envelope.ts or "")
         except ValueError:
             return False
         return self.since is not None and sent.tzinfo is not None and sent < self.since
 
-    def look_again(self, at: float | None, key: Key) -> None:
-        """Look at an exchange when its time has come.
+    def on_behalf_of(self, envelope: Envelope, said: payloads.JsonObject) -> str:
+        """The participant whose exchange an end is about: its sender, or the one it names.
 
-        Looking too early does no harm: it sees the later time, and asks for another look then.
+        Only the gateway may name another one, and only where names are checked is it the gateway.
+        """
+        checked = self.roster.guarantees.identity_checked
+        return payloads.on_behalf_of(envelope.sender, said) if checked else envelope.sender
+
+    # --- timers ---
+
+    def look_again(self, at: float | None, key: Key) -> None:
+        """Look at an exchange at a time.
+
+        Looking too early does no harm: it sees the later time, and asks for another look then. So a
+        timer is never taken back.
         """
         if at is not None and at < self.next_looks.get(key, math.inf):
             self.next_looks[key] = at
             heapq.heappush(self.timers, (at, key))
 
     def due(self, now: float) -> Key | None:
-        """The next exchange to look at, if its time has come."""
+        """Take the next exchange off the heap, if its time has come."""
         if not self.timers or self.timers[0][0] > now:
             return None
         at, key = heapq.heappop(self.timers)
@@ -110,8 +210,13 @@ class TableContext(msgspec.Struct):
             del self.next_looks[key]
         return key
 
+    def forget_timers(self, is_open: Callable[[Key], bool]) -> None:
+        """Drop the timers of exchanges that have ended."""
+        self.timers[:] = sorted(timer for timer in self.timers if is_open(timer[1]))  # still a heap
+        self.next_looks = {key: at for at, key in reversed(self.timers)}
+
     def absent_for_good(self, participants: tuple[str, ...], now: float) -> float | None:
-        """When all of these will have been away too long; ``None`` while one is present."""
+        """The time at which all of these will have been away too long; ``None``: one is present."""
         ends: list[float] = []
         for participant in participants:
             since = self.roster.absent_since(participant, now)

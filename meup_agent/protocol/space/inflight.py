@@ -16,7 +16,6 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.payloads import JsonObject
-from meup_agent.protocol.reasons import Reason
 from meup_agent.protocol.space.decisions import (
     Broadcast,
     Consequence,
@@ -26,6 +25,7 @@ from meup_agent.protocol.space.decisions import (
 )
 from meup_agent.protocol.space.indexes import MAX_DECIDED, MAX_ORIGINS, OpenIndex, OpenItem
 from meup_agent.protocol.timestamps import microseconds
+from meup_agent.reasons import Reason
 
 MAX_OPEN_REQUESTS: Final = 1_000
 """Requests of a participant that are remembered as open; the oldest is forgotten first."""

@@ -13,10 +13,10 @@ from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import JsonObject
-from meup_agent.protocol.reasons import Reason
 from meup_agent.protocol.resume import ARRIVED
 from meup_agent.protocol.space.indexes import OpenItem
 from meup_agent.protocol.space.inflight import InFlight
+from meup_agent.reasons import Reason
 
 
 class JoinState(msgspec.Struct, frozen=True):

@@ -13,7 +13,6 @@ from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.guarantees import OBSERVING, OURS, said_by
 from meup_agent.protocol.limits import MAX_DEPTH, check_depth
-from meup_agent.protocol.reasons import read_reason
 from meup_agent.protocol.space.decisions import (
     Accepted,
     Broadcast,
@@ -41,6 +40,7 @@ from meup_agent.protocol.space.presence import (
 )
 from meup_agent.protocol.space.rate_limits import Allowance
 from meup_agent.protocol.space.rules import Rules
+from meup_agent.reasons import read_reason
 
 DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
 """What TypeScript clients send to a gateway and nobody reads (PROTOCOL 2)."""

@@ -15,7 +15,8 @@ from starlette.routing import Mount
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from meup_agent import Agent, NoSuchSpace, SessionEnded, TokenRefused, UsageError
+from meup_agent import Agent
+from meup_agent.errors import NoSuchSpace, SessionEnded, TokenRefused, UsageError
 from meup_agent.gateway import Limits, asgi_app
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.http.conftest import LIMITS, PARTICIPANTS

@@ -11,7 +11,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from meup_agent import ConfigurationError
+from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import HttpConfig, TlsConfig
 from meup_agent.gateway.embedded import Gateway
 from tests.gateway.http.conftest import LIMITS, Api, config, served

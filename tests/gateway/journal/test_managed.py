@@ -7,7 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Refused, TokenRefused
+from meup_agent import Agent
+from meup_agent.errors import Refused, TokenRefused
 from meup_agent.gateway.config import Config, JournalConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.presets import one_space_config

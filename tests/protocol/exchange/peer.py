@@ -33,7 +33,7 @@ from meup_agent.protocol.exchange import (
 )
 from meup_agent.protocol.guarantees import Guarantees, said_by
 from meup_agent.protocol.outcomes import Ending
-from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.reasons import Cause, Reason
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from meup_agent.protocol.exchange import (
     Start,
 )
 from meup_agent.protocol.guarantees import Guarantees, said_by
-from meup_agent.protocol.reasons import Cause
+from meup_agent.reasons import Cause
 from tests.protocol.exchange.peer import Peer, dropped, said, started
 from tests.protocol.exchange.test_hostile import envelopes
 

@@ -16,7 +16,7 @@ from meup_agent.protocol.outcomes import (
     Unsent,
     Withdrawal,
 )
-from meup_agent.protocol.reasons import Cause
+from meup_agent.reasons import Cause
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,

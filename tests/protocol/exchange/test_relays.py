@@ -13,7 +13,7 @@ from meup_agent.protocol.exchange import Conflict, Key, ProposalKey, Role, Start
 from meup_agent.protocol.exchange.effects import Effect, Progressed
 from meup_agent.protocol.guarantees import OURS, Guarantees
 from meup_agent.protocol.outcomes import Expiry, Fulfillment
-from meup_agent.protocol.reasons import Cause, Reason
+from meup_agent.reasons import Cause, Reason
 from tests.protocol.exchange.peer import (
     CALL,
     EXCHANGES,

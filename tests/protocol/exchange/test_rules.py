@@ -12,7 +12,7 @@ from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import Key, Progressed, ProposalKey, Role, Start, Wait
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, LostRace, Rejection, Withdrawal
-from meup_agent.protocol.reasons import MAX_CHAIN, Cause, CauseStep
+from meup_agent.reasons import MAX_CHAIN, Cause, CauseStep
 from tests.protocol.exchange.peer import (
     CALL,
     EXCHANGES,

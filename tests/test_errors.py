@@ -10,7 +10,7 @@ from meup_agent import errors
 CLASSES = {
     name: item
     for name, item in vars(errors).items()
-    if inspect.isclass(item) and issubclass(item, BaseException)
+    if inspect.isclass(item) and issubclass(item, Exception)  # not HandlerCancelled
 }
 
 DRAWN = re.compile(r"^ {4}(?P<indent>[ │├└─]*)(?P<name>[A-Z]\w+)", re.MULTILINE)

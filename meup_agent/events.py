@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from meup_agent.protocol.reasons import Cause
+from meup_agent.reasons import Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,8 @@ class HandlerFailed(HandlerEvent):
 
     Attributes:
         seconds: How long it ran.
-        error: What it raised. A :class:`~meup_agent.RequestError` is an answer, not a defect.
+        error: What it raised. A :class:`~meup_agent.errors.RequestError` is an answer, not a
+            defect.
     """
 
     seconds: float

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.protocol.payloads import cancelled
-from meup_agent.protocol.reasons import (
+from meup_agent.reasons import (
     MAX_CHAIN,
     MAX_REASON_CHARS,
     Cause,
