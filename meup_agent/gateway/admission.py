@@ -379,7 +379,7 @@ class _Buckets(Generic[K]):
         """Give one back that was taken."""
         bucket = self._buckets.get(key)
         if bucket is not None:
-            bucket.take(at, -1.0)
+            bucket.consume(at, -1.0)
 
 
 def _refusal(why: str, wait: int) -> NotAdmitted:

@@ -182,7 +182,7 @@ class AuthThrottle:
     def _failed(self, who: str, at: int) -> None:
         bucket = self._buckets.setdefault(who, TokenBucket(self._per_second, self._failures))
         self._buckets.move_to_end(who)
-        bucket.take(at)
+        bucket.consume(at)
         if len(self._buckets) > MAX_ADDRESSES:
             self._buckets.popitem(last=False)
         elif bucket.wait(at) and self._told.due("", who, at):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from meup_agent.protocol.space.rate_limits import TokenBucket
 
 if TYPE_CHECKING:
-    from meup_agent.protocol.space.fanout import Member
+    from meup_agent.protocol.space.members import Member
     from meup_agent.protocol.space.server import SpaceServer
 
 log: Final = logging.getLogger("meup_agent.gateway")

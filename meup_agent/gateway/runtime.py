@@ -97,9 +97,9 @@ class GatewayRuntime:
                 now=now,
                 counters=self.counters,
                 allowance=allowance,
-                doors=_SpaceInvites(self, space.id),
+                invites=_SpaceInvites(self, space.id),
                 announce_withdrawals=space.announce_withdrawals,
-                readers=self.backlogs.in_space(space.id),
+                backpressure=self.backlogs.in_space(space.id),
             )
             for space in config.spaces
         }

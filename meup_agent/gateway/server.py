@@ -17,7 +17,6 @@ from meup_agent.gateway.edge.connection import Connection
 from meup_agent.gateway.edge.handshake import read_handshake
 from meup_agent.gateway.edge.listener import shorten_tls_failures
 from meup_agent.gateway.journal.engines import open_journal
-from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.member import WriteBatcher
 from meup_agent.gateway.network import (
@@ -32,7 +31,7 @@ from meup_agent.protocol.space.counters import Counters
 
 if TYPE_CHECKING:
     from meup_agent.gateway.edge.http.port import HttpPort
-    from meup_agent.protocol.space.journal import MemoryJournal
+    from meup_agent.protocol.space.journal import Journal
 
 RESTARTING: Final = 1012
 """Close code of a gateway that stops: its members dial again (PROTOCOL 3)."""
@@ -58,7 +57,7 @@ class RunningGateway:
         failure: Why, in one sentence.
     """
 
-    def __init__(self, config: Config, journal: MemoryJournal | SqliteJournal) -> None:
+    def __init__(self, config: Config, journal: Journal) -> None:
         self.runtime = GatewayRuntime(config, journal=journal)
         self.limits = config.limits
         self._config = config
@@ -71,10 +70,9 @@ class RunningGateway:
         self.failed = anyio.Event()
         self.failure = ""
         self._full = False
-        self._file = journal if isinstance(journal, SqliteJournal) else None
-        if self._file is not None:
-            self._file.on_full = self._hold
-            self._file.on_failed = self._fail
+        self._journal = journal
+        journal.on_full = self._hold
+        journal.on_failed = self._fail
 
     @property
     def counters(self) -> Counters:
@@ -120,8 +118,7 @@ class RunningGateway:
         """Play a killed gateway: stop listening and drop every socket without a close frame."""
         self._stopping = True
         self._server.close()
-        if self._file is not None:
-            self._file.abandon()
+        self._journal.abandon()
         if self.http is not None:
             self.http.abort()
         self.runtime.give_up()
@@ -170,9 +167,8 @@ class RunningGateway:
         self._stopping = True
         self._server.close()
         deadline = anyio.current_time() + self.limits.stop_timeout
-        if self._file is not None:
-            # Who sent something hears that it was accepted, and then that the gateway stops.
-            await self._file.flush(self.limits.stop_timeout)
+        # A sender is told that its message was accepted, and then that the gateway stops.
+        await self._journal.flush(self.limits.stop_timeout)
         self._close_all("the gateway stops; connect again")
         if self.http is not None:
             # What it was asked is answered, and kept, before the journal is closed.

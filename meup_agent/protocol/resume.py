@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.payloads import as_object
 
 ARRIVED: Final = "dev.meup/arrived"
@@ -75,6 +76,16 @@ def read_seq(frame: bytes) -> int | None:
 def numbered(frame: bytes, seq: int) -> bytes:
     """A frame with ``seq`` as its last field, which counts if the sender wrote one, too."""
     return b'%b,"seq":%d}' % (frame.rstrip()[:-1], seq)
+
+
+def add_until(welcome: Envelope, until: int) -> Envelope:
+    """A welcome that says up to which number comes what its reader missed.
+
+    That number is that of the last envelope that all got before the welcome. A journal on another
+    machine gives it later than the welcome is drafted.
+    """
+    raw = b'%b,"until":%d}' % (welcome.raw_payload[:-1], until)
+    return msgspec.structs.replace(welcome, raw_payload=raw)
 
 
 def replayed(frame: bytes, seq: int, *, in_progress: bool) -> bytes:

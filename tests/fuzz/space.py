@@ -197,7 +197,9 @@ class World:
     def watch(self, seen: bytes) -> Listener:
         listener = Listener(FrameFormat("meup/v0.1", numbered=True), self.later)
         self.watchers.append(listener)
-        self.host.audience.watch(listener, int(seen) if seen.isdigit() and len(seen) < 19 else None)
+        self.host.fanout.subscribe(
+            listener, int(seen) if seen.isdigit() and len(seen) < 19 else None
+        )
         return listener
 
     def say(self, name: str, dialect: str, frame: bytes) -> None:

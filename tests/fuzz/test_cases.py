@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from meup_agent.protocol.space.fanout import SubscriberTable
+from meup_agent.protocol.space.fanout import Fanout
+from meup_agent.protocol.space.journal import Entry
 from tests.fuzz import connection, port, space
 from tests.fuzz.frames import EXAMPLES
 from tests.fuzz.mutator import Mutator
@@ -53,7 +54,7 @@ def test_mutator_keeps_its_word() -> None:
 
 
 def test_forged_sender_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    for rule in ("not_from", "not_allowed"):
+    for rule in ("check_sender", "check_capability"):
         monkeypatch.setattr(f"meup_agent.protocol.space.rules.Rules.{rule}", lambda *_: None)
     frame = EXAMPLES["meup/v0.1"][0]
     for forged in (b'"mew"', b'"system:gateway"'):
@@ -62,12 +63,13 @@ def test_forged_sender_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lost_envelope_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    deliver = SubscriberTable.deliver
+    deliver = Fanout.deliver
 
-    def forgetful(self: SubscriberTable, entry, frame):  # type: ignore[no-untyped-def] # as deliver
-        return 0 if entry.envelope.id == "j1" else deliver(self, entry, frame)
+    def forgetful(self: Fanout, entry: Entry) -> None:
+        if entry.envelope.id != "j1":
+            deliver(self, entry)
 
-    monkeypatch.setattr(SubscriberTable, "deliver", forgetful)
+    monkeypatch.setattr(Fanout, "deliver", forgetful)
     seed = b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"][:4])
     with pytest.raises(AssertionError):
         space.run(b"D\nM\n-d\nd\n" + b"M\nD\n" + seed + b"\nD 1000000")

@@ -22,7 +22,7 @@ from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.decisions import Dropped, Refused
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.journal import Entry, Fact, Journal, Recovered
+from meup_agent.protocol.space.journal import Entry, Fact, Journal, Recovered, ignore
 from meup_agent.protocol.space.server import SpaceServer
 
 GATEWAY = "system:gateway"
@@ -65,23 +65,26 @@ class File:
 
 
 class LateJournal:
-    """A journal that keeps what it is given when somebody says so, as a disk does.
+    """A journal whose store keeps and numbers what it is given when it is told to.
+
+    So a number is known only when an envelope is kept, as with a store on another machine.
 
     Args:
         file: Where it is kept.
-        now: Tells the time.
+        now: The time in microseconds.
     """
 
     def __init__(self, file: File, now: Callable[[], int]) -> None:
         self.file = file
+        self.on_full: Callable[[bool], None] = ignore
+        self.on_failed: Callable[[str], None] = ignore
         self._now = now
         last = file.entries[-1].seq if file.entries else file.floor
-        self._start = max(now(), last)
-        self._seq = self._start
+        self._seq = max(now(), last)
         if not file.floor:
-            file.floor = self._start
-        self._latest = last or self._start
-        self._pending: deque[tuple[Entry | None, tuple[Fact, ...], Callable[[], None]]] = deque()
+            file.floor = self._seq
+        self._latest = last or self._seq
+        self._pending: deque[Callable[[], Callable[[], None]]] = deque()
         self._asked: deque[Callable[[], None]] = deque()
         self.dead = False
 
@@ -91,15 +94,24 @@ class LateJournal:
         envelope: Envelope,
         facts: tuple[Fact, ...],
         then: Callable[[Entry], None],
-    ) -> int:
-        self._seq = self._latest = self._seq + 1
-        entry = Entry(self._seq, space, self._now(), envelope)
-        self._pending.append((entry, facts, lambda: then(entry)))
-        return self._seq
+    ) -> None:
+        def keep() -> Callable[[], None]:
+            self._seq = self._latest = self._seq + 1
+            entry = Entry(self._seq, space, at, envelope)
+            self.file.entries.append(entry)
+            self.file.ever.append((entry.seq, envelope.id))
+            for key, value in facts:
+                self.file.facts.pop(key, None)
+                if value is not None:
+                    self.file.facts[key] = value
+            return partial(then, entry)
 
-    def after(self, then: Callable[[], None]) -> None:
+        at = self._now()
+        self._pending.append(keep)
+
+    def call_when_kept(self, then: Callable[[], None]) -> None:
         if self._pending:
-            self._pending.append((None, (), then))
+            self._pending.append(lambda: then)
         else:
             then()
 
@@ -124,37 +136,35 @@ class LateJournal:
     def latest(self, space: str) -> int:
         return self._latest
 
-    def begin(self, space: str, seen: int) -> int:
+    def resume_from(self, space: str, seen: int) -> int:
         return seen if self.file.floor <= seen <= self._latest else self.file.floor
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         entries = [each for each in self.file.entries if each.at >= since]
         return Recovered(dict(self.file.facts), tuple(entries[-limit:]))
 
-    # --- what the disk does ---
+    async def flush(self, timeout: float) -> None:
+        self.commit(len(self._pending))
+
+    async def aclose(self) -> None:
+        self.commit(len(self._pending))
+
+    def abandon(self) -> None:
+        self.die(0)
+
+    # --- what the store does ---
 
     def commit(self, at_most: int) -> None:
         """Keep so much of what waits, and then tell those who wait for it."""
         for _ in range(min(at_most, len(self._pending))):
             if not self.dead:
-                self._keep()()
+                self._pending.popleft()()()
 
     def die(self, at_most: int) -> None:
         """Keep so much of what waits, and tell nobody any more."""
         self.dead = True
         for _ in range(min(at_most, len(self._pending))):
-            self._keep()
-
-    def _keep(self) -> Callable[[], None]:
-        entry, facts, then = self._pending.popleft()
-        if entry is not None:
-            self.file.entries.append(entry)
-            self.file.ever.append((entry.seq, entry.envelope.id))
-        for key, value in facts:
-            self.file.facts.pop(key, None)
-            if value is not None:
-                self.file.facts[key] = value
-        return then
+            self._pending.popleft()()
 
     def answer(self, at_most: int) -> None:
         """Hand over so many of the pages that somebody asked for."""

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.decisions import Accepted, Decision, Refused
 from meup_agent.protocol.space.grants import member_capabilities
+from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.state import SpaceState
 
 DIALECT = "meup/v0.1"
@@ -171,12 +172,12 @@ def test_copied_ids_never_pass_and_what_is_decided_stays_so(done: list[Act]) -> 
         if act[0] == "restart":
             restarted = space()
             for envelope in journal:
-                restarted.remember(envelope, envelope.payload_object, 0)
+                restarted.recover(Entry(0, "demo", 0, envelope))
             continue
         frame = frame_of(act, number)
         sender = json.loads(frame)["from"]
-        decision = steady.receive(sender, frame, DIALECT)
-        assert told(restarted.receive(sender, frame, DIALECT)) == told(decision), act
+        decision = steady.decide(sender, frame, DIALECT)
+        assert told(restarted.decide(sender, frame, DIALECT)) == told(decision), act
         if isinstance(decision, Accepted):
             journal.append(decision.envelope)
             follow(model, act)

@@ -143,9 +143,9 @@ def test_a_gateway_remembers_requests_from_the_first_on_who_may_answer_by_json_r
         space.join(name)
     answered_as: list[tuple[str, ...]] = []
     for id, rpc_id in (("early", 7), ("late", 8)):
-        space.receive("a", encode(request("a", id, rpc_id), V01), V01)
+        space.decide("a", encode(request("a", id, rpc_id), V01), V01)
         space.register_dialect(MCPX)
-        decision = space.receive("b", response(rpc_id).frame, MCPX)
+        decision = space.decide("b", response(rpc_id).frame, MCPX)
         assert isinstance(decision, Accepted)
         answered_as.append(decision.envelope.correlation)
     assert answered_as == [("7",), ("late",)]
@@ -160,18 +160,18 @@ def test_a_gateway_translates_what_a_response_answers() -> None:
     space.join("b")
     space.admit("c", member_capabilities([]))
     space.join("c")
-    asked = space.receive("a", encode(request("a", "request-a", 7), V01), V01)
+    asked = space.decide("a", encode(request("a", "request-a", 7), V01), V01)
     assert isinstance(asked, Accepted)
     delivered = json.loads(encode(asked.envelope, MCPX))
     assert (delivered["kind"], delivered["payload"]["id"]) == ("mcp", 7)
 
     # Nothing but having been asked allows this, and the JSON-RPC id alone says so.
     said = response(7)
-    decision = space.receive("b", said.frame, MCPX)
+    decision = space.decide("b", said.frame, MCPX)
     assert isinstance(decision, Accepted)
     assert json.loads(encode(decision.envelope, V01))["correlationId"] == "request-a"
     assert encode(decision.envelope, MCPX) == said.frame
 
-    stranger = space.receive("c", response(7, sender="c").frame, MCPX)
+    stranger = space.decide("c", response(7, sender="c").frame, MCPX)
     assert isinstance(stranger, Refused)
     assert stranger.code == "capability_violation"

@@ -272,7 +272,7 @@ class Connection(WSListener):
         limits, now = self._port.limits, round(self._port.loop.time() * _MICROSECONDS)
         if self._pieces is None:
             self._pieces = TokenBucket(limits.frames_per_second, limits.frames_burst)
-        wait = self._pieces.take(now)
+        wait = self._pieces.consume(now)
         if wait:
             self._read_later(wait)
 

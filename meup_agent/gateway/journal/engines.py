@@ -1,35 +1,58 @@
-"""The journal that a configuration asks for, for the length of a block."""
+"""The table of journal engines. A new engine is a module of this folder, and one row here."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meup_agent.gateway.journal.sqlite import SqliteJournal
-from meup_agent.protocol.space.journal import MemoryJournal
+from meup_agent.gateway.journal.sqlite import open_sqlite
+from meup_agent.protocol.space.journal import Journal, MemoryJournal
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig
 
+Clock = Callable[[], int]
+
+
+class Engine(NamedTuple):
+    """An engine of the journal.
+
+    Attributes:
+        serves: True for a configuration that asks for this engine.
+        open: Opens a journal on the loop that runs; :exc:`ConfigurationError` if it cannot.
+        durable: What it keeps outlives the gateway's process.
+    """
+
+    serves: Callable[[JournalConfig], bool]
+    open: Callable[[JournalConfig, Clock], Journal]
+    durable: bool
+
+
+def _open_memory(config: JournalConfig, now: Clock) -> Journal:
+    return MemoryJournal(now, max_entries=config.memory_entries, max_bytes=config.memory_bytes)
+
+
+ENGINES: Final = {
+    "sqlite": Engine(lambda config: config.path is not None, open_sqlite, durable=True),
+    "memory": Engine(lambda _: True, _open_memory, durable=False),
+}
+"""The engines by name; the first that serves a configuration is opened."""
+
 
 @asynccontextmanager
-async def open_journal(
-    config: JournalConfig, now: Callable[[], int]
-) -> AsyncGenerator[MemoryJournal | SqliteJournal]:
-    """A journal; leaving the block writes what waits, and lets go of the file.
+async def open_journal(config: JournalConfig, now: Clock) -> AsyncGenerator[Journal]:
+    """Open a journal; leaving the block keeps what waits, and closes it.
 
     Args:
-        config: Where it is, and what it keeps.
-        now: Tells the time in microseconds since 1970 (UTC).
+        config: The engine's configuration.
+        now: The time in microseconds since 1970 (UTC).
 
     Raises:
-        ConfigurationError: Its file cannot be used; the message says which and why.
+        ConfigurationError: The store cannot be used; the message says which and why.
     """
-    if config.path is None:
-        yield MemoryJournal(now, max_entries=config.memory_entries, max_bytes=config.memory_bytes)
-        return
-    journal = SqliteJournal(config.path, config, now)
+    engine = next(engine for engine in ENGINES.values() if engine.serves(config))
+    journal = engine.open(config, now)
     try:
         yield journal
     finally:

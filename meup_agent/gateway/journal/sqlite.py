@@ -21,7 +21,7 @@ from meup_agent.gateway.journal.reader import PageReader, PageRequest
 from meup_agent.gateway.journal.retention import Retention
 from meup_agent.gateway.journal.rows import READ_BACK, entries_of, row_of
 from meup_agent.gateway.journal.writer import BatchWriter, WriteJob
-from meup_agent.protocol.space.journal import Entry, Fact, Recovered
+from meup_agent.protocol.space.journal import Entry, Fact, Recovered, ignore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,10 +56,6 @@ _FACTS: Final = "SELECT key, value FROM fact WHERE space = ? ORDER BY said"
 _LAST: Final = "SELECT max(seq) FROM envelope WHERE space = ?"
 
 
-def _ignore(_: object) -> None:
-    """Nobody has asked to be told."""
-
-
 class SqliteJournal:
     """A :class:`~meup_agent.protocol.space.journal.Journal` in an SQLite file.
 
@@ -87,8 +83,8 @@ class SqliteJournal:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._now = now
-        self.on_full: Callable[[bool], None] = _ignore
-        self.on_failed: Callable[[str], None] = _ignore
+        self.on_full: Callable[[bool], None] = ignore
+        self.on_failed: Callable[[str], None] = ignore
         self._database = Database(path, config.synchronous, accept_damage=config.accept_damage)
         # Of each space; floors are raised by the writer.
         self._floors: dict[str, int] = {}
@@ -132,11 +128,11 @@ class SqliteJournal:
         envelope: Envelope,
         facts: tuple[Fact, ...],
         then: Callable[[Entry], None],
-    ) -> int:
+    ) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.append`."""
-        seq = self._seq + 1
         if self._ended:
-            return seq
+            return
+        seq = self._seq + 1
         entry = Entry(seq, space, self._now(), envelope)
         row = row_of(entry)
         floor = None
@@ -148,10 +144,9 @@ class SqliteJournal:
             self._loop.call_soon(self._hand_over)
         self._work.append(WriteJob(row, facts, floor))
         self._follow(len(row.frame), partial(then, entry))
-        return seq
 
-    def after(self, then: Callable[[], None]) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.after`."""
+    def call_when_kept(self, then: Callable[[], None]) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.call_when_kept`."""
         if self._ended:
             return
         if self._then:
@@ -180,8 +175,8 @@ class SqliteJournal:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.latest`."""
         return self._latest.get(space) or self.floor(space)
 
-    def begin(self, space: str, seen: int) -> int:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.begin`."""
+    def resume_from(self, space: str, seen: int) -> int:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.resume_from`."""
         floor = self.floor(space)
         if not floor <= seen <= self.latest(space):
             return floor
@@ -211,7 +206,7 @@ class SqliteJournal:
             return
         done = anyio.Event()
         self._flushing.append(done)
-        self.after(done.set)
+        self.call_when_kept(done.set)
         with anyio.move_on_after(timeout, shield=True):
             await done.wait()
         self._flushing.remove(done)
@@ -355,6 +350,16 @@ class SqliteJournal:
             f"the journal {self._database.path} cannot be read: {error_text(error)}; repair it,"
             " or give another file"
         )
+
+
+def open_sqlite(config: JournalConfig, now: Callable[[], int]) -> SqliteJournal:
+    """Open the journal in the configured file.
+
+    Raises:
+        ConfigurationError: The file cannot be used; the message says which and why.
+    """
+    assert config.path is not None, "the table of engines asked before"
+    return SqliteJournal(config.path, config, now)
 
 
 def _latest_entries(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
@@ -60,17 +60,16 @@ MAX_CANCEL_CHARS: Final = 200
 """Characters of a cancel's reason, and of what it names, in the gateway's log."""
 
 
-def log_cancel(space: str, envelope: Envelope, payload: dict[str, Any] | None = None) -> None:
+def log_cancel(space: str, envelope: Envelope) -> None:
     """Log an accepted request if it is a cancel, and the log is read so closely.
 
     Args:
         space: The space's name.
         envelope: What was accepted, from a member or the gateway.
-        payload: Its payload's JSON values, where they are at hand.
     """
     if envelope.kind != kinds.MCP_REQUEST or not log.isEnabledFor(logging.DEBUG):
         return
-    call = payloads.read_call(envelope.payload_object if payload is None else payload)
+    call = payloads.read_call(envelope.payload_object)
     if call.method == kinds.CANCELLED:
         params = call.params
         said = "in %s %s cancels request %s of %s: %s"

@@ -8,6 +8,7 @@ import msgspec
 
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.space.indexes import Receipt
 from meup_agent.protocol.space.journal import Fact
 
 LIMIT_EXCEEDED: Final = "limit_exceeded"
@@ -59,14 +60,29 @@ class Accepted(msgspec.Struct, frozen=True):
     Attributes:
         envelope: What is delivered.
         facts: What holds from now on, kept together with the envelope.
-        then: What follows, in this order, after the envelope.
-        before: What single members are told before they get the envelope.
+        then: Consequences, in this order, after the envelope.
+        before: Notices to single members before they get the envelope.
+        receipt: Takes the envelope's number when the journal has given it; ``None``: the envelope
+            is not recognized when it comes again.
     """
 
     envelope: Envelope
     facts: tuple[Fact, ...] = ()
     then: tuple[Consequence, ...] = ()
     before: tuple[Notice, ...] = ()
+    receipt: Receipt | None = None
+
+
+class Repeated(msgspec.Struct, frozen=True):
+    """An envelope that was accepted before: its sender alone gets it, with its first number.
+
+    Attributes:
+        envelope: As it came again.
+        receipt: Has the number, once the journal has given it.
+    """
+
+    envelope: Envelope
+    receipt: Receipt
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -89,7 +105,7 @@ class Dropped(msgspec.Struct, frozen=True):
     kind: str
 
 
-Decision = Accepted | Refused | Dropped
+Decision = Accepted | Repeated | Refused | Dropped
 
 
 def refusal(

@@ -1,34 +1,47 @@
-"""Who hears what is said in a space, and in which form."""
+"""Fanout: hands accepted envelopes to all subscribers of a space, in one order.
+
+An envelope is encoded once per dialect and framed once per :class:`FrameFormat`, however many
+subscribers there are. A subscriber that resumes reads what it missed from the journal, page by
+page, before anything new (PROTOCOL 6). Subscribers have queues of their own; nothing waits here.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.resume import numbered, replayed
-from meup_agent.protocol.space.counters import Counters
-from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.journal import Entry, Journal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.space.counters import Counters
-    from meup_agent.protocol.space.journal import Entry, Journal
     from meup_agent.protocol.space.presence import ReplayedEnvelope
+
+log = logging.getLogger("meup_agent.gateway")
+
+PAGE: Final = 500
+"""Entries that are read at a time for a subscriber that resumes, so that others are served in
+between."""
+
+MAX_HELD: Final = 1_000
+"""Frames for one subscriber alone that wait while it still reads what it missed."""
+
+TOO_SLOW: Final = 1013
+
+_TOO_SLOW_REASON: Final = "you read too slowly; connect again"
 
 
 class FrameFormat(NamedTuple):
-    """How somebody takes what is said: whatever has the same form is made once for all of them.
+    """The form in which a subscriber takes frames; one frame is made for all of the same form.
 
     Attributes:
         dialect: The dialect.
-        numbered: Each frame says its number as ``seq`` (PROTOCOL 6).
+        numbered: Each frame has its number as ``seq`` (PROTOCOL 6).
         pack: Makes of a frame what is handed to :meth:`Subscriber.deliver`.
     """
 
@@ -38,19 +51,22 @@ class FrameFormat(NamedTuple):
 
 
 class Subscriber(Protocol):
-    """Somebody who hears what is said in a space."""
+    """A queue to a reader: a member's, an observer's or an event stream's.
+
+    One with an attribute ``participant`` that does not observe is found by that name.
+    """
 
     @property
     def form(self) -> FrameFormat:
-        """How it takes what is said."""
+        """The form in which it takes frames."""
         ...
 
     def deliver(self, packed: bytes) -> None:
-        """Take a frame, packed once for all. Never raises, and never calls the host."""
+        """Queue a frame, packed once for all. Never raises, and never calls the space."""
         ...
 
     def close(self, code: int, reason: str) -> None:
-        """End: it hears nothing more. Never raises, and never calls the host."""
+        """End: nothing more is delivered. Never raises, and never calls the space."""
         ...
 
     def ready(self, then: Callable[[], None]) -> None:
@@ -58,251 +74,66 @@ class Subscriber(Protocol):
         ...
 
 
-class Member(Subscriber, Protocol):
-    """A participant's connection at the gateway."""
-
-    @property
-    def participant(self) -> str:
-        """Whose connection it is."""
-        ...
-
-    @property
-    def last_seen(self) -> int | None:
-        """The number of the last envelope that it got before; ``None``: it does not resume."""
-        ...
-
-    @property
-    def observes(self) -> bool:
-        """Whether it only looks on (PROTOCOL 3)."""
-        ...
-
-
-class Backpressure(Protocol):
-    """Tells whether senders have to wait for somebody who reads slowly."""
-
-    @property
-    def filling(self) -> bool:
-        """Whether a queue is filling that is worth waiting for."""
-        ...
-
-    @property
-    def patience(self) -> float:
-        """Seconds for which senders wait for one reader at most."""
-        ...
-
-    def wait(self, sender: str) -> float:
-        """Seconds for which a loud sender waits before it asks again; 0: it need not."""
-        ...
-
-
-class _NoBackpressure:
-    """Nobody waits for anybody: queues that are full are closed."""
-
-    filling = False
-    patience = 0.0
-
-    def wait(self, sender: str) -> float:
-        return 0.0
-
-
-NO_BACKPRESSURE: Final[Backpressure] = _NoBackpressure()
-
-
-class SubscriberTable:
-    """Those who hear what is said, by form."""
-
-    def __init__(self) -> None:
-        # By identity: two connections of a participant can be here for a moment.
-        self._by_form: dict[FrameFormat, dict[int, Subscriber]] = {}
-        self._by_name: dict[str, Subscriber] = {}
-        self._catching_up: dict[int, ResumeReader] = {}
-
-    def add(self, listener: Subscriber) -> None:
-        """Let somebody hear what is said from now on."""
-        self._catching_up.pop(id(listener), None)
-        self._by_form.setdefault(listener.form, {})[id(listener)] = listener
-        name = _name(listener)
-        if name is not None:
-            self._by_name[name] = listener
-
-    def catch_up(self, catch_up: ResumeReader) -> None:
-        """Let somebody read what it missed first."""
-        self._catching_up[id(catch_up.listener)] = catch_up
-        catch_up.step()
-
-    def remove(self, listener: Subscriber) -> None:
-        """Let somebody hear nothing more; who is not here changes nothing."""
-        waiting = self._catching_up.pop(id(listener), None)
-        if waiting is not None:
-            waiting.stop()
-        group = self._by_form.get(listener.form)
-        if group is not None and group.pop(id(listener), None) is not None:
-            if not group:
-                del self._by_form[listener.form]
-            name = _name(listener)
-            if name is not None and self._by_name.get(name) is listener:
-                del self._by_name[name]
-
-    def clear(self) -> None:
-        """Take everybody out."""
-        for waiting in self._catching_up.values():
-            waiting.stop()
-        self._by_form.clear()
-        self._by_name.clear()
-        self._catching_up.clear()
-
-    def deliver(self, entry: Entry, frame: Callable[[Entry, FrameFormat], bytes | None]) -> int:
-        """Hand an entry to everybody, made once for each form; how many got it.
-
-        Those that it names come first: somebody waits for them, and not for the onlookers.
-        """
-        made = {form: frame(entry, form) for form in self._by_form}
-        first = self._named(entry.envelope.to)
-        for listener in first:
-            packed = made[listener.form]
-            if packed is not None:
-                listener.deliver(packed)
-        delivered = 0
-        for form, group in self._by_form.items():
-            packed = made[form]
-            if packed is None:
-                continue
-            delivered += len(group)
-            if first:
-                for listener in group.values():
-                    if listener not in first:
-                        listener.deliver(packed)
-            else:
-                for listener in group.values():
-                    listener.deliver(packed)
-        return delivered
-
-    def tell(self, listener: Subscriber, packed: bytes | None) -> None:
-        """Hand something to one of them alone, after what it still has to read."""
-        if packed is None:
-            return
-        waiting = self._catching_up.get(id(listener))
-        if waiting is None:
-            listener.deliver(packed)
-        else:
-            waiting.hold(packed)
-
-    def _named(self, names: tuple[str, ...]) -> Collection[Subscriber]:
-        """Those of these names who are here, each once."""
-        here = self._by_name
-        # Most envelopes name one, and looking into a tuple of one takes no hash.
-        if len(names) == 1:
-            name = names[0]
-            return (here[name],) if name in here else ()
-        return dict.fromkeys(here[name] for name in names if name in here)
-
-
-def _name(listener: Subscriber) -> str | None:
-    # An observer has its participant's name, and would stand in the way of the real member.
-    return None if getattr(listener, "observes", False) else getattr(listener, "participant", None)
-
-
-PAGE: Final = 500
-"""Entries that are read at a time, so that others are heard in between."""
-
-MAX_HELD: Final = 1_000
-"""Frames that wait for somebody who is still reading what it missed."""
-
-TOO_SLOW: Final = 1013
-
-
-class ResumeReader:
-    """One listener that reads what it missed.
+class EncodedCache:
+    """The envelope that was encoded last, in each dialect that was asked for.
 
     Args:
-        listener: Who.
-        seen: The number of the last entry that it has.
-        space: The space's name.
-        journal: Where what it missed stands.
-        delivered: Tells the number of the last entry that everybody else got.
-        gap: It was told that some of what it missed is not kept any more, and takes what there is
-            from then on.
-        frame: An entry in the listener's form.
-        done: Takes the listener when it has read everything.
+        counters: Where to count what a dialect cannot express.
     """
 
-    def __init__(
-        self,
-        listener: Subscriber,
-        seen: int,
-        *,
-        space: str,
-        journal: Journal,
-        delivered: Callable[[], int],
-        frame: Callable[[Entry, FrameFormat], bytes | None],
-        done: Callable[[Subscriber], None],
-        gap: bool = False,
-    ) -> None:
-        self.listener = listener
-        self._seen = self._until = seen
-        self._space = space
-        self._journal = journal
-        self._delivered = delivered
-        self._frame = frame
-        self._done = done
-        self._gap = gap
-        self._held: list[bytes] = []
-        self._stopped = False
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._envelope: Envelope | None = None
+        self._frames: dict[str, bytes | None] = {}
 
-    def step(self) -> None:
-        """Read the next page, or be done."""
-        if self._stopped:
-            return
-        if self._gap:
-            self._seen = max(self._seen, self._journal.floor(self._space))
-        self._until = until = self._delivered()
-        if self._seen >= until:
-            self._stopped = True
-            self._done(self.listener)
-            for packed in self._held:
-                self.listener.deliver(packed)
-        elif not self._too_late():
-            self._journal.read(
-                self._space, after=self._seen, until=until, limit=PAGE, then=self._take
-            )
+    def encode(self, envelope: Envelope, dialect: str) -> bytes | None:
+        """The envelope's frame in a dialect; ``None``, logged, if the dialect cannot express it."""
+        if envelope.frame and envelope.protocol == dialect:
+            return envelope.frame
+        if envelope is not self._envelope:
+            self._envelope, self._frames = envelope, {}
+        if dialect not in self._frames:
+            self._frames[dialect] = self._encode(envelope, dialect)
+        return self._frames[dialect]
 
-    def hold(self, packed: bytes) -> None:
-        """Keep a frame that is for this listener alone until it has read what it missed."""
-        self._held.append(packed)
-        if len(self._held) > MAX_HELD:
-            self.listener.close(TOO_SLOW, "you read too slowly; connect again")
+    def _encode(self, envelope: Envelope, dialect: str) -> bytes | None:
+        try:
+            return encode(envelope, dialect)
+        except NotExpressible as error:
+            self._counters.not_expressible += 1
+            log.warning("left out for those who speak %s: %s", dialect, error)
+            return None
 
-    def stop(self) -> None:
-        """Read no more."""
-        self._stopped = True
 
-    def _take(self, entries: tuple[Entry, ...]) -> None:
-        # Looked at again: some may have been dropped before they were read.
-        if self._stopped or self._too_late():
-            return
-        self._gap = False
-        for entry in entries:
-            packed = self._frame(entry, self.listener.form)
-            if packed is not None:
-                self.listener.deliver(packed)
-        # Nothing came: the rest of the numbers are other spaces'.
-        self._seen = entries[-1].seq if entries else self._until
-        self.listener.ready(self.step)
+class _Resuming:
+    """A subscriber that still reads what it missed.
 
-    def _too_late(self) -> bool:
-        """Whether what comes next is not kept any more; then it ends, to be told of the gap."""
-        if self._gap or self._seen >= self._journal.floor(self._space):
-            return False
-        self.listener.close(TOO_SLOW, "you read too slowly; connect again")
-        return True
+    Attributes:
+        subscriber: The reader.
+        seen: The number of the last entry that it has.
+        until: The last number of the page that it waits for.
+        gap: It was told that some of what it missed is not kept any more, and takes what there is
+            from then on.
+        held: Frames for it alone, to follow what it missed.
+        stopped: It reads no more.
+    """
+
+    __slots__ = ("gap", "held", "seen", "stopped", "subscriber", "until")
+
+    def __init__(self, subscriber: Subscriber, seen: int, *, gap: bool) -> None:
+        self.subscriber = subscriber
+        self.seen = self.until = seen
+        self.gap = gap
+        self.held: list[bytes] = []
+        self.stopped = False
 
 
 class Fanout:
-    """Who hears what is said, from when on, and how it is written for them.
+    """The subscribers of a space.
 
     Args:
         space: The space's name.
-        journal: Where what somebody missed is read.
+        journal: Where a resuming subscriber reads what it missed.
         counters: Where to count.
     """
 
@@ -310,157 +141,232 @@ class Fanout:
         self._space = space
         self._journal = journal
         self._counters = counters
-        self._listeners = SubscriberTable()
-        self._watchers: dict[int, Subscriber] = {}
-        self._translations = EncodedCache(counters)
+        self._cache = EncodedCache(counters)
         self._delivered = journal.latest(space)
+        # By identity: two connections of a participant can be here for a moment.
+        self._by_form: dict[FrameFormat, dict[int, Subscriber]] = {}
+        self._by_name: dict[str, Subscriber] = {}
+        self._resuming: dict[int, _Resuming] = {}
+        # Event streams, which are no members: ended here when the space is closed.
+        self._streams: dict[int, Subscriber] = {}
 
     @property
     def delivered(self) -> int:
-        """The number of the last envelope that everybody got."""
+        """The number of the last envelope that was delivered."""
         return self._delivered
 
     # --- coming and going -----------------------------------------------------------------
 
-    def begin(self, seen: int | None) -> int | None:
-        """From which number on somebody hears who has seen one; ``None``: from now on."""
-        return None if seen is None else self._journal.begin(self._space, seen)
+    def resume_from(self, seen: int | None) -> int | None:
+        """The number after which a subscriber continues; ``None``: it begins with what is new."""
+        return None if seen is None else self._journal.resume_from(self._space, seen)
 
-    def enter(
+    def welcome(
         self,
-        member: Member,
+        member: Subscriber,
         welcome: Envelope,
         begin: int | None,
-        replays: Iterable[ReplayedEnvelope] = (),
+        *,
+        gap: bool,
+        before: Iterable[ReplayedEnvelope] = (),
     ) -> None:
-        """Welcome a member, and let it hear what comes, or from a number on.
+        """Hand a newcomer its welcome, and deliver what comes after it.
 
         Args:
             member: The newcomer.
             welcome: For it alone.
-            begin: The number; ``None``: from now on.
-            replays: Open proposals that it is told of before anything else.
+            begin: The number after which it continues; ``None``: with what is new.
+            gap: Some of what it missed is not known any more.
+            before: Open proposals that it gets before anything else.
         """
-        # Whoever is lost after the welcome has read nothing yet of what it missed.
+        # Before anything of what it missed: a newcomer that is lost now has read nothing of it.
         seq = self._delivered if begin is None else begin
-        self._tell(member, welcome, seq)
-        for replay in replays:
-            self._replay(member, replay, seq)
-        if begin is None:
-            self._listeners.add(member)
-        else:
-            self._catch_up(member, begin, gap=begin != member.last_seen)
+        self._deliver_to(member, welcome, seq)
+        for each in before:
+            self._deliver_replayed(member, each, seq)
+        self._add(member, begin, gap=gap)
 
-    def watch(self, listener: Subscriber, last_seen: int | None) -> None:
-        """Let somebody listen who is not in the space, to what comes, or from a number on."""
-        self._watchers[id(listener)] = listener
-        begin = self.begin(last_seen)
-        self._journal.after(partial(self._begin_watch, listener, last_seen, begin))
+    def subscribe(self, stream: Subscriber, last_seen: int | None) -> None:
+        """Deliver to a subscriber that is no member, once all that was appended before is kept."""
+        self._streams[id(stream)] = stream
+        begin = self.resume_from(last_seen)
+        self._journal.call_when_kept(partial(self._begin_stream, stream, begin, begin != last_seen))
 
-    def unwatch(self, listener: Subscriber) -> None:
-        """Let somebody listen no more."""
-        self._watchers.pop(id(listener), None)
-        self._listeners.remove(listener)
+    def unsubscribe(self, stream: Subscriber) -> None:
+        """Deliver nothing more to a subscriber that is no member."""
+        self._streams.pop(id(stream), None)
+        self.remove(stream)
 
-    def remove(self, member: Member) -> None:
-        """Let a member hear nothing more."""
-        self._listeners.remove(member)
+    def remove(self, subscriber: Subscriber) -> None:
+        """Deliver nothing more to a subscriber; one that is not here changes nothing."""
+        resuming = self._resuming.pop(id(subscriber), None)
+        if resuming is not None:
+            resuming.stopped = True
+        group = self._by_form.get(subscriber.form)
+        if group is not None and group.pop(id(subscriber), None) is not None:
+            if not group:
+                del self._by_form[subscriber.form]
+            name = _name(subscriber)
+            if name is not None and self._by_name.get(name) is subscriber:
+                del self._by_name[name]
 
     def clear(self) -> tuple[Subscriber, ...]:
-        """Let nobody hear anything more; those who were not in the space."""
-        watchers = tuple(self._watchers.values())
-        self._watchers = {}
-        self._listeners.clear()
-        return watchers
+        """Remove all subscribers; those that are no members."""
+        streams = tuple(self._streams.values())
+        for resuming in self._resuming.values():
+            resuming.stopped = True
+        self._resuming.clear()
+        self._streams.clear()
+        self._by_form.clear()
+        self._by_name.clear()
+        return streams
 
-    def _begin_watch(self, listener: Subscriber, last_seen: int | None, begin: int | None) -> None:
-        if id(listener) not in self._watchers:
-            return
+    def _begin_stream(self, stream: Subscriber, begin: int | None, gap: bool) -> None:
+        if id(stream) in self._streams:
+            self._add(stream, begin, gap=gap)
+
+    def _add(self, subscriber: Subscriber, begin: int | None, *, gap: bool) -> None:
         if begin is None:
-            self._listeners.add(listener)
+            self._add_current(subscriber)
         else:
-            self._catch_up(listener, begin, gap=begin != last_seen)
+            resuming = self._resuming[id(subscriber)] = _Resuming(subscriber, begin, gap=gap)
+            self._read_next_page(resuming)
 
-    def _catch_up(self, listener: Subscriber, seen: int, *, gap: bool) -> None:
-        self._listeners.catch_up(
-            ResumeReader(
-                listener,
-                seen,
-                space=self._space,
-                journal=self._journal,
-                delivered=lambda: self._delivered,
-                gap=gap,
-                frame=self.frame,
-                done=self._listeners.add,
-            )
-        )
+    def _add_current(self, subscriber: Subscriber) -> None:
+        self._by_form.setdefault(subscriber.form, {})[id(subscriber)] = subscriber
+        name = _name(subscriber)
+        if name is not None:
+            self._by_name[name] = subscriber
 
-    # --- what they hear -------------------------------------------------------------------
+    # --- what is delivered ----------------------------------------------------------------
 
     def deliver(self, entry: Entry) -> None:
-        """The one place where an envelope goes to everybody, in the order that all see."""
+        """Deliver an entry to all: the one place where this happens, in the order that all see.
+
+        Subscribers that it names come first: an answer is waited for there, and not elsewhere.
+        """
         self._delivered = entry.seq
-        self._counters.delivered += self._listeners.deliver(entry, self.frame)
+        packed_as = {form: self.pack(entry, form) for form in self._by_form}
+        first = self._find_named(entry.envelope.to)
+        for subscriber in first:
+            packed = packed_as[subscriber.form]
+            if packed is not None:
+                subscriber.deliver(packed)
+        delivered = 0
+        for form, group in self._by_form.items():
+            packed = packed_as[form]
+            if packed is None:
+                continue
+            delivered += len(group)
+            if first:
+                for subscriber in group.values():
+                    if subscriber not in first:
+                        subscriber.deliver(packed)
+            else:
+                for subscriber in group.values():
+                    subscriber.deliver(packed)
+        self._counters.delivered += delivered
 
-    def tell(self, member: Member, envelope: Envelope) -> None:
-        """Tell one member alone, at this place in the order."""
-        self._tell(member, envelope, self._delivered)
+    def deliver_to(self, member: Subscriber, envelope: Envelope) -> None:
+        """Deliver an envelope to one member alone, at this place in the order."""
+        self._deliver_to(member, envelope, self._delivered)
 
-    def tell_again(self, member: Member, entry: Entry) -> None:
-        """Tell one member an entry that everybody got before."""
-        self._listeners.tell(member, self.frame(entry, member.form))
+    def deliver_again(self, member: Subscriber, entry: Entry) -> None:
+        """Deliver an entry to one member that all got before."""
+        self._queue(member, self.pack(entry, member.form))
 
-    def frame(self, entry: Entry, form: FrameFormat) -> bytes | None:
-        """An entry as it travels to those who take this form; ``None`` if it cannot be said so."""
-        frame = self._translations.frame(entry.envelope, form.dialect)
+    def pack(self, entry: Entry, form: FrameFormat) -> bytes | None:
+        """An entry in a form; ``None`` if its dialect cannot express it."""
+        frame = self._cache.encode(entry.envelope, form.dialect)
         if frame is None:
             return None
         return form.pack(numbered(frame, entry.seq) if form.numbered else frame)
 
-    def _replay(self, member: Member, replay: ReplayedEnvelope, seq: int) -> None:
-        """Tell one member an envelope of before, which has the number of its welcome."""
-        frame = self._translations.frame(replay.envelope, member.form.dialect)
-        if frame is not None:
-            marked = replayed(frame, seq, in_progress=replay.in_progress)
-            self._listeners.tell(member, member.form.pack(marked))
-            self._counters.delivered += 1
-
-    def _tell(self, member: Member, envelope: Envelope, seq: int) -> None:
-        # It has no number of its own: who resumes from this one has seen what came before.
-        entry = Entry(seq, self._space, 0, envelope)
-        self._listeners.tell(member, self.frame(entry, member.form))
+    def _deliver_to(self, member: Subscriber, envelope: Envelope, seq: int) -> None:
+        # It has no number of its own: a reader that resumes from this one has seen all before it.
+        self._queue(member, self.pack(Entry(seq, self._space, 0, envelope), member.form))
         self._counters.delivered += 1
 
+    def _deliver_replayed(self, member: Subscriber, replay: ReplayedEnvelope, seq: int) -> None:
+        frame = self._cache.encode(replay.envelope, member.form.dialect)
+        if frame is not None:
+            marked = replayed(frame, seq, in_progress=replay.in_progress)
+            self._queue(member, member.form.pack(marked))
+            self._counters.delivered += 1
 
-log = logging.getLogger("meup_agent.gateway")
+    def _queue(self, subscriber: Subscriber, packed: bytes | None) -> None:
+        """Queue a frame for one subscriber, behind what it still has to read."""
+        if packed is None:
+            return
+        resuming = self._resuming.get(id(subscriber))
+        if resuming is None:
+            subscriber.deliver(packed)
+            return
+        resuming.held.append(packed)
+        if len(resuming.held) > MAX_HELD:
+            subscriber.close(TOO_SLOW, _TOO_SLOW_REASON)
+
+    def _find_named(self, names: tuple[str, ...]) -> Collection[Subscriber]:
+        here = self._by_name
+        # Most envelopes name one, and looking into a tuple of one takes no hash.
+        if len(names) == 1:
+            name = names[0]
+            return (here[name],) if name in here else ()
+        return dict.fromkeys(here[name] for name in names if name in here)
+
+    # --- what was missed ------------------------------------------------------------------
+
+    def _read_next_page(self, resuming: _Resuming) -> None:
+        """Read the next page of what a subscriber missed; after the last one it is current."""
+        if resuming.stopped:
+            return
+        if resuming.gap:
+            resuming.seen = max(resuming.seen, self._journal.floor(self._space))
+        # All that others got by now: what is delivered while the page is read is on a later one.
+        resuming.until = until = self._delivered
+        if resuming.seen >= until:
+            self._end_resuming(resuming)
+        elif not self._is_too_late(resuming):
+            self._journal.read(
+                self._space,
+                after=resuming.seen,
+                until=until,
+                limit=PAGE,
+                then=partial(self._deliver_page, resuming),
+            )
+
+    def _deliver_page(self, resuming: _Resuming, entries: tuple[Entry, ...]) -> None:
+        # Checked again: the journal may have dropped some before they were read.
+        if resuming.stopped or self._is_too_late(resuming):
+            return
+        resuming.gap = False
+        subscriber = resuming.subscriber
+        for entry in entries:
+            packed = self.pack(entry, subscriber.form)
+            if packed is not None:
+                subscriber.deliver(packed)
+        # An empty page: the rest of the numbers are other spaces'.
+        resuming.seen = entries[-1].seq if entries else resuming.until
+        subscriber.ready(partial(self._read_next_page, resuming))
+
+    def _end_resuming(self, resuming: _Resuming) -> None:
+        resuming.stopped = True
+        subscriber = resuming.subscriber
+        self._resuming.pop(id(subscriber), None)
+        self._add_current(subscriber)
+        for packed in resuming.held:
+            subscriber.deliver(packed)
+
+    def _is_too_late(self, resuming: _Resuming) -> bool:
+        """Close a subscriber whose next entry is not kept any more: it is told of the gap then."""
+        if resuming.gap or resuming.seen >= self._journal.floor(self._space):
+            return False
+        resuming.subscriber.close(TOO_SLOW, _TOO_SLOW_REASON)
+        return True
 
 
-class EncodedCache:
-    """Translates an envelope once for each dialect, however many forms there are of it.
-
-    Args:
-        counters: Where to count what a dialect has no words for.
-    """
-
-    def __init__(self, counters: Counters) -> None:
-        self._counters = counters
-        self._said: Envelope | None = None
-        self._frames: dict[str, bytes | None] = {}
-
-    def frame(self, envelope: Envelope, dialect: str) -> bytes | None:
-        """An envelope in a dialect; ``None`` if it has no words for it, which is logged."""
-        if envelope.frame and envelope.protocol == dialect:
-            return envelope.frame
-        if envelope is not self._said:
-            self._said, self._frames = envelope, {}
-        if dialect not in self._frames:
-            self._frames[dialect] = self._translated(envelope, dialect)
-        return self._frames[dialect]
-
-    def _translated(self, envelope: Envelope, dialect: str) -> bytes | None:
-        try:
-            return encode(envelope, dialect)
-        except NotExpressible as error:
-            self._counters.not_expressible += 1
-            log.warning("left out for those who speak %s: %s", dialect, error)
-            return None
+def _name(subscriber: Subscriber) -> str | None:
+    # An observer has its participant's name, and would stand in the way of the real member.
+    if getattr(subscriber, "observes", False):
+        return None
+    return getattr(subscriber, "participant", None)

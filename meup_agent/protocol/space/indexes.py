@@ -293,10 +293,18 @@ SWEEP_INTERVAL: Final = 16
 _MICROSECONDS: Final = 1_000_000
 
 
-class _Accepted(NamedTuple):
+class Receipt(msgspec.Struct, gc=False):
+    """An accepted envelope, to recognize it when it comes again.
+
+    Attributes:
+        content: A hash of its content.
+        at: When it was accepted, in microseconds since 1970 (UTC).
+        seq: Its number; 0 until the journal has given it.
+    """
+
     content: int
-    seq: int
     at: int
+    seq: int = 0
 
 
 class Deduplicator:
@@ -307,26 +315,27 @@ class Deduplicator:
         self._age = round(seconds * _MICROSECONDS)
         self._remembered = 0
         # Whose were looked at the longest ago comes first.
-        self._by_sender: OrderedDict[str, OrderedDict[str, _Accepted]] = OrderedDict()
+        self._by_sender: OrderedDict[str, OrderedDict[str, Receipt]] = OrderedDict()
 
-    def remember(self, envelope: Envelope, seq: int, at: int) -> None:
-        """Remember an accepted envelope; its id may have been another's before.
+    def remember(self, envelope: Envelope, at: int, seq: int = 0) -> Receipt:
+        """Remember an accepted envelope; its id may have been that of another one before.
 
-        Now and then somebody's are forgotten that are too old to be known again.
+        Now and then a sender's are forgotten that are too old to be recognized.
         """
         share = self._by_sender.get(envelope.sender)
         if share is None:
             share = self._by_sender[envelope.sender] = OrderedDict()
-        share[envelope.id] = _Accepted(_content(envelope), seq, at)
+        receipt = share[envelope.id] = Receipt(_content(envelope), at, seq)
         share.move_to_end(envelope.id)
         if len(share) > self._limit:
             share.popitem(last=False)
         self._remembered += 1
         if self._remembered % SWEEP_INTERVAL == 0:
             self._forget(at)
+        return receipt
 
-    def find(self, envelope: Envelope, at: int) -> int | None:
-        """The number under which the same envelope was accepted; ``None`` if it is new.
+    def find(self, envelope: Envelope, at: int) -> Receipt | None:
+        """The receipt of the same envelope; ``None`` if it is new.
 
         Some clients begin to count their ids anew when they start: another content under a known
         id is another envelope.
@@ -335,7 +344,7 @@ class Deduplicator:
         known = None if share is None else share.get(envelope.id)
         if known is None or at - known.at > self._age or known.content != _content(envelope):
             return None
-        return known.seq
+        return known
 
     def __len__(self) -> int:
         """How many envelopes are remembered."""

@@ -172,7 +172,7 @@ class InFlight:
             if not proposal.state.is_pending or (left_behind and not proposal.fulfilling):
                 self.end(proposal)
 
-    def accepted(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
+    def track(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
         """Follow an accepted envelope: something begins, or something ends.
 
         Args:

@@ -1,8 +1,7 @@
 """The journal: every accepted envelope of a gateway in order, and what must outlive a restart.
 
-Resume reads from it and the audit folds it (PROTOCOL 6). The contract is here, since a space
-decides with it, and the journal in memory, since a space in memory has one, too; the journal in a
-database is the gateway's.
+Resume reads from it and the audit folds it (PROTOCOL 6). Here is the contract, on which a space
+depends, and the engine for a space in memory; other engines are in ``meup_agent.gateway.journal``.
 """
 
 from __future__ import annotations
@@ -70,11 +69,27 @@ class Recovered(NamedTuple):
 
 
 class Journal(Protocol):
-    """Where accepted envelopes go before anybody sees them.
+    """A store of accepted envelopes, which gives them their order and their numbers.
 
-    Every callback is called on the caller's loop or in the call itself, those of :meth:`append` and
-    :meth:`after` in the order of the calls, when everything that was appended before is kept.
+    An envelope is delivered when the journal says that it is kept, and never before. A store on
+    another machine says so later, and gives the number then: so the number comes with the entry,
+    and nothing depends on knowing it earlier.
+
+    All callbacks run on the loop that the journal was opened on, or in the call itself. Those of
+    :meth:`append` and :meth:`call_when_kept` come in the order of the calls.
+
+    Two more say how the store is; whoever opens a journal sets them:
+
+    Attributes:
+        on_full: Called with ``True`` when more waits to be kept than should: nothing more is to be
+            read from senders, and what they have sent may still be appended. Called with ``False``
+            when there is room again.
+        on_failed: Called once, with one sentence, when nothing can be kept any more. No other
+            callback comes after it: what was not kept was not accepted.
     """
+
+    on_full: Callable[[bool], None]
+    on_failed: Callable[[str], None]
 
     def append(
         self,
@@ -82,11 +97,18 @@ class Journal(Protocol):
         envelope: Envelope,
         facts: tuple[Fact, ...],
         then: Callable[[Entry], None],
-    ) -> int:
-        """Keep an envelope, and with it, all or nothing, what it makes hold; tell its number."""
+    ) -> None:
+        """Keep an envelope and, all or nothing, the facts that it makes hold.
+
+        Args:
+            space: The space's name.
+            envelope: What was accepted.
+            facts: What holds from then on.
+            then: Takes the entry, with its number, when it is kept.
+        """
         ...
 
-    def after(self, then: Callable[[], None]) -> None:
+    def call_when_kept(self, then: Callable[[], None]) -> None:
         """Call when everything that was appended before is kept."""
         ...
 
@@ -115,18 +137,21 @@ class Journal(Protocol):
         ...
 
     def latest(self, space: str) -> int:
-        """The number of the last entry of the space; where there is none, that of the start."""
+        """The last number that the store gave in a space; where there is none, that of the start.
+
+        At least that of the last entry that was handed to a callback of :meth:`append`.
+        """
         ...
 
-    def begin(self, space: str, seen: int) -> int:
-        """After which number somebody reads on who has seen one of the space.
+    def resume_from(self, space: str, seen: int) -> int:
+        """The number after which a reader continues that has seen one of the space.
 
         That one, where everything after it is known; any other says that there is a gap.
         """
         ...
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
-        """What is known of a space when the gateway starts; may block.
+        """Read what is known of a space when the gateway starts; may block.
 
         Args:
             space: The space's name.
@@ -134,6 +159,22 @@ class Journal(Protocol):
             limit: How many entries at most; the latest ones.
         """
         ...
+
+    async def flush(self, timeout: float) -> None:
+        """Wait until everything that was appended is kept and its callbacks ran, or cannot be."""
+        ...
+
+    async def aclose(self) -> None:
+        """Keep what waits, and release the store; harmless where it was closed before."""
+        ...
+
+    def abandon(self) -> None:
+        """End at once, as a killed process does: what is not kept is lost; nothing is called."""
+        ...
+
+
+def ignore(_: object) -> None:
+    """A callback of a caller that does not want to be told."""
 
 
 class MemoryJournal:
@@ -152,6 +193,9 @@ class MemoryJournal:
         max_entries: int = MAX_ENTRIES,
         max_bytes: int = MAX_BYTES,
     ) -> None:
+        # A ring is never full and cannot fail.
+        self.on_full: Callable[[bool], None] = ignore
+        self.on_failed: Callable[[str], None] = ignore
         self._clock = clock
         self._max_entries = max_entries
         self._max_bytes = max_bytes
@@ -168,8 +212,8 @@ class MemoryJournal:
         envelope: Envelope,
         facts: tuple[Fact, ...],
         then: Callable[[Entry], None],
-    ) -> int:
-        """See :meth:`Journal.append`."""
+    ) -> None:
+        """See :meth:`Journal.append`; it is kept when the call returns."""
         self._seq = seq = self._seq + 1
         entry = Entry(seq, space, self._clock(), envelope)
         ring = self._rings.get(space)
@@ -187,10 +231,9 @@ class MemoryJournal:
             else:
                 held[key] = value
         then(entry)
-        return seq
 
-    def after(self, then: Callable[[], None]) -> None:
-        """See :meth:`Journal.after`."""
+    def call_when_kept(self, then: Callable[[], None]) -> None:
+        """See :meth:`Journal.call_when_kept`."""
         then()
 
     def read(
@@ -216,8 +259,8 @@ class MemoryJournal:
         ring = self._rings.get(space)
         return self._start if ring is None else ring.latest
 
-    def begin(self, space: str, seen: int) -> int:
-        """See :meth:`Journal.begin`."""
+    def resume_from(self, space: str, seen: int) -> int:
+        """See :meth:`Journal.resume_from`."""
         floor = self.floor(space)
         return seen if floor <= seen <= self.latest(space) else floor
 
@@ -229,6 +272,15 @@ class MemoryJournal:
         lately = [entry for entry in entries if entry.at >= since]
         latest = tuple(lately[max(0, len(lately) - limit) :])
         return Recovered(dict(self._facts.get(space, {})), latest)
+
+    async def flush(self, timeout: float) -> None:
+        """See :meth:`Journal.flush`; nothing ever waits here."""
+
+    async def aclose(self) -> None:
+        """See :meth:`Journal.aclose`."""
+
+    def abandon(self) -> None:
+        """See :meth:`Journal.abandon`."""
 
 
 _GONE: Final = Entry(0, "", 0, Envelope(id="", sender="", kind=""))

@@ -1,21 +1,71 @@
-"""Connections that look on: they hear what everybody hears, and say nothing (PROTOCOL 3).
+"""The connections in a space: a member for each participant, and observers beside them.
 
-An observer is no member: it is not announced, counts for nobody's wait, and takes over no
-connection of its participant, which may have a running agent.
+An observer gets what all get and sends nothing (PROTOCOL 3). It is no member: it is not announced,
+counts for no wait, and takes over no connection of its participant, which may have a running agent.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.space.decisions import Refused, refusal
-from meup_agent.protocol.space.fanout import Member
+from meup_agent.protocol.space.fanout import Subscriber
 from meup_agent.protocol.space.inbound import decode_inbound
 
 CROWDED_CODE: Final = 1013
 """Close code for an observer of a participant that has as many as it may."""
+
+
+class Member(Subscriber, Protocol):
+    """A participant's connection at the gateway."""
+
+    @property
+    def participant(self) -> str:
+        """The participant whose connection it is."""
+        ...
+
+    @property
+    def last_seen(self) -> int | None:
+        """The number of the last envelope that it got before; ``None``: it does not resume."""
+        ...
+
+    @property
+    def observes(self) -> bool:
+        """True for an observer (PROTOCOL 3)."""
+        ...
+
+
+class Backpressure(Protocol):
+    """Tells senders to wait while queues of slow readers are filling."""
+
+    @property
+    def filling(self) -> bool:
+        """True while a queue is filling that is worth waiting for."""
+        ...
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which senders wait for one reader at most."""
+        ...
+
+    def wait(self, sender: str) -> float:
+        """Seconds for which a heavy sender waits before it asks again; 0: it need not."""
+        ...
+
+
+class _NoBackpressure:
+    """No sender waits: full queues are closed."""
+
+    filling = False
+    patience = 0.0
+
+    def wait(self, sender: str) -> float:
+        return 0.0
+
+
+NO_BACKPRESSURE: Final[Backpressure] = _NoBackpressure()
 
 
 class Observers:
@@ -32,11 +82,11 @@ class Observers:
         self._count = 0
 
     def __len__(self) -> int:
-        """How many there are at this moment."""
+        """The number of observers."""
         return self._count
 
     def __contains__(self, member: Member) -> bool:
-        """Whether a connection is one of them."""
+        """True for a connection that is one of them."""
         return id(member) in self._by_participant.get(member.participant, ())
 
     @property
@@ -49,16 +99,16 @@ class Observers:
         return tuple(self._by_participant.get(participant, {}).values())
 
     def is_crowded(self, participant: str) -> bool:
-        """Whether a participant has as many as it may."""
+        """True if a participant has as many as it may."""
         return len(self._by_participant.get(participant, ())) >= self.limit
 
     def add(self, member: Member) -> None:
-        """Take one in."""
+        """Add one."""
         self._by_participant.setdefault(member.participant, {})[id(member)] = member
         self._count += 1
 
     def remove(self, member: Member) -> bool:
-        """Take one out; ``False`` if it was not in."""
+        """Remove one; ``False`` if it was not there."""
         group = self._by_participant.get(member.participant, {})
         if group.pop(id(member), None) is None:
             return False
@@ -68,7 +118,7 @@ class Observers:
         return True
 
     def clear(self) -> tuple[Member, ...]:
-        """Take everyone out; who that was."""
+        """Remove all; the ones that were there."""
         removed = self.all
         self._by_participant.clear()
         self._count = 0
@@ -84,7 +134,7 @@ def refuse_observer(participant: str, frame: bytes, dialect: str) -> Refused:
     """The refusal of a frame that an observer sent, valid or not.
 
     Args:
-        participant: Whose observer it is.
+        participant: The observer's participant.
         frame: The frame, as it came.
         dialect: The dialect that it is in.
     """

@@ -20,43 +20,43 @@ from meup_agent.reasons import Reason
 
 
 class JoinState(msgspec.Struct, frozen=True):
-    """How a member comes in, as far as it missed something (PROTOCOL 6).
+    """The state in which a member joins that can resume (PROTOCOL 6).
 
     Attributes:
-        until: What it missed has numbers up to this one, and comes before anything new.
-        gap: Some of what it missed is not known here any more.
-        resumed: It was here before, and comes back.
+        gap: Some of what it missed is not known any more.
+        resumed: It was here before, and continues.
     """
 
-    until: int
     gap: bool = False
     resumed: bool = False
 
+    @property
+    def arrived(self) -> str:
+        """The value of ``dev.meup/arrived`` in its presence: most need not repeat anything."""
+        return "gap" if self.gap else "resumed" if self.resumed else "new"
+
 
 class JoinDrafts(NamedTuple):
-    """What a participant's arrival makes the gateway say; both are drafts.
+    """The envelopes that a join makes the gateway send; drafts.
 
     Attributes:
-        welcome: For the newcomer alone.
-        presence: For everybody, the newcomer included.
+        welcome: For the newcomer alone. That of a newcomer that can resume lacks ``until``, which
+            is known when it is sent: see :func:`meup_agent.protocol.resume.add_until`.
+        presence: For all, the newcomer included.
     """
 
     welcome: Envelope
     presence: Envelope
 
 
-def resume_fields(arriving: JoinState | None) -> dict[str, Any]:
-    """What a welcome says of what its reader missed (PROTOCOL 6)."""
-    if arriving is None:
-        return {}
-    return {"resumed": arriving.resumed, "until": arriving.until, "gap": arriving.gap}
+def resume_fields(state: JoinState | None) -> dict[str, Any]:
+    """The fields of a welcome about what its reader missed, without ``until``."""
+    return {} if state is None else {"resumed": state.resumed, "gap": state.gap}
 
 
-def arrived_fields(arriving: JoinState | None) -> dict[str, Any]:
-    """What everybody is told of what a newcomer missed: nothing has to be said again to most."""
-    if arriving is None:
-        return {}
-    return {ARRIVED: "gap" if arriving.gap else "resumed" if arriving.resumed else "new"}
+def arrived_fields(state: JoinState | None) -> dict[str, Any]:
+    """The fields of a presence about what the newcomer missed."""
+    return {} if state is None else {ARRIVED: state.arrived}
 
 
 def describe_participant(participant: str, capabilities: Capabilities) -> dict[str, Any]:

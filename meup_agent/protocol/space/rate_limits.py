@@ -80,7 +80,7 @@ class TokenBucket:
         self._burst = self._left = float(burst)
         self._at: int | None = None
 
-    def take(self, at: int, amount: float = 1.0) -> float:
+    def consume(self, at: int, amount: float = 1.0) -> float:
         """Take some, whether they are there or not.
 
         Args:
@@ -184,7 +184,7 @@ class RateLimiter:
         self._bytes: dict[str, TokenBucket] = {}
         self._withdrawals: dict[str, TokenBucket] = {}
 
-    def take(self, participant: str, at: int, size: int) -> RateExceeded | None:
+    def consume(self, participant: str, at: int, size: int) -> RateExceeded | None:
         """Count a message that was taken; for how long to read no more of its sender, if at all.
 
         Args:
@@ -194,10 +194,10 @@ class RateLimiter:
         """
         self.load.add(participant, at, size)
         messages, volume = self._buckets(participant)
-        waits = messages.take(at), volume.take(at, size)
+        waits = messages.consume(at), volume.consume(at, size)
         # Few participants withdraw; for the others this is one look into a dictionary.
         withdrawing = self._withdrawals.get(participant)
-        withdrawals = 0.0 if withdrawing is None else withdrawing.take(at, 0)
+        withdrawals = 0.0 if withdrawing is None else withdrawing.consume(at, 0)
         return self._over(*waits, withdrawals) if any(waits) or withdrawals else None
 
     def try_consume(self, participant: str, at: int, size: int) -> RateExceeded | None:
@@ -213,13 +213,13 @@ class RateLimiter:
         if any(waits):
             return self._over(*waits, 0.0)
         self.load.add(participant, at, size)
-        messages.take(at)
-        volume.take(at, size)
+        messages.consume(at)
+        volume.consume(at, size)
         return None
 
     def count_withdrawal(self, participant: str, at: int) -> None:
         """Count a withdrawal that was accepted."""
-        self._withdrawing(participant).take(at)
+        self._withdrawing(participant).consume(at)
 
     def check_withdrawal(self, participant: str, at: int) -> RateExceeded | None:
         """For how long to refuse a withdrawal of a participant, if at all; counts nothing."""

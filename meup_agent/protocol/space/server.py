@@ -1,7 +1,9 @@
-"""A space with its members: what it decides is carried out here, whatever carries the frames.
+"""A space with its connections: carries out what :class:`SpaceState` decides.
 
-Everything that members get passes the journal first, in one order: nobody sees what a restart could
-undo (PROTOCOL 6).
+The road of a frame: an edge calls :meth:`SpaceServer.receive`, :class:`SpaceState` decides, the
+journal keeps what was accepted, :class:`Fanout` hands it to each subscriber's queue. Everything
+that members get passes the journal first, in one order: nothing is seen that a restart could undo
+(PROTOCOL 6).
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
-from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import Capabilities
+from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.resume import add_until
 from meup_agent.protocol.space.counters import Counters, log_cancel
 from meup_agent.protocol.space.decisions import (
     Accepted,
@@ -25,24 +28,26 @@ from meup_agent.protocol.space.decisions import (
     Dropped,
     Notice,
     Refused,
+    Repeated,
     TokenIssued,
     over_limit,
     refusal,
 )
-from meup_agent.protocol.space.fanout import (
-    NO_BACKPRESSURE,
-    Backpressure,
-    Fanout,
-    Member,
-    Subscriber,
-)
-from meup_agent.protocol.space.inbound import InboundFrame
-from meup_agent.protocol.space.indexes import Deduplicator
+from meup_agent.protocol.space.fanout import Fanout, Subscriber
+from meup_agent.protocol.space.indexes import Receipt
 from meup_agent.protocol.space.inflight import OPEN_SECONDS
 from meup_agent.protocol.space.journal import Entry, Journal
-from meup_agent.protocol.space.management import KICKED_CODE, NO_INVITES, REMOVED, InviteIssuer
+from meup_agent.protocol.space.management import (
+    KICKED_CODE,
+    NO_INVITES,
+    REMOVED,
+    InviteIssuer,
+)
 from meup_agent.protocol.space.members import (
     CROWDED_CODE,
+    NO_BACKPRESSURE,
+    Backpressure,
+    Member,
     Observers,
     crowded,
     refuse_observer,
@@ -66,27 +71,23 @@ RECOVERED_ENTRIES: Final = 100_000
 """Entries that are read when a gateway starts, to know again what is open, and sent twice."""
 
 DecisionCallback = Callable[[Entry | Refused | Dropped], None]
-"""Told what became of a frame: accepted (and kept), refused, or dropped."""
-
-
-def _ignore(_: object) -> None:
-    """The sender sees by the echo what became of its frame."""
+"""Takes what became of a frame: accepted (and kept), refused, or dropped."""
 
 
 class SpaceServer:
-    """A :class:`SpaceState` and the members in it; every call takes effect in its order.
+    """A space and its members; every call takes effect in its order.
 
     Args:
         name: The space's name.
-        participants: Who may join, and what they may send.
+        participants: The participants that are known from the beginning, and what they may send.
         journal: Keeps what is accepted.
         new_id: Makes the ids of the gateway's own envelopes.
-        now: Tells the time in microseconds since 1970 (UTC).
+        now: The time in microseconds since 1970 (UTC).
         counters: Where to count.
-        allowance: How much each participant may say.
-        doors: Lets in who is invited; ``None``: nobody can be invited.
-        announce_withdrawals: Everybody is told of each withdrawal that took effect.
-        readers: Tells whether senders have to wait for somebody who reads slowly.
+        allowance: Limits of each participant.
+        invites: Makes tokens and admits those who come with them; ``None``: no invitations.
+        announce_withdrawals: Announce each withdrawal that took effect to all.
+        backpressure: Tells senders to wait for slow readers.
     """
 
     def __init__(
@@ -99,36 +100,35 @@ class SpaceServer:
         now: Callable[[], int],
         counters: Counters,
         allowance: Allowance | None = None,
-        doors: InviteIssuer | None = None,
+        invites: InviteIssuer | None = None,
         announce_withdrawals: bool = False,
-        readers: Backpressure = NO_BACKPRESSURE,
+        backpressure: Backpressure = NO_BACKPRESSURE,
     ) -> None:
         self.name = name
-        self._readers = readers
         self.counters = counters
         self.journal = journal
+        self._backpressure = backpressure
         self._new_id = new_id
         self._now = now
-        self._allowance = allowance or Allowance()
-        self._doors: InviteIssuer = doors or NO_INVITES
-        self._space = SpaceState(
+        allowance = allowance or Allowance()
+        self._invites: InviteIssuer = invites or NO_INVITES
+        self._state = SpaceState(
             participants,
-            allowance=self._allowance,
+            allowance=allowance,
             now=now,
             announce_withdrawals=announce_withdrawals,
-            new_token=None if doors is None else doors.new_token,
-            address=self._doors.address,
+            new_token=None if invites is None else invites.new_token,
+            address=self._invites.address,
         )
-        self._pace = RateLimiter(self._allowance)
-        # Its own, so that what observers send in vain slows down nobody's agent.
-        self._observers_pace = RateLimiter(self._allowance)
-        self._told = NoticeThrottle()
+        self._limiter = self._state.limiter
+        # Its own, so that what observers send in vain slows down no agent of their participant.
+        self._observers_limiter = RateLimiter(allowance)
+        self._notices = NoticeThrottle()
         self._members: dict[str, Member] = {}
-        self.observers: Final = Observers(self._allowance.max_observers)
-        """Whoever looks on, and is no member."""
-        self.audience = Fanout(name, journal, counters)
-        """Whoever hears what is said here."""
-        self._recent = Deduplicator()
+        self.observers: Final = Observers(allowance.max_observers)
+        """Connections that get everything and send nothing."""
+        self.fanout = Fanout(name, journal, counters)
+        """Delivers what was accepted."""
         self._recover()
 
     @property
@@ -138,18 +138,18 @@ class SpaceServer:
 
     @property
     def present(self) -> list[dict[str, Any]]:
-        """Who is in the space, with what they may send, as a welcome says it."""
+        """The members with what they may send, as a welcome lists them."""
         return [
-            {"id": name, "capabilities": list(self._space.capabilities(name).patterns)}
-            for name in self._space.present
+            {"id": name, "capabilities": list(self._state.capabilities(name).patterns)}
+            for name in self._state.present
         ]
 
     def __len__(self) -> int:
-        """How many members there are at this moment."""
+        """The number of members."""
         return len(self._members)
 
     def __contains__(self, participant: object) -> bool:
-        """Whether a participant is in the space."""
+        """True for a participant that is in the space."""
         return participant in self._members
 
     def member(self, participant: str) -> Member | None:
@@ -157,28 +157,28 @@ class SpaceServer:
         return self._members.get(participant)
 
     def is_kicked(self, participant: str) -> bool:
-        """Whether somebody was removed from the space, and not invited again."""
-        return self._space.is_kicked(participant)
+        """True for a participant that was removed, and not invited again."""
+        return self._state.is_kicked(participant)
 
     def capabilities(self, participant: str) -> Capabilities:
-        """What a participant may send at this moment, present or not.
+        """The capabilities of a participant at this moment, present or not.
 
         Raises:
-            KeyError: Nobody knows this participant here.
+            KeyError: The space has no such participant.
         """
-        return self._space.capabilities(participant)
+        return self._state.capabilities(participant)
 
     def admit(self, participant: str, capabilities: Capabilities) -> None:
-        """Let somebody be a participant, or change what they may send."""
-        self._space.admit(participant, capabilities)
+        """Add a participant, or change what it may send."""
+        self._state.admit(participant, capabilities)
 
     # --- coming and going -----------------------------------------------------------------
 
     def join(self, member: Member) -> None:
-        """Take a member in; an older connection of the same participant is closed with 4409.
+        """Add a member; an older connection of the same participant is closed with 4409.
 
-        Whoever was removed since it was let in at the door is closed with 4403 instead. An
-        observer replaces nobody, and nobody is told of it.
+        A participant that was removed since its token was checked is closed with 4403 instead. An
+        observer replaces no connection and is not announced.
         """
         participant = member.participant
         if self.is_kicked(participant):
@@ -192,110 +192,157 @@ class SpaceServer:
         self.counters.joined += 1
         if older is not None:
             self.counters.taken_over += 1
-            self.audience.remove(older)
+            self.fanout.remove(older)
             older.close(TAKEN_OVER, "a newer connection of the same participant took over")
-        self._space.register_dialect(member.form.dialect)
-        begin = self.audience.begin(member.last_seen)
-        joined = self._space.join(participant, self._arriving(member, begin))
-        # Who continues without a gap reads what it missed. And who does not say that it resumes
-        # may take a replay for something new.
-        is_told = member.form.numbered and (begin is None or begin != member.last_seen)
-        replays = self._space.select_replayed(participant) if is_told else []
-        self.journal.after(partial(self._enter, member, joined.welcome, begin, replays))
-        self._publish(self._stamped(joined.presence))
+        self._state.register_dialect(member.form.dialect)
+        begin, join_state = self._join_state(member)
+        joined = self._state.join(participant, join_state)
+        # A member that continues without a gap reads what it missed. And one that does not say that
+        # it resumes may take what is replayed for something new.
+        is_told = join_state is not None and (not join_state.resumed or join_state.gap)
+        replayed = self._state.select_replayed(participant) if is_told else []
+        self.journal.call_when_kept(
+            partial(self._welcome, member, joined.welcome, begin, join_state, replayed)
+        )
+        self._publish(joined.presence)
 
     def leave(self, member: Member) -> None:
-        """Take a member out; one that was taken over, or has left, changes nothing."""
+        """Remove a member; one that was taken over, or has left, changes nothing."""
         if self.observers.remove(member):
-            self.audience.remove(member)
+            self.fanout.remove(member)
             return
         if self._members.get(member.participant) is not member:
             return
         del self._members[member.participant]
-        self.audience.remove(member)
+        self.fanout.remove(member)
         self.counters.left += 1
-        self._publish(self._stamped(self._space.leave(member.participant)))
+        self._publish(self._state.leave(member.participant))
 
     def close(self, code: int, reason: str) -> None:
-        """Close every member; nobody is told that the others leave."""
-        everybody: tuple[Subscriber, ...] = (
+        """Close every connection; no member is told that the others leave."""
+        everything: tuple[Subscriber, ...] = (
             *self._members.values(),
             *self.observers.clear(),
-            *self.audience.clear(),
+            *self.fanout.clear(),
         )
         self._members = {}
-        for listener in everybody:
-            listener.close(code, reason)
+        for subscriber in everything:
+            subscriber.close(code, reason)
 
     def _observe(self, member: Member) -> None:
-        """Let a connection hear what everybody hears."""
         if self.observers.is_crowded(member.participant):
             member.close(CROWDED_CODE, crowded(self.observers.limit))
             return
         self.observers.add(member)
         self.counters.observed += 1
-        begin = self.audience.begin(member.last_seen)
-        welcome = self._space.observe(member.participant, self._arriving(member, begin))
+        begin, join_state = self._join_state(member)
+        welcome = self._state.observe(member.participant, join_state)
         # No open proposals are replayed: an observer may decide none.
-        self.journal.after(partial(self._enter, member, welcome, begin, ()))
+        self.journal.call_when_kept(partial(self._welcome, member, welcome, begin, join_state, ()))
 
-    def _arriving(self, member: Member, begin: int | None) -> JoinState | None:
+    def _join_state(self, member: Member) -> tuple[int | None, JoinState | None]:
+        """The number after which a newcomer continues, and what is announced of that."""
+        begin = self.fanout.resume_from(member.last_seen)
         if not member.form.numbered:
-            return None
-        until = self.journal.latest(self.name)
-        return JoinState(until, gap=begin != member.last_seen, resumed=begin is not None)
+            return begin, None
+        return begin, JoinState(gap=begin != member.last_seen, resumed=begin is not None)
 
-    def _enter(
+    def _welcome(
         self,
         member: Member,
         welcome: Envelope,
         begin: int | None,
-        replays: Sequence[ReplayedEnvelope],
+        join_state: JoinState | None,
+        replayed: Sequence[ReplayedEnvelope],
     ) -> None:
-        if self._is_here(member):
-            self.audience.enter(member, self._stamped(welcome), begin, replays)
+        if not self._is_here(member):
+            return
+        if join_state is not None:
+            welcome = add_until(welcome, self.fanout.delivered)
+        gap = begin != member.last_seen
+        self.fanout.welcome(member, self._stamp(welcome), begin, gap=gap, before=replayed)
 
-    # --- what members say -----------------------------------------------------------------
+    # --- what members send ----------------------------------------------------------------
 
     def receive(self, member: Member, frame: bytes) -> float:
-        """Take a frame from a member, and do what is decided about it.
+        """Decide about a frame of a member, and carry the decision out.
 
-        A frame of a connection that has been taken over is ignored: its participant speaks
-        through the newer one.
+        A frame of a connection that has been taken over is ignored: its participant sends through
+        the newer one.
 
         Returns:
-            Seconds for which to read no more of this member, since it says too much at a time;
-            what it sends meanwhile is not lost.
+            Seconds for which to read no more of this member, since it sends too fast; what it sends
+            meanwhile is not lost.
         """
-        participant = member.participant
         if not self._is_here(member):
             return 0.0
-        form = member.form
+        participant, form, at = member.participant, member.form, self._now()
+        self.counters.frames_in += 1
         if member.observes:
-            self.counters.frames_in += 1
             self._refuse_to_observer(member, refuse_observer(participant, frame, form.dialect))
-            paced = self._observers_pace.take(participant, self._now(), len(frame))
-            return 0.0 if paced is None else paced.seconds
-        at = self._now()
-        self._receive(participant, frame, form.dialect, _ignore, form.numbered, at)
-        over = self._pace.take(participant, at, len(frame))
+            over = self._observers_limiter.consume(participant, at, len(frame))
+            return 0.0 if over is None else over.seconds
+        decision = self._state.decide(
+            participant, frame, form.dialect, at=at, repeats=form.numbered
+        )
+        if isinstance(decision, Accepted):
+            self._carry_out(decision, None)
+        elif isinstance(decision, Repeated):
+            self._echo(decision, None)
+        elif isinstance(decision, Refused):
+            self.refuse(participant, decision)
+        else:
+            self.counters.dropped += 1
+        over = self._limiter.consume(participant, at, len(frame))
         wait = self.backpressure_wait(participant)
         if over is None:
             return wait
         self._slow_down(participant, over)
         return max(over.seconds, wait)
 
+    def receive_as(
+        self,
+        participant: str,
+        frame: bytes,
+        dialect: str,
+        then: DecisionCallback,
+        *,
+        repeats: bool = True,
+    ) -> None:
+        """Decide about a frame of a participant that waits for the answer, in the space or not.
+
+        Args:
+            participant: The sender, as its token told.
+            frame: One message, as it came.
+            dialect: The dialect that it is in.
+            then: Takes what became of it; of an accepted one, when it is kept.
+            repeats: See :meth:`SpaceState.decide`.
+        """
+        self.counters.frames_in += 1
+        decision = self._state.decide(participant, frame, dialect, repeats=repeats, waits=False)
+        if isinstance(decision, Accepted):
+            self._carry_out(decision, then)
+        elif isinstance(decision, Repeated):
+            self._echo(decision, then)
+        elif isinstance(decision, Refused):
+            # Not told on the participant's connection: that has sent nothing.
+            self.counters.refused[decision.code] += 1
+            then(decision)
+        else:
+            self.counters.dropped += 1
+            then(decision)
+
     def backpressure_wait(self, participant: str) -> float:
         """Seconds for which a participant is not read now since a reader does not keep up.
 
-        Only who is loud waits. Ask again after these seconds, before anything more is read.
+        Only heavy senders wait. Ask again after these seconds, before anything more is read.
         """
-        if not self._readers.filling or not self._pace.load.is_heavy(participant):
+        if not self._backpressure.filling or not self._limiter.load.is_heavy(participant):
             return 0.0
-        return self._readers.wait(participant)
+        return self._backpressure.wait(participant)
 
     def check_rate(self, participant: str, size: int) -> RateExceeded | None:
-        """The limit for which to refuse a message of a participant who has no connection.
+        """The limit for which to refuse a message of a participant that has no connection.
 
         Args:
             participant: Its sender.
@@ -303,93 +350,13 @@ class SpaceServer:
         """
         wait = self.backpressure_wait(participant)
         if wait:
-            return RateExceeded("slow_reader_seconds", self._readers.patience, wait)
-        return self._pace.try_consume(participant, self._now(), size)
-
-    def receive_as(
-        self,
-        participant: str,
-        frame: bytes,
-        dialect: str,
-        answer: DecisionCallback = _ignore,
-        *,
-        repeats: bool = True,
-    ) -> None:
-        """Take a frame from a participant, whether it is in the space or not.
-
-        Args:
-            participant: Who sent it, as its token told.
-            frame: One message, as it came.
-            dialect: The dialect that it is in.
-            answer: Told what became of it; of an accepted one, when it is kept.
-            repeats: The sender may send again what it does not know to be accepted. Clients that
-                do not resume begin to count their ids anew when they start, and mean what they
-                say a second time.
-        """
-        self._receive(participant, frame, dialect, answer, repeats, self._now())
-
-    def _receive(
-        self,
-        participant: str,
-        frame: bytes,
-        dialect: str,
-        answer: DecisionCallback,
-        repeats: bool,
-        at: int,
-    ) -> None:
-        self.counters.frames_in += 1
-        checked = self._space.check(participant, frame, dialect, at)
-        match checked:
-            case InboundFrame():
-                seq = self._recent.find(checked.envelope, at) if repeats else None
-                if seq is not None:
-                    self._repeated(Entry(seq, self.name, at, checked.envelope), answer)
-                    return
-                refused = self._space.check_new(checked) or self._paced(checked, answer)
-                if refused is not None:
-                    self._refuse_to(participant, refused, answer)
-                    return
-                accepted = self._space.accept(checked)
-                self.counters.accepted += 1
-                log_cancel(self.name, checked.envelope, checked.payload)
-                if checked.envelope.kind == kinds.MCP_WITHDRAW:
-                    self._pace.count_withdrawal(participant, at)
-                seq = self._carry_out(accepted, answer)
-                if repeats:
-                    self._recent.remember(checked.envelope, seq, at)
-            case Refused():
-                self._refuse_to(participant, checked, answer)
-            case Dropped():
-                self.counters.dropped += 1
-                answer(checked)
-
-    def _paced(self, arrival: InboundFrame, answer: DecisionCallback) -> Refused | None:
-        """Have a withdrawal said again that comes too fast, where its sender waits for the answer.
-
-        On a connection none is refused: what follows it is read later (PROTOCOL 3).
-        """
-        envelope = arrival.envelope
-        if answer is _ignore or envelope.kind != kinds.MCP_WITHDRAW:
-            return None
-        over = self._pace.check_withdrawal(envelope.sender, arrival.at)
-        if over is None:
-            return None
-        said = f"more than {over.most:g} withdrawals a second are taken later; say it again"
-        refused = over_limit(envelope.sender, over.limit, over.most, said, about=envelope.id)
-        return msgspec.structs.replace(refused, retry_after=over.seconds)
-
-    def _refuse_to(self, participant: str, refused: Refused, answer: DecisionCallback) -> None:
-        if answer is _ignore:
-            self.refuse(participant, refused)
-        else:
-            # Not the participant's connection: that has sent nothing.
-            self.counters.refused[refused.code] += 1
-            answer(refused)
+            return RateExceeded("slow_reader_seconds", self._backpressure.patience, wait)
+        return self._limiter.try_consume(participant, self._now(), size)
 
     def refuse(self, participant: str, refused: Refused) -> None:
         """Tell a member that a frame of its was refused."""
         self.counters.refused[refused.code] += 1
-        self._tell(participant, refused.error)
+        self._notify(participant, refused.error)
 
     def refuse_frame(self, member: Member, code: str, message: str, **details: Any) -> None:
         """Tell a member that a message was refused before it was a frame, for its size say."""
@@ -403,119 +370,139 @@ class SpaceServer:
     def _refuse_to_observer(self, member: Member, refused: Refused) -> None:
         """Tell an observer, and not its participant's agent, that it was refused."""
         self.counters.refused[refused.code] += 1
-        self.journal.after(partial(self._tell_now, member, self._stamped(refused.error)))
-
-    def _carry_out(self, accepted: Accepted, answer: DecisionCallback) -> int:
-        then = self.audience.deliver if answer is _ignore else partial(self._deliver_and, answer)
-        if accepted.before:
-            told = [
-                (member, self._stamped(each.draft))
-                for each in accepted.before
-                if (member := self._members.get(each.participant)) is not None
-            ]
-            then = partial(self._tell_and, told, then)
-        seq = self.journal.append(self.name, accepted.envelope, accepted.facts, then)
-        for consequence in accepted.then:
-            self._follow(consequence)
-        return seq
+        error = self._stamp(refused.error)
+        self.journal.call_when_kept(partial(self._notify_now, member, error))
 
     def _slow_down(self, participant: str, over: RateExceeded) -> None:
         what = over.limit.removesuffix("_per_second")
         message = f"more than {over.most:g} {what} a second are read later; none of them is lost"
-        if self._told.due(participant, over.limit, self._now()):
+        if self._notices.due(participant, over.limit, self._now()):
             self.counters.slowed += 1
-            said = "%s in %s sends more than %g %s a second; the rest is read later"
-            log.warning(said, ascii(participant), ascii(self.name), over.most, what)
-            self._tell(participant, over_limit(participant, over.limit, over.most, message).error)
+            line = "%s in %s sends more than %g %s a second; the rest is read later"
+            log.warning(line, ascii(participant), ascii(self.name), over.most, what)
+            self._notify(participant, over_limit(participant, over.limit, over.most, message).error)
+
+    # --- what is decided ------------------------------------------------------------------
+
+    def _carry_out(self, accepted: Accepted, then: DecisionCallback | None) -> None:
+        self.counters.accepted += 1
+        envelope = accepted.envelope
+        log_cancel(self.name, envelope)
+        before: Sequence[tuple[Member, Envelope]] = ()
+        if accepted.before:
+            before = [
+                (member, self._stamp(each.draft))
+                for each in accepted.before
+                if (member := self._members.get(each.participant)) is not None
+            ]
+        deliver = partial(self._deliver, accepted.receipt, before, then)
+        self.journal.append(self.name, envelope, accepted.facts, deliver)
+        for consequence in accepted.then:
+            self._follow(consequence)
+
+    def _deliver(
+        self,
+        receipt: Receipt | None,
+        before: Sequence[tuple[Member, Envelope]],
+        then: DecisionCallback | None,
+        entry: Entry,
+    ) -> None:
+        """Deliver an accepted envelope that is kept, behind notices that must come before it."""
+        if receipt is not None:
+            receipt.seq = entry.seq
+        for member, notice in before:
+            self._notify_now(member, notice)
+        self.fanout.deliver(entry)
+        if then is not None:
+            then(entry)
+
+    def _echo(self, repeated: Repeated, then: DecisionCallback | None) -> None:
+        """Tell the sender alone under which number its envelope was accepted before."""
+        self.counters.repeated += 1
+        member = self._members.get(repeated.envelope.sender)
+        # Once the first one is kept, too: only then its number is known.
+        self.journal.call_when_kept(partial(self._echo_now, member, repeated, then))
+
+    def _echo_now(
+        self, member: Member | None, repeated: Repeated, then: DecisionCallback | None
+    ) -> None:
+        receipt = repeated.receipt
+        first = Entry(receipt.seq, self.name, receipt.at, repeated.envelope)
+        if member is not None and self._is_here(member):
+            self.fanout.deliver_again(member, first)
+        if then is not None:
+            then(first)
 
     def _follow(self, consequence: Consequence) -> None:
         match consequence:
             case Broadcast(draft):
                 log_cancel(self.name, draft)
-                self._publish(self._stamped(draft))
+                self._publish(draft)
             case Notice(participant, draft):
-                self._tell(participant, draft)
+                self._notify(participant, draft)
             case Disconnect(participant, code, reason):
                 removed = (self._members.get(participant), *self.observers.of(participant))
                 for member in removed:
                     if member is not None:
-                        self.journal.after(partial(self._remove, member, code, reason))
+                        self.journal.call_when_kept(partial(self._remove, member, code, reason))
             case TokenIssued(participant, token_sha256):
-                self.journal.after(partial(self._doors.admit, participant, token_sha256))
+                admit = partial(self._invites.admit, participant, token_sha256)
+                self.journal.call_when_kept(admit)
 
     def _remove(self, member: Member, code: int, reason: str) -> None:
-        """Close a member's connection, and do not wait for its end to take it out."""
+        """Close a member's connection, and do not wait for its end to remove it."""
         member.close(code, reason)
         self.leave(member)
 
-    def _repeated(self, first: Entry, answer: DecisionCallback) -> None:
-        """Tell the sender alone under which number its envelope was accepted before."""
-        self.counters.repeated += 1
-        member = self._members.get(first.envelope.sender)
-        self.journal.after(partial(self._echo_again, member, first, answer))
+    # --- what the gateway says ------------------------------------------------------------
 
-    def _echo_again(self, member: Member | None, first: Entry, answer: DecisionCallback) -> None:
-        if member is not None and self._is_here(member):
-            self.audience.tell_again(member, first)
-        answer(first)
+    def _publish(self, draft: Envelope) -> None:
+        """Send an envelope of the gateway's own to all: the only way there is."""
+        envelope = self._stamp(draft)
+        # Encoded here, so that the journal and the fanout do not both encode it.
+        frame = encode(envelope, DEFAULT_DIALECT)
+        envelope = msgspec.structs.replace(envelope, protocol=DEFAULT_DIALECT, frame=frame)
+        self.journal.append(self.name, envelope, (), self.fanout.deliver)
 
-    # --- what members get -----------------------------------------------------------------
+    def _notify(self, participant: str, draft: Envelope) -> None:
+        """Send an envelope to one member, after everything that was decided before.
 
-    def _publish(self, envelope: Envelope) -> None:
-        """The one way to everybody for what the gateway says itself."""
-        self.journal.append(self.name, envelope, (), self.audience.deliver)
-
-    def _deliver_and(self, answer: DecisionCallback, entry: Entry) -> None:
-        self.audience.deliver(entry)
-        answer(entry)
-
-    def _tell_and(
-        self, told: list[tuple[Member, Envelope]], then: Callable[[Entry], None], entry: Entry
-    ) -> None:
-        """Tell some members something before everybody gets the envelope that is the reason."""
-        for member, envelope in told:
-            self._tell_now(member, envelope)
-        then(entry)
-
-    def _tell(self, participant: str, draft: Envelope) -> None:
-        """Tell one member, after everything that was decided before.
-
-        A connection that takes over meanwhile is not told: nothing may come before its welcome,
+        A connection that takes over meanwhile does not get it: nothing may come before its welcome,
         and that was decided later.
         """
         member = self._members.get(participant)
         if member is not None:
-            self.journal.after(partial(self._tell_now, member, self._stamped(draft)))
+            notice = self._stamp(draft)
+            self.journal.call_when_kept(partial(self._notify_now, member, notice))
 
-    def _tell_now(self, member: Member, envelope: Envelope) -> None:
+    def _notify_now(self, member: Member, envelope: Envelope) -> None:
         if self._is_here(member):
-            self.audience.tell(member, envelope)
+            self.fanout.deliver_to(member, envelope)
 
     def _is_here(self, member: Member) -> bool:
         if member.observes:
             return member in self.observers
         return self._members.get(member.participant) is member
 
-    def _stamped(self, draft: Envelope) -> Envelope:
+    def _stamp(self, draft: Envelope) -> Envelope:
         return msgspec.structs.replace(draft, id=self._new_id(), ts=rfc3339(self._now()))
 
     def _recover(self) -> None:
         """Know again what was accepted lately, and what holds and is open since then."""
         since = self._now() - round(OPEN_SECONDS * 1_000_000)
         recovered = self.journal.recover(self.name, since=since, limit=RECOVERED_ENTRIES)
-        # Before any request: whoever spoke a dialect will answer in it.
+        # Before any request: what asked in a dialect is answered in it.
         for dialect in {entry.envelope.protocol for entry in recovered.entries}:
-            self._space.register_dialect(dialect)
+            self._state.register_dialect(dialect)
         for entry in recovered.entries:
-            self._recent.remember(entry.envelope, entry.seq, entry.at)
-            self._space.remember(entry.envelope, entry.envelope.payload_object, entry.at)
-        for grant in self._space.restore(recovered.facts):
+            self._state.recover(entry)
+        for grant in self._state.restore(recovered.facts):
             log.warning(
                 "%s: grant %s holds no more: who gave or got it is not what they were",
                 self.name,
                 grant,
             )
-        for participant, token_sha256 in self._space.digests.items():
-            self._doors.admit(participant, token_sha256)
-        for consequence in self._space.end_revoked():
+        for participant, token_sha256 in self._state.digests.items():
+            self._invites.admit(participant, token_sha256)
+        for consequence in self._state.end_revoked():
             self._follow(consequence)

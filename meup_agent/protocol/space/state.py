@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import Capabilities
@@ -21,12 +23,16 @@ from meup_agent.protocol.space.decisions import (
     Dropped,
     Notice,
     Refused,
+    Repeated,
     gateway_draft,
+    over_limit,
     refusal,
 )
 from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.inbound import InboundFrame, decode_inbound, usable_id
+from meup_agent.protocol.space.indexes import Deduplicator, Receipt
 from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight, end_revoked
+from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.management import MANAGEMENT_KINDS, SpaceManager
 from meup_agent.protocol.space.presence import (
     AbsenceTracker,
@@ -38,7 +44,7 @@ from meup_agent.protocol.space.presence import (
     resume_fields,
     select_replayed,
 )
-from meup_agent.protocol.space.rate_limits import Allowance
+from meup_agent.protocol.space.rate_limits import Allowance, RateLimiter
 from meup_agent.protocol.space.rules import Rules
 from meup_agent.reasons import read_reason
 
@@ -61,6 +67,7 @@ class SpaceState:
 
     Attributes:
         open: The requests and proposals that have not ended.
+        limiter: The rates of participants.
     """
 
     def __init__(
@@ -75,6 +82,7 @@ class SpaceState:
     ) -> None:
         self.open = InFlight()
         self._allowance = allowance or Allowance()
+        self.limiter = RateLimiter(self._allowance)
         self._shallower = self._allowance.max_depth < MAX_DEPTH
         self._now = now
         self._held = GrantStore(participants or {})
@@ -91,6 +99,7 @@ class SpaceState:
             self._held, self._management, self.open, self._allowance, self._departures
         )
         self._announce_withdrawals = announce_withdrawals
+        self._deduplicator = Deduplicator()
         # Only where somebody may say by a JSON-RPC id what a response answers.
         self._rpc_ids: RpcIds | None = None
 
@@ -141,7 +150,7 @@ class SpaceState:
         if dialect == BY_RPC_ID and self._rpc_ids is None:
             self._rpc_ids = RpcIds()
 
-    def join(self, participant: str, arriving: JoinState | None = None) -> JoinDrafts:
+    def join(self, participant: str, join_state: JoinState | None = None) -> JoinDrafts:
         """Take a participant in, or take in a newer connection of one who is there.
 
         A newer connection is announced as a ``join`` without a ``leave`` before it. The
@@ -151,32 +160,32 @@ class SpaceState:
 
         Args:
             participant: Who joins; must be a participant of the space.
-            arriving: What it missed, if it asked for that; ``None``: it did not.
+            join_state: What it missed, if it asked for that; ``None``: it did not.
         """
-        is_new = arriving is not None and not arriving.resumed
+        is_new = join_state is not None and not join_state.resumed
         self._departures.joined(participant, self._now(), new=is_new)
         self._present[participant] = None
         if self._described_at == self._held.changes:
             self._descriptions[participant] = self._described(participant)
         you = describe_participant(participant, self._held[participant])
         return JoinDrafts(
-            self._welcome(participant, **resume_fields(arriving)),
+            self._welcome(participant, **resume_fields(join_state)),
             gateway_draft(
                 kinds.SYSTEM_PRESENCE,
-                {"event": "join", "participant": you, **arrived_fields(arriving)},
+                {"event": "join", "participant": you, **arrived_fields(join_state)},
             ),
         )
 
-    def observe(self, participant: str, arriving: JoinState | None = None) -> Envelope:
+    def observe(self, participant: str, join_state: JoinState | None = None) -> Envelope:
         """The draft of an observer's welcome; nobody else is told of it (PROTOCOL 3).
 
         Its own participant is among those present if that has a connection of its own.
 
         Args:
             participant: Whose observer it is; must be a participant of the space.
-            arriving: What it missed, as of :meth:`join`.
+            join_state: What it missed, as of :meth:`join`.
         """
-        more = {OBSERVING: True, **resume_fields(arriving)}
+        more = {OBSERVING: True, **resume_fields(join_state)}
         return self._welcoming(participant, "", more)
 
     def _welcome(self, participant: str, **missed: Any) -> Envelope:
@@ -226,29 +235,55 @@ class SpaceState:
             kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}}
         )
 
-    def receive(self, participant: str, frame: bytes, dialect: str) -> Decision:
-        """Decide about a frame that nobody sent before; see :meth:`check` and :meth:`accept`."""
-        checked = self.check(participant, frame, dialect, self._now())
-        if not isinstance(checked, InboundFrame):
-            return checked
-        return self.check_new(checked) or self.accept(checked)
-
-    def check(
-        self, participant: str, frame: bytes, dialect: str, at: int
-    ) -> InboundFrame | Refused | Dropped:
-        """Decide whether a frame can be from its sender; changes nothing that others could notice.
+    def decide(
+        self,
+        participant: str,
+        frame: bytes,
+        dialect: str,
+        *,
+        at: int | None = None,
+        repeats: bool = False,
+        waits: bool = True,
+    ) -> Decision:
+        """Decide about a frame; an accepted one has taken effect here.
 
         Args:
-            participant: Who sent it, as the token told; what the frame says of its sender is only
+            participant: The sender, as its token told; what the frame says of its sender is only
                 compared with this.
             frame: One message, as it came.
-            dialect: The member's.
+            dialect: The sender's.
             at: When it came, in microseconds since 1970 (UTC).
+            repeats: Its sender may send it again and is told its first number then. Clients that
+                do not resume count their ids anew when they start, and mean what they send twice.
+            waits: What exceeds a rate is read later, on a connection. Elsewhere it is refused.
         """
+        at = self._now() if at is None else at
+        inbound = self._check_form(participant, frame, dialect, at)
+        if not isinstance(inbound, InboundFrame):
+            return inbound
+        envelope = inbound.envelope
+        if repeats:
+            receipt = self._deduplicator.find(envelope, at)
+            if receipt is not None:
+                # Not asked whether it could be accepted now: a grant cannot be made twice, and what
+                # was allowed may have been revoked since.
+                return Repeated(envelope, receipt)
+        refused = self._check_new(inbound)
+        if refused is None and not waits:
+            refused = self._check_pace(inbound)
+        if refused is not None:
+            return refused
+        receipt = self._deduplicator.remember(envelope, at) if repeats else None
+        return self._accept(inbound, receipt)
+
+    def _check_form(
+        self, participant: str, frame: bytes, dialect: str, at: int
+    ) -> InboundFrame | Refused | Dropped:
+        """Check that a frame can be from its sender; changes nothing that others could notice."""
         try:
-            arrival = decode_inbound(frame, dialect, at)
+            inbound = decode_inbound(frame, dialect, at)
             if self._shallower:
-                named = usable_id(arrival.envelope.id)
+                named = usable_id(inbound.envelope.id)
                 check_depth(frame, self._allowance.max_depth, envelope_id=named)
         except InvalidEnvelope as invalid:
             deep = {"limit": "max_depth", "max": self._allowance.max_depth}
@@ -259,58 +294,64 @@ class SpaceState:
                 about=invalid.envelope_id,
                 **(deep if invalid.problem == "too_deep" else {}),
             )
-        if arrival.envelope.kind in DROPPED_KINDS:
-            return Dropped(arrival.envelope.kind)
+        if inbound.envelope.kind in DROPPED_KINDS:
+            return Dropped(inbound.envelope.kind)
         self.register_dialect(dialect)
-        if arrival.envelope.kind == kinds.MCP_RESPONSE and self._rpc_ids is not None:
-            envelope = self._rpc_ids.heard(arrival.envelope, arrival.payload)
-            arrival = arrival._replace(envelope=envelope)
-        return self._rules.check_sender(participant, arrival) or arrival
+        if inbound.envelope.kind == kinds.MCP_RESPONSE and self._rpc_ids is not None:
+            envelope = self._rpc_ids.heard(inbound.envelope, inbound.payload)
+            inbound = inbound._replace(envelope=envelope)
+        return self._rules.check_sender(participant, inbound) or inbound
 
-    def check_new(self, arrival: InboundFrame) -> Refused | None:
-        """Decide about what :meth:`check` let through, if the same was not accepted before.
-
-        What is sent again, since its sender does not know that it was accepted, is not to be asked
-        whether it could be accepted now: a grant cannot be made twice, and what was allowed may
-        have been revoked since.
-        """
-        refused = self._rules.check_capability(arrival)
-        if refused is None and arrival.envelope.kind in MANAGEMENT_KINDS:
-            return self._management.check(arrival.envelope, arrival.payload)
+    def _check_new(self, inbound: InboundFrame) -> Refused | None:
+        """Check that a frame that does not come again may be accepted."""
+        refused = self._rules.check_capability(inbound)
+        if refused is None and inbound.envelope.kind in MANAGEMENT_KINDS:
+            return self._management.check(inbound.envelope, inbound.payload)
         return refused
 
-    def accept(self, arrival: InboundFrame) -> Accepted:
-        """Let an envelope that was checked take effect.
+    def _check_pace(self, inbound: InboundFrame) -> Refused | None:
+        """Refuse a withdrawal that comes too fast where its sender waits for the answer.
 
-        Args:
-            arrival: What :meth:`check` and :meth:`check_new` let through, with nothing accepted in
-                between.
+        On a connection none is refused: what follows it is read later (PROTOCOL 3).
         """
-        envelope = arrival.envelope
+        envelope = inbound.envelope
+        if envelope.kind != kinds.MCP_WITHDRAW:
+            return None
+        over = self.limiter.check_withdrawal(envelope.sender, inbound.at)
+        if over is None:
+            return None
+        message = f"more than {over.most:g} withdrawals a second are taken later; say it again"
+        refused = over_limit(envelope.sender, over.limit, over.most, message, about=envelope.id)
+        return msgspec.structs.replace(refused, retry_after=over.seconds)
+
+    def _accept(self, inbound: InboundFrame, receipt: Receipt | None) -> Accepted:
+        envelope = inbound.envelope
         if envelope.kind in MANAGEMENT_KINDS:
-            return self._managed(envelope, arrival.payload)
+            return self._manage(envelope, inbound.payload, receipt)
         if envelope.kind not in TRACKED_KINDS:
-            return Accepted(envelope)
+            return Accepted(envelope, receipt=receipt)
         then: tuple[Consequence, ...] = ()
-        if envelope.kind == kinds.MCP_WITHDRAW and self._announce_withdrawals:
-            then = self._withdrawn(envelope, arrival.payload)
-        self.remember(envelope, arrival.payload, arrival.at)
-        return Accepted(envelope, then=then)
+        if envelope.kind == kinds.MCP_WITHDRAW:
+            self.limiter.count_withdrawal(envelope.sender, inbound.at)
+            if self._announce_withdrawals:
+                then = self._announce(envelope, inbound.payload)
+        self._track(envelope, inbound.payload, inbound.at)
+        return Accepted(envelope, then=then, receipt=receipt)
 
-    def remember(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
-        """Know what an accepted envelope began or ended, also of one from before a restart.
+    def recover(self, entry: Entry) -> None:
+        """Learn what an envelope from before a restart began or ended, and recognize it again."""
+        envelope = entry.envelope
+        self._deduplicator.remember(envelope, entry.at, entry.seq)
+        self._track(envelope, envelope.payload_object, entry.at)
 
-        Args:
-            envelope: What was accepted.
-            payload: Its payload's JSON values.
-            at: When, in microseconds since 1970 (UTC).
-        """
+    def _track(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
+        """Track what an accepted envelope began or ended."""
         if envelope.kind in TRACKED_KINDS:
-            self.open.accepted(envelope, payload, at)
+            self.open.track(envelope, payload, at)
         if envelope.kind == kinds.MCP_REQUEST and self._rpc_ids is not None:
             self._rpc_ids.heard(envelope, payload)
 
-    def _withdrawn(self, withdraw: Envelope, payload: dict[str, Any]) -> tuple[Consequence, ...]:
+    def _announce(self, withdraw: Envelope, payload: dict[str, Any]) -> tuple[Consequence, ...]:
         """What everybody is told of a withdrawal that takes effect, where the space asks for it."""
         return tuple(
             Broadcast(
@@ -328,7 +369,9 @@ class SpaceState:
             if self.open.is_open(withdraw.sender, proposal)
         )
 
-    def _managed(self, envelope: Envelope, payload: dict[str, Any]) -> Accepted:
+    def _manage(
+        self, envelope: Envelope, payload: dict[str, Any], receipt: Receipt | None
+    ) -> Accepted:
         """Let a word of somebody who manages the space take effect, at once and for everybody."""
         done = self._management.accept(envelope, payload)
         then: list[Consequence] = list(done.then)
@@ -344,7 +387,7 @@ class SpaceState:
             for participant in done.changed
             if participant in self._present and participant != done.kicked
         )
-        return Accepted(envelope, done.facts, tuple(then), told)
+        return Accepted(envelope, done.facts, tuple(then), told, receipt)
 
     def end_revoked(self) -> list[Consequence]:
         """End what is open and may not be any more; what the gateway says of it.

@@ -12,6 +12,7 @@ import pytest
 
 from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.edge.http import context
+from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.server import RunningGateway, serve
 from tests.gateway.http.conftest import config
 
@@ -80,8 +81,8 @@ async def test_disk_that_hangs(asked: Asked, monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_disk_that_is_full(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "JOURNAL_SECONDS", 0.1)
-    assert asked.gateway._file is not None
-    asked.gateway._file._database.writer.execute("PRAGMA max_page_count = 20")
+    assert isinstance(asked.gateway.runtime.journal, SqliteJournal)
+    asked.gateway.runtime.journal._database.writer.execute("PRAGMA max_page_count = 20")
     with anyio.fail_after(20):
         while not asked.gateway.failed.is_set():
             await asked.say()
@@ -95,8 +96,8 @@ async def test_who_waits_when_the_disk_turns_out_full_is_answered_at_once(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context, "JOURNAL_SECONDS", 300.0)
-    assert asked.gateway._file is not None
-    asked.gateway._file._database.writer.execute("PRAGMA max_page_count = 20")
+    assert isinstance(asked.gateway.runtime.journal, SqliteJournal)
+    asked.gateway.runtime.journal._database.writer.execute("PRAGMA max_page_count = 20")
     with anyio.fail_after(20):
         while (status := await asked.say()) == 200:
             pass

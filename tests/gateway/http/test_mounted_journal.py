@@ -15,6 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from meup_agent.gateway.config import Config, JournalConfig, Limits
 from meup_agent.gateway.journal import sqlite
+from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import envelope
 from tests.gateway.mounted import MountedPlace, mounted
@@ -80,8 +81,8 @@ def test_members_are_not_read_from_while_the_disk_is_behind(
 def test_a_full_disk_closes_everybody_and_takes_nobody(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     with mounted(config(path)) as place, joined(place) as alice:
-        file = place.app.running._file
-        assert file is not None
+        file = place.app.running.runtime.journal
+        assert isinstance(file, SqliteJournal)
         file._database.writer.execute("PRAGMA max_page_count = 20")
         accepted: list[str] = []
         with suppress(ConnectionClosed):

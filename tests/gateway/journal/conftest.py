@@ -102,7 +102,7 @@ async def kept(
 async def settled(journal: AnyJournal) -> None:
     """Wait until everything that was appended before is kept."""
     done = anyio.Event()
-    journal.after(done.set)
+    journal.call_when_kept(done.set)
     with anyio.fail_after(PATIENCE):
         await done.wait()
 

@@ -16,10 +16,10 @@ async def test_what_follows_comes_in_the_order_of_the_calls(make_journal: MakeJo
 
     async with make_journal() as journal:
         journal.append("demo", chat(1), (), note)
-        journal.after(lambda: said.append("after 1"))
+        journal.call_when_kept(lambda: said.append("after 1"))
         journal.append("other", chat(2), (), note)
         journal.append("demo", chat(3), (), note)
-        journal.after(lambda: said.append("after 3"))
+        journal.call_when_kept(lambda: said.append("after 3"))
         await settled(journal)
 
     assert said == ["1", "after 1", "2", "3", "after 3"]
@@ -31,7 +31,7 @@ async def test_what_follows_may_say_more(make_journal: MakeJournal) -> None:
 
         def answer(entry: Entry) -> None:
             said.append(entry.envelope.id)
-            journal.after(lambda: said.append("for one"))
+            journal.call_when_kept(lambda: said.append("for one"))
             journal.append("demo", chat(2), (), lambda entry: said.append(entry.envelope.id))
 
         journal.append("demo", chat(1), (), answer)
@@ -43,13 +43,15 @@ async def test_what_follows_may_say_more(make_journal: MakeJournal) -> None:
 
 async def test_numbers_grow_over_all_spaces(make_journal: MakeJournal) -> None:
     async with make_journal() as journal:
-        assert journal.floor("demo") == journal.latest("demo") == NOW
-        told = [journal.append(space, chat(1), (), lambda _: None) for space in ("demo", "other")]
-        entries = await kept(journal, chat(2), chat(3))
-        assert [*told, *(entry.seq for entry in entries)] == [NOW + 1, NOW + 2, NOW + 3, NOW + 4]
-        assert journal.latest("demo") == NOW + 4
-        assert journal.latest("other") == NOW + 2
-        assert journal.floor("demo") == journal.floor("other") == NOW
+        start = journal.floor("demo")
+        assert journal.latest("demo") == start
+        (first,) = await kept(journal, chat(1))
+        (other,) = await kept(journal, chat(1), space="other")
+        second, third = await kept(journal, chat(2), chat(3))
+        assert [each.seq - start for each in (first, other, second, third)] == [1, 2, 3, 4]
+        assert journal.latest("demo") == third.seq
+        assert journal.latest("other") == other.seq
+        assert journal.floor("demo") == journal.floor("other") == start
 
 
 async def test_entry_says_where_and_when(make_journal: MakeJournal, clock: Clock) -> None:

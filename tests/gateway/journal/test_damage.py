@@ -150,10 +150,10 @@ async def test_damage_in_the_middle_is_kept_told_and_a_gap(
         # Whoever saw what is there, what is lost, or nothing: nobody knows what is missing.
         first = (await read(journal))[0].seq
         for number in (0, first, seen, journal.latest("demo"), clock.now - 1):
-            assert journal.begin("demo", number) != number
+            assert journal.resume_from("demo", number) != number
         assert journal.floor("demo") == clock.now
         (now,) = await kept(journal, chat(1_000))
-        assert journal.begin("demo", now.seq) == now.seq
+        assert journal.resume_from("demo", now.seq) == now.seq
     (aside,) = path.parent.glob("journal.db-wal.damaged-*")
     assert aside.read_bytes() == damaged
     assert aside.stat().st_mode & 0o077 == 0
@@ -163,8 +163,8 @@ async def test_damage_in_the_middle_is_kept_told_and_a_gap(
     # It is known again after the next start, and no new damage.
     caplog.clear()
     async with opened(path, clock) as journal:
-        assert journal.begin("demo", first) != first
-        assert journal.begin("demo", now.seq) == now.seq
+        assert journal.resume_from("demo", first) != first
+        assert journal.resume_from("demo", now.seq) == now.seq
         assert ids(await read(journal)) == [*left, "1000"]
     assert not caplog.messages
     assert len(list(path.parent.glob("*damaged*"))) == 1

@@ -79,12 +79,12 @@ async def test_number_that_the_file_has_lost_is_not_one_of_here(path: Path, cloc
             await kept(journal, chat(9))
             latest = journal.latest("demo")
             for seen in (first.seq, latest):
-                assert journal.begin("demo", seen) == seen
+                assert journal.resume_from("demo", seen) == seen
             # Who saw what is lost has all that was said before, and is read nothing again.
             for seen in (second.seq, third.seq):
-                assert journal.begin("demo", seen) == first.seq
+                assert journal.resume_from("demo", seen) == first.seq
             for seen in (NOW - 1, latest + 1):
-                assert journal.begin("demo", seen) == journal.floor("demo") == NOW
+                assert journal.resume_from("demo", seen) == journal.floor("demo") == NOW
 
 
 async def test_nothing_follows_before_others_can_read_it(path: Path, clock: Clock) -> None:
@@ -232,7 +232,7 @@ async def test_what_is_for_one_alone_counts_among_what_waits(
         journal.on_full = told.append
         journal.append("demo", chat(1), (), lambda _: None)
         for _ in range(100):  # refusals, say
-            journal.after(lambda: None)
+            journal.call_when_kept(lambda: None)
         assert told == [True]
         await settled(journal)
         assert told == [True, False]
@@ -290,7 +290,7 @@ async def test_full_disk_is_told_once_and_nothing_follows(path: Path, clock: Clo
             await journal.flush(PATIENCE)
         assert "full" in failures[0]
         journal.append("demo", chat(99), (), follows.append)
-        journal.after(lambda: follows.append(entries[0]))
+        journal.call_when_kept(lambda: follows.append(entries[0]))
         journal.read("demo", after=0, until=2**62, limit=1, then=follows.extend)
         told = len(follows)
     assert len(failures) == 1

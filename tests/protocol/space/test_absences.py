@@ -15,8 +15,8 @@ from meup_agent.protocol.space.rate_limits import Allowance
 from meup_agent.protocol.space.rules import ABANDONED_CHECK_SECONDS
 from meup_agent.protocol.space.state import SpaceState
 
-NEW = JoinState(0)
-BACK = JoinState(0, resumed=True)
+NEW = JoinState()
+BACK = JoinState(resumed=True)
 EVERYTHING = member_capabilities([{"kind": "*"}])
 SECOND = 1_000_000
 
@@ -40,7 +40,7 @@ class Scene:
         self._number += 1
         envelope_id = f"x{self._number:x}y"
         envelope = draft(kind, payload, id=envelope_id, sender=sender, **header)
-        decision = self.space.receive(sender, encode(envelope, "meup/v0.1"), "meup/v0.1")
+        decision = self.space.decide(sender, encode(envelope, "meup/v0.1"), "meup/v0.1")
         return isinstance(decision, Accepted)
 
     def propose(self, ttl: float | None = None) -> bool:

@@ -27,7 +27,7 @@ class Following:
         self, kind: str, sender: str, id: str, payload: dict[str, Any], **header: Any
     ) -> Envelope:
         envelope = draft(kind, payload, id=id, sender=sender, **header)
-        self.open.accepted(envelope, payload, self.at)
+        self.open.track(envelope, payload, self.at)
         return envelope
 
     def propose(self, sender: str, id: str) -> None:

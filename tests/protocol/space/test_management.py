@@ -72,7 +72,7 @@ class Scene:
             journal=self.journal,
             now=lambda: 0,
             counters=Counters(),
-            doors=self.doors,
+            invites=self.doors,
             announce_withdrawals=announce_withdrawals,
         )
         self.members = {name: self.join(name) for name in present if name in known}
@@ -671,12 +671,12 @@ class CutOff(MemoryJournal):
 
     left: int | None = None
 
-    def append(self, *said: Any) -> int:
+    def append(self, *said: Any) -> None:
         if self.left == 0:
-            return self.latest("demo")
+            return
         if self.left is not None:
             self.left -= 1
-        return super().append(*said)
+        super().append(*said)
 
 
 def ended(journal: Journal) -> list[str]:

@@ -28,11 +28,11 @@ def test_a_burst_then_the_rate() -> None:
 
 def test_what_was_taken_too_much_has_to_come_back() -> None:
     bucket = TokenBucket(10, 1)
-    assert bucket.take(0) == 0
-    assert bucket.take(0) == pytest.approx(0.1)
-    assert bucket.take(0) == pytest.approx(0.2)
-    assert bucket.take(SECOND) == 0
-    assert bucket.take(SECOND) == pytest.approx(0.1)
+    assert bucket.consume(0) == 0
+    assert bucket.consume(0) == pytest.approx(0.1)
+    assert bucket.consume(0) == pytest.approx(0.2)
+    assert bucket.consume(SECOND) == 0
+    assert bucket.consume(SECOND) == pytest.approx(0.1)
 
 
 def test_a_clock_that_goes_back_gives_nothing() -> None:

@@ -15,6 +15,7 @@ from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.space.decisions import Accepted, Decision
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.indexes import MAX_DECIDED, MAX_ORIGINS
+from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.rules import owner_by_name
 from meup_agent.protocol.space.state import SpaceState
 from tests.protocol.space.test_state import accept, frame, refuse
@@ -45,11 +46,11 @@ class Here:
         """Know again what the journal tells, as the host does."""
         self.space = self._begin()
         for envelope, at in self.journal:
-            self.space.remember(envelope, envelope.payload_object, at)
+            self.space.recover(Entry(0, "demo", at, envelope))
 
     def say(self, sender: str, kind: str, payload: dict[str, Any], **header: Any) -> Decision:
         header.setdefault("id", f"said-{next(self.ids)}x")
-        decision = self.space.receive(sender, frame(sender, kind, payload, **header), DIALECT)
+        decision = self.space.decide(sender, frame(sender, kind, payload, **header), DIALECT)
         if isinstance(decision, Accepted):
             self.journal.append((decision.envelope, self.now))
         return decision
@@ -183,8 +184,8 @@ def test_a_million_ids_leave_a_bounded_memory(here: Here) -> None:
     payload = proposal.payload_object
     for number in range(20 * MAX_DECIDED):
         each = proposal.replace(id=f"p{number}")
-        here.space.open.accepted(each, payload, here.now)
-        here.space.open.accepted(
+        here.space.open.track(each, payload, here.now)
+        here.space.open.track(
             each.replace(kind="mcp/withdraw", correlation=(each.id,)), {}, here.now
         )
     assert here.space.open.remembered <= MAX_DECIDED + MAX_ORIGINS
@@ -438,7 +439,7 @@ def test_it_is_so_between_all_dialects(proposer: str, asker: str) -> None:
 
     def say(sender: str, dialect: str, kind: str, payload: Any, **header: Any) -> Decision:
         envelope = draft(kind, payload, sender=sender, **header)
-        return here.space.receive(sender, encode(envelope, dialect), dialect)
+        return here.space.decide(sender, encode(envelope, dialect), dialect)
 
     call = payloads.proposal("tools/call", WRITE)
     asked = payloads.request("tools/call", WRITE, "r")

@@ -80,7 +80,7 @@ def refuse(decision: Decision, code: str) -> dict[str, Any]:
 
 def test_accepted_envelope_keeps_its_bytes() -> None:
     sent = frame("alice", "chat", {"message": "hi"}, unknown=[1, 2])
-    assert accept(space_of("alice").receive("alice", sent, DIALECT)).frame == sent
+    assert accept(space_of("alice").decide("alice", sent, DIALECT)).frame == sent
 
 
 def test_welcome_and_presence() -> None:
@@ -116,7 +116,7 @@ def test_withdraw_is_listed_once() -> None:
 
 
 def test_forged_sender_is_refused() -> None:
-    decision = space_of("alice", "bob").receive("alice", frame("bob", "chat"), DIALECT)
+    decision = space_of("alice", "bob").decide("alice", frame("bob", "chat"), DIALECT)
     refuse(decision, "identity_mismatch")
 
 
@@ -135,17 +135,17 @@ def test_what_only_the_gateway_says_is_refused(kind: str) -> None:
     space = SpaceState()
     space.admit("root", member_capabilities([{"kind": "*"}, {"kind": "system/*"}]))
     space.join("root")
-    refuse(space.receive("root", frame("root", kind), DIALECT), "reserved_kind")
+    refuse(space.decide("root", frame("root", kind), DIALECT), "reserved_kind")
 
 
 @pytest.mark.parametrize("kind", ["system/heartbeat", "system/register"])
 def test_heartbeat_and_register_are_dropped_without_a_word(kind: str) -> None:
-    assert space_of("alice").receive("alice", frame("alice", kind), DIALECT) == Dropped(kind)
+    assert space_of("alice").decide("alice", frame("alice", kind), DIALECT) == Dropped(kind)
 
 
 def test_capability_violation_says_what_is_missing() -> None:
     sent = frame("alice", "mcp.request", {"method": "tools/call"}, id="r1")
-    decision = space_of("alice").receive("alice", sent, DIALECT)
+    decision = space_of("alice").decide("alice", sent, DIALECT)
     payload = refuse(decision, "capability_violation")
     assert payload["attempted_kind"] == "mcp.request"
     assert payload["your_capabilities"] == [*CAPABILITIES["alice"], {"kind": "mcp/withdraw"}]
@@ -157,18 +157,18 @@ def test_capability_violation_says_what_is_missing() -> None:
 @pytest.mark.parametrize("method", ["notifications/cancelled", "notifications/progress"])
 def test_cancel_and_progress_need_no_capability(method: str) -> None:
     sent = frame("carol", "mcp.request", {"method": method, "params": {}})
-    accept(space_of("carol").receive("carol", sent, DIALECT))
+    accept(space_of("carol").decide("carol", sent, DIALECT))
 
 
 @pytest.mark.parametrize("method", ["notifications/message", ["notifications/cancelled"], None, 1])
 def test_other_methods_do(method: object) -> None:
     sent = frame("carol", "mcp.request", {"method": method})
-    refuse(space_of("carol").receive("carol", sent, DIALECT), "capability_violation")
+    refuse(space_of("carol").decide("carol", sent, DIALECT), "capability_violation")
 
 
 def test_proposal_of_a_cancel_is_still_a_proposal() -> None:
     sent = frame("carol", "mcp.proposal", {"method": "notifications/cancelled"})
-    refuse(space_of("carol").receive("carol", sent, DIALECT), "capability_violation")
+    refuse(space_of("carol").decide("carol", sent, DIALECT), "capability_violation")
 
 
 class TestResponses:
@@ -178,51 +178,51 @@ class TestResponses:
     def space(self, to: object, *, method: str = "tools/call") -> SpaceState:
         space = space_of("alice", "bob", "carol")
         request = frame("bob", "mcp.request", {"method": method}, id="r1", to=to)
-        accept(space.receive("bob", request, DIALECT))
+        accept(space.decide("bob", request, DIALECT))
         return space
 
     @pytest.mark.parametrize("to", [["carol"], "carol", ["alice", "carol"], [], None])
     def test_who_was_asked_may_answer(self, to: object) -> None:
-        accept(self.space(to).receive("carol", self.response("carol", "r1"), DIALECT))
+        accept(self.space(to).decide("carol", self.response("carol", "r1"), DIALECT))
 
     def test_any_of_the_correlation_ids_counts(self) -> None:
         answer = self.response("carol", "unknown", "r1")
-        accept(self.space(["carol"]).receive("carol", answer, DIALECT))
+        accept(self.space(["carol"]).decide("carol", answer, DIALECT))
 
     def test_who_was_not_asked_may_not(self) -> None:
         answer = self.response("carol", "r1")
-        refuse(self.space(["alice"]).receive("carol", answer, DIALECT), "capability_violation")
+        refuse(self.space(["alice"]).decide("carol", answer, DIALECT), "capability_violation")
 
     @pytest.mark.parametrize("requests", [(), ("unknown",)])
     def test_to_nothing_that_was_asked_there_is_no_answer(self, requests: tuple[str, ...]) -> None:
         answer = self.response("carol", *requests)
-        refuse(self.space(["carol"]).receive("carol", answer, DIALECT), "capability_violation")
+        refuse(self.space(["carol"]).decide("carol", answer, DIALECT), "capability_violation")
 
     def test_an_answer_is_let_through_however_much_was_asked_and_answered_since(self) -> None:
         space = self.space(["carol"])
         for number in range(MAX_ORIGINS + 1):
             asked = frame("bob", "mcp.request", {"method": "x"}, id=f"q{number}", to=["carol"])
-            accept(space.receive("bob", asked, DIALECT))
-            accept(space.receive("carol", self.response("carol", f"q{number}"), DIALECT))
-        accept(space.receive("carol", self.response("carol", "r1"), DIALECT))
+            accept(space.decide("bob", asked, DIALECT))
+            accept(space.decide("carol", self.response("carol", f"q{number}"), DIALECT))
+        accept(space.decide("carol", self.response("carol", "r1"), DIALECT))
 
     def test_notification_is_not_answered(self) -> None:
         space = self.space(["carol"], method="notifications/initialized")
         answer = self.response("carol", "r1")
-        refuse(space.receive("carol", answer, DIALECT), "capability_violation")
+        refuse(space.decide("carol", answer, DIALECT), "capability_violation")
 
     def test_same_id_of_somebody_else_takes_nothing_away(self) -> None:
         space = self.space(["carol"])
         other = frame("alice", "mcp.request", {"method": "tools/list"}, id="r1", to=["bob"])
-        refuse(space.receive("alice", other, DIALECT), "id_in_use")
-        accept(space.receive("carol", self.response("carol", "r1"), DIALECT))
+        refuse(space.decide("alice", other, DIALECT), "id_in_use")
+        accept(space.decide("carol", self.response("carol", "r1"), DIALECT))
 
     def test_refused_request_is_not_remembered(self) -> None:
         space = space_of("alice", "carol")
         request = frame("alice", "mcp.request", {"method": "tools/call"}, id="r1", to=["carol"])
-        refuse(space.receive("alice", request, DIALECT), "capability_violation")
+        refuse(space.decide("alice", request, DIALECT), "capability_violation")
         answer = self.response("carol", "r1")
-        refuse(space.receive("carol", answer, DIALECT), "capability_violation")
+        refuse(space.decide("carol", answer, DIALECT), "capability_violation")
 
 
 class TestWithdrawals:
@@ -231,14 +231,14 @@ class TestWithdrawals:
 
     def space(self) -> SpaceState:
         space = space_of("alice", "bob", "carol")
-        accept(space.receive("alice", frame("alice", "mcp.proposal", id="p1"), DIALECT))
+        accept(space.decide("alice", frame("alice", "mcp.proposal", id="p1"), DIALECT))
         return space
 
     def test_the_proposer_withdraws(self) -> None:
-        accept(self.space().receive("alice", self.withdraw("alice", "p1"), DIALECT))
+        accept(self.space().decide("alice", self.withdraw("alice", "p1"), DIALECT))
 
     def test_nobody_else_does(self) -> None:
-        decision = self.space().receive("bob", self.withdraw("bob", "p1"), DIALECT)
+        decision = self.space().decide("bob", self.withdraw("bob", "p1"), DIALECT)
         refuse(decision, "not_proposer")
         assert isinstance(decision, Refused)
         assert decision.error.correlation == ("w1",)
@@ -247,26 +247,26 @@ class TestWithdrawals:
         space = self.space()
         for number in range(MAX_ORIGINS):
             proposal = frame("alice", "mcp.proposal", id=f"q{number}")
-            accept(space.receive("alice", proposal, DIALECT))
-            accept(space.receive("alice", self.withdraw("alice", f"q{number}"), DIALECT))
-        decision = space.receive("bob", self.withdraw("bob", "p1"), DIALECT)
+            accept(space.decide("alice", proposal, DIALECT))
+            accept(space.decide("alice", self.withdraw("alice", f"q{number}"), DIALECT))
+        decision = space.decide("bob", self.withdraw("bob", "p1"), DIALECT)
         refuse(decision, "not_proposer")
 
     def test_unknown_one_passes(self) -> None:
-        accept(self.space().receive("carol", self.withdraw("carol", "p9"), DIALECT))
+        accept(self.space().decide("carol", self.withdraw("carol", "p9"), DIALECT))
 
     def test_late_one_passes(self) -> None:
         space = self.space()
         for _ in range(2):
-            accept(space.receive("alice", self.withdraw("alice", "p1"), DIALECT))
+            accept(space.decide("alice", self.withdraw("alice", "p1"), DIALECT))
 
     def test_proposer_who_came_back_still_withdraws(self) -> None:
         space = self.space()
         space.leave("alice")
         space.admit("alice", member_capabilities(CAPABILITIES["alice"]))
         space.join("alice")
-        accept(space.receive("alice", self.withdraw("alice", "p1"), DIALECT))
-        refuse(space.receive("bob", self.withdraw("bob", "p1"), DIALECT), "not_proposer")
+        accept(space.decide("alice", self.withdraw("alice", "p1"), DIALECT))
+        refuse(space.decide("bob", self.withdraw("bob", "p1"), DIALECT), "not_proposer")
 
 
 GOOD = {"protocol": DIALECT, "id": "e1", "from": "alice", "kind": "chat", "payload": {}}
@@ -306,32 +306,32 @@ GOOD = {"protocol": DIALECT, "id": "e1", "from": "alice", "kind": "chat", "paylo
     ],
 )  # fmt: skip
 def test_bad_frame_is_refused(sent: bytes, code: str) -> None:
-    refuse(space_of("alice").receive("alice", sent, DIALECT), code)
+    refuse(space_of("alice").decide("alice", sent, DIALECT), code)
 
 
 def test_limits_are_reached_without_a_refusal() -> None:
     name = "x" * MAX_ID_CHARS
     sent = frame("alice", "chat", id=name, to=[name] * MAX_NAMED, correlationId=name)
-    accept(space_of("alice").receive("alice", sent, DIALECT))
+    accept(space_of("alice").decide("alice", sent, DIALECT))
 
 
 def test_error_refers_to_a_bad_envelope_where_its_id_can_be_read() -> None:
-    decision = space_of("alice").receive("alice", frame("alice", "chat", [1], id="x7"), DIALECT)
+    decision = space_of("alice").decide("alice", frame("alice", "chat", [1], id="x7"), DIALECT)
     assert isinstance(decision, Refused)
     assert decision.error.correlation == ("x7",)
 
 
 def test_error_does_not_repeat_an_id_that_is_none() -> None:
-    decision = space_of("alice").receive("alice", frame("alice", "chat", id="x" * 9000), DIALECT)
+    decision = space_of("alice").decide("alice", frame("alice", "chat", id="x" * 9000), DIALECT)
     assert isinstance(decision, Refused)
     assert decision.error.correlation == ()
 
 
 def test_error_is_short_whatever_it_quotes() -> None:
-    decision = space_of("alice").receive("alice", frame("m" * 100_000, "chat"), DIALECT)
+    decision = space_of("alice").decide("alice", frame("m" * 100_000, "chat"), DIALECT)
     assert len(refuse(decision, "identity_mismatch")["message"]) <= MAX_ERROR_CHARS
     sent = frame("alice", "chat", protocol="m" * 100_000)
-    decision = space_of("alice").receive("alice", sent, DIALECT)
+    decision = space_of("alice").decide("alice", sent, DIALECT)
     assert len(refuse(decision, "invalid_envelope")["message"]) <= MAX_ERROR_CHARS
 
 
@@ -340,7 +340,7 @@ def test_escaped_key_is_the_same_key() -> None:
         rb'{"protocol":"meup/v0.1","id":"1","from":"alice","fr\u006fm":"bob","kind":"chat",'
         rb'"payload":{}}'
     )
-    refuse(space_of("alice").receive("alice", sent, DIALECT), "identity_mismatch")
+    refuse(space_of("alice").decide("alice", sent, DIALECT), "identity_mismatch")
 
 
 JSON = st.recursive(
@@ -359,7 +359,7 @@ JSON = st.recursive(
 def test_whatever_comes_is_decided(header: dict[str, object], kind: str) -> None:
     space = space_of("alice", "bob")
     sent = json.dumps({**GOOD, "kind": kind, **header}).encode()
-    decision = space.receive("alice", sent, DIALECT)
+    decision = space.decide("alice", sent, DIALECT)
     if isinstance(decision, Accepted):
         assert decision.envelope.sender == "alice"
         assert isinstance(decision.envelope.payload, dict)
@@ -367,7 +367,7 @@ def test_whatever_comes_is_decided(header: dict[str, object], kind: str) -> None
 
 @given(st.binary(max_size=200))
 def test_whatever_bytes_come_are_refused(sent: bytes) -> None:
-    assert isinstance(space_of("alice").receive("alice", sent, DIALECT), Refused)
+    assert isinstance(space_of("alice").decide("alice", sent, DIALECT), Refused)
 
 
 def test_last_of_two_equal_keys_counts() -> None:
@@ -375,7 +375,7 @@ def test_last_of_two_equal_keys_counts() -> None:
         b'{"protocol":"meup/v0.1","id":"1","from":"bob","from":"carol","kind":"mcp.request",'
         b'"payload":{"method":"notifications/cancelled","method":"tools/call"}}'
     )
-    refuse(space_of("carol").receive("carol", sent, DIALECT), "capability_violation")
+    refuse(space_of("carol").decide("carol", sent, DIALECT), "capability_violation")
 
 
 DELETE = {"method": "tools/call", "params": {"name": "delete_all"}}
@@ -390,6 +390,6 @@ def test_a_wrapped_proposal_is_allowed_for_what_is_in_it(pattern: dict[str, Any]
     space = SpaceState()
     space.admit("alice", member_capabilities([{"kind": "mcp/proposal", "payload": pattern}]))
     space.join("alice")
-    accept(space.receive("alice", frame("alice", "mcp/proposal", {"proposal": READ}), DIALECT))
+    accept(space.decide("alice", frame("alice", "mcp/proposal", {"proposal": READ}), DIALECT))
     sent = frame("alice", "mcp/proposal", {"proposal": DELETE})
-    refuse(space.receive("alice", sent, DIALECT), "capability_violation")
+    refuse(space.decide("alice", sent, DIALECT), "capability_violation")

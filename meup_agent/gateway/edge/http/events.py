@@ -135,11 +135,11 @@ class EventResponse:
                 tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
                 tasks.start_soon(self._until_stuck, tasks.cancel_scope)
                 if observer is None:
-                    host.journal.after(self._announce_gap)
+                    host.journal.call_when_kept(self._announce_gap)
                 if observer is not None:
                     host.join(observer)
                 elif self._follow:
-                    host.audience.watch(stream, self._last_seen)
+                    host.fanout.subscribe(stream, self._last_seen)
                 else:
                     tasks.start_soon(self._read_what_there_is)
                 while (events := await stream.take(KEEP_ALIVE_SECONDS)) is not None:
@@ -156,7 +156,7 @@ class EventResponse:
             if observer is not None:
                 host.leave(observer)
             else:
-                host.audience.unwatch(stream)
+                host.fanout.unsubscribe(stream)
             stream.release()
             self._backlogs.remove_stream(*self._identity)
 
@@ -169,20 +169,20 @@ class EventResponse:
 
     def _announce_gap(self) -> None:
         host, seen = self._host, self._last_seen
-        begin = seen if seen is None else host.journal.begin(host.name, seen)
+        begin = seen if seen is None else host.journal.resume_from(host.name, seen)
         if begin is not None and begin != seen:
             self._stream.deliver(b'event: gap\ndata: {"after":%d}\n\n' % begin)
 
     async def _read_what_there_is(self) -> None:
         """Hand over what is known by now, page by page, and end."""
         host, stream = self._host, self._stream
-        until = host.audience.delivered
+        until = host.fanout.delivered
         last_seen = self._last_seen
-        seen = until if last_seen is None else host.journal.begin(host.name, last_seen)
+        seen = until if last_seen is None else host.journal.resume_from(host.name, last_seen)
         while seen < until and not stream.ended.is_set():
             entries = await read_journal(host, after=seen, until=until, limit=CATCH_UP_PAGE)
             for entry in entries:
-                packed = host.audience.frame(entry, stream.form)
+                packed = host.fanout.pack(entry, stream.form)
                 if packed is not None:
                     stream.deliver(packed)
             seen = entries[-1].seq if entries else until

@@ -110,7 +110,7 @@ async def get_messages(served: Served, request: Request) -> Response:
     limit = page_size(request)
     dialect = requested_dialect(request) or served.runtime.dialect(identity)
     since = request.query_params.get("since", "")
-    floor, until = host.journal.floor(host.name), host.audience.delivered
+    floor, until = host.journal.floor(host.name), host.fanout.delivered
     after = await _after(host, since, until) if since else floor
     # Whether anything was said between a time and the first that is kept, nobody knows any more.
     gap = after < floor if is_seq(since) else bool(since) and after == floor

@@ -93,7 +93,7 @@ class Collector:
             observers.add_metric([name], len(host.observers))
             members.add_metric([name], len(host.members))
             queued.add_metric([name], served.runtime.backlogs.waiting_in(name))
-            behind.add_metric([name], max(0, host.journal.latest(name) - host.audience.delivered))
+            behind.add_metric([name], max(0, host.journal.latest(name) - host.fanout.delivered))
         yield from (members, observers, queued, behind)
         yield GaugeMetricFamily(
             PREFIX + "backlog_bytes",
@@ -121,7 +121,7 @@ async def get_ready(served: Served, request: Request) -> Response:
     journal = served.runtime.journal
 
     def ask(tell: Callable[[bool], None]) -> None:
-        journal.after(partial(tell, True))
+        journal.call_when_kept(partial(tell, True))
 
     await await_callback(ask)
     return Json({"status": "ok"})

@@ -15,11 +15,10 @@ from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge.http.app import http_app
 from meup_agent.gateway.edge.http.sockets import SocketConnection, serve_socket
 from meup_agent.gateway.journal.engines import open_journal
-from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.space.counters import Counters
-from meup_agent.protocol.space.journal import MemoryJournal
+from meup_agent.protocol.space.journal import Journal
 
 RESTARTING = 1012
 
@@ -32,9 +31,7 @@ class MountedGateway:
         limits: What it takes and waits for.
     """
 
-    def __init__(
-        self, config: Config, journal: MemoryJournal | SqliteJournal, url: str = ""
-    ) -> None:
+    def __init__(self, config: Config, journal: Journal, url: str = "") -> None:
         self.runtime = GatewayRuntime(config, journal=journal)
         self.runtime.url = url
         self.limits = config.limits
@@ -43,10 +40,9 @@ class MountedGateway:
         self._empty = anyio.Event()
         self._room = anyio.Event()
         self._room.set()
-        self._file = journal if isinstance(journal, SqliteJournal) else None
-        if self._file is not None:
-            self._file.on_full = self._hold
-            self._file.on_failed = self._fail
+        self._journal = journal
+        journal.on_full = self._hold
+        journal.on_failed = self._fail
 
     @property
     def listening(self) -> bool:
@@ -80,8 +76,7 @@ class MountedGateway:
     async def stop(self) -> None:
         """Close every connection with 1012; takes ``stop_timeout`` at most."""
         self._stopping = True
-        if self._file is not None:
-            await self._file.flush(self.limits.stop_timeout)
+        await self._journal.flush(self.limits.stop_timeout)
         self._close_all("the gateway stops; connect again")
         with anyio.move_on_after(self.limits.stop_timeout, shield=True):
             if self._connections:

@@ -56,7 +56,7 @@ class SpaceProposals:
     async def catch_up(self, host: SpaceServer) -> None:
         """Fold what was accepted since the last time."""
         async with self._lock:
-            seen, until = self.audit.latest, host.audience.delivered
+            seen, until = self.audit.latest, host.fanout.delivered
             while seen < until:
                 floor = host.journal.floor(host.name)
                 self.gap = self.gap or 0 < seen < floor
