@@ -12,6 +12,9 @@ if TYPE_CHECKING:  # the names of _PUBLIC, for type checkers; tests/test_exports
     from meup_agent.agent.agent import Agent as Agent
     from meup_agent.agent.context import Context as Context
     from meup_agent.agent.decorators import handlers as handlers
+    from meup_agent.agent.middleware import CallNext as CallNext
+    from meup_agent.agent.middleware import InboundMessage as InboundMessage
+    from meup_agent.agent.middleware import OutboundMessage as OutboundMessage
     from meup_agent.agent.observers import Counters as Counters
     from meup_agent.agent.observers import log_events as log_events
     from meup_agent.client.chat import Chat as Chat
@@ -49,6 +52,7 @@ else:  # or every name would pass for one of ours
         "agent.agent": "Agent",
         "agent.context": "Context",
         "agent.decorators": "handlers",
+        "agent.middleware": "CallNext InboundMessage OutboundMessage",
         "agent.observers": "Counters log_events",
         "client.chat": "Chat",
         "client.deciding": "Proposal",

@@ -25,6 +25,7 @@ Whose fault it was decides the branch::
     │   ├── RequestTimeout            no response in time
     │   ├── Refused                   the gateway did not let the envelope through
     │   └── ParticipantGone           everyone who could answer has left
+    ├── RejectMessage             our own refusal of a message, raised by a middleware
     └── ConnectionFailed          the connection's
         ├── TransportError            one connection
         │   ├── CannotConnect
@@ -65,6 +66,24 @@ def printable(said: str) -> str:
 
 class MeupError(Exception):
     """The root of this package's exceptions."""
+
+
+class RejectMessage(MeupError):
+    """Raised by a middleware to refuse a message.
+
+    A request that is handled is answered with the error ``refused``, a proposal is rejected, and of
+    another message nothing more becomes. What the agent was about to send is not sent, and its
+    caller gets this.
+
+    Attributes:
+        reason: The reason code, for example ``Reason.BUSY``.
+        explain: Longer words for the sender; ``None``: none.
+    """
+
+    def __init__(self, reason: str, explain: str | None = None) -> None:
+        super().__init__(f"{reason}: {explain}" if explain else str(reason))
+        self.reason = str(reason)
+        self.explain = explain
 
 
 # --- the caller's mistake ------------------------------------------------------------------

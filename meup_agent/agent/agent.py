@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import anyio
 
 from meup_agent.agent.decorators import Decorators
+from meup_agent.agent.middleware import M, Middleware, MiddlewareStack
+from meup_agent.agent.outbound import MiddlewareSpace
 from meup_agent.agent.registry import Registry
 from meup_agent.agent.reporting import reported_briefly
 from meup_agent.agent.runner import Runner
@@ -25,7 +27,7 @@ from meup_agent.session.event_emitter import check_observer, observed
 from meup_agent.transport.websocket import websocket_connector
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterable
     from contextlib import AbstractAsyncContextManager
 
     from meup_agent.session.reconnector import Token
@@ -50,11 +52,15 @@ class Agent(Decorators):
         name: The agent's name, told to others in MCP's ``initialize``, and for the log. Who it is
             in a space is the gateway's word, by the token; gateways that let anybody be anybody
             are told this name.
+        middleware: Functions around what is handled and what is sent; see :meth:`middleware`.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, middleware: Iterable[Middleware] = ()) -> None:
         self.name = name
         self._registry = Registry()
+        self._middleware = MiddlewareStack()
+        for each in middleware:
+            self.middleware(each)
         self._observers: list[Observer] = []
         super().__init__(self._registry.add)
 
@@ -66,6 +72,32 @@ class Agent(Decorators):
             UsageError: Nothing in it is marked, or the agent has started.
         """
         self._registry.include(source)
+
+    def middleware(self, middleware: M) -> M:
+        """Put an async function around the messages that the agent handles or sends.
+
+        It takes a message and ``call_next``, which passes the message on and gives what became of
+        it. The annotation of the first parameter tells which messages pass:
+        :class:`InboundMessage`, :class:`OutboundMessage`, or both. The first function that is
+        added is the outermost; also a decorator.
+
+        Args:
+            middleware: The function, or another callable that is ``async``.
+
+        Returns:
+            The function, unchanged.
+
+        Raises:
+            HandlerDefinitionError: It cannot work as a middleware.
+            UsageError: The agent has started.
+        """
+        if self._registry.frozen:
+            raise UsageError(
+                f"the middleware {getattr(middleware, '__qualname__', middleware)} comes too late: "
+                "the agent has started; add all middleware before"
+            )
+        self._middleware.add(middleware)
+        return middleware
 
     def observe(self, observer: AnyObserver) -> AnyObserver:
         """Tell a function what happens to the agent in all its spaces; also a decorator.
@@ -148,7 +180,9 @@ class Agent(Decorators):
             observed(self._observers, space) as events,
             handler_tasks() as (tasks, group),
         ):
-            runner = Runner(self._registry, self.name, tasks, group, events)
+            runner = Runner(
+                self._registry, self.name, tasks, group, events, self._middleware.inbound
+            )
             session = Session(
                 connector,
                 token=token,
@@ -161,8 +195,10 @@ class Agent(Decorators):
                 events=events,
                 take_over=take_over,
             )
-            joined = Space(session)
-            runner.attach(session, joined)
+            bare = Space(session)
+            layers = self._middleware.outbound
+            joined = MiddlewareSpace(bare, layers) if layers else bare
+            runner.attach(session, joined, bare)
             try:
                 async with session:
                     try:

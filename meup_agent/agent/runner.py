@@ -12,6 +12,7 @@ import anyio
 from meup_agent.agent import mcp
 from meup_agent.agent.definitions import HandlerDefinition, Invocation
 from meup_agent.agent.handler_events import HandlerEvents
+from meup_agent.agent.middleware import pass_inbound
 from meup_agent.agent.results import encode_result
 from meup_agent.agent.scope import (
     LATE_SECONDS,
@@ -20,6 +21,7 @@ from meup_agent.agent.scope import (
     is_failure,
     without_cancellations,
 )
+from meup_agent.agent.tool import error_result, untyped_result
 from meup_agent.client.current import RunningHandler, begin_handler
 from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
@@ -27,8 +29,11 @@ from meup_agent.reasons import Cause, Reason
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from anyio.abc import TaskGroup
 
+    from meup_agent.agent.middleware import Layer
     from meup_agent.agent.registry import Match, Registry
     from meup_agent.agent.tasks import HandlerTasks
     from meup_agent.client.space import Space
@@ -52,6 +57,7 @@ class Runner:
         tasks: Where the handlers' tasks live.
         group: Where the tasks live that watch over them.
         events: Told of what happens to them.
+        layers: The inbound middleware, outermost first.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class Runner:
         tasks: HandlerTasks,
         group: TaskGroup,
         events: EventEmitter,
+        layers: Sequence[Layer] = (),
     ) -> None:
         self._registry = registry
         self._name = name
@@ -76,10 +83,22 @@ class Runner:
         self._over = False
         self._session: Session | None = None
         self._space: Space | None = None
+        self._bare_space: Space | None = None
+        self._layers = layers
+        # Bound once: an agent without middleware has no step more in its way.
+        self._handle: Callable[[Invocation], Awaitable[Any]] = (
+            self._pass_layers if layers else self._run_handlers
+        )
 
-    def attach(self, session: Session, space: Space) -> None:
-        """Name the session that the handlers work in."""
-        self._session, self._space = session, space
+    def attach(self, session: Session, space: Space, bare: Space) -> None:
+        """Name the session that the handlers work in.
+
+        Args:
+            session: The session.
+            space: The space as handlers see it.
+            bare: The space without middleware.
+        """
+        self._session, self._space, self._bare_space = session, space, bare
 
     # --- what the session asks ---
 
@@ -218,36 +237,25 @@ class Runner:
 
     # --- which function, and what it gets ---
 
-    async def _result(self, scope: Scope, work: Work) -> Any:
+    def _result(self, scope: Scope, work: Work) -> Awaitable[Any]:
         """Run the handlers of some work; for a request, the result to answer with."""
         run = Invocation(self._used_space, self._used_session, scope, work)
-        handlers = matched(work).handlers
-        if work.role is exchange.Role.REQUEST:
-            call = called(work)
-            if call.method == mcp.TOOL_CALL:
-                return await self._call_tool(run, call, handlers)
-            return mcp.answer(call.method, self._registry.tools(), self._name)
-        if len(handlers) == 1:
-            return await self._invoke(run, handlers[0], {})
-        async with anyio.create_task_group() as tasks:
-            for handler in handlers:
-                tasks.start_soon(self._run_beside, run, handler)
-        return None
+        call = work.call
+        if work.role is exchange.Role.REQUEST and call is not None and call.method == mcp.TOOL_CALL:
+            return self._tool_result(run)
+        return self._handle(run)
 
-    async def _call_tool(
-        self, run: Invocation, call: payloads.Call, handlers: tuple[HandlerDefinition, ...]
-    ) -> Any:
-        scope, tool = run.scope, handlers[0].tool if handlers else None
+    async def _tool_result(self, run: Invocation) -> Any:
+        """Run a tool; what it raises is a result, too, but for an answer of its own choice."""
+        scope, handlers = run.scope, matched(run.work).handlers
         try:
-            if tool is None:
-                raise InvalidArguments(f"there is no tool {call.name!r} here")
-            arguments = tool.bind(call.params.get("arguments"))
-        except InvalidArguments as error:
-            data = {"problems": list(error.problems)} if error.problems else None
-            raise RequestError(payloads.INVALID_PARAMS, str(error), data) from None
-        try:
-            value = await self._invoke(run, handlers[0], arguments)
-            return None if scope.cause is not None else encode_result(tool.result(value))
+            value = await self._handle(run)
+            if scope.cause is not None:
+                return None
+            tool = handlers[0].tool if handlers else None
+            # Without a tool of that name, a middleware has answered in its place.
+            result = untyped_result(value) if tool is None else tool.result(value)
+            return encode_result(result)
         except RequestError as error:
             if error.by is None:
                 # The handler's own choice of an answer; what others answered it is a failure.
@@ -260,7 +268,27 @@ class Runner:
         self._followed.raised(scope.key, failure)
         if scope.cause is None:
             log.error("%s failed", scope.name, exc_info=failure)
-        return encode_result(tool.error_result(failure))
+        return encode_result(error_result(failure))
+
+    async def _pass_layers(self, run: Invocation) -> Any:
+        assert self._bare_space is not None
+        name = matched(run.work).name
+        return await pass_inbound(self._layers, run, name, self._bare_space, self._run_handlers)
+
+    async def _run_handlers(self, run: Invocation) -> Any:
+        """Run the handlers; for a request, the value that a tool returned, or a plain result."""
+        handlers = matched(run.work).handlers
+        if run.work.role is exchange.Role.REQUEST:
+            call = called(run.work)
+            if call.method != mcp.TOOL_CALL:
+                return mcp.answer(call.method, self._registry.tools(), self._name)
+            return await self._invoke(run, *_bound(call, handlers))
+        if len(handlers) == 1:
+            return await self._invoke(run, handlers[0], {})
+        async with anyio.create_task_group() as tasks:
+            for handler in handlers:
+                tasks.start_soon(self._run_beside, run, handler)
+        return None
 
     async def _run_beside(self, run: Invocation, handler: HandlerDefinition) -> None:
         """One of several handlers for the same notice: its failure is its own."""
@@ -307,6 +335,24 @@ def called(work: Work) -> payloads.Call:
     """The call that a request or a proposal asks for."""
     assert work.call is not None
     return work.call
+
+
+def _bound(
+    call: payloads.Call, handlers: tuple[HandlerDefinition, ...]
+) -> tuple[HandlerDefinition, dict[str, Any]]:
+    """The tool's handler with its arguments.
+
+    Raises:
+        RequestError: There is no such tool, or it does not take these arguments.
+    """
+    tool = handlers[0].tool if handlers else None
+    try:
+        if tool is None:
+            raise InvalidArguments(f"there is no tool {call.name!r} here")
+        return handlers[0], tool.bind(call.params.get("arguments"))
+    except InvalidArguments as error:
+        data = {"problems": list(error.problems)} if error.problems else None
+        raise RequestError(payloads.INVALID_PARAMS, str(error), data) from None
 
 
 def _name_of(work: Work) -> str:

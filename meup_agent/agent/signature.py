@@ -85,7 +85,9 @@ def read_signature(
         injected=MappingProxyType(injected),
         arguments=build_arguments(arguments, source) if takes_arguments else None,
         is_async=source.is_async,
-        returns=Any if returns is _EMPTY else reader.resolve(returns, "its return annotation"),
+        returns=Any
+        if returns is _EMPTY
+        else resolve_hint(returns, source, "its return annotation"),
         unbound=unbound,
     )
 
@@ -128,22 +130,9 @@ class _Reader:
                 f"parameter {name!r} has no annotation; annotate it with {wanted}"
                 f"what is to be injected: {self._choices()}"
             )
-        return self.resolve(parameter.annotation, f"parameter {name!r}: its annotation")
-
-    def resolve(self, annotation: Any, what: str) -> Any:
-        """The annotation with its strings evaluated in the function's module."""
-
-        def holder() -> None: ...
-
-        holder.__annotations__ = {"it": annotation}
-        names = dict(self.source.names)
-        try:
-            return typing.get_type_hints(holder, globalns=names, include_extras=True)["it"]
-        except Exception as error:  # evaluating an annotation runs code that is not ours
-            raise self.source.error(
-                f"{what} {type_name(annotation)!r} cannot be resolved: {first_line(error)}; "
-                "import or define it at module level, and not only for type checkers"
-            ) from error
+        return resolve_hint(
+            parameter.annotation, self.source, f"parameter {name!r}: its annotation"
+        )
 
     def injected(self, name: str, hint: Any) -> Callable[[Any], Any] | None:
         """How the value for this annotation is read; ``None`` for an argument."""
@@ -175,6 +164,26 @@ class _Reader:
 
     def _choices(self) -> str:
         return join_names([injectable.__name__ for injectable in self.injectable])
+
+
+def resolve_hint(annotation: Any, source: Source, what: str) -> Any:
+    """Resolve an annotation, with its strings evaluated in the function's module.
+
+    Raises:
+        HandlerDefinitionError: It cannot be resolved.
+    """
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"it": annotation}
+    names = dict(source.names)
+    try:
+        return typing.get_type_hints(holder, globalns=names, include_extras=True)["it"]
+    except Exception as error:  # evaluating an annotation runs code that is not ours
+        raise source.error(
+            f"{what} {type_name(annotation)!r} cannot be resolved: {first_line(error)}; "
+            "import or define it at module level, and not only for type checkers"
+        ) from error
 
 
 def _bare(hint: Any) -> Any:

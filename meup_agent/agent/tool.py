@@ -147,7 +147,7 @@ class ToolDefinition:
         _refuse_awaitable(value)
         if self._output is None:
             _refuse_bytes(value)
-            return {"content": content_of(value), "isError": False}
+            return untyped_result(value)
         json = self._output.dump(value)
         structured: JsonObject = {
             # Readers that know no structured content get the same as text (MCP, tools).
@@ -160,10 +160,20 @@ class ToolDefinition:
             structured["_meta"] = {WRAPPED: True}
         return structured
 
-    def error_result(self, error: BaseException) -> JsonObject:
-        """MCP's ``CallToolResult`` for a tool that raised: type and message, no traceback."""
-        said = "; ".join(_said(each) for each in _leaves(error))
-        return {"content": [text_content(clip(said, MAX_ERROR_CHARS))], "isError": True}
+
+def untyped_result(value: object) -> JsonObject:
+    """MCP's ``CallToolResult`` for a value that no annotation describes.
+
+    Raises:
+        ValueError: It has no JSON form.
+    """
+    return {"content": content_of(value), "isError": False}
+
+
+def error_result(error: BaseException) -> JsonObject:
+    """MCP's ``CallToolResult`` for a tool that raised: type and message, no traceback."""
+    said = "; ".join(_said(each) for each in _leaves(error))
+    return {"content": [text_content(clip(said, MAX_ERROR_CHARS))], "isError": True}
 
 
 def define_tool(signature: HandlerSignature, options: ToolOptions) -> ToolDefinition:

@@ -258,8 +258,12 @@ def number(value: object) -> float | None:
 
 def is_refusal(response: object) -> bool:
     """Whether a response says that the request was refused: nothing was carried out for it."""
-    data = as_object(as_object(as_object(response).get("error")).get("data"))
-    return data.get("reason") == REFUSED
+    return is_refused(as_object(as_object(response).get("error")).get("data"))
+
+
+def is_refused(data: object) -> bool:
+    """Whether the data of an error say so."""
+    return as_object(data).get("reason") == REFUSED
 
 
 def without_meta(params: JsonObject) -> JsonObject:

@@ -19,7 +19,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, computed_field
 from pydantic.alias_generators import to_camel
 
 from meup_agent.agent import tool as limits
-from meup_agent.agent.tool import ToolDefinition
+from meup_agent.agent.tool import ToolDefinition, error_result
 from meup_agent.errors import UsageError
 from meup_agent.protocol.payloads import WRAPPED
 from tests.agent.stand_ins import tool_of
@@ -338,7 +338,7 @@ class Mute(Exception):
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )  # fmt: skip
 def test_exception_is_a_result_with_its_type_and_message(error: BaseException, text: str) -> None:
-    assert checked(returning(Item).error_result(error)) == {
+    assert checked(error_result(error)) == {
         "content": texts(text),
         "isError": True,
     }
@@ -348,12 +348,12 @@ def test_raised_exception_shows_no_traceback() -> None:
     try:
         raise RuntimeError("broken")
     except RuntimeError as error:
-        (content,) = returning(Any).error_result(error)["content"]
+        (content,) = error_result(error)["content"]
     assert content["text"] == "RuntimeError: broken"
 
 
 def test_text_of_an_exception_is_bounded() -> None:
-    (content,) = returning(Any).error_result(ValueError("x" * 1_000_000))["content"]
+    (content,) = error_result(ValueError("x" * 1_000_000))["content"]
     assert len(content["text"]) == limits.MAX_ERROR_CHARS
 
 
@@ -365,6 +365,7 @@ from typing import Any
 from pydantic import BaseModel
 from meup_agent.agent.decorators import Decorators
 from meup_agent.agent.registry import Registry
+from meup_agent.agent.tool import error_result
 
 class Item(BaseModel):
     name: str
@@ -382,7 +383,7 @@ bound = tools["item"].bind({"name": "a"})
 assert tools["item"].result(Item(**bound))["structuredContent"] == {"name": "a"}
 for value in ("text", [1], {"a": 1}, None, Item(name="a")):
     tools["anything"].result(value)
-tools["item"].error_result(ValueError("x"))
+error_result(ValueError("x"))
 tools["item"].describe()
 assert "mcp_types" not in sys.modules
 """

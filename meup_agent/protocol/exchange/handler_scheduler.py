@@ -163,11 +163,14 @@ class HandlerScheduler:
     ) -> None:
         """Drop what may start no handler, and say why where an answer is owed."""
         self._context.drop(denial.why, exchange.work.envelope, expected=denial.expected)
+        self._note_not_carried_out(exchange)
+        if exchange.is_request and denial.answer and answered:
+            self.responses.exchange_error(exchange, payloads.REFUSED, denial.answer, now)
+
+    def _note_not_carried_out(self, exchange: InboundExchange) -> None:
         if exchange.fulfills is not None and exchange.fulfillment is not None:
             # At once: not every gateway echoes our refusal.
             self._context.proposal_store.not_carried_out(exchange.fulfills, exchange.fulfillment)
-        if exchange.is_request and denial.answer and answered:
-            self.responses.exchange_error(exchange, payloads.REFUSED, denial.answer, now)
 
     # --- cancelled ---
 
@@ -301,7 +304,11 @@ class HandlerScheduler:
         if self._apply(exchange, InboundEvent.RAISED, now) is InboundAction.RESPOND_ERROR:
             if exchange.is_request:
                 self.responses.failure(exchange, code, message, data, now)
-                _note_carried_out(exchange)
+                if payloads.is_refused(data):
+                    # Nothing was begun for it: the proposal waits for another request.
+                    self._note_not_carried_out(exchange)
+                else:
+                    _note_carried_out(exchange)
             elif exchange.is_proposal and not self._fulfillment_sent(exchange, now):
                 self.responses.rejection(exchange, Reason.OTHER, now)
         self._close(exchange, now)

@@ -1,0 +1,321 @@
+"""Middleware: an onion around the messages that an agent handles and sends.
+
+A middleware is an async function of a message and ``call_next``; the annotation of its first
+parameter tells which messages pass it: those that handlers handle (:class:`InboundMessage`), those
+that the agent sends (:class:`OutboundMessage`), or both. The first one that is added is the
+outermost. The onion is fixed when the agent starts; an agent without any has none of it in its way.
+
+A message that is handled passes within its handler's own scope: a withdrawal or cancel ends the
+layers with the handler, with its reason, and whatever a layer makes of that, nothing is answered.
+It passes unchanged. What was approved is what runs: a layer can refuse it, and can change its
+result, but never what a handler is asked for. A message that is sent is changed before it becomes
+anything: it is judged as what it then is.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Union, get_args, get_origin
+
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from meup_agent.agent.signature import resolve_hint
+from meup_agent.agent.source import Source, read_source
+from meup_agent.errors import (
+    AlreadyDecided,
+    AlreadyInProgress,
+    HandlerCancelled,
+    RejectMessage,
+    RequestError,
+    UsageError,
+)
+from meup_agent.protocol import exchange, payloads
+
+if TYPE_CHECKING:
+    from meup_agent.agent.definitions import Invocation
+    from meup_agent.client.deciding import Proposal
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.reasons import Cause
+
+log = logging.getLogger("meup_agent.agent")
+
+# --- what passes ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundMessage:
+    """A message that the agent handles; a middleware passes it on as it is.
+
+    Attributes:
+        role: The role of its handlers: ``request``, ``proposal``, ``chat``, ``join`` …
+        handler: Their name: the tool's, or the function's; the method, where none runs.
+        envelope: The message as it came.
+        space: The space, to send in; what a middleware sends passes no middleware.
+    """
+
+    role: str
+    handler: str
+    envelope: Envelope
+    space: Space
+    _run: Invocation = field(repr=False, compare=False)
+
+    @property
+    def sender(self) -> str:
+        """The participant that sent it."""
+        return self.envelope.sender
+
+    @property
+    def method(self) -> str:
+        """The MCP method of a request or proposal; empty for other messages."""
+        call = self._run.work.call
+        return "" if call is None else call.method
+
+    @property
+    def tool(self) -> str:
+        """The tool that a request or proposal names; empty if it names none."""
+        call = self._run.work.call
+        return "" if call is None else call.name
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The tool's arguments, as they came; a copy."""
+        call = self._run.work.call
+        return {} if call is None else copy.deepcopy(call.arguments)
+
+    @property
+    def proposal(self) -> Proposal | None:
+        """The proposal, for one."""
+        is_proposal = self._run.work.role is exchange.Role.PROPOSAL
+        return self.space.proposal(self.envelope) if is_proposal else None
+
+    @property
+    def reason(self) -> Cause | None:
+        """The reason why the handler was asked to stop; ``None`` while it was not."""
+        return self._run.scope.cause
+
+
+Verb = Literal["call", "request", "propose", "fulfill", "reject", "send"]
+
+_CALL: Final = frozenset({"participant", "to", "tool", "arguments"})
+CHANGEABLE: Final[dict[str, frozenset[str]]] = {
+    "call": _CALL,
+    "propose": _CALL,
+    "request": frozenset({"participant", "method", "arguments"}),
+    "fulfill": frozenset({"participant", "arguments"}),
+    "reject": frozenset({"reason", "explain"}),
+    "send": frozenset({"to", "payload"}),
+}
+"""Verb → what a layer may change. Of a fulfillment the tool stays: it was proposed; other
+arguments are told to the proposer as the difference that they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboundMessage:
+    """A message that the agent is about to send; a middleware passes it on, changed or not.
+
+    Attributes:
+        verb: The verb of :class:`Space` or :class:`Proposal` that was called: ``call``,
+            ``request``, ``propose``, ``fulfill``, ``reject`` or ``send`` (also for a chat).
+        space: The space, to send in; what a middleware sends passes no middleware.
+        participant: The participant that should carry it out; ``None``: it is not said.
+        to: Participants that it is addressed to besides; empty: everybody.
+        method: The MCP method of a request.
+        tool: The tool's name; empty for other methods.
+        arguments: The tool's arguments, or the parameters of another method.
+        kind: The envelope's kind, of ``send``.
+        payload: JSON values, of ``send``; of a chat ``{"message": text}``.
+        correlation: Ids of the envelopes that it refers to, of ``send``.
+        reason: The reason code, of ``reject``.
+        explain: Longer words for the proposer, of ``reject``.
+        proposal: The proposal that is decided, of ``fulfill`` and ``reject``.
+    """
+
+    verb: Verb
+    space: Space
+    participant: str | None = None
+    to: tuple[str, ...] = ()
+    method: str = ""
+    tool: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    kind: str = ""
+    payload: Any = None
+    correlation: tuple[str, ...] = ()
+    reason: str = ""
+    explain: str | None = None
+    proposal: Proposal | None = None
+    _token: object = field(default_factory=object, repr=False, compare=False)
+
+    def replace(self, **changes: Any) -> OutboundMessage:
+        """The message with some attributes changed, to pass on in its place.
+
+        Args:
+            changes: Of a call and a proposal ``participant``, ``to``, ``tool`` and ``arguments``;
+                of a request ``participant``, ``method`` and ``arguments``; of a fulfillment
+                ``participant`` and ``arguments``; of a rejection ``reason`` and ``explain``; else
+                ``to`` and ``payload``.
+
+        Raises:
+            UsageError: Something else was to be changed.
+        """
+        if fixed := changes.keys() - CHANGEABLE[self.verb]:
+            raise UsageError(
+                f"the {', '.join(sorted(fixed))} of a {self.verb} cannot be changed; "
+                f"change {', '.join(sorted(CHANGEABLE[self.verb]))}, or raise to refuse it"
+            )
+        return dataclasses.replace(self, **changes)
+
+    def is_of(self, other: OutboundMessage) -> bool:
+        """Whether it is another message, or a changed form of it."""
+        return self._token is other._token and self.verb == other.verb
+
+
+CallNext = Callable[[InboundMessage | OutboundMessage], Awaitable[Any]]
+"""Passes a message on: to the next middleware, in the end to the handler or into the space."""
+
+Layer = Callable[[Any, CallNext], Awaitable[Any]]
+
+Middleware = (
+    Callable[[InboundMessage, CallNext], Awaitable[Any]]
+    | Callable[[OutboundMessage, CallNext], Awaitable[Any]]
+)
+
+M = TypeVar("M", bound=Middleware)
+
+
+# --- the onion ---
+
+
+def wrap(layers: Sequence[Layer], innermost: CallNext) -> CallNext:
+    """Put layers around what they end in; the first one is the outermost."""
+    for layer in reversed(layers):
+        innermost = partial(_pass, layer, innermost)
+    return innermost
+
+
+async def _pass(
+    layer: Layer, call_next: CallNext, message: InboundMessage | OutboundMessage
+) -> Any:
+    return await layer(message, call_next)
+
+
+class MiddlewareStack:
+    """An agent's middleware, by direction, outermost first."""
+
+    def __init__(self) -> None:
+        self.inbound: list[Layer] = []
+        self.outbound: list[Layer] = []
+
+    def add(self, middleware: Layer) -> None:
+        """Add a layer inside those that are there.
+
+        Raises:
+            HandlerDefinitionError: It cannot work as a middleware.
+        """
+        messages = _messages_of(middleware, read_source(middleware, "middleware"))
+        if InboundMessage in messages:
+            self.inbound.append(middleware)
+        if OutboundMessage in messages:
+            self.outbound.append(middleware)
+
+
+def _messages_of(middleware: Layer, source: Source) -> frozenset[type]:
+    """The messages that pass a middleware, by the annotation of its first parameter."""
+    if not source.is_async:
+        raise source.error("it is no async function; declare it with async def")
+    parameters = list(inspect.signature(middleware).parameters.values())
+    positional = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+    if len(parameters) < 2 or any(each.kind not in positional for each in parameters[:2]):
+        raise source.error("a middleware takes a message and call_next, by position")
+    first = parameters[0]
+    choices = "InboundMessage, OutboundMessage or both (InboundMessage | OutboundMessage)"
+    if first.annotation is inspect.Parameter.empty:
+        raise source.error(
+            f"parameter {first.name!r} has no annotation; annotate it with the messages that are "
+            f"to pass: {choices}"
+        )
+    hint = resolve_hint(first.annotation, source, f"parameter {first.name!r}: its annotation")
+    is_union = get_origin(hint) in (Union, UnionType)
+    messages = frozenset(get_args(hint) if is_union else (hint,))
+    if not messages <= {InboundMessage, OutboundMessage}:
+        raise source.error(f"parameter {first.name!r} is {hint}; annotate it as {choices}")
+    return messages
+
+
+# --- what is handled ---
+
+
+async def pass_inbound(
+    layers: Sequence[Layer],
+    run: Invocation,
+    handler: str,
+    space: Space,
+    handle: Callable[[Invocation], Awaitable[Any]],
+) -> Any:
+    """Pass a message through the layers to its handlers.
+
+    Args:
+        layers: The inbound middleware, outermost first.
+        run: The run of its handlers.
+        handler: Their name.
+        space: The space without middleware.
+        handle: Runs them.
+
+    Raises:
+        RequestError: A layer refused a request.
+    """
+    scope, work = run.scope, run.work
+    message = InboundMessage(
+        role=str(work.role), handler=handler, envelope=work.envelope, space=space, _run=run
+    )
+    begun = False
+
+    async def innermost(given: InboundMessage | OutboundMessage) -> Any:
+        nonlocal begun
+        if given is not message:
+            raise UsageError(
+                "call_next got another message than came; what is handled cannot be changed, "
+                "only refused: raise RejectMessage"
+            )
+        if begun or scope.ended:
+            when = "after the handler's end" if scope.ended else "a second time"
+            raise UsageError(f"call_next was called {when}; a message is handled once")
+        if scope.cause is not None:
+            # A layer swallowed the cancellation: what was withdrawn does not begin for that.
+            await checkpoint_if_cancelled()
+            raise HandlerCancelled(str(scope.cause))
+        begun = True
+        return await handle(run)
+
+    try:
+        return await wrap(layers, innermost)(message)
+    except RejectMessage as rejection:
+        if begun or scope.cause is not None:
+            raise
+        log.info("%s is refused by a middleware: %s", scope.name, rejection)
+        await _refuse(message, rejection)
+
+
+async def _refuse(message: InboundMessage, rejection: RejectMessage) -> None:
+    """Tell the sender that nothing was begun, where an answer is owed."""
+    if message.role == exchange.Role.REQUEST:
+        # Of a fulfillment, this says that the proposal waits on (PROTOCOL 4.4).
+        raise RequestError(
+            payloads.EXCHANGE_ERROR,
+            f"{payloads.REFUSED}: {rejection}",
+            {"reason": payloads.REFUSED},
+        )
+    if (proposal := message.proposal) is not None:
+        with suppress(AlreadyDecided, AlreadyInProgress):
+            await proposal.reject(rejection.reason, explain=rejection.explain)

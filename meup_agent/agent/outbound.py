@@ -1,0 +1,334 @@
+"""Outbound middleware: the verbs of a space, each passed through the agent's middleware first.
+
+Where an agent has outbound middleware, its blocks and its handlers get a :class:`MiddlewareSpace`
+in place of the space; where it has none, nothing of this is in their way. A verb becomes an
+:class:`OutboundMessage`, which the layers may refuse (by raising), change and time. What the
+innermost passes on is carried out by the space itself, as if it had been asked so: a changed call
+is checked, and becomes a request or a proposal, as the call that it now is.
+
+A layer sends on the bare space: what it sends passes no middleware, or it would never end.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from meup_agent.agent.middleware import InboundMessage, OutboundMessage, Verb, wrap
+from meup_agent.client.current import handler_is
+from meup_agent.client.deciding import Proposal
+from meup_agent.client.forgetting import Proposing, awaited
+from meup_agent.client.space import Space
+from meup_agent.errors import UsageError
+from meup_agent.protocol import kinds
+from meup_agent.transport.task_groups import background_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from anyio.abc import TaskStatus
+
+    from meup_agent.agent.middleware import Layer
+    from meup_agent.client.proposing import ProposalHandle
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.exchange import ProposalEntry
+    from meup_agent.protocol.outcomes import Fulfillment
+
+log = logging.getLogger("meup_agent.agent")
+
+
+class MiddlewareSpace(Space):
+    """A space whose verbs pass the agent's middleware.
+
+    Args:
+        bare: The space itself.
+        layers: The outbound middleware, outermost first.
+    """
+
+    def __init__(self, bare: Space, layers: Sequence[Layer]) -> None:
+        super().__init__(bare._session)
+        self._tools = bare._tools
+        self._bare = bare
+        self._layers = layers
+
+    @awaited
+    async def call(
+        self,
+        participant: str,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        to: str | Iterable[str] = (),
+        **options: Any,
+    ) -> Any:
+        """See :meth:`Space.call`."""
+
+        async def send(given: OutboundMessage) -> Any:
+            assert given.participant is not None
+            return await self._bare.call(
+                given.participant, given.tool, given.arguments, to=given.to, **options
+            )
+
+        return await self._pass(self._calling("call", participant, tool, arguments, to), send)
+
+    @awaited
+    async def request(
+        self, to: str, method: str, params: dict[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """See :meth:`Space.request`."""
+        given = copy.deepcopy(params or {})
+        message = OutboundMessage(
+            verb="request", space=self._bare, participant=to, method=method, arguments=given
+        )
+
+        async def send(given: OutboundMessage) -> Any:
+            assert given.participant is not None
+            return await self._bare.request(
+                given.participant, given.method, given.arguments, **options
+            )
+
+        return await self._pass(message, send)
+
+    @awaited
+    async def chat(
+        self, text: str, *, to: str | Iterable[str] = (), about: str | None = None
+    ) -> str:
+        """See :meth:`Space.chat`."""
+        return await self.send(
+            kinds.CHAT, {"message": text}, to=to, correlation=() if about is None else (about,)
+        )
+
+    @awaited
+    async def send(
+        self,
+        kind: str,
+        payload: Any,
+        *,
+        to: str | Iterable[str] = (),
+        correlation: str | Iterable[str] = (),
+    ) -> str:
+        """See :meth:`Space.send`."""
+        message = OutboundMessage(
+            verb="send",
+            space=self._bare,
+            kind=kinds.canonical(kind),
+            payload=copy.deepcopy(payload),
+            to=_names(to),
+            correlation=_names(correlation),
+        )
+
+        async def send(given: OutboundMessage) -> str:
+            return await self._bare.send(
+                given.kind, given.payload, to=given.to, correlation=given.correlation
+            )
+
+        return str(await self._pass(message, send))
+
+    def propose(
+        self,
+        participant: str | None,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        to: str | Iterable[str] = (),
+        **options: Any,
+    ) -> AbstractAsyncContextManager[ProposalHandle]:
+        """See :meth:`Space.propose`."""
+        message = self._calling("propose", participant, tool, arguments, to)
+        return Proposing(self._proposing(message, options))
+
+    def proposal(
+        self, of: ProposalEntry | Envelope | str, *, proposer: str | None = None
+    ) -> Proposal:
+        """See :meth:`Space.proposal`."""
+        return _MiddlewareProposal(self, self._bare.proposal(of, proposer=proposer))
+
+    # --- passing the layers ---
+
+    def _calling(
+        self,
+        verb: Verb,
+        participant: str | None,
+        tool: str,
+        arguments: dict[str, Any] | None,
+        to: str | Iterable[str],
+    ) -> OutboundMessage:
+        return OutboundMessage(
+            verb=verb,
+            space=self._bare,
+            participant=participant,
+            to=_names(to),
+            method="tools/call",
+            tool=tool,
+            # A copy: a layer that writes into it must not write into what its caller holds.
+            arguments=copy.deepcopy(arguments or {}),
+        )
+
+    async def _pass(
+        self, message: OutboundMessage, send: Callable[[OutboundMessage], Awaitable[Any]]
+    ) -> Any:
+        """Pass a message through the layers to what sends it."""
+
+        async def innermost(given: InboundMessage | OutboundMessage) -> Any:
+            if not (isinstance(given, OutboundMessage) and given.is_of(message)):
+                raise UsageError(
+                    f"call_next got {given!r:.100}; pass on the message that came, or what its "
+                    "replace() gave"
+                )
+            return await send(given)
+
+        return await wrap(self._layers, innermost)(message)
+
+    @asynccontextmanager
+    async def _proposing(
+        self, message: OutboundMessage, options: dict[str, Any]
+    ) -> AsyncGenerator[ProposalHandle]:
+        """Propose within the layers, which run beside the block and are told of its outcome."""
+        passage = _Passage()
+        async with background_tasks() as tasks:
+            given: OutboundMessage = await tasks.start(
+                passage.run, partial(self._pass, message), name="meup middleware"
+            )
+            try:
+                async with self._bare.propose(
+                    given.participant, given.tool, given.arguments, to=given.to, **options
+                ) as proposal:
+                    passage.open(proposal)
+                    yield proposal
+            except BaseException as error:
+                passage.fail(error)
+                # The outcome is known by now; the layers see it and end, unless we are cancelled.
+                await passage.ended.wait()
+                raise
+            await passage.ended.wait()
+            if passage.failure is not None:
+                raise passage.failure
+
+
+class _Passage:
+    """The way of one proposal through the layers."""
+
+    def __init__(self) -> None:
+        self.ended = anyio.Event()
+        self.failure: Exception | None = None
+        self._opened = anyio.Event()
+        self._proposal: ProposalHandle | None = None
+        self._error: BaseException | None = None
+        self._begun = False
+
+    def open(self, proposal: ProposalHandle) -> None:
+        """The proposal has been made."""
+        self._proposal = proposal
+        self._opened.set()
+
+    def fail(self, error: BaseException) -> None:
+        """The block has raised; where it was not even entered, that is why."""
+        if self._proposal is None:
+            self._error = error
+            self._opened.set()
+
+    async def run(
+        self,
+        passing: Callable[[Any], Awaitable[Any]],
+        *,
+        task_status: TaskStatus[OutboundMessage],
+    ) -> None:
+        async def send(given: OutboundMessage) -> Any:
+            if self._begun:
+                raise UsageError("call_next makes a proposal once; it was called again")
+            self._begun = True
+            task_status.started(given)
+            await self._opened.wait()
+            if self._proposal is None:
+                assert self._error is not None
+                raise self._error
+            try:
+                # The layers wait beside the handler: it keeps its place, since it may be at work.
+                with handler_is(None):
+                    return await self._proposal.outcome()
+            except Exception as error:
+                self._error = error
+                raise
+
+        try:
+            await passing(send)
+            if not self._begun:
+                raise UsageError(
+                    "a middleware returned without call_next, so nothing was proposed; "
+                    "raise an exception to refuse a proposal"
+                )
+        except Exception as error:
+            if not self._begun:
+                raise
+            if error is not self._error:  # which the block raises where it is asked for
+                log.error("a middleware failed after the proposal was made", exc_info=error)
+                self.failure = error
+        finally:
+            self.ended.set()
+
+
+class _MiddlewareProposal(Proposal):
+    """A proposal whose decisions pass the agent's middleware."""
+
+    def __init__(self, space: MiddlewareSpace, bare: Proposal) -> None:
+        super().__init__(space._session, bare.envelope, space._tools)
+        self._space = space
+        self._bare = bare
+
+    @awaited
+    async def fulfill(
+        self,
+        arguments: dict[str, Any] | None = None,
+        *,
+        executor: str | None = None,
+        **options: Any,
+    ) -> Fulfillment:
+        """See :meth:`Proposal.fulfill`."""
+        proposed = self._bare.arguments
+        message = OutboundMessage(
+            verb="fulfill",
+            space=self._space._bare,
+            participant=executor or self.target,
+            method=self.method,
+            tool=self.tool,
+            arguments=copy.deepcopy(proposed if arguments is None else arguments),
+            proposal=self._bare,
+        )
+
+        async def send(given: OutboundMessage) -> Fulfillment:
+            # As proposed is None, so that nothing is told as an edit that is none.
+            same = arguments is None and given.arguments == proposed
+            return await self._bare.fulfill(
+                None if same else given.arguments, executor=given.participant, **options
+            )
+
+        result: Fulfillment = await self._space._pass(message, send)
+        return result
+
+    @awaited
+    async def reject(self, reason: str, *, explain: str | None = None) -> None:
+        """See :meth:`Proposal.reject`."""
+        message = OutboundMessage(
+            verb="reject",
+            space=self._space._bare,
+            reason=str(reason),
+            explain=explain,
+            method=self.method,
+            tool=self.tool,
+            proposal=self._bare,
+        )
+
+        async def send(given: OutboundMessage) -> None:
+            await self._bare.reject(given.reason, explain=given.explain)
+
+        await self._space._pass(message, send)
+
+
+def _names(names: str | Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)

@@ -1,0 +1,115 @@
+"""What can be a middleware, and which messages pass it."""
+
+import functools
+from typing import Annotated, Any
+
+import pytest
+
+from meup_agent import Agent, CallNext, InboundMessage, OutboundMessage
+from meup_agent.agent.middleware import MiddlewareStack, wrap
+from meup_agent.errors import HandlerDefinitionError
+
+
+async def inbound(message: InboundMessage, call_next: CallNext) -> Any: ...
+
+
+async def outbound(message: "OutboundMessage", call_next: CallNext) -> Any: ...
+
+
+async def both(message: InboundMessage | OutboundMessage, call_next: CallNext) -> Any: ...
+
+
+class Layer:
+    async def __call__(self, message: InboundMessage, call_next: CallNext) -> Any: ...
+
+    async def method(self, message: OutboundMessage, call_next: CallNext, /) -> Any: ...
+
+
+async def with_option(limit: int, message: InboundMessage, call_next: CallNext) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("layer", "directions"),
+    [
+        pytest.param(inbound, (1, 0), id="inbound"),
+        pytest.param(outbound, (0, 1), id="outbound-as-string"),
+        pytest.param(both, (1, 1), id="both"),
+        pytest.param(Layer(), (1, 0), id="object"),
+        pytest.param(Layer().method, (0, 1), id="method"),
+        pytest.param(functools.partial(with_option, 3), (1, 0), id="partial"),
+    ],
+)
+def test_annotation_tells_what_passes(layer: Any, directions: tuple[int, int]) -> None:
+    stack = MiddlewareStack()
+    stack.add(layer)
+    assert (len(stack.inbound), len(stack.outbound)) == directions
+
+
+async def no_annotation(message, call_next) -> Any: ...  # type: ignore[no-untyped-def]
+
+
+async def alone(message: InboundMessage) -> Any: ...
+
+
+async def by_name(*, message: InboundMessage, call_next: CallNext) -> Any: ...
+
+
+async def other_type(message: Annotated[str, "text"], call_next: CallNext) -> Any: ...
+
+
+async def unknown(message: "Nothing", call_next: CallNext) -> Any: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def plain(message: InboundMessage, call_next: CallNext) -> Any: ...
+
+
+async def generator(message: InboundMessage, call_next: CallNext) -> Any:
+    yield await call_next(message)
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        pytest.param(no_annotation, "'message' has no annotation; annotate it with the messages"),
+        pytest.param(alone, "takes a message and call_next, by position"),
+        pytest.param(by_name, "takes a message and call_next, by position"),
+        pytest.param(other_type, r"annotate it as InboundMessage, OutboundMessage or both"),
+        pytest.param(unknown, "'Nothing' cannot be resolved"),
+        pytest.param(plain, "is no async function; declare it with async def"),
+        pytest.param(generator, "is a generator"),
+        pytest.param(Layer, "is a class"),
+        pytest.param(3, "cannot be called"),
+    ],
+)
+def test_what_cannot_work_fails_when_added(layer: Any, said: str) -> None:
+    with pytest.raises(HandlerDefinitionError, match=f"^middleware .*{said}"):
+        Agent("tools", middleware=[layer])
+
+
+def test_decorator_gives_the_function_back() -> None:
+    assert Agent("tools").middleware(inbound) is inbound
+
+
+@pytest.mark.anyio
+async def test_first_layer_is_the_outermost() -> None:
+    passed: list[str] = []
+
+    def layer(name: str) -> Any:
+        async def each(message: Any, call_next: CallNext) -> Any:
+            passed.append(name)
+            return [name, await call_next(message)]
+
+        return each
+
+    async def innermost(message: Any) -> Any:
+        return message
+
+    message: Any = "message"
+    assert await wrap([layer("a"), layer("b")], innermost)(message) == ["a", ["b", "message"]]
+    assert passed == ["a", "b"]
+    assert wrap([], innermost) is innermost
+
+
+def test_agent_without_middleware_has_nothing_in_its_way() -> None:
+    agent = Agent("tools")
+    assert agent._middleware.inbound == agent._middleware.outbound == []

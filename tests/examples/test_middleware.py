@@ -1,0 +1,40 @@
+"""The examples of middleware, run as programs."""
+
+import pytest
+
+from meup_agent import Space
+from meup_agent.errors import RequestError, ToolError
+from meup_agent.gateway.embedded import ThreadedGateway
+from tests.examples.test_examples import gateway, in_space, run_example
+
+__all__ = ["gateway"]
+
+
+def test_calls_are_logged_with_their_outcome(gateway: ThreadedGateway) -> None:
+    async def divide(space: Space) -> None:
+        assert await space.call("tools", "divide", {"dividend": 6, "divisor": 3}) == 2
+        with pytest.raises(ToolError):
+            await space.call("tools", "divide", {"dividend": 6, "divisor": 0})
+
+    with run_example(gateway, "log_calls.py", "tools") as tools:
+        tools.wait_for("connected to")
+        in_space(gateway, "fulfiller", divide)
+        tools.wait_for("ZeroDivisionError")
+        assert tools.stop() == 0
+    assert tools.stdout == [
+        "request 'divide' from fulfiller done",
+        "request 'divide' from fulfiller failed: ZeroDivisionError",
+    ]
+
+
+def test_calls_beyond_the_limit_are_refused(gateway: ThreadedGateway) -> None:
+    async def count(space: Space) -> None:
+        for _ in range(3):
+            assert await space.call("tools", "count", {"text": "to be or not"}) == 4
+        with pytest.raises(RequestError, match="refused: busy: at most 3 calls in 60 s"):
+            await space.call("tools", "count", {"text": "to be"})
+
+    with run_example(gateway, "limit_calls.py", "tools") as tools:
+        tools.wait_for("connected to")
+        in_space(gateway, "fulfiller", count)
+        assert tools.stop() == 0
