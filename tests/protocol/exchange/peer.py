@@ -1,4 +1,4 @@
-"""A driver for one exchange table: says what arrives, and keeps what the table asks for.
+"""A driver for one exchange table: feeds it events, and keeps its effects.
 
 Everything that arrives goes through the wire dialect, so payloads are what a decoder makes of them.
 """
@@ -178,7 +178,7 @@ class Peer:
         meta: dict[str, Any] | None = None,
         ts: str | None = None,
     ) -> list[Effect]:
-        """Somebody's request arrives; addressed to us unless told otherwise."""
+        """Another participant's request arrives; addressed to us unless told otherwise."""
         body: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params or CALL}
         if meta is not None:
             body["params"] = {**body["params"], "_meta": meta}
@@ -202,7 +202,7 @@ class Peer:
         to: tuple[str, ...] | None = None,
         **params: Any,
     ) -> list[Effect]:
-        """Somebody's ``notifications/cancelled`` arrives."""
+        """Another participant's ``notifications/cancelled`` arrives."""
         return self.hears(
             kinds.MCP_REQUEST,
             payloads.notification(kinds.CANCELLED, {"requestId": request_id, **params}),
@@ -220,7 +220,7 @@ class Peer:
         to: tuple[str, ...] | None = None,
         correlation: tuple[str, ...] = (),
     ) -> list[Effect]:
-        """Somebody's ``notifications/progress`` arrives."""
+        """Another participant's ``notifications/progress`` arrives."""
         return self.hears(
             kinds.MCP_REQUEST,
             payloads.notification(
@@ -242,14 +242,14 @@ class Peer:
         method: str = "tools/call",
         ts: str | None = None,
     ) -> list[Effect]:
-        """Somebody's proposal arrives; broadcast unless told otherwise."""
+        """Another participant's proposal arrives; broadcast unless told otherwise."""
         body = payloads.proposal(method, params or CALL)
         return self.hears(kinds.MCP_PROPOSAL, body, sender=sender, id=id, to=to, ts=ts)
 
     def withdraw(
         self, sender: str, proposal: str, reason: Any = "no_longer_needed", *, id: str | None = None
     ) -> list[Effect]:
-        """Somebody's withdraw arrives."""
+        """Another participant's withdraw arrives."""
         return self.hears(
             kinds.MCP_WITHDRAW,
             {"reason": reason},
@@ -261,7 +261,7 @@ class Peer:
     def reject(
         self, sender: str, proposal: str, reason: Any = "unsafe", *, id: str | None = None
     ) -> list[Effect]:
-        """Somebody's reject arrives."""
+        """Another participant's reject arrives."""
         return self.hears(
             kinds.MCP_REJECT,
             {"reason": reason},
@@ -280,7 +280,7 @@ class Peer:
         error: Any = None,
         id: str | None = None,
     ) -> list[Effect]:
-        """Somebody's response arrives; addressed to us unless told otherwise."""
+        """Another participant's response arrives; addressed to us unless told otherwise."""
         body: dict[str, Any] = {"jsonrpc": "2.0", "id": request}
         if error is None:
             body["result"] = {"content": []} if result is None else result
@@ -365,7 +365,7 @@ class Peer:
         return self.did(self.table.give_up(key, Cause(reason, self.name), self.now))
 
     def rejects(self, proposer: str, proposal: str, reason: str = "unsafe") -> Envelope:
-        """We reject somebody's proposal."""
+        """We reject a proposal."""
         envelope, effects = self.table.reject(ProposalKey(proposer, proposal), reason, self.now)
         self.did(effects)
         return envelope
@@ -413,12 +413,12 @@ class Peer:
         return self.record(self.name, key.id)
 
     def ending(self, key: Key) -> Ending:
-        """How an exchange of ours ended; it fails if nobody, or twice, was told."""
+        """The ending of an exchange of ours; fails unless its caller was woken once."""
         (wake,) = [wake for wake in of(self.effects, Wake) if wake.key == key]
         return wake.ending
 
     def is_waiting(self, key: Key) -> bool:
-        """Whether nobody was told of an end yet."""
+        """Whether its caller has not been woken yet."""
         return not any(wake.key == key for wake in of(self.effects, Wake))
 
 

@@ -14,7 +14,7 @@ from meup_agent.protocol.exchange.admission import PATHS
 from meup_agent.protocol.exchange.proposal_store import MAX_FULFILLMENTS, MAX_PROPOSALS
 from meup_agent.protocol.guarantees import OURS
 from tests.protocol.exchange.peer import CALL, Peer, cancelled, dropped, said, started
-from tests.protocol.exchange.test_same_id import meta_of, refusals
+from tests.protocol.exchange.test_resolution import meta_of, refusals
 
 TO: list[tuple[str, ...]] = [("me",), (), ("me", "tool")]
 ADDRESSED = pytest.mark.parametrize("to", TO, ids=["addressed", "without to", "two"])
@@ -102,7 +102,7 @@ def test_only_our_own_rejection_stops_us(me: Peer, to: tuple[str, ...]) -> None:
 
 
 @pytest.mark.rule("4.4.executor_refuses")
-def test_our_own_rejection_beside_us_stops_us() -> None:
+def test_our_own_rejection_of_a_sibling_stops_us() -> None:
     me = Peer()
     me.welcomed("alice", "bob", gives=OURS)
     me.proposal("alice", "p1")
@@ -129,7 +129,7 @@ def test_what_is_in_anothers_hands_is_refused(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.4.executor_refuses")
-def test_a_refusal_by_somebody_else_frees_nothing_that_runs_here(me: Peer) -> None:
+def test_a_refusal_by_another_participant_frees_nothing_that_runs_here(me: Peer) -> None:
     me.proposal("alice", "p1")
     assert len(starts(me.request("bob", "b1", fulfills="p1", to=()))) == 1
     me.response("mallory", "b1", to=("bob",), error=REFUSAL)
@@ -148,7 +148,7 @@ def test_one_refusal_of_several_frees_nothing(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.4.executor_refuses", "4.2.refusal_completes_nothing")
-def test_who_was_to_carry_it_out_refuses_and_nobody_else(me: Peer) -> None:
+def test_who_was_to_carry_it_out_refuses_alone(me: Peer) -> None:
     me.proposal("alice", "p1")
     me.request("carol", "c1", fulfills="p1", to=("tool",))
     me.response("carol", "c1", to=("carol",), error=REFUSAL)
@@ -156,7 +156,7 @@ def test_who_was_to_carry_it_out_refuses_and_nobody_else(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.4.without_to", "4.2.refusal_completes_nothing")
-def test_without_to_a_refusal_of_anybody_frees_nothing(me: Peer) -> None:
+def test_without_to_a_refusal_by_any_participant_frees_nothing(me: Peer) -> None:
     key = me.begins_proposal()
     me.request("carol", "c1", fulfills=key.id, to=())
     me.response("mallory", "c1", to=("carol",), error=REFUSAL)
@@ -164,7 +164,7 @@ def test_without_to_a_refusal_of_anybody_frees_nothing(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.4.executor_refuses")
-def test_nobody_fulfills_their_own_proposal(me: Peer) -> None:
+def test_a_proposer_does_not_fulfill_its_own_proposal(me: Peer) -> None:
     me.proposal("alice", "p1")
     assert refusals(me.request("alice", "a1", fulfills="p1")) == ["a1"]
 

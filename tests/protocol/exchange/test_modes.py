@@ -26,7 +26,7 @@ from meup_agent.protocol.exchange import (
 from meup_agent.protocol.guarantees import Guarantees, said_by
 from meup_agent.reasons import Cause
 from tests.protocol.exchange.peer import Peer, dropped, said, started
-from tests.protocol.exchange.test_hostile import envelopes
+from tests.protocol.exchange.test_hostile_envelopes import envelopes
 
 OURS = Guarantees(identity_checked=True, echo=True, resume=True)
 SILENT = [Mode.OBSERVING, Mode.OUTGOING_ONLY]

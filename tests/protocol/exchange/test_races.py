@@ -156,7 +156,7 @@ def test_a_rejection_says_whose_proposal_it_means(me: Peer) -> None:
 
 
 @pytest.mark.rule("race.same_id")
-def test_nobody_takes_over_a_proposal_by_using_its_id(me: Peer) -> None:
+def test_a_proposal_is_not_taken_over_by_using_its_id(me: Peer) -> None:
     key = me.begins_proposal()
     me.proposal("mallory", key.id)
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
@@ -292,7 +292,7 @@ def test_a_response_after_the_cancel(me: Peer) -> None:
 
 
 @pytest.mark.rule("race.response_after_cancel")
-def test_a_result_that_the_handler_has_when_the_cancel_comes_is_not_said(me: Peer) -> None:
+def test_a_result_that_the_handler_has_when_the_cancel_comes_is_not_sent(me: Peer) -> None:
     me.request("alice", "a1")
     me.cancel("alice", "a1")
     assert said(me.returns(A1, {"content": [1]})) == []

@@ -41,7 +41,7 @@ def present(gives: Guarantees, *, roles: frozenset[Role] = EXCHANGES) -> Peer:
 
 @pytest.fixture
 def hidden() -> Peer:
-    """A participant of a gateway that shows what is addressed to somebody to them alone."""
+    """A participant of a gateway that shows an envelope to its addressees alone."""
     return present(HIDES)
 
 
@@ -54,7 +54,7 @@ def relay(
     body: dict[str, Any] | None = None,
     to: tuple[str, ...] = ("me",),
 ) -> list[Effect]:
-    """Somebody sends the outcome of a proposal on."""
+    """The outcome of a proposal, sent on by its fulfiller."""
     said = {"jsonrpc": "2.0", "id": proposal, **(body or {"result": CONTENT})}
     return me.hears(
         kinds.MCP_RESPONSE,
@@ -253,7 +253,7 @@ def test_a_response_to_the_proposal_alone_counts_too(gives: Guarantees) -> None:
 
 
 @pytest.mark.rule("2.relay.accepted")
-def test_what_is_for_somebody_else_is_not_ours(hidden: Peer) -> None:
+def test_what_is_for_another_participant_is_not_ours(hidden: Peer) -> None:
     key = hidden.begins_proposal()
     assert woken(relay(hidden, key.id, to=("alice",))) == {}
 
@@ -268,7 +268,7 @@ def test_where_the_request_was_seen_only_what_is_about_it_counts() -> None:
 
 
 @pytest.mark.rule("2.relay.accepted", "5.own.once")
-def test_a_second_copy_wakes_nobody() -> None:
+def test_a_second_copy_wakes_no_caller() -> None:
     me = present(SHOWS)
     key = me.begins_proposal()
     me.request("bob", "r1", to=("tool",), fulfills=key.id)

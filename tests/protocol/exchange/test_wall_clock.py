@@ -82,7 +82,7 @@ def test_a_proposal_that_expires_in_the_queue_starts_no_handler(clock: WallClock
 
 
 @pytest.mark.rule("6.ts")
-def test_what_is_said_again_keeps_its_date(clock: WallClock) -> None:
+def test_what_is_sent_again_keeps_its_date(clock: WallClock) -> None:
     me = peer(clock)
     me.request("bob", "r1")
     (first,) = of(me.returns(Key("in", "bob", "r1")), Send)
@@ -95,7 +95,7 @@ def test_what_is_said_again_keeps_its_date(clock: WallClock) -> None:
 
 
 @pytest.mark.rule("4.14.proposer_follows")
-def test_the_response_to_a_fulfillment_is_said_again_to_its_proposer(clock: WallClock) -> None:
+def test_the_response_to_a_fulfillment_is_sent_again_to_its_proposer(clock: WallClock) -> None:
     me = peer(clock)
     me.proposal("alice", "p1", to=("bob",))
     me.request("bob", "r1", fulfills="p1")

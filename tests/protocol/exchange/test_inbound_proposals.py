@@ -52,7 +52,7 @@ def withdrawn(me: Peer) -> Key:
 
 
 @pytest.mark.rule("5.proposal.queued.withdraw")
-def test_queued_valid_withdraw_drops_it_and_nobody_is_told() -> None:
+def test_queued_valid_withdraw_drops_it_and_tells_no_handler() -> None:
     me = busy_peer()
     effects = me.withdraw("alice", "p2")
     assert said(effects) == []
@@ -253,7 +253,7 @@ def test_a_withdraw_after_the_handler_ended_still_counts_and_reaches_no_handler(
 
 
 @pytest.mark.rule("5.proposal.settled.rejected")
-def test_the_withdraw_that_answers_our_rejection_cancels_nobody(me: Peer) -> None:
+def test_the_withdraw_that_answers_our_rejection_cancels_no_handler(me: Peer) -> None:
     key = running(me)
     me.rejects("alice", "p1")
     effects = me.withdraw("alice", "p1")

@@ -49,7 +49,7 @@ def cancelling(me: Peer) -> Key:
 # --- queued ---
 
 
-def test_queued_begins_when_there_is_a_place() -> None:
+def test_queued_begins_when_there_is_a_slot() -> None:
     me = busy_peer()
     assert started(me.returns(A1)) == [A2]
     assert me.table.queued == 0
@@ -170,7 +170,7 @@ def test_running_a_second_leave_does_not_prolong_the_grace(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.request.running.connection_lost")
-def test_running_connection_lost_keeps_it_and_the_result_is_said(me: Peer) -> None:
+def test_running_connection_lost_keeps_it_and_the_result_is_sent(me: Peer) -> None:
     key = running(me)
     assert me.loses_connection() == []
     assert cancelled(me.passes(1000)) == {}
@@ -350,7 +350,7 @@ def test_a_request_without_a_method_is_invalid(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.codes")
-def test_a_broadcast_request_for_somebody_else_is_not_answered() -> None:
+def test_a_broadcast_request_for_another_participant_is_not_answered() -> None:
     me = Peer(wants=lambda *_: False)
     me.welcomed("alice")
     assert said(me.request("alice", "a1", method="no/such", to=())) == []

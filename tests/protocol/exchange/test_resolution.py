@@ -196,7 +196,7 @@ def test_of_an_id_that_is_used_again_and_again_the_latest_are_kept(me: Peer) -> 
     assert [each.fulfillments for each in earlier] == [[]] * MAX_EARLIER
 
 
-# --- whoever decides ---
+# --- deciders ---
 
 
 @pytest.mark.rule("4.4.copy_no_handler")

@@ -1,4 +1,4 @@
-"""What is remembered, for how long, and that what is open is never forgotten."""
+"""Retention: what is remembered, for how long, and that nothing open is forgotten."""
 
 from __future__ import annotations
 
@@ -11,41 +11,14 @@ from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.exchange import Key, Participant, ProposalKey, Role
 from meup_agent.protocol.exchange.proposal_store import MAX_FULFILLMENTS, MAX_PROPOSALS
 from meup_agent.protocol.exchange.table import SPARE_TIMERS
-from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.outcomes import Fulfillment
 from meup_agent.protocol.payloads import INVALID_REQUEST, MAX_RPC_ID_CHARS
 from tests.protocol.exchange.peer import Peer, cancelled, cancels_said, dropped, said, started
 
 A1 = Key("in", "alice", "a1")
+
+
 P1 = Key("in", "alice", "p1")
-
-
-def test_a_memory_forgets_the_oldest_by_count_by_age_and_by_size() -> None:
-    memory: TTLMap[str, int] = TTLMap(count=3, seconds=10.0, size=100)
-    for number, name in enumerate("abcd"):
-        memory.put(name, number, float(number), size=10)
-    assert [memory.get(name, 3.0) for name in "abcd"] == [None, 1, 2, 3]
-    assert memory.get("b", 10.9) == 1
-    assert memory.get("b", 11.0) is None
-    memory.put("e", 4, 11.5, size=85)
-    assert list(memory.values(11.5)) == [3, 4]
-    memory.grow("d", 10, 11.5)
-    assert list(memory.values(11.5)) == [4]
-    memory.grow("gone", 1000, 11.5)
-    assert memory.pop("e") == 4
-    assert memory.pop("e") is None
-    memory.put("f", 5, 11.5, size=101)
-    assert len(memory) == 0
-
-
-def test_a_memory_keeps_what_is_needed() -> None:
-    needed = {1}
-    memory: TTLMap[str, int] = TTLMap(count=1, seconds=10.0, needed=needed.__contains__)
-    memory.put("a", 1, 0.0)
-    memory.put("b", 2, 1.0)
-    assert (memory.get("a", 100.0), memory.get("b", 100.0)) == (1, None)
-    needed.clear()
-    assert memory.get("a", 200.0) is None
 
 
 @pytest.mark.rule("5.memory.open_is_kept")
@@ -79,7 +52,7 @@ def test_our_own_proposal_may_wait_for_hours(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.memory.open_is_kept")
-def test_a_withdraw_reaches_a_fulfillment_of_what_the_ledger_has_forgotten(me: Peer) -> None:
+def test_a_withdraw_reaches_a_fulfillment_of_what_the_store_has_forgotten(me: Peer) -> None:
     me.proposal("alice", "p1")
     me.returns(P1)
     me.passes(3601)
@@ -117,7 +90,7 @@ def test_fulfillments_of_one_proposal_are_bounded(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.memory.bounded")
-def test_names_that_nobody_uses_are_not_remembered(me: Peer) -> None:
+def test_names_that_are_never_used_are_not_remembered(me: Peer) -> None:
     assert dropped(me.request("alice", "a" * 257)) == ["name_too_long"]
     assert dropped(me.request("a" * 257, "a1")) == ["name_too_long"]
 

@@ -14,7 +14,7 @@ from meup_agent.protocol.exchange import Effect, Role
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.resume import read_seq, replayed
 from tests.protocol.exchange.peer import dropped, said, started
-from tests.protocol.exchange.test_resuming import EVERYTHING, Numbered
+from tests.protocol.exchange.test_resume_cursor import EVERYTHING, Numbered
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -115,7 +115,7 @@ def test_a_withdraw_ends_what_was_told(me: Newcomer) -> None:
 
 @pytest.mark.rule("4.6.replays.handled")
 def test_the_mark_in_what_is_new_means_nothing(me: Newcomer) -> None:
-    """A sender wrote it, to have nobody look at its proposal, or begin with its request."""
+    """A sender wrote it, to have no handler see its proposal, or begin with its request."""
     proposal = me.proposes()
     frame = replayed(encode(proposal, me.dialect), me.seq + 1, in_progress=True)
     me.seq += 1

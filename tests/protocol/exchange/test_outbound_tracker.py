@@ -31,7 +31,7 @@ from tests.protocol.exchange.peer import (
 
 
 def rejected_by_bob(me: Peer) -> Key:
-    """A proposal to bob and alice that bob has rejected, so that nobody waits for it any more."""
+    """A proposal to bob and alice that bob has rejected, so that no caller waits for it."""
     key = me.begins_proposal(to=("bob", "alice"))
     me.reject("bob", key.id)
     return key
@@ -162,7 +162,7 @@ def test_waiting_gateway_refuses_it_with_what_is_missing(me: Peer, begins: str) 
 
 
 @pytest.mark.rule("5.own.waiting.refused")
-def test_a_refusal_that_is_for_somebody_else_is_not_ours(me: Peer) -> None:
+def test_a_refusal_that_is_for_another_participant_is_not_ours(me: Peer) -> None:
     key = me.begins_request()
     me.system("system/error", {"error": "x"}, to=("bob",), correlation=(key.id,))
     assert me.is_waiting(key)
@@ -197,7 +197,7 @@ def test_waiting_deadline_expires_a_proposal_with_a_withdraw(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.own.waiting.deadline")
-def test_what_expires_while_somebody_fulfills_it_says_who(me: Peer) -> None:
+def test_what_expires_in_progress_names_its_fulfiller(me: Peer) -> None:
     key = me.begins_proposal(deadline=5.0)
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
     assert woken(me.passes(5)) == {key: Expiry(key.id, begun_by="bob")}
@@ -340,7 +340,7 @@ def test_given_up_nothing_else_matters(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.own.given_up.connection_lost", "4.14.on_join")
-def test_given_up_connection_lost_the_end_is_said_again(me: Peer) -> None:
+def test_given_up_connection_lost_the_end_is_sent_again(me: Peer) -> None:
     key = me.begins_proposal(to=("bob",))
     (withdraw,) = said(me.gives_up(key))
     me.loses_connection()

@@ -28,7 +28,7 @@ def full_peer(*roles: Role, queued: int = 2) -> Peer:
 
 
 def chats(me: Peer, id: str) -> list[str]:
-    """Somebody chats; what was left out for it."""
+    """Send a chat; the envelopes left out for it."""
     return dropped(me.hears("chat", {"message": "hi"}, sender="alice", id=id))
 
 
@@ -89,7 +89,7 @@ def test_a_proposal_beyond_is_rejected_as_busy_only_if_addressed_to_us() -> None
 
 
 @pytest.mark.rule("5.overflow.waiting_does_not_count")
-def test_a_handler_that_awaits_an_exchange_gives_its_place_free() -> None:
+def test_a_handler_that_awaits_an_exchange_releases_its_slot() -> None:
     me = full_peer()
     assert started(me.did(me.table.count_waits(A0, +1, me.now))) == [Key("in", "alice", "a1")]
     assert me.table.running == 2
@@ -99,7 +99,7 @@ def test_a_handler_that_awaits_an_exchange_gives_its_place_free() -> None:
 
 
 @pytest.mark.rule("5.overflow.waiting_does_not_count")
-def test_a_handler_that_awaits_two_exchanges_gives_one_place_free() -> None:
+def test_a_handler_that_awaits_two_exchanges_releases_one_slot() -> None:
     me = full_peer()
     assert len(started(me.did(me.table.count_waits(A0, +1, me.now)))) == 1
     assert started(me.did(me.table.count_waits(A0, +1, me.now))) == []

@@ -1,6 +1,6 @@
 """Another process acts under our name while we run (PROTOCOL 5).
 
-The gateway checks who speaks. Where it does not, that may be anybody: see ``test_who_may``.
+The gateway checks names. Where it does not, see ``test_echoes``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def welcomed(peer: Peer) -> Peer:
 # --- our own proposals and requests ---
 
 
-def test_what_is_withdrawn_beside_us_ends_our_wait(me: Peer) -> None:
+def test_what_is_withdrawn_of_a_sibling_ends_our_wait(me: Peer) -> None:
     key = me.begins_proposal()
     effects = me.withdraw("me", key.id, "policy")
     ending = me.ending(key)
@@ -67,7 +67,7 @@ def test_what_is_fulfilled_before_is_not_withdrawn(me: Peer) -> None:
     assert me.own(key).state == "fulfilled"
 
 
-def test_a_result_that_comes_after_a_withdrawal_beside_us_is_a_conflict() -> None:
+def test_a_result_that_comes_after_a_withdrawal_of_a_sibling_is_a_conflict() -> None:
     me = welcomed(Peer(roles=EXCHANGES | {Role.CONFLICT}))
     key = me.begins_proposal()
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
@@ -102,7 +102,7 @@ def test_a_withdrawal_does_not_cancel_a_request_of_its_id(me: Peer) -> None:
     assert me.is_waiting(key)
 
 
-def test_what_is_cancelled_beside_us_ends_our_wait(me: Peer) -> None:
+def test_what_is_cancelled_of_a_sibling_ends_our_wait(me: Peer) -> None:
     key = me.begins_request(to=("tool",))
     effects = me.cancel("me", key.id, to=("tool",), reason="policy: not now")
     ending = me.ending(key)
@@ -114,7 +114,7 @@ def test_what_is_cancelled_beside_us_ends_our_wait(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.7.initialize")
-def test_initialize_is_not_cancelled_beside_us_either(me: Peer) -> None:
+def test_initialize_is_not_cancelled_of_a_sibling_either(me: Peer) -> None:
     key = me.begins_request(to=("tool",), method="initialize")
     me.cancel("me", key.id, to=("tool",))
     assert me.is_waiting(key)
@@ -133,7 +133,7 @@ def test_a_cancel_that_names_nothing_ends_nothing(me: Peer) -> None:
     assert me.is_waiting(key)
 
 
-def test_a_cancel_of_our_fulfillment_beside_us_leaves_the_proposal_pending(me: Peer) -> None:
+def test_a_cancel_of_our_fulfillment_of_a_sibling_leaves_the_proposal_pending(me: Peer) -> None:
     me.proposal("alice", "p1", to=("me",))
     key = me.begins_request(to=("tool",), parent=P1, fulfills=PROPOSAL)
     me.cancel("me", key.id, to=("tool",))
@@ -142,7 +142,7 @@ def test_a_cancel_of_our_fulfillment_beside_us_leaves_the_proposal_pending(me: P
     assert me.begins_request(to=("tool",), parent=P1, fulfills=PROPOSAL) != key
 
 
-def test_a_request_of_ours_to_ourselves_is_cancelled_beside_us_at_both_ends(me: Peer) -> None:
+def test_a_request_of_ours_to_ourselves_is_cancelled_of_a_sibling_at_both_ends(me: Peer) -> None:
     key = me.begins_request(to=("me",))
     (running,) = started(me.effects)
     effects = me.cancel("me", key.id)
@@ -154,7 +154,7 @@ def test_a_request_of_ours_to_ourselves_is_cancelled_beside_us_at_both_ends(me: 
 # --- others' proposals ---
 
 
-def test_what_is_rejected_beside_us_ends_our_handler(me: Peer) -> None:
+def test_what_is_rejected_of_a_sibling_ends_our_handler(me: Peer) -> None:
     me.proposal("alice", "p1", to=("me",))
     effects = me.reject("me", "p1", "unsafe")
     (cause,) = cancelled(effects).values()
@@ -173,7 +173,7 @@ def test_what_the_handler_has_open_ends_with_it(me: Peer) -> None:
     assert isinstance(me.ending(child), Withdrawal)
 
 
-def test_what_is_rejected_beside_us_is_not_begun(me: Peer) -> None:
+def test_what_is_rejected_of_a_sibling_is_not_begun(me: Peer) -> None:
     me = welcomed(Peer(limits=Limits(handlers=1)))
     me.request("bob", "b1")
     me.proposal("alice", "p1", to=("me",))
@@ -183,7 +183,7 @@ def test_what_is_rejected_beside_us_is_not_begun(me: Peer) -> None:
     assert said(effects, kinds.MCP_REJECT) == []
 
 
-def test_the_withdrawal_that_answers_a_rejection_beside_us_is_no_news() -> None:
+def test_the_withdrawal_that_answers_a_rejection_of_a_sibling_is_no_news() -> None:
     me = welcomed(Peer(roles=EXCHANGES | {Role.WITHDRAW}))
     me.proposal("alice", "p1", to=("me",))
     me.reject("me", "p1")
@@ -198,7 +198,7 @@ def test_a_handler_that_rejected_by_itself_goes_on(me: Peer) -> None:
     assert said(me.returns(P1)) == []
 
 
-def test_a_rejection_beside_us_is_only_recorded_while_we_fulfill(me: Peer) -> None:
+def test_a_rejection_of_a_sibling_is_only_recorded_while_we_fulfill(me: Peer) -> None:
     me.proposal("alice", "p1", to=("me",))
     key = me.begins_request(to=("tool",), parent=P1, fulfills=PROPOSAL)
     assert cancelled(me.reject("me", "p1")) == {}
@@ -206,7 +206,7 @@ def test_a_rejection_beside_us_is_only_recorded_while_we_fulfill(me: Peer) -> No
     assert "me" in me.record("alice", "p1").rejections
 
 
-def test_a_rejection_beside_us_of_what_is_decided_ends_nobody(me: Peer) -> None:
+def test_a_rejection_of_a_sibling_of_what_is_decided_ends_no_exchange(me: Peer) -> None:
     me.proposal("alice", "p1", to=("me",))
     me.request("bob", "b1", to=("tool",), fulfills="p1")
     me.response("tool", "b1", to=("bob",))
@@ -214,7 +214,7 @@ def test_a_rejection_beside_us_of_what_is_decided_ends_nobody(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.4.already_in_progress")
-def test_what_is_fulfilled_beside_us_we_do_not_fulfill(me: Peer) -> None:
+def test_what_is_fulfilled_of_a_sibling_we_do_not_fulfill(me: Peer) -> None:
     me.proposal("alice", "p1", to=("me",))
     effects = me.request("me", "x1", to=("tool",), fulfills="p1")
     assert (dropped(effects), cancelled(effects)) == ([], {})
@@ -228,7 +228,7 @@ def test_what_is_fulfilled_beside_us_we_do_not_fulfill(me: Peer) -> None:
         me.begins_request(to=("tool",), parent=P1, fulfills=PROPOSAL)
 
 
-def test_a_handler_that_fails_while_it_is_fulfilled_beside_us_does_not_reject(me: Peer) -> None:
+def test_a_handler_that_fails_while_it_is_fulfilled_of_a_sibling_does_not_reject(me: Peer) -> None:
     me.proposal("alice", "p1", to=("me",))
     me.request("me", "x1", to=("tool",), fulfills="p1")
     assert said(me.raises(P1)) == []
@@ -260,14 +260,14 @@ def test_a_fulfillment_of_ours_that_came_first_goes_on(me: Peer) -> None:
 # --- requests and proposals of theirs ---
 
 
-def test_what_is_requested_beside_us_is_not_ours_to_settle(me: Peer) -> None:
+def test_what_is_requested_of_a_sibling_is_not_ours_to_settle(me: Peer) -> None:
     effects = me.request("me", "x1", to=("tool",))
     effects += me.progress("tool", "x1", 1, correlation=("x1",))
     effects += me.response("tool", "x1")
     assert effects == []
 
 
-def test_a_revocation_of_what_is_requested_beside_us_is_theirs(me: Peer) -> None:
+def test_a_revocation_of_what_is_requested_of_a_sibling_is_theirs(me: Peer) -> None:
     me.request("me", "x1", to=("tool",))
     assert dropped(me.refused("x1", "revoked")) == []
     assert dropped(me.refused("x2", "revoked")) == ["refused_by_gateway"]
@@ -290,7 +290,7 @@ def test_a_request_to_us_is_cancelled_by_who_sent_it(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.11.echo")
-def test_what_is_proposed_beside_us_reaches_no_handler_of_ours(me: Peer) -> None:
+def test_what_is_proposed_of_a_sibling_reaches_no_handler_of_ours(me: Peer) -> None:
     assert me.proposal("me", "x1") == []
     assert me.proposal("me", "x2", to=("me",)) == []
     assert me.record("me", "x1").state == "pending"
@@ -303,7 +303,7 @@ def test_what_is_proposed_beside_us_reaches_no_handler_of_ours(me: Peer) -> None
     assert me.record("me", "x2").state == "withdrawn"
 
 
-def test_what_else_is_said_beside_us_is_no_forgery(me: Peer) -> None:
+def test_what_else_is_said_of_a_sibling_is_no_forgery(me: Peer) -> None:
     assert me.hears(kinds.CHAT, {"message": "hello"}, sender="me", id="c1") == []
 
 
@@ -317,7 +317,7 @@ def test_what_names_nothing_is_left_out(me: Peer, kind: str) -> None:
 
 
 @pytest.mark.rule("5.who.response")
-def test_what_is_answered_beside_us_we_do_not_answer(me: Peer) -> None:
+def test_what_is_answered_of_a_sibling_we_do_not_answer(me: Peer) -> None:
     me.request("alice", "a1")
     effects = me.response("me", "a1", to=("alice",))
     (cause,) = cancelled(effects).values()
@@ -326,12 +326,12 @@ def test_what_is_answered_beside_us_we_do_not_answer(me: Peer) -> None:
     assert dropped(effects) == []
 
 
-def test_an_answer_to_another_with_the_same_id_ends_nobody(me: Peer) -> None:
+def test_an_answer_to_another_with_the_same_id_ends_no_exchange(me: Peer) -> None:
     me.request("alice", "a1")
     assert cancelled(me.response("me", "a1", to=("bob",))) == {}
 
 
-def test_a_request_of_ours_to_ourselves_may_be_answered_beside_us(me: Peer) -> None:
+def test_a_request_of_ours_to_ourselves_may_be_answered_of_a_sibling(me: Peer) -> None:
     key = me.begins_request(to=("me",))
     (running,) = started(me.effects)
     effects = me.response("me", key.id, result={"content": [1]})

@@ -233,7 +233,7 @@ def test_who_came_and_went_is_told_once_and_in_order(me: Numbered) -> None:
 
 @pytest.mark.rule("6.resume.order")
 def test_who_is_not_there_any_more_has_left_although_nobody_says_so(me: Numbered) -> None:
-    """A gateway that was killed says of nobody that they left."""
+    """A gateway that was killed reports no leave."""
     me.request("bob", "b1")
     me.effects.clear()
     me.returns_to_space(2, others=("alice",))
@@ -282,7 +282,7 @@ def test_what_the_gateway_did_not_take_is_known_when_it_is_sent_again(me: Number
 
 @pytest.mark.rule("6.resume.gap", "6.resume.not_said_again")
 @pytest.mark.parametrize("gap", [False, True])
-def test_idempotent_requests_and_ends_are_said_again_after_a_gap_only(
+def test_idempotent_requests_and_ends_are_sent_again_after_a_gap_only(
     me: Numbered, gap: bool
 ) -> None:
     again = me.begins_request(idempotent=True)
@@ -446,7 +446,7 @@ def test_the_echo_of_what_we_wait_for_is_ours_however_long_we_were_away(me: Numb
 
 
 @pytest.mark.rule("6.resume.order", "5.who.me.beside")
-def test_what_was_decided_beside_us_while_we_were_away_is_decided(me: Numbered) -> None:
+def test_what_was_decided_of_a_sibling_while_we_were_away_is_decided(me: Numbered) -> None:
     me.proposal("alice", "p1", to=("me",))
     me.proposal("alice", "p2", to=("me",))
     own = me.begins_proposal()
@@ -461,7 +461,7 @@ def test_what_was_decided_beside_us_while_we_were_away_is_decided(me: Numbered) 
 
 
 @pytest.mark.rule("6.resume.order", "5.who.me.beside")
-def test_what_was_proposed_and_rejected_beside_us_while_we_were_away_is_not_begun(
+def test_what_was_proposed_and_rejected_of_a_sibling_while_we_were_away_is_not_begun(
     me: Numbered,
 ) -> None:
     me.returns_to_space(2)
@@ -470,7 +470,7 @@ def test_what_was_proposed_and_rejected_beside_us_while_we_were_away_is_not_begu
 
 
 @pytest.mark.rule("6.resume.order", "5.who.me.beside")
-def test_what_was_said_beside_us_counts_once(me: Numbered) -> None:
+def test_what_was_said_of_a_sibling_counts_once(me: Numbered) -> None:
     body = payloads.request("tools/call", {"name": "write"}, "x1")
     request = draft(kinds.MCP_REQUEST, body, id="x1", sender="me", to=("me",))
     me.receives(request)

@@ -1,0 +1,204 @@
+"""Rejects: which are recorded, and which end the wait (PROTOCOL 4.3 to 4.5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from meup_agent.protocol.exchange import Key, Role, Start, Wait
+from meup_agent.protocol.outcomes import (
+    Expiry,
+    Fulfillment,
+    Rejection,
+)
+from tests.protocol.exchange.peer import (
+    EXCHANGES,
+    MAY_PROPOSE,
+    Peer,
+    cancelled,
+    dropped,
+    of,
+    said,
+    started,
+    woken,
+)
+
+P1 = Key("in", "alice", "p1")
+
+
+@pytest.mark.rule("4.3.unknown_survive")
+def test_unknown_reasons_survive_unchanged(me: Peer) -> None:
+    key = me.begins_proposal(to=("bob",))
+    me.reject("bob", key.id, "quota/exceeded")
+    ending = me.ending(key)
+    assert isinstance(ending, Rejection)
+    assert ending.reason == "quota/exceeded"
+    me.proposal("alice", "p1")
+    assert cancelled(me.withdraw("alice", "p1", "changed_my_mind"))[P1].code == "changed_my_mind"
+
+
+@pytest.mark.rule("4.4.recorded_in_progress")
+def test_while_a_request_is_out_rejections_are_only_recorded(me: Peer) -> None:
+    key = me.begins_proposal(to=("bob",), wait=Wait.FIRST)
+    me.request("alice", "a1", to=("tool",), fulfills=key.id)
+    assert said(me.reject("bob", key.id, "unsafe")) == []
+    assert me.is_waiting(key)
+    assert me.own(key).rejections["bob"].reason == "unsafe"
+    me.response("tool", "a1", to=("alice",))
+    assert isinstance(me.ending(key), Fulfillment)
+
+
+@pytest.mark.rule("4.4.recorded_in_progress")
+def test_a_recorded_rejection_counts_when_the_request_comes_to_nothing(me: Peer) -> None:
+    key = me.begins_proposal(to=("bob",))
+    me.request("alice", "a1", to=("tool",), fulfills=key.id)
+    me.reject("bob", key.id, "unsafe")
+    effects = me.cancel("alice", "a1", to=("tool",))
+    ending = woken(effects)[key]
+    assert isinstance(ending, Rejection)
+    assert (ending.by, ending.reason) == ("bob", "unsafe")
+    assert len(said(effects, "mcp/withdraw")) == 1
+
+
+@pytest.mark.rule("4.5.addressed")
+def test_one_rejection_from_one_it_was_addressed_to_ends_the_wait(me: Peer) -> None:
+    key = me.begins_proposal(to=("alice", "bob"))
+    me.reject("tool", key.id)
+    assert me.is_waiting(key)
+    me.reject("bob", key.id, "policy")
+    assert isinstance(me.ending(key), Rejection)
+
+
+@pytest.mark.rule("4.5.broadcast")
+def test_a_broadcast_needs_every_present_participant_who_could() -> None:
+    me = Peer()
+    me.welcomed("alice", "bob", "tool")
+    me.joined("restricted", MAY_PROPOSE)
+    key = me.begins_proposal()
+    for name in ("alice", "restricted", "bob"):
+        me.reject(name, key.id, name)
+        assert me.is_waiting(key)
+    me.reject("tool", key.id, "busy")
+    ending = me.ending(key)
+    assert isinstance(ending, Rejection)
+    assert (ending.by, ending.reason) == ("tool", "busy")
+
+
+@pytest.mark.rule("4.5.broadcast")
+def test_a_broadcast_does_not_wait_for_who_has_left(me: Peer) -> None:
+    key = me.begins_proposal()
+    me.reject("alice", key.id)
+    me.left("bob")
+    me.reject("tool", key.id)
+    assert isinstance(me.ending(key), Rejection)
+
+
+@pytest.mark.rule("4.5.broadcast")
+def test_a_broadcast_that_no_participant_could_fulfill_waits_for_the_deadline() -> None:
+    me = Peer()
+    me.welcomed("alice", capabilities=MAY_PROPOSE)
+    key = me.begins_proposal(deadline=60.0)
+    me.reject("alice", key.id)
+    assert me.is_waiting(key)
+    me.passes(60)
+    assert me.ending(key) == Expiry(key.id)
+
+
+@pytest.mark.rule("4.5.broadcast")
+def test_a_narrow_capability_counts_only_for_what_it_allows() -> None:
+    me = Peer()
+    me.welcomed("alice")
+    narrow = {"kind": "mcp/request", "payload": {"params": {"name": "read"}}}
+    me.joined("reader", [narrow])
+    key = me.begins_proposal(params={"name": "write"})
+    me.reject("alice", key.id)
+    assert isinstance(me.ending(key), Rejection)
+
+
+@pytest.mark.rule("4.5.choice")
+@pytest.mark.parametrize("to", [(), ("alice",)])
+def test_the_caller_can_choose_the_first_rejection(me: Peer, to: tuple[str, ...]) -> None:
+    key = me.begins_proposal(to=to, wait=Wait.FIRST)
+    me.reject("bob", key.id)
+    assert isinstance(me.ending(key), Rejection)
+
+
+@pytest.mark.rule("4.5.choice")
+@pytest.mark.parametrize("to", [(), ("alice",)])
+def test_the_caller_can_choose_the_deadline(me: Peer, to: tuple[str, ...]) -> None:
+    key = me.begins_proposal(to=to, wait=Wait.DEADLINE)
+    for name in ("alice", "bob", "tool"):
+        me.reject(name, key.id)
+    assert me.is_waiting(key)
+    me.passes(60)
+    assert me.ending(key) == Expiry(key.id)
+
+
+@pytest.mark.rule("4.5.withdraw_follows")
+@pytest.mark.parametrize("ends", ["rejection", "deadline", "unknown"])
+def test_a_wait_that_ends_so_sends_a_withdraw_and_keeps_its_own_record(me: Peer, ends: str) -> None:
+    key = me.begins_proposal(to=("bob",), deadline=20.0)
+    onlooker = Peer("onlooker")
+    onlooker.welcomed("me", "bob")
+    onlooker.proposal("me", key.id, to=("bob",))
+    if ends == "rejection":
+        me.reject("bob", key.id, "unsafe")
+    elif ends == "unknown":
+        me.loses_connection()
+        me.welcomed("bob")
+    me.passes(20)
+    (withdraw,) = said(me.effects, "mcp/withdraw")
+    me.echo(withdraw)
+    onlooker.receives(withdraw)
+    assert me.own(key).state == ("rejected" if ends == "rejection" else "expired")
+    assert onlooker.record("me", key.id).state == "withdrawn"
+
+
+@pytest.mark.rule("4.5.told")
+def test_each_rejection_of_a_proposal_that_waits_is_told() -> None:
+    me = Peer(roles=EXCHANGES | {Role.REJECT})
+    me.welcomed("alice", "bob")
+    key = me.begins_proposal(to=("bob",))
+    subjects = []
+    for name in ("alice", "bob"):
+        (start,) = of(me.reject(name, key.id, "policy", id=f"r-{name}"), Start)
+        subjects.append(start.work.subject)
+    assert [(s.by, s.id, s.counts) for s in subjects] == [  # type: ignore[union-attr]
+        ("alice", "r-alice", False),
+        ("bob", "r-bob", True),
+    ]
+
+
+@pytest.mark.rule("4.5.broadcast")
+def test_a_broadcast_ends_when_only_those_are_left_who_have_rejected_it() -> None:
+    me = Peer()
+    me.welcomed("alice", "bob")
+    key = me.begins_proposal()
+    me.reject("alice", key.id)
+    assert me.is_waiting(key)
+    me.left("bob")
+    assert isinstance(me.ending(key), Rejection)
+
+
+@pytest.mark.rule("5.who.reject")
+def test_each_participant_may_reject_and_it_is_recorded(me: Peer) -> None:
+    me.proposal("alice", "p1", to=("bob",))
+    me.reject("tool", "p1", "my_own_reason")
+    assert me.record("alice", "p1").rejections["tool"].reason == "my_own_reason"
+    assert me.record("alice", "p1").state == "pending"
+
+
+@pytest.mark.rule("5.who.reject")
+def test_the_proposer_does_not_reject_its_own(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    assert dropped(me.reject("alice", "p1")) == ["reject_of_own_proposal"]
+    assert me.record("alice", "p1").rejections == {}
+
+
+@pytest.mark.rule("5.who.reject")
+def test_a_second_rejection_of_the_same_participant_is_a_copy() -> None:
+    me = Peer(roles=EXCHANGES | {Role.REJECT})
+    me.welcomed("alice", "bob", "tool")
+    key = me.begins_proposal(to=("alice",))
+    assert len(started(me.reject("bob", key.id, "busy"))) == 1
+    assert dropped(me.reject("bob", key.id, "unsafe")) == ["duplicate_reject"]
+    assert me.own(key).rejections["bob"].reason == "busy"

@@ -1,0 +1,111 @@
+"""Responses: whose count, the first of several, and late ones (PROTOCOL 4.2, 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meup_agent.protocol.outcomes import (
+    Fulfillment,
+    Responded,
+)
+from tests.protocol.exchange.peer import (
+    Peer,
+    dropped,
+)
+
+
+@pytest.mark.rule("4.2.fulfilled_by_response")
+@pytest.mark.parametrize("error", [None, {"code": -32603, "message": "it broke"}])
+def test_a_proposal_is_fulfilled_when_the_response_arrives(me: Peer, error: Any) -> None:
+    me.proposal("alice", "p1")
+    assert me.record("alice", "p1").state == "pending"
+    me.request("bob", "b1", to=("tool",), fulfills="p1")
+    assert me.record("alice", "p1").state == "in_progress"
+    assert me.record("alice", "p1").in_progress_by == "bob"
+    me.response("tool", "b1", to=("bob",), error=error)
+    assert me.record("alice", "p1").state == "fulfilled"
+    assert me.record("alice", "p1").decided_by == "bob"
+
+
+@pytest.mark.rule("4.2.cancel_crosses_response")
+def test_a_result_that_crossed_the_cancel_of_its_request_fulfills(me: Peer) -> None:
+    key = me.begins_proposal()
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    me.cancel("bob", "b1", to=("tool",))
+    me.response("tool", "b1", to=("bob",))
+    assert isinstance(me.ending(key), Fulfillment)
+    assert me.own(key).state == "fulfilled"
+
+
+@pytest.mark.rule("4.2.cancel_crosses_response")
+def test_an_error_for_a_cancelled_request_only_confirms_the_cancel(me: Peer) -> None:
+    key = me.begins_proposal()
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    me.cancel("bob", "b1", to=("tool",))
+    me.response("tool", "b1", to=("bob",), error={"code": 0, "message": "Request cancelled"})
+    assert me.is_waiting(key)
+    assert me.own(key).state == "pending"
+
+
+@pytest.mark.rule("5.who.response", "4.4.sender_at_each_step")
+def test_a_response_from_a_participant_that_was_not_asked_is_dropped(me: Peer) -> None:
+    key = me.begins_request(to=("tool",))
+    assert dropped(me.response("bob", key.id)) == ["foreign_response"]
+    assert me.is_waiting(key)
+    me.response("tool", key.id)
+    assert isinstance(me.ending(key), Responded)
+
+
+@pytest.mark.rule("5.who.response", "4.4.sender_at_each_step")
+def test_a_response_for_a_proposal_from_a_stranger_is_dropped(me: Peer) -> None:
+    key = me.begins_proposal()
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    assert "unknown_response" in dropped(me.response("alice", "b1", to=("bob", "me")))
+    assert me.is_waiting(key)
+    assert me.own(key).state == "in_progress"
+
+
+@pytest.mark.rule("5.who.response")
+def test_the_fulfiller_may_relay_the_outcome(me: Peer) -> None:
+    key = me.begins_proposal()
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    me.response("bob", key.id, result={"content": [4]})
+    assert me.ending(key) == Fulfillment(key.id, "bob", "tool", {"content": [4]})
+
+
+@pytest.mark.rule("5.who.response")
+def test_the_first_valid_response_wins(me: Peer) -> None:
+    key = me.begins_request()
+    me.response("tool", key.id, result={"content": [1]})
+    assert dropped(me.response("tool", key.id, result={"content": [2]})) == ["duplicate_response"]
+    assert me.ending(key) == Responded("tool", {"content": [1]})
+
+
+@pytest.mark.rule("5.who.response")
+def test_the_copy_that_the_fulfiller_relays_is_a_duplicate(me: Peer) -> None:
+    key = me.begins_proposal()
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    me.response("tool", "b1", to=("bob",))
+    assert dropped(me.response("bob", key.id)) == ["duplicate_response"]
+    assert isinstance(me.ending(key), Fulfillment)
+
+
+@pytest.mark.rule("5.who.response")
+def test_a_request_to_everybody_takes_each_participants_response(me: Peer) -> None:
+    key = me.begins_request(to=())
+    me.response("bob", key.id)
+    assert me.ending(key) == Responded("bob", {"content": []})
+
+
+@pytest.mark.rule("5.who.response", "4.8.key_by_sender")
+def test_a_response_to_another_requester_with_our_id_is_not_ours(me: Peer) -> None:
+    key = me.begins_request(to=("tool",))
+    me.response("tool", key.id, to=("bob",))
+    assert me.is_waiting(key)
+
+
+@pytest.mark.rule("5.who.response")
+def test_a_response_to_nothing_is_counted(me: Peer) -> None:
+    assert dropped(me.response("tool", "nothing")) == ["unknown_response"]
