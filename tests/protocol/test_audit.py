@@ -56,7 +56,7 @@ class Journal:
         proposal: str,
         *,
         by: str = "bob",
-        to: str | None = "files",
+        to: str | tuple[str, ...] | None = "files",
         path: str = "a.txt",
         id: str = "r1",
         name: str = "write_file",
@@ -66,7 +66,7 @@ class Journal:
         if meta is not None:
             params["_meta"] = meta
         payload = payloads.request("tools/call", params, id)
-        asked = () if to is None else (to,)
+        asked = () if to is None else (to,) if isinstance(to, str) else to
         return self.say(by, kinds.MCP_REQUEST, payload, id=id, to=asked, correlation=(proposal,))
 
     def cancel(self, request: str, *, by: str = "bob") -> str:
@@ -225,6 +225,55 @@ def test_what_an_executor_refuses_was_not_carried_out() -> None:
     assert journal.only.state == "pending"
     assert journal.only.steps[-1].ignored is Ignored.REFUSED
     assert journal.only.fulfillments[0].is_error
+
+
+REFUSAL = {"code": -32000, "message": "no", "data": {"reason": "refused"}}
+
+
+def test_a_result_decides_although_another_executor_refused() -> None:
+    journal = Journal()
+    request = journal.request(journal.propose(), to=("files", "copies"))
+    journal.respond(request, by="files", error=REFUSAL)
+    assert (journal.only.state, journal.only.answered) == ("in_progress", None)
+    journal.respond(request, by="copies")
+    only = journal.only
+    assert only.state == "fulfilled"
+    assert only.decision is not None
+    assert only.decision.by == "bob"
+    (fulfillment,) = only.fulfillments
+    assert fulfillment.response is not None
+    assert fulfillment.response.by == "copies"
+    assert not fulfillment.is_error
+    assert only.answered is fulfillment
+    assert [step.ignored for step in only.steps[-2:]] == [Ignored.REFUSED, None]
+    journal.respond(request, by="files")
+    assert only.steps[-1].ignored is Ignored.AGAIN
+
+
+def test_a_request_that_all_executors_refuse_is_none_that_was_answered() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    request = journal.request(proposal, to=("files", "copies"), path="b.txt")
+    for executor in ("files", "files", "copies"):
+        journal.respond(request, by=executor, error=REFUSAL)
+    assert journal.only.state == "pending"
+    assert [step.ignored for step in journal.only.steps[-3:]] == [
+        Ignored.REFUSED,
+        Ignored.AGAIN,
+        Ignored.REFUSED,
+    ]
+    journal.respond(journal.request(proposal, by="carol", id="r2"), to="carol")
+    assert (journal.only.state, journal.only.changes) == ("fulfilled", ())
+
+
+def test_a_cancel_is_not_late_while_another_executor_runs_the_request() -> None:
+    journal = Journal()
+    request = journal.request(journal.propose(), to=("files", "copies"))
+    journal.respond(request, by="files", error=REFUSAL)
+    journal.cancel(request)
+    assert journal.only.steps[-1].ignored is None
+    assert journal.only.fulfillments[0].cancelled is journal.only.steps[-1]
+    assert journal.only.state == "pending"
 
 
 @pytest.mark.rule("3.audit.withdrawals")

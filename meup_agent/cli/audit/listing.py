@@ -34,7 +34,7 @@ from meup_agent.cli.render.capabilities import format_capability
 from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_answer
 from meup_agent.cli.render.layout import NARROW, Glyphs, Row
-from meup_agent.cli.render.timeline import MAX_IDS
+from meup_agent.cli.render.observer import MAX_FOLLOWED
 from meup_agent.protocol.audit import Operation, ProposalAudit, StepKind
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import objects_in
@@ -186,8 +186,8 @@ class ProposalListing:
             yield f"edited: {changes}"
         if item.state is not ProposalState.FULFILLED:
             return
-        answered = next(each for each in item.fulfillments if each.response is not None)
-        if answered.is_error:
+        answered = item.answered
+        if answered is not None and answered.is_error:
             yield format_answer(answered.answer)[0] if answered.answer else "failed"
 
 
@@ -238,7 +238,7 @@ class IdPrefixes:
             # All of its beginnings: each of them would mean this one, too.
             for length in range(min(SHORT_ID, len(short)), len(short) + 1):
                 self._taken.setdefault(short[:length], text)
-        for oldest in list(islice(self._taken, max(len(self._taken) - MAX_IDS, 0))):
+        for oldest in list(islice(self._taken, max(len(self._taken) - MAX_FOLLOWED, 0))):
             del self._taken[oldest]
         return {each: shorts[text] for each, text in texts.items()}
 

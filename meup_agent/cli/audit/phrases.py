@@ -41,6 +41,7 @@ IGNORED: Final = {
     Ignored.OWN_PROPOSAL: "own proposal",
     Ignored.REFUSED: "not carried out",
     Ignored.AMBIGUOUS: "ambiguous",
+    Ignored.FORGED: "forged",
 }
 """Why a step changed nothing."""
 
@@ -89,7 +90,7 @@ def names(participants: Iterable[str]) -> str:
 
 def state_of(proposal: ProposalAudit) -> str:
     """Where a proposal stands; fulfilled by an answer that is an error: ``failed``."""
-    answered = next((item for item in proposal.fulfillments if item.response is not None), None)
+    answered = proposal.answered
     if proposal.state is ProposalState.FULFILLED and answered is not None and answered.is_error:
         return FAILED
     return proposal.state.value.replace("_", " ")

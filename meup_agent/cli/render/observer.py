@@ -1,62 +1,67 @@
-"""Follows the exchanges of a space, for somebody who takes no part in them.
+"""The exchange and the state of each envelope, as ``meup tail`` shows them.
 
-What an envelope does to a proposal is decided by the exchange table, as in every participant, so
-that an onlooker sees the states that PROTOCOL 4 and 5 give, and none of its own.
+The states of proposals come from the :class:`~meup_agent.protocol.audit.folder.ProposalFolder`, as
+in an audit. Added here are requests without a proposal, which no audit keeps, and envelopes that
+were sent again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import count
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit.folder import accepted_rejection
+from meup_agent.protocol.audit import Ignored
+from meup_agent.protocol.audit.folder import Folded, ProposalFolder
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange import Drop, Effect, ExchangeTable
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
-from meup_agent.protocol.exchange.resolution import find_answered, resolve
 from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.payloads import read_response
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 MAX_FOLLOWED: Final = 10_000
 """Envelopes whose exchange is remembered: more than a person follows."""
 
 FOLLOWED_SECONDS: Final = 3600.0
-"""How long they are: as long as the exchange table remembers a proposal."""
+"""Time for which they are: as long as the exchange table remembers a proposal."""
 
 AGAIN: Final = "again"
-"""The state of an envelope that was seen before."""
+"""The state of an envelope that was sent before."""
 
 TOO_LATE: Final = "too late"
 FAILED: Final = "failed"
 REFUSED: Final = "refused"
 REJECTED: Final = "rejected"
 
-_REMARKS: Final = {
-    "duplicate": AGAIN,
-    "late_withdraw": TOO_LATE,
-    "withdraw_by_another": "not theirs",
-    "reject_of_own_proposal": "own proposal",
-    "forged_system": "forged",
+_IGNORED: Final = {
+    Ignored.LATE: TOO_LATE,
+    Ignored.NOT_THEIRS: "not theirs",
+    Ignored.OWN_PROPOSAL: "own proposal",
+    Ignored.FORGED: "forged",
 }
-"""What the exchange table leaves out, in words."""
+"""States of envelopes without effect; a repetition is told by its content."""
 
 _ENDS: Final = (kinds.MCP_RESPONSE, kinds.MCP_REJECT, kinds.MCP_WITHDRAW)
-"""Kinds that end something, and are said again with other ids."""
+"""Kinds that end something, and are sent again with other ids."""
 
 _STATES: Final = {state: state.value.replace("_", " ") for state in ProposalState}
 
 
+def recent() -> TTLMap[K, V]:
+    """A map that remembers what a person still follows."""
+    return TTLMap(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
+
+
 class Observation(NamedTuple):
-    """What an envelope is to an onlooker.
+    """An envelope in its exchange.
 
     Attributes:
         exchange: The id of the exchange that it belongs to: of the proposal, where there is one.
         part: The id of the request within it; empty where that is the exchange itself.
-        state: Where the exchange stands now, in words; empty where there is nothing to say.
+        state: The state of the exchange now, in words; empty where there is nothing to say.
         edited: It requests something else than was proposed, or says that it does.
         rejection: The rejection that a withdrawal takes for an answer.
     """
@@ -74,26 +79,16 @@ class _Part(NamedTuple):
 
 
 class ExchangeObserver:
-    """Sees every envelope of a space, in the gateway's order."""
+    """Places every envelope of a space, in the gateway's order."""
 
     def __init__(self) -> None:
-        ids = count()
-        self._table = ExchangeTable(
-            new_id=lambda: f"onlooker-{next(ids)}",
-            find_handler=lambda _role, _envelope, _call: None,
-        )
-        self._parts: TTLMap[str, _Part] = TTLMap(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
-        self._calls: TTLMap[tuple[str, str], _Part] = TTLMap(
-            count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS
-        )
-        self._seen: TTLMap[tuple[str, str, int], bool] = TTLMap(
-            count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS
-        )
-        self._open: TTLMap[tuple[str, str], bool] = TTLMap(
-            count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS
-        )
-        # How proposals ended, where the table has a wider word for it.
-        self._ended: TTLMap[ProposalKey, str] = TTLMap(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
+        self._folder = ProposalFolder()
+        self._parts: TTLMap[str, _Part] = recent()
+        self._calls: TTLMap[tuple[str, str], _Part] = recent()
+        self._seen: TTLMap[tuple[str, str, int], bool] = recent()
+        self._open: TTLMap[tuple[str, str], bool] = recent()
+        # Fulfilled proposals, and whether their answer was an error: the table has one word.
+        self._failed: TTLMap[ProposalKey, bool] = recent()
 
     def observe(self, envelope: Envelope, now: float) -> Observation:
         """Take the next envelope in.
@@ -102,31 +97,32 @@ class ExchangeObserver:
             envelope: The envelope, with a payload that can be read.
             now: Seconds of a clock that only goes forward.
         """
-        rejection = self._answering(envelope, now)
-        was_pending = self._is_pending(envelope, now)
-        effects = self._table.receive(envelope, now)
+        folded = self._folder.fold(envelope, now)
         exchange, part = self._place(envelope, now)
+        shown_part = "" if part == exchange else part
         if self._was_seen(envelope, now):
-            return Observation(exchange, "" if part == exchange else part, AGAIN)
-        state = _remark(effects)
+            return Observation(exchange, shown_part, AGAIN)
+        state = _IGNORED.get(folded.ignored, "") if folded.ignored is not None else ""
         if not state:
-            self._note_end(envelope, rejection, was_pending=was_pending, now=now)
-            state = self._state(envelope, exchange, part, was_pending=was_pending, now=now)
-        edited = self._is_edited(envelope, now)
-        return Observation(exchange, "" if part == exchange else part, state, edited, rejection)
+            state = self._state(envelope, part, folded, now)
+        return Observation(
+            exchange, shown_part, state, _is_edited(envelope, folded), folded.rejection
+        )
+
+    # --- which exchange ---
 
     def _was_seen(self, envelope: Envelope, now: float) -> bool:
         """Tell whether an envelope repeats an earlier one, as after a reconnect (PROTOCOL 4.14).
 
-        What begins something is said again under its id, which some senders use again for something
-        else; ends are said again under ids of their own.
+        What begins something is sent again under its id, which some senders use again for something
+        else; ends are sent again under ids of their own.
         """
         is_end = envelope.kind in _ENDS or (
             _is_notification(envelope)
             and payloads.read_call(envelope.payload).method == kinds.CANCELLED
         )
-        said = hash((envelope.kind, envelope.correlation, envelope.raw_payload))
-        mark = (envelope.sender, "" if is_end else envelope.id, said)
+        content = hash((envelope.kind, envelope.correlation, envelope.raw_payload))
+        mark = (envelope.sender, "" if is_end else envelope.id, content)
         if not envelope.id or self._seen.get(mark, now) is None:
             self._seen.put(mark, True, now)
             return False
@@ -158,90 +154,29 @@ class ExchangeObserver:
             return self._calls.get((envelope.sender, name), now)
         return None
 
-    def _answering(self, envelope: Envelope, now: float) -> Rejection | None:
-        """The rejection that a withdrawal takes for an answer, before it takes effect."""
-        if envelope.kind != kinds.MCP_WITHDRAW:
-            return None
-        keys = (ProposalKey(envelope.sender, name) for name in envelope.correlation)
-        for record in (self._table.proposal_store.get(key, now) for key in keys):
-            found = None if record is None else accepted_rejection(record, envelope)
-            if found is not None:
-                return found
-        return None
+    # --- its state ---
 
-    def _record(self, envelope: Envelope, now: float) -> ProposalEntry | None:
-        """The proposal that something is about, as the exchange table knows it."""
-        proposal_store = self._table.proposal_store
-        match envelope.kind:
-            case kinds.MCP_PROPOSAL:
-                return proposal_store.get(ProposalKey(envelope.sender, envelope.id), now)
-            case kinds.MCP_WITHDRAW:
-                proposer = payloads.on_behalf_of(envelope.sender, envelope.payload_object)
-                keys = (ProposalKey(proposer, name) for name in envelope.correlation)
-                return next(filter(None, (proposal_store.get(key, now) for key in keys)), None)
-            case kinds.MCP_RESPONSE:
-                found = find_answered(envelope, proposal_store, now)
-                return None if found is None else found[0]
-            case kinds.MCP_REJECT | kinds.MCP_REQUEST:
-                return resolve(envelope, proposal_store, now).record
-            case _:
-                return None
-
-    def _is_pending(self, envelope: Envelope, now: float) -> bool:
-        record = self._record(envelope, now)
-        return record is None or record.state.is_pending
-
-    def _note_end(
-        self, envelope: Envelope, rejection: Rejection | None, *, was_pending: bool, now: float
-    ) -> None:
-        """Remember what happened where the table's word for the end does not say it."""
-        record = self._record(envelope, now)
-        if record is None:
-            return
-        if record.state.is_pending or envelope.kind == kinds.MCP_PROPOSAL:
-            self._ended.pop(record.key)
-        elif not was_pending:
-            pass
-        elif envelope.kind == kinds.MCP_RESPONSE and _fails(envelope):
-            self._ended.put(record.key, FAILED, now)
-        elif envelope.kind == kinds.MCP_WITHDRAW and rejection is not None:
-            self._ended.put(record.key, REJECTED, now)
-
-    def _is_edited(self, envelope: Envelope, now: float) -> bool:
-        if envelope.kind != kinds.MCP_REQUEST or _is_notification(envelope):
-            return False
-        call = payloads.read_call(envelope.payload)
-        if call.meta.get(payloads.EDITED) is True:
-            return True
-        record = self._record(envelope, now)
-        if record is None or record.fulfillment(envelope.sender, envelope.id) is None:
-            return False
-        executor = envelope.to[0] if len(envelope.to) == 1 else None
-        return bool(payloads.changes(record.call, call, executor))
-
-    def _state(
-        self, envelope: Envelope, exchange: str, part: str, *, was_pending: bool, now: float
-    ) -> str:
+    def _state(self, envelope: Envelope, part: str, folded: Folded, now: float) -> str:
         key = (envelope.sender, part)
         match envelope.kind:
             case kinds.MCP_REQUEST if _is_notification(envelope):
                 if payloads.read_call(envelope.payload).method != kinds.CANCELLED:
                     return ""
-                return self._ends(key, "cancelled", now)
+                return self._end(key, "cancelled", now)
             case kinds.MCP_REQUEST:
                 self._open.put(key, True, now)
-                return self._state_of(envelope, now)
+                return self._state_of(folded.record, now)
             case kinds.MCP_RESPONSE:
-                return self._state_after_response(envelope, part, was_pending, now)
+                return self._state_after_response(envelope, part, folded, now)
             case kinds.MCP_REJECT:
-                return REJECTED if was_pending else TOO_LATE
+                return REJECTED if folded.was_pending else TOO_LATE
             case kinds.MCP_PROPOSAL | kinds.MCP_WITHDRAW:
-                return self._state_of(envelope, now)
+                return self._state_of(folded.record, now)
             case _:
                 return ""
 
-    def _ends(self, request: tuple[str, str], how: str, now: float) -> str:
-        """A request ends; the word for it, empty for a request that was never seen."""
+    def _end(self, request: tuple[str, str], how: str, now: float) -> str:
+        """End a request; the word for it, empty for a request that was never seen."""
         was_open = self._open.get(request, now)
         if was_open is None:
             return ""
@@ -249,24 +184,26 @@ class ExchangeObserver:
         return how if was_open else TOO_LATE
 
     def _state_after_response(
-        self, envelope: Envelope, part: str, was_pending: bool, now: float
+        self, response: Envelope, part: str, folded: Folded, now: float
     ) -> str:
-        ends = [self._ends((name, part), "", now) for name in envelope.to]
-        record = self._record(envelope, now)
-        if record is not None and was_pending and not record.state.is_pending:
-            return self._state_of(envelope, now)
-        if payloads.is_refusal(envelope.payload):
+        ends = [self._end((name, part), "", now) for name in response.to]
+        record, failed = folded.record, _fails(response)
+        if record is not None and folded.was_pending and not record.state.is_pending:
+            self._failed.put(record.key, failed, now)
+            return self._state_of(record, now)
+        if payloads.is_refusal(response.payload):
             return REFUSED
         if TOO_LATE in ends:
             return TOO_LATE
-        return FAILED if _fails(envelope) else self._state_of(envelope, now)
+        return FAILED if failed else self._state_of(record, now)
 
-    def _state_of(self, envelope: Envelope, now: float) -> str:
-        record = self._record(envelope, now)
+    def _state_of(self, record: ProposalEntry | None, now: float) -> str:
         if record is None:
             return ""
-        ended = None if record.state.is_pending else self._ended.get(record.key, now)
-        return ended or _STATES[record.state]
+        is_fulfilled = record.state is ProposalState.FULFILLED
+        return (
+            FAILED if is_fulfilled and self._failed.get(record.key, now) else _STATES[record.state]
+        )
 
 
 def _fails(response: Envelope) -> bool:
@@ -275,12 +212,16 @@ def _fails(response: Envelope) -> bool:
     return error is not None or payloads.as_object(result).get("isError") is True
 
 
-def _remark(effects: Iterable[Effect]) -> str:
-    """Why the exchange table left an envelope out, where that is worth a word."""
-    for effect in effects:
-        if isinstance(effect, Drop) and effect.why in _REMARKS:
-            return _REMARKS[effect.why]
-    return ""
+def _is_edited(envelope: Envelope, folded: Folded) -> bool:
+    if envelope.kind != kinds.MCP_REQUEST or _is_notification(envelope):
+        return False
+    call = payloads.read_call(envelope.payload)
+    if call.meta.get(payloads.EDITED) is True:
+        return True
+    if folded.record is None or folded.fulfillment is None:
+        return False
+    executor = envelope.to[0] if len(envelope.to) == 1 else None
+    return bool(payloads.changes(folded.record.call, call, executor))
 
 
 def _refers_to(envelope: Envelope) -> tuple[str, ...]:

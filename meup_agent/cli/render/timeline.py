@@ -33,10 +33,10 @@ from meup_agent.cli.render.formatting import (
 from meup_agent.cli.render.layout import NARROW, NARROWEST, Glyphs, Row, folded
 from meup_agent.cli.render.observer import (
     AGAIN,
-    FOLLOWED_SECONDS,
     REJECTED,
     ExchangeObserver,
     Observation,
+    recent,
 )
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.ttl_map import TTLMap
@@ -61,9 +61,6 @@ SHORT_ID: Final = 4
 
 WHOLE_ID: Final = 9
 """Ids up to this long are shown whole: people made them."""
-
-MAX_IDS: Final = 10_000
-"""Ids whose short form is remembered."""
 
 UNREADABLE: Final = "its payload cannot be read"
 
@@ -307,9 +304,9 @@ class ShortIds:
     """Short forms of ids that differ where the ids do, and a colour for each exchange."""
 
     def __init__(self) -> None:
-        self._shorts: TTLMap[str, str] = TTLMap(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
-        self._taken: TTLMap[str, str] = TTLMap(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
-        self._colours: TTLMap[str, str] = TTLMap(count=MAX_IDS, seconds=FOLLOWED_SECONDS)
+        self._shorts: TTLMap[str, str] = recent()
+        self._taken: TTLMap[str, str] = recent()
+        self._colours: TTLMap[str, str] = recent()
         self._next = 0
 
     def of(self, observation: Observation, at: float) -> tuple[str, str]:

@@ -6,20 +6,21 @@ folder's table made of it.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit.folder import ProposalFolder, accepted_rejection, seconds
+from meup_agent.protocol.audit.folder import ProposalFolder
 from meup_agent.protocol.audit.fulfillments import FulfillmentRecorder
 from meup_agent.protocol.audit.index import ProposalIndex, decide
 from meup_agent.protocol.audit.operations import GrantHistory, Operation, read_operation
-from meup_agent.protocol.audit.records import Ignored, ProposalAudit, Step, StepKind
+from meup_agent.protocol.audit.records import Ignored, ProposalAudit, StepKind, seconds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN
-from meup_agent.protocol.exchange.proposal_store import ProposalKey
-from meup_agent.protocol.exchange.resolution import resolve
-from meup_agent.protocol.lifecycle import ProposalEvent
+from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalStore
+from meup_agent.protocol.guarantees import OURS
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.reasons import read_reason
 
@@ -42,7 +43,9 @@ class Audit:
     """
 
     def __init__(self, *, limit: int | None = None, max_bytes: int = MAX_BYTES) -> None:
-        self._folder = ProposalFolder()
+        store = ProposalStore(count=sys.maxsize, seconds=math.inf, size=None)
+        # This package's gateway checks who says what, so its own word counts (PROTOCOL 5).
+        self._folder = ProposalFolder(store, OURS)
         self._proposal_store = self._folder.proposal_store
         self._index = ProposalIndex(self._proposal_store, limit=limit, max_bytes=max_bytes)
         self._requests = FulfillmentRecorder(self._folder, self._index)
@@ -125,13 +128,13 @@ class Audit:
     # --- proposals ---
 
     def _proposed(self, entry: Entry) -> None:
-        envelope, now = entry.envelope, seconds(entry)
+        envelope = entry.envelope
         key = ProposalKey(envelope.sender, envelope.id)
         known = self._index.current(key)
         if known is None and self._index.is_released(envelope):
             return
-        why = self._folder.take(entry)
-        record = self._proposal_store.get(key, now)
+        folded = self._folder.fold(envelope, seconds(entry))
+        record, why = folded.record, folded.ignored
         if record is None or (known is not None and record is known.record):
             if known is not None:
                 self._index.add(known, entry, StepKind.PROPOSED, ignored=why or Ignored.AGAIN)
@@ -148,13 +151,10 @@ class Audit:
     def _withdrew(self, entry: Entry) -> None:
         envelope, now = entry.envelope, seconds(entry)
         reason = read_reason(envelope.payload_object.get("reason"))
-        found: list[tuple[ProposalAudit, Step | None]] = []
-        for name in envelope.correlation:
-            proposal = self._withdrawn(envelope, name, now)
-            if proposal is not None:
-                found.append((proposal, _accept_rejection(proposal, envelope)))
-        why = self._folder.take(entry)
-        for proposal, rejection in found:
+        named = (self._withdrawn(envelope, name, now) for name in envelope.correlation)
+        found = [proposal for proposal in named if proposal is not None]
+        why = self._folder.fold(envelope, now).ignored
+        for proposal in found:
             if proposal.decision is not None:
                 self._index.add(
                     proposal, entry, StepKind.WITHDREW, reason=reason, ignored=Ignored.LATE
@@ -163,7 +163,7 @@ class Audit:
                 self._index.add(proposal, entry, StepKind.WITHDREW, reason=reason, ignored=why)
             else:
                 step = self._index.add(proposal, entry, StepKind.WITHDREW, reason=reason)
-                decide(proposal, rejection or step)
+                decide(proposal, proposal.accepted_rejection or step)
         if not found and not self._index.was_released(*envelope.correlation):
             self._unknown += 1
 
@@ -176,8 +176,8 @@ class Audit:
 
     def _rejected(self, entry: Entry) -> None:
         envelope = entry.envelope
-        proposal = self._index.of(resolve(envelope, self._proposal_store, seconds(entry)).record)
-        why = self._folder.take(entry)
+        folded = self._folder.fold(envelope, seconds(entry))
+        proposal, why = self._index.of(folded.record), folded.ignored
         if proposal is None:
             if not self._index.was_released(*envelope.correlation):
                 self._unknown += 1
@@ -211,17 +211,6 @@ class Audit:
         most = self._most_operations
         if most is not None and len(self._operations) > most:
             del self._operations[0]
-
-
-def _accept_rejection(proposal: ProposalAudit, withdraw: Envelope) -> Step | None:
-    """Let a withdrawal that says so make a rejection count; that rejection."""
-    found = accepted_rejection(proposal.record, withdraw)
-    if found is None:
-        return None
-    step = next((each for each in proposal.rejections if each.by == found.by), None)
-    if step is None or not proposal.record.step(ProposalEvent.REJECTION, found.by, found.reason):
-        return None
-    return step
 
 
 LOOK_AHEAD: Final = 4_000

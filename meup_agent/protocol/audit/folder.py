@@ -1,93 +1,160 @@
-"""What an envelope does to a proposal, as somebody sees it who takes no part in the space.
+"""One fold of a space's envelopes into the states of its proposals, for every observer.
 
-The exchange table decides, as in every participant. It sees the gateway's order, and everything, so
-its word is the last one about what crossed (PROTOCOL 4.2).
+The audit of a journal, the gateway's ``/proposals`` and the timeline of ``meup tail`` feed their
+envelopes to a :class:`ProposalFolder`, in the order of the gateway. The exchange table decides what
+each does to a proposal, as in every participant; since the folder sees everything in order,
+its word about what crossed is the last one (PROTOCOL 4.2).
 """
 
 from __future__ import annotations
 
-import sys
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
-from meup_agent.protocol import kinds
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit.records import Ignored
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Drop, ExchangeTable
-from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalStore
-from meup_agent.protocol.guarantees import OURS, said_by
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.exchange.proposal_store import (
+    FulfillingRequest,
+    ProposalEntry,
+    ProposalKey,
+    ProposalStore,
+)
+from meup_agent.protocol.exchange.resolution import find_answered, resolve
+from meup_agent.protocol.guarantees import Guarantees, said_by
+from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.outcomes import Rejection
-from meup_agent.protocol.space.journal import Entry
 from meup_agent.reasons import Reason, read_reason
 
-_ME: Final = "\0audit"
-"""The table's own name: one that no participant can have, so that nobody's words are its own."""
+_ME: Final = "\0observer"
+"""The table's own name: one that no participant can have, so that no envelope is its own."""
 
-_FOREVER: Final = float("inf")
-_MICROSECONDS: Final = 1_000_000
-
-_WHY: Final = {
+_IGNORED: Final = {
     "late_withdraw": Ignored.LATE,
     "withdraw_by_another": Ignored.NOT_THEIRS,
+    "duplicate": Ignored.AGAIN,
     "duplicate_proposal": Ignored.AGAIN,
     "duplicate_reject": Ignored.AGAIN,
     "reject_of_own_proposal": Ignored.OWN_PROPOSAL,
+    "forged_system": Ignored.FORGED,
 }
-"""What the exchange table leaves out, and why."""
+"""The exchange table's reasons to drop an envelope."""
+
+
+class Folded(NamedTuple):
+    """The effect of an envelope.
+
+    Attributes:
+        record: The proposal that it is about; ``None`` where there is none that is known.
+        fulfillment: The fulfilling request that it is, or that it answers.
+        was_pending: Whether that proposal was pending before; ``True`` where there is none.
+        ignored: Why it changed nothing; ``None`` if it did, or had nothing to change.
+        rejection: The rejection that a withdrawal takes for an answer.
+    """
+
+    record: ProposalEntry | None = None
+    fulfillment: FulfillingRequest | None = None
+    was_pending: bool = True
+    ignored: Ignored | None = None
+    rejection: Rejection | None = None
 
 
 class ProposalFolder:
-    """An exchange table that everything is fed to, and that forgets nothing by itself."""
+    """Folds envelopes into proposals.
 
-    def __init__(self) -> None:
+    Args:
+        proposal_store: Keeps the proposals; without one, as many as a participant keeps.
+        guarantees: The gateway's; without them, what its welcome says, once it comes.
+    """
+
+    def __init__(
+        self,
+        proposal_store: ProposalStore | None = None,
+        guarantees: Guarantees | None = None,
+    ) -> None:
         ids = count()
         self._table = ExchangeTable(
-            new_id=lambda: f"audit-{next(ids)}",
+            new_id=lambda: f"observer-{next(ids)}",
             find_handler=lambda _role, _envelope, _call: None,
-            proposal_store=ProposalStore(count=sys.maxsize, seconds=_FOREVER, size=None),
+            proposal_store=proposal_store,
         )
-        # The gateway checks who says what, so what it says itself counts (PROTOCOL 5).
-        self._table.receive(_welcome(), 0.0)
+        self.proposal_store = self._table.proposal_store
+        if guarantees is not None:
+            self._table.receive(_welcome(guarantees), 0.0)
 
-    @property
-    def proposal_store(self) -> ProposalStore:
-        """Every proposal, as everybody in the space knows it."""
-        return self._table.proposal_store
+    def fold(self, envelope: Envelope, now: float) -> Folded:
+        """Take the next envelope in.
 
-    def take(self, entry: Entry) -> Ignored | None:
-        """Let the table take an envelope; why it left it out, if it did."""
-        effects = self._table.receive(entry.envelope, seconds(entry))
-        whys = (_WHY[each.why] for each in effects if isinstance(each, Drop) and each.why in _WHY)
-        return next(whys, None)
+        Args:
+            envelope: The envelope.
+            now: Seconds of a clock that only goes forward.
+        """
+        about = self._find(envelope, now)
+        was_pending = about.record is None or about.record.state.is_pending
+        rejection = None
+        if envelope.kind == kinds.MCP_WITHDRAW:
+            # Before the table takes the withdrawal: that would make it the proposer's decision.
+            rejection = self._accept_rejection(envelope, now)
+        effects = self._table.receive(envelope, now)
+        drops = (each.why for each in effects if isinstance(each, Drop))
+        ignored = next((_IGNORED[why] for why in drops if why in _IGNORED), None)
+        if envelope.kind in (kinds.MCP_PROPOSAL, kinds.MCP_REQUEST):
+            about = self._find(envelope, now)  # it may have made what it is about
+        if rejection is not None:
+            ignored = None
+        return about._replace(was_pending=was_pending, ignored=ignored, rejection=rejection)
+
+    def _find(self, envelope: Envelope, now: float) -> Folded:
+        """The proposal that an envelope is about, as the table knows it."""
+        store = self.proposal_store
+        match envelope.kind:
+            case kinds.MCP_PROPOSAL:
+                return Folded(store.get(ProposalKey(envelope.sender, envelope.id), now))
+            case kinds.MCP_WITHDRAW:
+                proposer = payloads.on_behalf_of(envelope.sender, envelope.payload_object)
+                keys = (ProposalKey(proposer, name) for name in envelope.correlation)
+                return Folded(next(filter(None, (store.get(key, now) for key in keys)), None))
+            case kinds.MCP_RESPONSE:
+                return Folded(*(find_answered(envelope, store, now) or ()))
+            case kinds.MCP_REJECT:
+                return Folded(resolve(envelope, store, now).record)
+            case kinds.MCP_REQUEST:
+                record = resolve(envelope, store, now).record
+                # It is there only if it carries the proposal out.
+                found = None if record is None else record.fulfillment(envelope.sender, envelope.id)
+                return Folded(record, found)
+            case _:
+                return Folded()
+
+    def _accept_rejection(self, withdraw: Envelope, now: float) -> Rejection | None:
+        """Let the rejections count that a withdrawal takes for an answer; the first of them."""
+        accepted: list[Rejection] = []
+        for name in withdraw.correlation:
+            record = self.proposal_store.get(ProposalKey(withdraw.sender, name), now)
+            found = None if record is None else _rejection_for(record, withdraw)
+            if record is None or found is None:
+                continue
+            if record.step(ProposalEvent.REJECTION, found.by, found.reason):
+                accepted.append(found)
+        return next(iter(accepted), None)
 
 
-def seconds(entry: Entry) -> float:
-    """When an entry was accepted, as the table counts time: in seconds since 1970 (UTC)."""
-    return entry.at / _MICROSECONDS
-
-
-def _welcome() -> Envelope:
-    you = {"id": _ME, "capabilities": list[object]()}
-    payload = {"you": you, "participants": list[object](), **said_by(OURS)}
-    return draft(kinds.SYSTEM_WELCOME, payload, id="", sender=kinds.GATEWAY, to=(_ME,))
-
-
-def accepted_rejection(record: ProposalEntry, withdraw: Envelope) -> Rejection | None:
-    """The rejection that a withdrawal says its proposer takes for an answer.
+def _rejection_for(record: ProposalEntry, withdraw: Envelope) -> Rejection | None:
+    """The rejection that a proposer takes for an answer.
 
     Only the proposer knows which one ends its wait; it then withdraws the proposal, and gives no
     reason of its own (PROTOCOL 4.5, 4.12).
-
-    Args:
-        record: The proposal, before the withdrawal.
-        withdraw: The withdrawal.
     """
     reason = read_reason(withdraw.payload_object.get("reason"))
-    if withdraw.sender != record.key.proposer or reason != Reason.NO_LONGER_NEEDED:
-        return None
-    if record.state is not ProposalState.PENDING:
+    if reason != Reason.NO_LONGER_NEEDED or record.state is not ProposalState.PENDING:
         return None
     said = list(record.rejections.values())
     found = [each for each in said if each.by in record.envelope.to] or said
     return found[-1] if found else None
+
+
+def _welcome(guarantees: Guarantees) -> Envelope:
+    you = {"id": _ME, "capabilities": list[object]()}
+    payload = {"you": you, "participants": list[object](), **said_by(guarantees)}
+    return draft(kinds.SYSTEM_WELCOME, payload, id="", sender=kinds.GATEWAY, to=(_ME,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meup_agent.protocol import payloads
-from meup_agent.protocol.audit.folder import ProposalFolder, seconds
+from meup_agent.protocol.audit.folder import ProposalFolder
 from meup_agent.protocol.audit.index import ProposalIndex, decide
 from meup_agent.protocol.audit.records import (
     MAX_RESULT_BYTES,
@@ -14,9 +14,10 @@ from meup_agent.protocol.audit.records import (
     ProposalAudit,
     Step,
     StepKind,
+    seconds,
 )
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.proposal_store import FulfillingRequest
+from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.exchange.resolution import find_answered, find_referenced, resolve
 from meup_agent.protocol.payloads import Call, read_response
 from meup_agent.protocol.space.journal import Entry
@@ -40,11 +41,8 @@ class FulfillmentRecorder:
         envelope = entry.envelope
         if not envelope.correlation:
             return
-        self._folder.take(entry)
-        record = resolve(envelope, self._proposal_store, seconds(entry)).record
-        # It is there only if it carries the proposal out.
-        fulfillment = None if record is None else record.fulfillment(envelope.sender, envelope.id)
-        proposal = self._index.of(record)
+        folded = self._folder.fold(envelope, seconds(entry))
+        proposal, fulfillment = self._index.of(folded.record), folded.fulfillment
         if proposal is None or fulfillment is None:
             self._referred(entry, call)
         elif any(item.request is fulfillment for item in proposal.fulfillments):
@@ -84,11 +82,12 @@ class FulfillmentRecorder:
         request_id = call.params.get("requestId")
         names = (str(request_id), *envelope.correlation)
         found = self._request(names, payloads.on_behalf_of(envelope.sender, call.params))
-        self._folder.take(entry)
+        was_live = found is not None and found[1].request.live
+        self._folder.fold(envelope, seconds(entry))
         if found is None:
             return
         proposal, item = found
-        is_late = item.response is not None or item.cancelled is not None
+        is_late = item.cancelled is not None or (item.response is not None and not was_live)
         said = call.params.get("reason")
         step = self._index.add(
             proposal,
@@ -98,7 +97,7 @@ class FulfillmentRecorder:
             text=said if isinstance(said, str) else "",
             ignored=Ignored.LATE if is_late else None,
         )
-        if item.cancelled is None and item.response is None:
+        if not is_late:
             item.cancelled = step
 
     def _request(
@@ -137,8 +136,8 @@ class FulfillmentRecorder:
     def responded(self, entry: Entry) -> None:
         """Somebody answers a request."""
         envelope = entry.envelope
-        found = self._answered(envelope, seconds(entry))
-        self._folder.take(entry)
+        folded = self._folder.fold(envelope, seconds(entry))
+        found = self._item(folded.record, folded.fulfillment)
         if found is None:
             about = self._index.referred_to(envelope)
             if about is not None:
@@ -150,15 +149,21 @@ class FulfillmentRecorder:
         payload = envelope.payload
         result, error = read_response(payload)
         step = self._index.add(proposal, entry, StepKind.RESPONDED, about=item.id)
-        if item.response is not None:
-            step.ignored = Ignored.AGAIN
-            return
+        earlier, is_refusal = item.response, payloads.is_refusal(payload)
+        if earlier is not None:
+            # Of several executors, each may refuse, and one that does not still decides.
+            if not item.was_refused or (is_refusal and step.by == earlier.by):
+                step.ignored = Ignored.AGAIN
+                return
+            if is_refusal:
+                step.ignored = Ignored.REFUSED
+                return
         item.response = step
         item.is_error = error is not None or payloads.as_object(result).get("isError") is True
         if len(envelope.raw_payload) <= MAX_RESULT_BYTES:
             self._index.grow(proposal, len(envelope.raw_payload))
             item.answer = {"result": result} if error is None else {"error": error}
-        if payloads.is_refusal(payload):
+        if is_refusal:
             step.ignored = Ignored.REFUSED
         elif proposal.decision is not None or proposal.state.is_pending:
             step.ignored = Ignored.LATE
@@ -168,10 +173,14 @@ class FulfillmentRecorder:
     def _answered(
         self, envelope: Envelope, now: float
     ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
-        """The fulfilling request that a response or progress is about."""
-        found = find_answered(envelope, self._proposal_store, now)
-        proposal = None if found is None else self._index.of(found[0])
-        if found is None or proposal is None:
+        """The fulfilling request that progress is about."""
+        return self._item(*(find_answered(envelope, self._proposal_store, now) or (None, None)))
+
+    def _item(
+        self, record: ProposalEntry | None, request: FulfillingRequest | None
+    ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
+        proposal = self._index.of(record)
+        if proposal is None or request is None:
             return None
-        items = (item for item in proposal.fulfillments if item.request is found[1])
+        items = (item for item in proposal.fulfillments if item.request is request)
         return next(((proposal, item) for item in items), None)

@@ -11,6 +11,7 @@ from meup_agent.protocol import payloads
 from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
+from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.timestamps import rfc3339
 
 MAX_STEPS: Final = 1_000
@@ -22,6 +23,14 @@ MAX_TEXT: Final = 2_000
 
 MAX_RESULT_BYTES: Final = 4_096
 """Bytes of a response that are kept; of a longer one only what it was."""
+
+
+_MICROSECONDS: Final = 1_000_000
+
+
+def seconds(entry: Entry) -> float:
+    """The time at which an entry was accepted, in seconds since 1970 (UTC)."""
+    return entry.at / _MICROSECONDS
 
 
 class StepKind(StrEnum):
@@ -56,7 +65,9 @@ class Ignored(StrEnum):
     AMBIGUOUS = "ambiguous"
     """It does not tell which of several proposals it means, so it means none (PROTOCOL 4.4)."""
     REFUSED = "refused"
-    """The executor did not carry it out, and says so."""
+    """An executor did not carry it out, and says so."""
+    FORGED = "forged"
+    """A participant sent it in the gateway's name; this package's gateway accepts none."""
 
 
 class Step(msgspec.Struct):
@@ -121,7 +132,7 @@ class FulfillmentAudit(msgspec.Struct):
         says_edited: It says of itself that it is not as it was proposed.
         progress: How many times progress was told.
         cancelled: When it was taken back.
-        response: The answer that came first.
+        response: The answer that came first; a refusal only as long as it is the only answer.
         is_error: That answer was an error, or a result that says that it failed.
         answer: The answer as JSON values: ``{"result": …}`` or ``{"error": …}``; ``None`` if there
             is none yet, or it has more than :data:`MAX_RESULT_BYTES`.
@@ -136,6 +147,11 @@ class FulfillmentAudit(msgspec.Struct):
     response: Step | None = None
     is_error: bool = False
     answer: dict[str, Any] | None = None
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether it was only refused so far: of several executors one may still run it."""
+        return self.response is not None and self.response.ignored is Ignored.REFUSED
 
     @property
     def id(self) -> str:
@@ -209,11 +225,25 @@ class ProposalAudit(msgspec.Struct):
         ]
 
     @property
+    def answered(self) -> FulfillmentAudit | None:
+        """The fulfillment that was answered first, other than by a refusal."""
+        items = (item for item in self.fulfillments if item.response is not None)
+        return next((item for item in items if not item.was_refused), None)
+
+    @property
     def changes(self) -> tuple[Change, ...]:
         """What was carried out otherwise than proposed: of the fulfillment that was answered."""
-        answered = [item for item in self.fulfillments if item.response is not None]
-        chosen = answered or [item for item in self.fulfillments if item.request.live]
-        return chosen[0].changes if chosen else ()
+        live = (item for item in self.fulfillments if item.request.live)
+        chosen = self.answered or next(live, None)
+        return () if chosen is None else chosen.changes
+
+    @property
+    def accepted_rejection(self) -> Step | None:
+        """The rejection that its proposer took for an answer; ``None`` if it is not rejected."""
+        if self.state is not ProposalState.REJECTED:
+            return None
+        by = self.record.decided_by
+        return next((step for step in self.rejections if step.by == by), None)
 
     def explanation(self, step: Step | None) -> str:
         """What somebody said later about a rejection or withdrawal of theirs (PROTOCOL 4.3)."""
