@@ -33,7 +33,7 @@ async def approve(proposal: Proposal, ctx: Context) -> None:
     # If the proposer withdraws now, the tool is cancelled, and so are we.
     outcome = await proposal.fulfill()
     if outcome.is_error:
-        ctx.log.warning("%s failed: %s", proposal.tool, outcome.result)
+        ctx.log.warning("%s failed: %s", proposal.tool, outcome.content)
 
 
 @agent.on_withdraw

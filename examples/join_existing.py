@@ -25,9 +25,9 @@ async def main() -> None:
             "tools", "add", {"a": 1, "b": 2}, to="fulfiller", ttl=30
         ) as proposal:
             match await proposal.outcome():
-                case Fulfillment(by=by):  # only a name, if nobody checks it
-                    result = await proposal.result(accept_edits=True)
-                    print(f"{by} says: {result}")
+                case Fulfillment(by=by, value=value):
+                    # Only a name, if the gateway checks none.
+                    print(f"{by} says: {value}")
                 case Rejection(by=by, reason=reason):
                     print(f"{by} says no: {reason}")
                 case other:  # Expiry, Gone or Withdrawal

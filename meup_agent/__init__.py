@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the names of _PUBLIC, for type checkers; tests/test_exports
     from meup_agent.agent.observers import log_events as log_events
     from meup_agent.client.chat import Chat as Chat
     from meup_agent.client.deciding import Proposal as Proposal
+    from meup_agent.client.deciding import ProposalRecord as ProposalRecord
     from meup_agent.client.managing import Invitation as Invitation
     from meup_agent.client.progress import Progress as Progress
     from meup_agent.client.proposing import ProposalHandle as ProposalHandle
@@ -29,7 +30,6 @@ if TYPE_CHECKING:  # the names of _PUBLIC, for type checkers; tests/test_exports
     from meup_agent.protocol.exchange import Limits as Limits
     from meup_agent.protocol.exchange import Mode as Mode
     from meup_agent.protocol.exchange import Participant as Participant
-    from meup_agent.protocol.exchange import ProposalEntry as ProposalEntry
     from meup_agent.protocol.exchange import Wait as Wait
     from meup_agent.protocol.guarantees import Guarantees as Guarantees
     from meup_agent.protocol.lifecycle import ProposalState as ProposalState
@@ -55,13 +55,13 @@ else:  # or every name would pass for one of ours
         "agent.middleware": "CallNext InboundMessage OutboundMessage",
         "agent.observers": "Counters log_events",
         "client.chat": "Chat",
-        "client.deciding": "Proposal",
+        "client.deciding": "Proposal ProposalRecord",
         "client.managing": "Invitation",
         "client.progress": "Progress",
         "client.proposing": "ProposalHandle",
         "client.space": "Space",
         "protocol.envelope": "Envelope",
-        "protocol.exchange": "Conflict Gap Limits Mode Participant ProposalEntry Wait",
+        "protocol.exchange": "Conflict Gap Limits Mode Participant Wait",
         "protocol.guarantees": "Guarantees",
         "protocol.lifecycle": "ProposalState",
         "protocol.management_payloads": "Grant Revocation",

@@ -13,8 +13,8 @@ import anyio.lowlevel
 from meup_agent.client.current import handler_is
 from meup_agent.client.forgetting import awaited
 from meup_agent.client.proposing import TTL
-from meup_agent.client.requests import TIMEOUT
-from meup_agent.protocol import kinds, payloads
+from meup_agent.client.space import send_progress
+from meup_agent.protocol import payloads
 from meup_agent.protocol.exchange import Wait
 
 if TYPE_CHECKING:
@@ -108,20 +108,37 @@ class Context:
         arguments: dict[str, Any] | None = None,
         *,
         to: str | Iterable[str] = (),
-        timeout: float | None = TIMEOUT,
-        total_timeout: float | None = None,
+        timeout: float | None = TTL,
         idempotent: bool = False,
         accept_edits: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Any:
-        """Call a participant's tool; see :meth:`Space.call`."""
+        """Call a participant's tool: a request if our capabilities allow it, otherwise a proposal.
+
+        It is part of the handler: when the handler is cancelled or ends, the request is cancelled,
+        or the proposal withdrawn. :meth:`Space.call` lists the errors.
+
+        Args:
+            participant: The participant that has the tool.
+            tool: Its name.
+            arguments: Its arguments.
+            to: If it becomes a proposal: the participants that should decide it; empty: any that
+                may.
+            timeout: Seconds to wait in all; ``None``: as long as it takes.
+            idempotent: A request may be sent again after a reconnect, under the same id.
+            accept_edits: If it becomes a proposal: take the result also of what was carried out
+                otherwise than proposed, or perhaps so.
+            on_progress: Called with each progress; must return at once.
+
+        Returns:
+            The tool's structured content, else its content.
+        """
         return await self.space.call(
             participant,
             tool,
             arguments,
             to=to,
             timeout=timeout,
-            total_timeout=total_timeout,
             idempotent=idempotent,
             accept_edits=accept_edits,
             on_progress=on_progress,
@@ -181,12 +198,8 @@ class Context:
         ):
             return
         self._last_progress, self._progress_at = done, now
-        self.space.tell(
-            kinds.MCP_REQUEST,
-            payloads.progress(token, done, total, message),
-            to=(self.sender,),
-            correlation=(self.envelope.id,),
-        )
+        told = payloads.progress(token, done, total, message)
+        send_progress(self.space, told, to=self.sender, request_id=self.envelope.id)
 
 
 class Told:

@@ -22,9 +22,8 @@ from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.cli.render.results import as_json_line, as_text
 from meup_agent.client.chat import Chat
-from meup_agent.client.endings import raise_for, tool_value
+from meup_agent.client.endings import raise_for
 from meup_agent.client.proposing import TTL
-from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.schemas import checker_for
 from meup_agent.errors import (
     ParticipantGone,
@@ -37,7 +36,15 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
-from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, Rejection, Responded, Withdrawal
+from meup_agent.protocol.outcomes import (
+    Expiry,
+    Fulfillment,
+    Gone,
+    Rejection,
+    Responded,
+    Withdrawal,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from meup_agent.cli.arguments import GivenArguments, read_arguments
@@ -67,8 +74,7 @@ class ToolCall:
         tool: Its name.
         given: The arguments as they were given.
         to: Who should decide, if it is proposed.
-        request_seconds: How long to wait for a request; ``None``: as long as it takes.
-        proposal_seconds: How long to wait for a proposal, likewise.
+        seconds: Seconds to wait for the decision and the result; ``None``: as long as it takes.
         wait: Which rejection ends the wait, if it is proposed.
         idempotent: A request may be sent again after a reconnect.
         accept_edits: What was carried out otherwise than proposed counts as well.
@@ -80,8 +86,7 @@ class ToolCall:
     tool: str
     given: GivenArguments
     to: tuple[str, ...] = ()
-    request_seconds: float | None = TIMEOUT
-    proposal_seconds: float | None = TTL
+    seconds: float | None = TTL
     wait: Wait = Wait.ADDRESSED
     idempotent: bool = False
     accept_edits: bool = False
@@ -241,9 +246,9 @@ async def _request(
             wanted.participant,
             "tools/call",
             _params(wanted, arguments),
-            timeout=wanted.request_seconds,
+            timeout=wanted.seconds,
             # Whoever says how long means it, whatever comes meanwhile.
-            total_timeout=wanted.request_seconds,
+            total_timeout=wanted.seconds,
             idempotent=wanted.idempotent,
             on_progress=waiting.update,
         )
@@ -263,7 +268,7 @@ async def _propose(
                 wanted.tool,
                 arguments,
                 to=wanted.to,
-                ttl=wanted.proposal_seconds,
+                ttl=wanted.seconds,
                 wait=wanted.wait,
                 on_progress=waiting.update,
             ) as proposal,
@@ -350,7 +355,7 @@ async def print_result(session: CommandStreams, wanted: ToolCall, answer: CallRe
         RequestError: The call was answered with an error.
     """
     fulfilled = answer.fulfilled
-    value = tool_value(fulfilled or Responded(answer.executor, answer.result))
+    value = value_of(fulfilled or Responded(answer.executor, answer.result))
     if wanted.as_json:
         await session.output.write(as_json_line(_document(value, answer)))
     elif text := as_text(answer.result):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.lifecycle import ProposalState
+    from meup_agent.protocol.outcomes import Rejection
     from meup_agent.session import Session
 
 
@@ -210,3 +211,100 @@ class Proposal:
 
 def _ignore(_: Progress) -> None:
     """The proposer listens; we do not."""
+
+
+class ProposalRecord:
+    """A proposal in the space, ours included, as far as we have seen it.
+
+    It goes on being true: its state is that of the moment in which it is read.
+    """
+
+    __slots__ = ("_call", "_entry")
+
+    def __init__(self, entry: ProposalEntry) -> None:
+        self._entry = entry
+        self._call: payloads.Call | None = None
+
+    def __repr__(self) -> str:
+        return f"<ProposalRecord {self.id} of {self.proposer!r}: {self.tool!r} is {self.state}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProposalRecord) and other._entry is self._entry
+
+    def __hash__(self) -> int:
+        return id(self._entry)
+
+    @property
+    def id(self) -> str:
+        """The proposal's id."""
+        return self._entry.key.id
+
+    @property
+    def proposer(self) -> str:
+        """The participant that proposes it."""
+        return self._entry.key.proposer
+
+    @property
+    def to(self) -> tuple[str, ...]:
+        """The participants that should decide it; empty: any that may."""
+        return self._entry.envelope.to
+
+    @property
+    def envelope(self) -> Envelope:
+        """The proposal as it came."""
+        return self._entry.envelope
+
+    @property
+    def method(self) -> str:
+        """The MCP method, usually ``tools/call``."""
+        return self._read().method
+
+    @property
+    def tool(self) -> str:
+        """The tool's name; empty for other methods."""
+        return self._read().name
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The tool's arguments, as JSON values."""
+        return self._read().arguments
+
+    @property
+    def target(self) -> str | None:
+        """The participant that should carry it out, where the proposer said so."""
+        return self._read().target
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """The moment at which the proposer gives it up, by the proposer's clock, if it said so."""
+        return self._read().expires_at
+
+    @property
+    def state(self) -> ProposalState:
+        """Its state now (PROTOCOL 4.2)."""
+        return self._entry.state
+
+    @property
+    def in_progress_by(self) -> str | None:
+        """The participant whose fulfilling request is out."""
+        return self._entry.in_progress_by
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        """Its rejections, of each participant the first; it may be pending all the same."""
+        return tuple(self._entry.rejections.values())
+
+    @property
+    def decided_by(self) -> str | None:
+        """The participant that brought it to its final state."""
+        return self._entry.decided_by
+
+    @property
+    def reason(self) -> str | None:
+        """The reason code that came with that, if any."""
+        return self._entry.reason
+
+    def _read(self) -> payloads.Call:
+        if self._call is None:
+            self._call = self._entry.call
+        return self._call

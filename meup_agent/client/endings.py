@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn
 
 from meup_agent.errors import (
     AlreadyInProgress,
@@ -13,9 +13,7 @@ from meup_agent.errors import (
     ProposalRejected,
     ProposalWithdrawn,
     Refused,
-    RequestError,
     RequestTimeout,
-    ToolError,
 )
 from meup_agent.protocol.outcomes import (
     Ending,
@@ -31,10 +29,9 @@ from meup_agent.protocol.outcomes import (
     Unsent,
     Withdrawal,
 )
-from meup_agent.protocol.payloads import WRAPPED, as_object, objects_in
 
 if TYPE_CHECKING:
-    from meup_agent.protocol.payloads import JsonObject
+    pass
 
 
 def outcome_of(ending: Ending) -> Outcome:
@@ -110,49 +107,3 @@ def response_of(ending: Ending, *, what: str, cancelled: bool = True) -> Respond
             )
         case _:
             raise_for(ending, what=what)
-
-
-def result_of(answer: Responded | Fulfillment) -> Any:
-    """The result of a request.
-
-    Raises:
-        RequestError: It was answered with an error.
-    """
-    if answer.error is not None:
-        error = answer.error
-        raise RequestError(
-            error.get("code", 0),
-            str(error.get("message", "no message")),
-            error.get("data"),
-            by=answer.by if isinstance(answer, Responded) else answer.executor,
-        )
-    return answer.result
-
-
-def tool_value(answer: Responded | Fulfillment) -> Any:
-    """What a tool returned: its structured content, else its content (MCP ``CallToolResult``).
-
-    A plain value that one of our own tools wrapped to have a structure is unwrapped again.
-
-    Raises:
-        RequestError: The call was answered with an error.
-        ToolError: The tool ran and failed.
-    """
-    result = result_of(answer)
-    if not isinstance(result, dict):
-        return result
-    body = cast("JsonObject", result)
-    if body.get("isError") is True:
-        raise ToolError(text_of(body) or "the tool failed without a message", body)
-    structured = body.get("structuredContent")
-    if structured is None:
-        return body.get("content", body)
-    if as_object(body.get("_meta")).get(WRAPPED) is True and isinstance(structured, dict):
-        return cast("JsonObject", structured).get("result")
-    return structured
-
-
-def text_of(result: JsonObject) -> str:
-    """The text blocks of a tool's result, joined by line ends."""
-    blocks = objects_in(result.get("content"))
-    return "\n".join(str(block["text"]) for block in blocks if "text" in block)

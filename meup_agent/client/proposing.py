@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.client.current import cause_of_leaving, parent_in
-from meup_agent.client.endings import outcome_of, raise_for, tool_value
+from meup_agent.client.endings import outcome_of, raise_for
 from meup_agent.client.forgetting import awaited
 from meup_agent.client.progress import relay
 from meup_agent.client.rejections import said_of, with_explanation
@@ -18,7 +18,13 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey, Wait
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import EXPLANATION_SECONDS, Fulfillment, Rejection, Withdrawal
+from meup_agent.protocol.outcomes import (
+    EXPLANATION_TIMEOUT,
+    Fulfillment,
+    Rejection,
+    Withdrawal,
+    value_of,
+)
 from meup_agent.protocol.payloads import build_proposal
 from meup_agent.reasons import Cause, Reason
 from meup_agent.session.deadlines import checked_timeout
@@ -110,7 +116,7 @@ class ProposalHandle:
         outcome = await self.outcome()
         if not isinstance(outcome, Fulfillment):
             raise_for(outcome, what=f"proposal {self.id}", explanation=self._explained(outcome))
-        value = tool_value(outcome)
+        value = value_of(outcome)
         if not outcome.as_proposed and not accept_edits:
             raise ProposalEdited(
                 self.id, outcome.by, outcome.changes, value, certain=outcome.knows_edits
@@ -118,7 +124,7 @@ class ProposalHandle:
         return value
 
     @awaited
-    async def explanation(self, timeout: float | None = EXPLANATION_SECONDS) -> str:
+    async def explanation(self, timeout: float | None = EXPLANATION_TIMEOUT) -> str:
         """Wait for the words of who rejected it, which follow the rejection (PROTOCOL 4.3).
 
         Nothing else waits for them: the error of a rejected proposal has them if they had come.

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client.deciding import Proposal
-from meup_agent.client.endings import result_of, tool_value
+from meup_agent.client.deciding import Proposal, ProposalRecord
 from meup_agent.client.forgetting import Proposing, awaited
 from meup_agent.client.managing import Managing
 from meup_agent.client.presence import present
@@ -19,6 +18,7 @@ from meup_agent.errors import AmbiguousProposal, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Participant, Wait
+from meup_agent.protocol.outcomes import result_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from meup_agent.client.progress import OnProgress
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.guarantees import Guarantees
+    from meup_agent.protocol.payloads import JsonObject
     from meup_agent.session import Session
     from meup_agent.session.listeners import EnvelopeStream
 
@@ -69,9 +70,10 @@ class Space(Managing):
         return self._session.table.roster.participants()
 
     @property
-    def proposals(self) -> list[ProposalEntry]:
+    def proposals(self) -> list[ProposalRecord]:
         """Every proposal seen, ours included, with its state (PROTOCOL 4.2)."""
-        return self._session.table.proposal_store.records(self._session.now())
+        store = self._session.table.proposal_store
+        return [ProposalRecord(entry) for entry in store.records(self._session.now())]
 
     @property
     def capabilities(self) -> tuple[Any, ...]:
@@ -157,8 +159,7 @@ class Space(Managing):
         arguments: dict[str, Any] | None = None,
         *,
         to: str | Iterable[str] = (),
-        timeout: float | None = TIMEOUT,
-        total_timeout: float | None = None,
+        timeout: float | None = TTL,
         idempotent: bool = False,
         accept_edits: bool = False,
         on_progress: OnProgress | None = None,
@@ -173,10 +174,8 @@ class Space(Managing):
             tool: Its name.
             arguments: Its arguments.
             to: If it becomes a proposal: who should decide it; empty: any that may.
-            timeout: Seconds to wait; ``None``: as long as it takes.
-            total_timeout: Seconds to wait in all: each progress (``on_progress``) lets the
-                ``timeout`` begin anew. ``None``: ten times the timeout; as much as the timeout:
-                progress changes nothing.
+            timeout: Seconds to wait in all, for a request as for a proposal; ``None``: as long as
+                it takes.
             idempotent: A request may be sent again after a reconnect, under the same id.
             accept_edits: If it becomes a proposal: take the result also of what was carried out
                 otherwise than proposed, or perhaps so.
@@ -207,11 +206,11 @@ class Space(Managing):
                 "tools/call",
                 params,
                 timeout=timeout,
-                total_timeout=total_timeout,
+                total_timeout=timeout,
                 idempotent=idempotent,
                 on_progress=on_progress,
             )
-            return tool_value(response)
+            return value_of(response)
         async with self.propose(
             participant, tool, arguments, to=to, ttl=timeout, on_progress=on_progress
         ) as proposal:
@@ -288,7 +287,7 @@ class Space(Managing):
         return Proposing(block)
 
     def proposal(
-        self, of: ProposalEntry | Envelope | str, *, proposer: str | None = None
+        self, of: ProposalRecord | Envelope | str, *, proposer: str | None = None
     ) -> Proposal:
         """A participant's proposal, to decide outside of a handler.
 
@@ -304,8 +303,9 @@ class Space(Managing):
             UsageError: No proposal with that id, of that proposer, is known.
         """
         if isinstance(of, str):
-            of = self._known_proposal(of, proposer)
-        envelope = of if isinstance(of, Envelope) else of.envelope
+            envelope = self._known_proposal(of, proposer).envelope
+        else:
+            envelope = of if isinstance(of, Envelope) else of.envelope
         return Proposal(self._session, envelope, self._tools)
 
     def _known_proposal(self, proposal_id: str, proposer: str | None) -> ProposalEntry:
@@ -355,16 +355,15 @@ class Space(Managing):
             to: Whom it is for; empty: everybody.
             correlation: Ids of the envelopes that it refers to.
         """
-        sent = self.tell(
+        sent = self._say(
             kinds.canonical(kind), payload, to=_names(to), correlation=_names(correlation)
         )
         await checkpoint()
         return sent
 
-    def tell(
+    def _say(
         self, kind: str, payload: Any, *, to: tuple[str, ...], correlation: tuple[str, ...]
     ) -> str:
-        """Send as :meth:`send` does, without letting others run; its id."""
         return self._session.say(kind, payload, to=to, correlation=correlation).id
 
     def watch(self) -> AbstractContextManager[EnvelopeStream]:
@@ -375,6 +374,11 @@ class Space(Managing):
         counts them.
         """
         return self._session.watchers.watch()
+
+
+def send_progress(space: Space, payload: JsonObject, *, to: str, request_id: str) -> None:
+    """Send the progress of a request at once: a worker thread that tells it does not await."""
+    space._say(kinds.MCP_REQUEST, payload, to=(to,), correlation=(request_id,))
 
 
 def _names(names: str | Iterable[str]) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from meup_agent.client.current import (
     handler_is,
     parent_in,
 )
-from meup_agent.client.endings import result_of
 from meup_agent.client.requests import request
 from meup_agent.client.schemas import checker_for
 from meup_agent.errors import InvalidArguments, MeupError, OutcomeUnknown, RequestTimeout, printable
@@ -28,6 +27,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange import Key
 from meup_agent.protocol.exchange.roster import read_participant
+from meup_agent.protocol.outcomes import result_of
 from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:

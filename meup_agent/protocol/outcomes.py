@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
-from meup_agent.protocol.payloads import Change, as_object
+from meup_agent.errors import RequestError, ToolError
+from meup_agent.protocol.payloads import WRAPPED, Change, JsonObject, as_object, objects_in
 from meup_agent.reasons import Cause
 
-EXPLANATION_SECONDS: Final = 5.0
+EXPLANATION_TIMEOUT: Final = 5.0
 """Wait for an explanation: it follows its reject at once, where there is one."""
 
 Explain = Callable[["Rejection", float | None], Awaitable[str]]
@@ -19,19 +20,20 @@ Explain = Callable[["Rejection", float | None], Awaitable[str]]
 
 
 class Fulfillment(msgspec.Struct, frozen=True):
-    """A proposal was carried out, and its response is here.
+    """A proposal that was carried out, with its response.
 
     Attributes:
         proposal_id: The proposal.
-        by: Who fulfilled it.
-        executor: Who carried it out and answered.
-        result: The MCP result as JSON values; ``None`` if the answer was an error.
+        by: The participant that fulfilled it.
+        executor: The participant that carried it out and answered.
+        result: The MCP result as JSON values, as it came; ``None`` if the answer was an error.
         error: The JSON-RPC error as JSON values; ``None`` if there was a result.
-        changes: What was carried out otherwise than proposed, as far as we could see it.
-        relayed: We have it from the fulfiller, because the gateway hid the fulfilling request from
-            us (PROTOCOL 2): then ``changes`` is empty, and ``executor`` is empty unless the
+        changes: Differences of what was carried out from what was proposed, as far as they were
+            seen.
+        relayed: The fulfiller told it, because the gateway hid the fulfilling request from us
+            (PROTOCOL 2): then ``changes`` is empty, and ``executor`` is empty unless the
             fulfiller says that nothing was changed.
-        relay_says_edited: Whether the fulfiller says that it changed something; ``None``: it does
+        relay_says_edited: The fulfiller's word for having changed something; ``None``: it does
             not say, or nothing was relayed.
     """
 
@@ -45,26 +47,39 @@ class Fulfillment(msgspec.Struct, frozen=True):
     relay_says_edited: bool | None = None
 
     @property
+    def value(self) -> Any:
+        """The value that :meth:`Space.call` would have returned.
+
+        Raises:
+            RequestError: The call was answered with an error.
+            ToolError: The tool ran and failed.
+        """
+        return value_of(self)
+
+    @property
+    def content(self) -> list[JsonObject]:
+        """The blocks of MCP content; empty where the answer has none."""
+        return objects_in(as_object(self.result).get("content"))
+
+    @property
+    def is_error(self) -> bool:
+        """It failed: a JSON-RPC error, or a tool's result with ``isError``."""
+        return self.error is not None or as_object(self.result).get("isError") is True
+
+    @property
     def edited(self) -> bool:
-        """Whether something other than the proposal was carried out, as far as we know."""
+        """Something other than the proposal was carried out, as far as we know."""
         return bool(self.changes) or self.relay_says_edited is True
 
     @property
     def knows_edits(self) -> bool:
-        """Whether :attr:`edited` is known; a relay that does not say it leaves it open."""
+        """It is known whether it was :attr:`edited`; a relay may leave that open."""
         return not self.relayed or self.relay_says_edited is not None
 
     @property
     def as_proposed(self) -> bool:
-        """Whether what was carried out is what was proposed, and that is known."""
+        """The proposed call was carried out, and that is known."""
         return self.knows_edits and not self.edited
-
-    @property
-    def is_error(self) -> bool:
-        """Whether it failed: a JSON-RPC error, or a tool's result with ``isError``."""
-        if self.error is not None:
-            return True
-        return as_object(self.result).get("isError") is True
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +101,7 @@ class Rejection:
     counts: bool = False
     _explain: Explain | None = field(default=None, repr=False, compare=False)
 
-    async def explanation(self, timeout: float | None = EXPLANATION_SECONDS) -> str:
+    async def explanation(self, timeout: float | None = EXPLANATION_TIMEOUT) -> str:
         """Wait for the words that explain it, which follow as a chat (PROTOCOL 4.3).
 
         Args:
@@ -194,3 +209,45 @@ Outcome = Fulfillment | Rejection | Withdrawal | Expiry | Gone
 
 Ending = Outcome | Responded | GatewayRefused | Unsent | Unknown | LostRace
 """How any exchange of our own ends."""
+
+
+def result_of(answer: Responded | Fulfillment) -> Any:
+    """The MCP result of a request.
+
+    Raises:
+        RequestError: It was answered with an error.
+    """
+    if answer.error is not None:
+        error = answer.error
+        raise RequestError(
+            error.get("code", 0),
+            str(error.get("message", "no message")),
+            error.get("data"),
+            by=answer.by if isinstance(answer, Responded) else answer.executor,
+        )
+    return answer.result
+
+
+def value_of(answer: Responded | Fulfillment) -> Any:
+    """The value that a tool returned: its structured content, else its content.
+
+    A plain value that one of our own tools wrapped to have a structure is unwrapped again. What is
+    no result of a tool is the value itself.
+
+    Raises:
+        RequestError: The call was answered with an error.
+        ToolError: The tool ran and failed.
+    """
+    result = result_of(answer)
+    if not isinstance(result, dict):
+        return result
+    body = cast("JsonObject", result)
+    if body.get("isError") is True:
+        texts = [str(block["text"]) for block in objects_in(body.get("content")) if "text" in block]
+        raise ToolError("\n".join(texts) or "the tool failed without a message", body)
+    structured = body.get("structuredContent")
+    if structured is None:
+        return body.get("content", body)
+    if as_object(body.get("_meta")).get(WRAPPED) is True and isinstance(structured, dict):
+        return cast("JsonObject", structured).get("result")
+    return structured

@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from meup_agent import ProposalEntry, Rejection, Space
+from meup_agent import ProposalRecord, Rejection, Space
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands.reject import seen_as
 from meup_agent.cli.failures import Failure
 from meup_agent.errors import AlreadyDecided
-from meup_agent.protocol.exchange import ProposalKey
+from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from tests.cli.conftest import Here
 from tests.cli.processes import meup, running
 from tests.cli.stage import HOSTILE, Stage
@@ -91,24 +91,26 @@ def test_an_empty_id_or_reason_is_wrong(here: Here) -> None:
 
 
 def test_the_beginning_of_an_id_is_enough_for_what_was_seen(stage: Stage) -> None:
-    async def propose(space: Space) -> list[ProposalEntry]:
+    async def propose(space: Space) -> list[ProposalRecord]:
         async with space.propose("files", "nothing"), space.propose("files", "fail"):
             seen = space.proposals
-            one, other = [each.key.id for each in seen]
+            one, other = [each.id for each in seen]
             same = next(place for place in range(32) if one[place] != other[place])
-            assert seen_as(seen, one[: same + 1]) is seen[0]
-            assert seen_as(seen, other) is seen[1]
+            assert seen_as(seen, one[: same + 1]) == seen[0]
+            assert seen_as(seen, other) == seen[1]
             assert seen_as(seen, one[:same] + "-") is None
             with pytest.raises(Failure, match="several proposals begin with"):
                 seen_as(seen, one[:same])
             # Others count: the whole of one id may be the beginning of another.
             first, tenth = [
-                ProposalEntry(ProposalKey("them", name), each.envelope, each.fingerprint)
+                ProposalRecord(ProposalEntry(ProposalKey("them", name), each.envelope, 0))
                 for name, each in zip(("them-1", "them-10"), seen, strict=True)
             ]
             assert seen_as([tenth, first], "them-1") is first
             # Two proposers may have used one id.
-            copied = ProposalEntry(ProposalKey("eve", "them-1"), seen[0].envelope, 0)
+            copied = ProposalRecord(
+                ProposalEntry(ProposalKey("eve", "them-1"), seen[0].envelope, 0)
+            )
             with pytest.raises(Failure, match="them-1 of them, them-1 of eve; say with --proposer"):
                 seen_as([first, copied], "them-1")
             assert seen_as([first, copied], "them-1", "eve") is copied
@@ -118,4 +120,4 @@ def test_the_beginning_of_an_id_is_enough_for_what_was_seen(stage: Stage) -> Non
     # Their blocks were left.
     withdrawn, _ = stage.as_somebody("paula", propose)
     with pytest.raises(AlreadyDecided, match="is withdrawn"):
-        seen_as([withdrawn], withdrawn.key.id[:8])
+        seen_as([withdrawn], withdrawn.id[:8])

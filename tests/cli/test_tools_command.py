@@ -37,8 +37,8 @@ def test_nothing_is_rejected_while_it_asks(stage: Stage) -> None:
             # Whatever it said before it left has come, since its leaving has.
             while "alice" in {each.id for each in space.participants}:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
-            [record] = [each for each in space.proposals if each.key.id == proposal.id]
-            assert record.rejections == {}
+            [record] = [each for each in space.proposals if each.id == proposal.id]
+            assert record.rejections == ()
 
     stage.as_somebody("paula", propose)
 

@@ -133,7 +133,7 @@ def is_idle(space: Space) -> bool:
 
 def state_of(space: Space, proposal_id: str) -> ProposalState | None:
     """Where a proposal stands, as this participant has seen it."""
-    return next((r.state for r in space.proposals if r.key.id == proposal_id), None)
+    return next((r.state for r in space.proposals if r.id == proposal_id), None)
 
 
 def has_state(space: Space, proposal_id: str, state: ProposalState) -> bool:

@@ -200,7 +200,7 @@ async def test_a_reviewer_that_fails_after_its_request_is_only_logged(
         assert await proposers.call("tools", "write", to="reviewer") == "written"
         await until(lambda: "afterwards" in caplog.text and is_idle(reviewers))
         assert reviewers.proposals[0].state is ProposalState.FULFILLED
-        assert reviewers.proposals[0].rejections == {}
+        assert reviewers.proposals[0].rejections == ()
 
 
 @pytest.mark.rule("5.proposal.running.returns")

@@ -208,7 +208,7 @@ async def test_a_proposal_carries_what_the_protocol_adds(meeting: Meeting) -> No
         assert isinstance(outcome, Fulfillment)
         assert (outcome.by, outcome.executor) == ("reviewer", "tools")
         assert not outcome.edited
-        assert outcome.result["structuredContent"] == {"result": 3}
+        assert outcome.value == 3
         for envelope in (sent, request):
             wire = json.loads(envelope.frame)
             assert wire["protocol"] == "meup/v0.1"
@@ -232,7 +232,7 @@ async def test_the_proposer_learns_what_was_edited(meeting: Meeting) -> None:
         outcome = await proposal.outcome()
         assert isinstance(outcome, Fulfillment)
         assert outcome.changes == (Change("arguments.a", 1, 10),)
-        assert outcome.result["structuredContent"] == {"result": 12}
+        assert outcome.value == 12
         (request,) = tape.of(kinds.MCP_REQUEST)
         meta = call_of(request).meta
         assert meta["dev.meup/edited"] is True
@@ -451,7 +451,7 @@ async def test_proposals_can_be_decided_outside_of_handlers(meeting: Meeting) ->
         theirs = person.proposal(record)
         assert (theirs.proposer, theirs.tool, theirs.target) == ("proposer", "add", "tools")
         fulfilled = await theirs.fulfill()
-        assert fulfilled.result["structuredContent"] == {"result": 3}
+        assert fulfilled.value == 3
         outcome = await proposal.outcome()
         assert outcome == fulfilled
 

@@ -30,8 +30,8 @@ from meup_agent import (
     Participant,
     Progress,
     Proposal,
-    ProposalEntry,
     ProposalHandle,
+    ProposalRecord,
     ProposalState,
     Reason,
     Rejection,
@@ -229,7 +229,7 @@ async def verbs() -> None:
             async for envelope in envelopes:
                 assert_type(envelope, Envelope)
         for record in space.proposals:
-            assert_type(record, ProposalEntry)
+            assert_type(record, ProposalRecord)
             assert_type(record.state, ProposalState)
             await space.proposal(record).reject(Reason.POLICY)
 

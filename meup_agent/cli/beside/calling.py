@@ -68,7 +68,7 @@ async def run_tool_call(visit: HttpVisit, wanted: ToolCall) -> None:
     try:
         if not wanted.as_proposal and _may(visit.space, "tools/call", params):
             answered = await request(
-                visit, wanted.participant, "tools/call", params, seconds=wanted.request_seconds
+                visit, wanted.participant, "tools/call", params, seconds=wanted.seconds
             )
             if answered.error is not None:
                 payload = answered.error
@@ -112,7 +112,7 @@ async def _arguments(visit: HttpVisit, wanted: ToolCall) -> JsonObject:
 
 
 async def _propose(visit: HttpVisit, wanted: ToolCall, params: JsonObject) -> CallResult:
-    space, proposal, seconds = visit.space, new_id(), wanted.proposal_seconds
+    space, proposal, seconds = visit.space, new_id(), wanted.seconds
     reason: str = Reason.NO_LONGER_NEEDED
 
     async def withdraw() -> str:

@@ -14,7 +14,6 @@ from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.options import ResultOptions, seconds
 from meup_agent.cli.tool_call import CallOptions, ToolCall, run_tool_call
 from meup_agent.client.proposing import TTL
-from meup_agent.client.requests import TIMEOUT
 
 
 def call(
@@ -28,14 +27,13 @@ def call(
     http: Http = None,
     where: SpaceOptions,
     timeout: Annotated[
-        float | None,
+        float,
         typer.Option(
             "--timeout",
             metavar="SECONDS",
-            help=f"How long to wait: {TIMEOUT:g} s, or {TTL:g} s for a proposal; inf: as long as it"
-            " takes.",
+            help="How long to wait for the decision and the result; inf: as long as it takes.",
         ),
-    ] = None,
+    ] = TTL,
     result: ResultOptions,
 ) -> None:
     """Call a tool and print its result.
@@ -48,14 +46,12 @@ def call(
 
     Example: `MEUP_TOKEN=… meup call tools write_file path=notes.txt text="hello"`
     """
-    limit = None if timeout is None else seconds(timeout, "--timeout")
     wanted = ToolCall(
         participant=options.owner,
         tool=options.tool,
         given=options.given(),
         to=tuple(options.to or ()),
-        request_seconds=TIMEOUT if timeout is None else limit,
-        proposal_seconds=TTL if timeout is None else limit,
+        seconds=seconds(timeout, "--timeout"),
         idempotent=idempotent,
         accept_edits=options.accept_edits,
         as_json=result.as_json,

@@ -18,10 +18,10 @@ from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.options import Args, ArgsFile, Json, NoColour, seconds
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.results import as_json_line, as_text
-from meup_agent.client.endings import tool_value
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import RequestError, ToolError
 from meup_agent.protocol import payloads
+from meup_agent.protocol.outcomes import value_of
 from meup_agent.protocol.payloads import build_fulfillment
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def fulfill(
             session, to, call.method, params, seconds=limit, fulfills=(envelope.sender, envelope.id)
         )
         try:
-            value = tool_value(answer)
+            value = value_of(answer)
         except (ToolError, RequestError) as error:
             raise Failure(f"{said} failed: {error}", code_for(error)) from error
         if as_json:

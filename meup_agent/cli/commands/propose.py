@@ -49,7 +49,7 @@ def propose(
         tool=call.tool,
         given=call.given(),
         to=tuple(call.to or ()),
-        proposal_seconds=limit,
+        seconds=limit,
         wait=wait,
         accept_edits=call.accept_edits,
         as_proposal=True,

@@ -25,7 +25,7 @@ from meup_agent.protocol import kinds
 from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
-    from meup_agent.protocol.exchange import ProposalEntry
+    from meup_agent.client.deciding import ProposalRecord
 
 WHOLE_ID: Final = 32
 """Characters of an id as this package draws them."""
@@ -95,8 +95,8 @@ def reject(
 
     async def act(session: CommandSession) -> None:
         record = seen_as(session.space.proposals, proposal, proposer)
-        whole = proposal if record is None else record.key.id
-        whose = proposer if record is None else record.key.proposer
+        whole = proposal if record is None else record.id
+        whose = proposer if record is None else record.proposer
         if record is None:
             _remark_id(session, proposal)
         to = (whose,) if whose else ()
@@ -155,8 +155,8 @@ async def _say_beside(wanted: Rejecting, session: HttpVisit) -> None:
 
 
 def seen_as(
-    proposals: list[ProposalEntry], given: str, proposer: str | None = None
-) -> ProposalEntry | None:
+    proposals: list[ProposalRecord], given: str, proposer: str | None = None
+) -> ProposalRecord | None:
     """The proposal that an id, or the beginning of one, means; ``None`` if it was not seen.
 
     Args:
@@ -169,25 +169,25 @@ def seen_as(
         AlreadyDecided: It is not pending any more.
         AlreadyInProgress: Its fulfillment is on its way.
     """
-    theirs = [each for each in proposals if proposer in (None, each.key.proposer)]
-    found = [each for each in theirs if each.key.id.startswith(given)]
-    whole = [each for each in found if each.key.id == given]
+    theirs = [each for each in proposals if proposer in (None, each.proposer)]
+    found = [each for each in theirs if each.id.startswith(given)]
+    whole = [each for each in found if each.id == given]
     if len(whole) > 1:
-        said = ", ".join(f"{each.key.id} of {each.key.proposer}" for each in whole[:4])
+        said = ", ".join(f"{each.id} of {each.proposer}" for each in whole[:4])
         raise Failure(
             f"several proposals have the id {given!r}: {said}; say with --proposer whose is meant",
             exit_codes.USAGE,
         )
     if len(found) > 1 and not whole:
-        ids = ", ".join(each.key.id for each in found[:4])
+        ids = ", ".join(each.id for each in found[:4])
         raise Failure(f"several proposals begin with {given!r}: {ids}", exit_codes.USAGE)
     if not found:
         return None
     record = (whole or found)[0]
     if not record.state.is_pending:
-        raise AlreadyDecided(record.key.id, record.state)
+        raise AlreadyDecided(record.id, record.state)
     if record.in_progress_by is not None:
-        raise AlreadyInProgress(record.key.id, record.in_progress_by)
+        raise AlreadyInProgress(record.id, record.in_progress_by)
     return record
 
 

@@ -17,7 +17,7 @@ from meup_agent import (
     Gone,
     Outcome,
     Progress,
-    ProposalEntry,
+    ProposalRecord,
     Reason,
     Rejection,
     Withdrawal,
@@ -33,8 +33,8 @@ from meup_agent.cli.demo.workspace import (
     NotAllowed,
     Workspace,
 )
-from meup_agent.client.endings import tool_value
 from meup_agent.protocol import kinds
+from meup_agent.protocol.outcomes import value_of
 from meup_agent.transport.base import ABNORMAL
 
 WRITING: Final = ("write_file", "reindex")
@@ -227,7 +227,7 @@ async def play_restarted(stage: Stage) -> list[Expectation]:
 
     await stage.saw(proposal.id, kinds.MCP_RESPONSE)
     index = await look_at(stage, INDEX)
-    found = tool_value(outcome) if isinstance(outcome, Fulfillment) else None
+    found = value_of(outcome) if isinstance(outcome, Fulfillment) else None
     return [
         Expectation(
             "dropped without a close",
@@ -331,7 +331,7 @@ async def look_at(stage: Stage, path: str) -> int | None:
 
 def record_checks(stage: Stage) -> list[Expectation]:
     """The whole demo as the auditor has it in its record, in the gateway's order."""
-    states = [_state(record) for record in stage.auditor.proposals if record.call.name in WRITING]
+    states = [_state(record) for record in stage.auditor.proposals if record.tool in WRITING]
     cancelled = {
         name
         for each in stage.seen.all
@@ -355,8 +355,8 @@ def record_checks(stage: Stage) -> list[Expectation]:
     ]
 
 
-def _state(record: ProposalEntry) -> str:
+def _state(record: ProposalRecord) -> str:
     """A proposal's end; who was rejected takes the proposal back too."""
     if record.rejections:
-        return f"rejected: {', '.join(each.reason for each in record.rejections.values())}"
+        return f"rejected: {', '.join(each.reason for each in record.rejections)}"
     return f"{record.state}: {record.reason}" if record.reason else str(record.state)

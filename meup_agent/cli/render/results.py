@@ -6,8 +6,7 @@ import json
 from typing import Any, cast
 
 from meup_agent.cli.render.escape import visible
-from meup_agent.client.endings import tool_value
-from meup_agent.protocol.outcomes import Responded
+from meup_agent.protocol.outcomes import Responded, value_of
 from meup_agent.protocol.payloads import as_object
 
 
@@ -25,7 +24,7 @@ def as_text(result: Any) -> str:
     Args:
         result: MCP's ``CallToolResult``, as JSON values, or what else was answered.
     """
-    value = tool_value(Responded("", result))
+    value = value_of(Responded("", result))
     if value is None and "structuredContent" not in as_object(result):
         return ""
     if isinstance(value, list) and value is as_object(result).get("content"):
