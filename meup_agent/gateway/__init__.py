@@ -20,7 +20,7 @@ if typing.TYPE_CHECKING:
         TlsConfig,
     )
     from meup_agent.gateway.config_file import load_config
-    from meup_agent.gateway.edge.http.mount import GatewayApp, asgi_app
+    from meup_agent.gateway.edge.mount import GatewayApp, asgi_app
     from meup_agent.gateway.embedded import Gateway, ThreadedGateway
     from meup_agent.gateway.presets import dev_config
     from meup_agent.gateway.server import RunningGateway, serve
@@ -46,7 +46,7 @@ __all__ = [
 _MODULES = {
     "Config": "config",
     "Gateway": "embedded",
-    "GatewayApp": "edge.http.mount",
+    "GatewayApp": "edge.mount",
     "HttpConfig": "config",
     "JournalConfig": "config",
     "Limits": "config",
@@ -55,7 +55,7 @@ _MODULES = {
     "SpaceConfig": "config",
     "ThreadedGateway": "embedded",
     "TlsConfig": "config",
-    "asgi_app": "edge.http.mount",
+    "asgi_app": "edge.mount",
     "dev_config": "presets",
     "load_config": "config_file",
     "serve": "server",

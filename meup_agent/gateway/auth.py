@@ -137,7 +137,7 @@ class AuthThrottled(Exception):
 
 
 class AuthThrottle:
-    """How many wrong tokens came from each address lately.
+    """Limits failed logins per address.
 
     An address that had too many is refused whatever its next token is: otherwise it would go on
     guessing.
@@ -187,23 +187,6 @@ class AuthThrottle:
             self._buckets.popitem(last=False)
         elif bucket.wait(at) and self._told.due("", who, at):
             log.warning("too many wrong tokens from %s; refused for a while", quote(who))
-
-
-class AddressTokens:
-    """Every token, as one address may ask for them.
-
-    Args:
-        throttle: Who looks whether the address may.
-        address: The address.
-    """
-
-    def __init__(self, throttle: AuthThrottle, address: str) -> None:
-        self._throttle = throttle
-        self._address = address
-
-    def identify(self, token: str) -> Identity | None:
-        """Whose token it is; see :meth:`AuthThrottle.identify`."""
-        return self._throttle.identify(token, self._address)
 
 
 def network_of(address: str) -> str:

@@ -1,15 +1,19 @@
-"""A member: a participant's connection, and the frames that wait for it."""
+"""The queue of frames that wait for one connection, and the member whose connection it is."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.backlog import TOO_SLOW, WRITE_BYTES, Backlogs
-from meup_agent.gateway.config import Limits
-from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.gateway.backlog import TOO_SLOW, WRITE_BYTES
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from meup_agent.gateway.auth import Identity
+    from meup_agent.gateway.config import Limits
+    from meup_agent.gateway.runtime import GatewayRuntime
+    from meup_agent.protocol.space.fanout import FrameFormat
 
 
 def describe_overflow(limits: Limits, frames: int) -> tuple[str, str]:
@@ -17,7 +21,7 @@ def describe_overflow(limits: Limits, frames: int) -> tuple[str, str]:
 
     Args:
         limits: The gateway's.
-        frames: How many frames wait in it.
+        frames: Frames that wait in it.
     """
     if frames > limits.max_queued_frames:
         name, most, what = "max_queued_frames", limits.max_queued_frames, "messages"
@@ -26,20 +30,25 @@ def describe_overflow(limits: Limits, frames: int) -> tuple[str, str]:
     return name, f"more than {most} {what} wait for you ({name})"
 
 
-class Wire(Protocol):
-    """What a member writes to."""
+class FrameWriter(Protocol):
+    """The connection below a queue. When it can take no more it calls :meth:`FrameQueue.pause`."""
+
+    @property
+    def joins_frames(self) -> bool:
+        """Whether frames that leave together may be one piece: packed, they mark their ends."""
+        ...
 
     def write(self, packed: bytes) -> None:
-        """Write frames; what the socket does not take at once waits in its buffer."""
+        """Write frames; what is not taken at once waits in the buffer of the connection."""
         ...
 
     def close(self, code: int, reason: str) -> None:
-        """Send a close frame, and see to it that the connection ends soon."""
+        """End the connection after what was written, and soon."""
         ...
 
 
 class WriteBatcher:
-    """The members that have frames to write when the current turn of the loop is over.
+    """Writes what became due in a turn of the loop at its end, in one write for each connection.
 
     Args:
         loop: The gateway's loop.
@@ -47,13 +56,13 @@ class WriteBatcher:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: list[GatewayMember] = []
+        self._waiting: list[FrameQueue] = []
 
-    def add(self, member: GatewayMember) -> None:
-        """Have a member write its frames at the end of this turn."""
+    def add(self, queue: FrameQueue) -> None:
+        """Have a queue written at the end of this turn."""
         if not self._waiting:
             self._loop.call_soon(self._flush)
-        self._waiting.append(member)
+        self._waiting.append(queue)
 
     def call(self, then: Callable[[], None]) -> None:
         """Call in the next turn."""
@@ -61,60 +70,56 @@ class WriteBatcher:
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for member in waiting:
-            member.flush()
+        for queue in waiting:
+            queue.flush()
 
 
-class GatewayMember:
-    """A participant's connection, seen from its space.
+class FrameQueue:
+    """Frames for one subscriber of a space.
 
     Everything that becomes due for it in one turn of the loop leaves in one write. While its
-    socket takes no more, frames wait here, bounded; one too many closes the connection.
+    connection takes no more, frames wait here, bounded; one too many closes the connection.
+
+    Args:
+        runtime: The gateway.
+        identity: The participant that reads.
+        form: The form of its frames.
+        writer: Its connection.
+        awaited: Senders wait for it while it is behind.
 
     Attributes:
-        participant: Whose connection it is.
-        form: How it takes what is said.
-        last_seen: The number of the last envelope that it got before; ``None``: it does not resume.
+        form: See above.
         closed: Whether it takes no more frames.
-        observes: Whether it only looks on (PROTOCOL 3).
     """
 
     def __init__(
         self,
+        runtime: GatewayRuntime,
         identity: Identity,
         form: FrameFormat,
-        last_seen: int | None,
-        wire: Wire,
-        batcher: WriteBatcher,
-        limits: Limits,
-        backlogs: Backlogs,
-        on_closed: Callable[[GatewayMember, int], None],
+        writer: FrameWriter,
         *,
-        observes: bool = False,
+        awaited: bool = True,
     ) -> None:
-        self.observes = observes
-        self.participant = identity.participant
         self.form = form
-        self.last_seen = last_seen
         self.closed = False
-        self._wire = wire
-        self._batcher = batcher
-        self._limits = limits
-        self._on_closed = on_closed
+        self._writer = writer
+        self._batcher = runtime.batcher
+        self._limits = runtime.limits
         self._queue: list[bytes] = []
         self._queued_bytes = 0
         self._paused = False
-        # While the socket is behind, the queue and what the socket has not taken are counted.
+        # While the reader is behind, the queue and what was written last are counted.
         self._behind = False
-        self._written = b""
-        self._backlog = backlogs.open(
-            identity.space, identity.participant, self._drop, awaited=not observes
+        self._written: list[bytes] = []
+        self._backlog = runtime.backlogs.open(
+            identity.space, identity.participant, self._drop, awaited=awaited
         )
         self._then: Callable[[], None] | None = None
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that wait for the socket."""
+        """Bytes that wait for the connection."""
         return self._queued_bytes
 
     def deliver(self, packed: bytes) -> None:
@@ -134,59 +139,58 @@ class GatewayMember:
             self._overflow()
 
     def flush(self) -> None:
-        """Write what is queued, as far as the socket takes it."""
+        """Write what is queued, as far as the connection takes it."""
         if not self._queue:
             return
         while self._queue and not self._paused:
             self._write(self._next())
         if not self._paused:
-            self._behind, self._written = False, b""
-            self._go_on()
+            self._behind, self._written = False, []
+            self._continue()
 
     def ready(self, then: Callable[[], None]) -> None:
-        """Call when the socket has taken what was delivered."""
+        """Call when the connection has taken what was delivered."""
         self._then = then
         if not self._queue and not self._paused:
-            self._batcher.call(self._go_on)
+            self._batcher.call(self._continue)
 
     def pause(self) -> None:
-        """Hold frames back: the socket takes no more for now."""
+        """Hold frames back: the connection takes no more for now."""
         if self._paused:
             return
         self._paused = True
         # What was queued before it fell behind is not counted yet.
         waits = () if self._behind else tuple(self._queue)
         self._behind = True
-        self._backlog.add(self._written, *waits)
+        self._backlog.add(*self._written, *waits)
 
     def resume(self) -> None:
         """Write again."""
-        self._taken()
+        self._uncount_written()
         if not self._queue:
             self._behind = False
         self.flush()
         if not self._queue:
-            self._go_on()
+            self._continue()
 
     def close(self, code: int, reason: str) -> None:
-        """Close the connection after what is queued; what its reader is too slow for is lost."""
+        """End after what is queued; what its reader is too slow for is lost."""
         if not self.closed:
             self.flush()
         if not self.closed:
             self._end(code, reason)
 
     def lost(self) -> None:
-        """Take no more frames: the socket has gone, and what it had not taken with it."""
+        """Take no more frames: the connection has gone, with what it had not taken."""
         self.closed = True
         self._clear()
-        self._taken()
+        self._uncount_written()
         self._backlog.close()
 
     def _end(self, code: int, reason: str) -> None:
         self.closed = True
         self._clear()
-        self._wire.close(code, reason)
-        self._on_closed(self, code)
+        self._writer.close(code, reason)
 
     def _drop(self, reason: str) -> None:
         if not self.closed:
@@ -197,15 +201,14 @@ class GatewayMember:
         if self._behind:
             self._backlog.remove(queue)
 
-    def _taken(self) -> None:
-        """The socket has room again, or has gone."""
+    def _uncount_written(self) -> None:
         if self._paused:
             self._paused = False
-            self._backlog.remove((self._written,))
-            self._written = b""
+            self._backlog.remove(self._written)
+            self._written = []
 
     def _next(self) -> list[bytes]:
-        """What is handed to the socket next: what a turn has gathered, or the first part of it."""
+        """The frames of the next write: those of a turn, or the first part of them."""
         queue = self._queue
         if self._queued_bytes <= WRITE_BYTES:
             self._queue, self._queued_bytes = [], 0
@@ -220,13 +223,16 @@ class GatewayMember:
         return first
 
     def _write(self, queue: list[bytes]) -> None:
-        # Kept, since it is not known before the socket says so whether it has taken all of it.
-        self._written = queue[0] if len(queue) == 1 else b"".join(queue)
+        # Kept, since it is not known before the connection says so whether it took all of it.
+        # Joined, it is memory of its own, and counted as such.
+        joins = len(queue) > 1 and self._writer.joins_frames
+        self._written = [b"".join(queue)] if joins else queue
         if self._behind:
             self._backlog.remove(queue)
-        self._wire.write(self._written)
+        for packed in self._written:
+            self._writer.write(packed)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         then, self._then = self._then, None
         if then is not None and not self.closed:
             then()
@@ -241,5 +247,30 @@ class GatewayMember:
             queue, self._queue, self._queued_bytes = self._queue, [], 0
             self._write(queue)
             if not self._paused:
-                self._written = b""
-                self._go_on()
+                self._written = []
+                self._continue()
+
+
+class GatewayMember(FrameQueue):
+    """A participant's connection, seen from its space.
+
+    Attributes:
+        participant: The participant.
+        last_seen: The number of the last envelope that it got before; ``None``: it does not resume.
+        observes: Whether it only looks on (PROTOCOL 3).
+    """
+
+    def __init__(
+        self,
+        runtime: GatewayRuntime,
+        identity: Identity,
+        form: FrameFormat,
+        writer: FrameWriter,
+        *,
+        last_seen: int | None = None,
+        observes: bool = False,
+    ) -> None:
+        super().__init__(runtime, identity, form, writer, awaited=not observes)
+        self.participant = identity.participant
+        self.last_seen = last_seen
+        self.observes = observes

@@ -1,24 +1,40 @@
-"""The spaces of a gateway, by name."""
+"""One gateway at work, under whichever edges it has: spaces, members, tokens, limits and journal.
+
+An edge admits a connection with :mod:`~meup_agent.gateway.edge.handshake`, hands it to
+:meth:`GatewayRuntime.opened`, and moves its bytes. The rest is decided here and in the spaces: who
+may enter, what is counted and logged, when everything is held back since the journal's disk is
+behind, and how all connections end.
+"""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 import anyio
 
-from meup_agent.gateway.admission import JoinThrottle, check_members, check_observers
-from meup_agent.gateway.auth import AddressTokens, AuthThrottle, Identity, new_token
+from meup_agent.gateway.admission import JoinThrottle, check_members, check_observers, identify
+from meup_agent.gateway.auth import AuthThrottle, Identity, new_token
 from meup_agent.gateway.backlog import Backlogs
-from meup_agent.gateway.config import Config
-from meup_agent.gateway.logs import RefusalLog
+from meup_agent.gateway.logs import RefusalLog, log
+from meup_agent.gateway.member import WriteBatcher
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
 from meup_agent.protocol.space.rate_limits import Allowance
 from meup_agent.protocol.space.server import SpaceServer
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from meup_agent.gateway.config import Config
+
+RESTARTING: Final = 1012
+"""Close code of a gateway that stops: its members dial again (PROTOCOL 3)."""
 
 
 def wall_clock() -> int:
@@ -26,25 +42,54 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000
 
 
+class RuntimeConnection(Protocol):
+    """A connection, as the runtime handles all of them."""
+
+    @property
+    def participant(self) -> str | None:
+        """The participant that has joined by it."""
+        ...
+
+    def shut(self, code: int, reason: str) -> None:
+        """Close it, joined or not."""
+        ...
+
+    def hold(self, held: bool) -> None:
+        """Read nothing of it, or read again."""
+        ...
+
+    def abort(self) -> None:
+        """Drop it without a close frame."""
+        ...
+
+
 class GatewayRuntime:
-    """Every space of a gateway.
+    """Everything that the edges of a gateway share.
 
     Args:
-        config: The spaces and their participants.
+        config: The spaces, their participants and the limits.
         journal: Keeps what is accepted; in memory by default.
+        loop: The loop of the connections; ``None`` where no connection is opened.
+        url: The address that members dial, for invitations; empty until a port listens.
+        on_failure: Called when nothing can be kept any more.
         new_id: Makes the ids of the gateway's own envelopes.
         now: Tells the time in microseconds since 1970 (UTC).
 
     Attributes:
+        limits: What is taken and waited for.
         journal: What was accepted.
-        counters: What has happened, over all spaces.
+        counters: Counts over all spaces.
         backlogs: What waits for slow readers, over all spaces.
-        tokens: Whose each token is.
-        url: Where members dial; empty until somebody listens.
+        tokens: The identity of each token.
+        url: See above.
         spaces: The spaces by id.
-        join_throttle: Counts who joins, and who connects without a token.
-        refusals: Logs who does not get in.
-        asked: Requests over HTTP that wait for their answer, to be given up.
+        join_throttle: Limits joins, and connections without a token.
+        refusals: Logs refused connections.
+        pending_requests: Requests over HTTP that wait for their answer.
+        batcher: Writes the frames of a turn of the loop at its end.
+        accepting: Whether members can join at this moment.
+        failed: Set when nothing can be kept any more; then it has stopped by itself.
+        failure: The reason of that, in one sentence.
 
     Raises:
         ConfigurationError: Two participants have the same token.
@@ -55,6 +100,9 @@ class GatewayRuntime:
         config: Config,
         *,
         journal: Journal | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        url: str = "",
+        on_failure: Callable[[], object] | None = None,
         new_id: Callable[[], str] | None = None,
         now: Callable[[], int] = wall_clock,
     ) -> None:
@@ -63,17 +111,29 @@ class GatewayRuntime:
             now, max_entries=kept.memory_entries, max_bytes=kept.memory_bytes
         )
         self._config = config
+        self._loop = loop
+        self._on_failure = on_failure
+        self.limits = limits = config.limits
         self.counters = Counters()
         self.tokens = config.tokens()
-        self.url = ""
-        self.asked = set[anyio.CancelScope]()
-        limits = config.limits
+        self.url = url
+        self.pending_requests = set[anyio.CancelScope]()
         self.backlogs = Backlogs(limits, self.counters)
         self.join_throttle = JoinThrottle(limits, now)
         self.refusals = RefusalLog(now)
-        self._throttle = AuthThrottle(
+        self.accepting = True
+        self.failed = anyio.Event()
+        self.failure = ""
+        self._auth_throttle = AuthThrottle(
             self.tokens, limits.failed_tokens, limits.failed_token_seconds, now
         )
+        self._connections: set[RuntimeConnection] = set()
+        self._empty = anyio.Event()
+        self._held = False
+        if loop is not None:
+            self.batcher = WriteBatcher(loop)
+        self.journal.on_full = self.hold
+        self.journal.on_failed = self.fail
         allowance = Allowance(
             max_depth=limits.max_depth,
             messages_per_second=limits.messages_per_second,
@@ -104,15 +164,27 @@ class GatewayRuntime:
             for space in config.spaces
         }
 
-    def tokens_at(self, address: str) -> AddressTokens:
-        """Every token, as somebody at an address may ask for them (PROTOCOL 3)."""
-        return AddressTokens(self._throttle, address)
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the connections."""
+        assert self._loop is not None, "connections need a loop"
+        return self._loop
+
+    # --- admission --------------------------------------------------------------------------
+
+    def identify(self, token: str, address: str) -> Identity:
+        """The identity of a token that came from an address (PROTOCOL 3).
+
+        Raises:
+            NotAdmitted: It is unknown, or too many wrong ones came from the address.
+        """
+        return identify(token, partial(self._auth_throttle.identify, address=address))
 
     def check_members(self, identity: Identity, *, observes: bool = False) -> None:
-        """Check that somebody's space has room for it.
+        """Check that a space has room for one more connection.
 
         Args:
-            identity: Who wants to come in.
+            identity: The participant, and its space.
             observes: It only looks on.
 
         Raises:
@@ -122,14 +194,47 @@ class GatewayRuntime:
         if observes:
             check_observers(identity.participant, host.observers)
             return
-        check_members(identity.participant, host, len(host), self._config.limits.max_members)
+        check_members(identity.participant, host, len(host), self.limits.max_members)
 
     def dialect(self, identity: Identity) -> str:
-        """The dialect of somebody who does not say which it speaks (PROTOCOL 1)."""
+        """The dialect of a participant that does not say which it speaks (PROTOCOL 1)."""
         space = self._config.space(identity.space)
         participant = space.participants.get(identity.participant) if space else None
         configured = (participant and participant.dialect) or (space and space.dialect)
         return spoken(configured or DEFAULT_DIALECT) or DEFAULT_DIALECT
+
+    # --- connections ------------------------------------------------------------------------
+
+    @property
+    def open_connections(self) -> int:
+        """Connections at this moment, those that have not joined yet included."""
+        return len(self._connections)
+
+    def opened(self, connection: RuntimeConnection) -> None:
+        """Count a connection in."""
+        self._connections.add(connection)
+        if self._held:
+            connection.hold(True)
+
+    def lost(self, connection: RuntimeConnection) -> None:
+        """Count a connection out."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    def drop(self, participant: str) -> None:
+        """Drop the connections of a participant, in each space, without a close frame."""
+        for connection in tuple(self._connections):
+            if connection.participant == participant:
+                connection.abort()
+
+    def hold(self, held: bool) -> None:
+        """Read nothing of any connection while too much waits for the disk, and then go on."""
+        self._held = held
+        for connection in tuple(self._connections):
+            connection.hold(held)
+
+    # --- the end ----------------------------------------------------------------------------
 
     def close(self, code: int, reason: str) -> None:
         """Close every member of every space."""
@@ -137,10 +242,51 @@ class GatewayRuntime:
         for space in self.spaces.values():
             space.close(code, reason)
 
-    def give_up(self) -> None:
-        """Let nobody wait over HTTP for what cannot come any more."""
-        for scope in tuple(self.asked):
+    def shut(self, reason: str) -> None:
+        """Admit no connection any more, and close those that are open with 1012."""
+        self.accepting = False
+        self.close(RESTARTING, reason)
+        for connection in tuple(self._connections):
+            connection.shut(RESTARTING, reason)
+
+    async def drain(self) -> None:
+        """Keep what was accepted, tell its senders, and then close every connection with 1012."""
+        self.accepting = False
+        await self.journal.flush(self.limits.stop_timeout)
+        self.shut("the gateway stops; connect again")
+
+    def fail(self, sentence: str) -> None:
+        """Stop: what cannot be kept is not accepted either."""
+        log.error("%s", sentence)
+        self.failure = sentence
+        if self._on_failure is not None:
+            self._on_failure()
+        self.shut("the gateway cannot keep what is said; connect again later")
+        # After the closing, so that nothing more is taken: the answers to it have to be read.
+        self.hold(False)
+        self.cancel_requests()
+        self.failed.set()
+
+    def cancel_requests(self) -> None:
+        """Answer the requests over HTTP whose answer cannot come any more."""
+        for scope in tuple(self.pending_requests):
             scope.cancel()
+
+    def abort(self) -> None:
+        """Drop every connection, as a killed process does, and what has not been kept."""
+        self.accepting = False
+        self.journal.abandon()
+        self.cancel_requests()
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    async def wait_empty(self, timeout: float) -> None:
+        """Wait until every connection has ended, and so many seconds at most."""
+        # Shielded: a program that is cancelled stops its gateway in the same order.
+        with anyio.move_on_after(timeout, shield=True):
+            if self._connections:
+                self._empty = anyio.Event()
+                await self._empty.wait()
 
 
 class _SpaceInvites:
@@ -162,11 +308,8 @@ class _SpaceInvites:
         self._runtime.tokens.add(token_sha256, Identity(self._space, participant))
 
     def address(self) -> str:
-        return (
-            f"{self._runtime.url}/ws?space={quote(self._space, safe='')}"
-            if self._runtime.url
-            else ""
-        )
+        url = self._runtime.url
+        return f"{url}/ws?space={quote(self._space, safe='')}" if url else ""
 
 
 def _random_id() -> str:

@@ -11,18 +11,15 @@ import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
 from meup_agent.errors import CannotConnect, HandshakeRefused, TransportClosed
-from meup_agent.gateway.admission import (
-    TOKEN_REFUSED,
-    NotAdmitted,
+from meup_agent.gateway.admission import TOKEN_REFUSED, NotAdmitted, check_space, identify
+from meup_agent.gateway.backlog import TOO_SLOW
+from meup_agent.gateway.edge.handshake import (
     bearer,
-    check_space,
-    identify,
     read_dialect,
     read_observe,
     read_resume,
     repeats_join,
 )
-from meup_agent.gateway.backlog import TOO_SLOW
 from meup_agent.gateway.member import describe_overflow
 from meup_agent.gateway.presets import Participants, first_token, one_space_config
 from meup_agent.gateway.runtime import GatewayRuntime
@@ -195,7 +192,7 @@ class MemorySpace:
                 token = self.token(participant, space)
             else:
                 raise NotAdmitted(TOKEN_REFUSED, "the handshake has no Authorization header")
-            identity = identify(self._runtime.tokens, token)
+            identity = identify(token, self._runtime.tokens.identify)
             check_space(identity, space, self._runtime.spaces)
             self._runtime.check_members(identity, observes=observes)
             dialect = dialect or self._runtime.dialect(identity)

@@ -29,7 +29,7 @@ NO_LIMITS = {
         "members.CROWDED_CODE",
     ),
     *("admission.OVERLOADED", "base.ABNORMAL", "base.INVALID", "base.TOO_BIG"),
-    *("connection.NORMAL", "connection.LOST", "framing.BINARY", "framing.CONTINUATION"),
+    *("websocket.NORMAL", "connection.LOST", "framing.BINARY", "framing.CONTINUATION"),
     *(
         "framing.PROTOCOL_ERROR",
         "framing.TEXT",
@@ -39,10 +39,10 @@ NO_LIMITS = {
         "framing.TOO_BIG",
         "server.TAKEN_OVER",
     ),
-    *("fanout.TOO_SLOW", "backlog.TOO_SLOW", "server.RESTARTING", "script.INTERRUPTED"),
+    *("fanout.TOO_SLOW", "backlog.TOO_SLOW", "runtime.RESTARTING", "script.INTERRUPTED"),
     *("payloads.EXCHANGE_ERROR", "payloads.INTERNAL_ERROR", "payloads.INVALID_PARAMS"),
     *("payloads.INVALID_REQUEST", "payloads.METHOD_NOT_FOUND"),
-    *("events.KICKED", "events.NORMAL", "mount.RESTARTING", "sockets.LOST"),
+    *("events.KICKED", "events.NORMAL"),
     *("problems.BAD_REQUEST", "problems.UNAUTHORIZED", "problems.FORBIDDEN", "problems.TIMEOUT"),
     "problems.CONFLICT",
     *("problems.TOO_LARGE", "problems.WRONG_TYPE", "problems.TOO_MANY", "problems.UNAVAILABLE"),
@@ -52,7 +52,7 @@ NO_LIMITS = {
     # A default, documented where it is set; and the length of what we make ourselves.
     *("config.DEFAULT_PORT", "config.DEFAULT_HTTP_PORT", "auth.TOKEN_BYTES"),
     # What RFC 6455 leaves room for.
-    *("base.MAX_CLOSE_REASON_BYTES", "connection.MAX_CLOSE_REASON_BYTES"),
+    *("base.MAX_CLOSE_REASON_BYTES",),
     # Turns of a loop and sizes of caches: nobody notices them from outside.
     *(
         "server.LAST_TURNS",

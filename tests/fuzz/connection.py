@@ -19,9 +19,8 @@ from picows import WSCloseCode, WSMsgType
 
 from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.config import Config, Limits, SpaceConfig, participant
-from meup_agent.gateway.edge.connection import Connection
 from meup_agent.gateway.edge.handshake import Handshake, read_handshake
-from meup_agent.gateway.member import WriteBatcher
+from meup_agent.gateway.edge.websocket import WebSocketConnection
 from meup_agent.gateway.runtime import GatewayRuntime
 from tests.fuzz.frames import EXAMPLES, join_frame
 from tests.fuzz.logs import checked_log
@@ -137,7 +136,7 @@ class Wire:
         self.close_frame: tuple[int, str] | None = None
         self.gone = False
         self.reads = True
-        self.listener: Connection | None = None
+        self.listener: WebSocketConnection | None = None
 
     @property
     def underlying_transport(self) -> Wire:
@@ -185,29 +184,12 @@ class Wire:
         self.gone = True
 
 
-class Port:
-    """What a connection needs of the gateway."""
-
-    def __init__(self) -> None:
-        self.runtime = GatewayRuntime(CONFIG)
-        self.limits = CONFIG.limits
-        self.loop = cast("asyncio.AbstractEventLoop", Loop())
-        self.batcher = WriteBatcher(self.loop)
-        self.connections: set[Connection] = set()
-
-    def opened(self, connection: Connection) -> None:
-        self.connections.add(connection)
-
-    def lost(self, connection: Connection) -> None:
-        self.connections.remove(connection)
-
-
 class World:
-    """A port, a member who minds its own business, and the connection of an input."""
+    """A gateway, a member who minds its own business, and the connection of an input."""
 
     def __init__(self) -> None:
-        self.port = Port()
-        self.loop = cast("Loop", self.port.loop)
+        self.loop = Loop()
+        self.runtime = GatewayRuntime(CONFIG, loop=cast("asyncio.AbstractEventLoop", self.loop))
         handshake = self.shake(b"/?space=demo", {"Authorization": f"Bearer {SECRETS[2]}"})
         assert handshake is not None
         self.bystander, self.heard = self.connect(handshake)
@@ -215,7 +197,7 @@ class World:
     def shake(self, path: bytes, headers: dict[str, str]) -> Handshake | None:
         named = CIMultiDict(headers)
         try:
-            return read_handshake(path, named, self.port.runtime)
+            return read_handshake(path, named, self.runtime)
         except NotAdmitted as error:
             refused = error
         said = str(refused)
@@ -225,8 +207,8 @@ class World:
         assert not any(len(each) > 8 and each in said for each in (*SECRETS, *given))
         return None
 
-    def connect(self, handshake: Handshake) -> tuple[Connection, Wire]:
-        wire, connection = Wire(), Connection(self.port, handshake)
+    def connect(self, handshake: Handshake) -> tuple[WebSocketConnection, Wire]:
+        wire, connection = Wire(), WebSocketConnection(self.runtime, handshake)
         wire.listener = connection
         for name, value in handshake.answer.items():
             assert f"{name}{value}".isprintable()
@@ -234,7 +216,7 @@ class World:
         self.loop.turn()
         return connection, wire
 
-    def step(self, connection: Connection, wire: Wire, line: bytes) -> None:
+    def step(self, connection: WebSocketConnection, wire: Wire, line: bytes) -> None:
         op, rest = line[:1], line[2:]
         frame = frame_of(op, rest)
         if frame is not None:
@@ -322,10 +304,10 @@ def play(data: bytes) -> None:
             json.loads(message)
         connection.on_ws_disconnected(cast("Any", wire))
         world.loop.turn()
-        assert connection not in world.port.connections
+        assert world.runtime.open_connections == 1, "the bystander's"
         if wire.close_frame is not None:
             assert not any(secret in wire.close_frame[1] for secret in SECRETS)
-    present = {each["id"] for each in world.port.runtime.spaces["demo"].present}
+    present = {each["id"] for each in world.runtime.spaces["demo"].present}
     assert "bystander" in present
     assert not present - {"bystander"}, "who is gone has left"
     still_here = EXAMPLES["meup/v0.1"][0].replace(b'"dots"', b'"bystander"')

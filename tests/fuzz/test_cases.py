@@ -79,14 +79,14 @@ def test_exception_at_the_port_would_be_found(monkeypatch: pytest.MonkeyPatch) -
     def clumsy(*_: object) -> None:
         raise ValueError
 
-    monkeypatch.setattr("meup_agent.gateway.edge.connection.Connection._take", clumsy)
+    monkeypatch.setattr("meup_agent.gateway.edge.connection.MemberConnection._take", clumsy)
     with pytest.raises(ValueError, match=r"^$"):
         connection.run(connection.SEEDS[0])
 
 
 def test_logged_token_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "meup_agent.gateway.edge.connection.Connection._name", lambda _: connection.SECRETS[0]
+        "meup_agent.gateway.edge.connection.MemberConnection._name", lambda _: connection.SECRETS[0]
     )
     with pytest.raises(AssertionError, match="a token is logged"):
         connection.run(connection.SEEDS[0])

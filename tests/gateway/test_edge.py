@@ -577,7 +577,7 @@ async def test_what_goes_wrong_inside_is_told_to_nobody_who_dials(
     def broken(*_: object) -> None:
         raise RuntimeError("what only the log may have")
 
-    monkeypatch.setattr("meup_agent.gateway.server.read_handshake", broken)
+    monkeypatch.setattr("meup_agent.gateway.edge.handshake.read_handshake", broken)
     with pytest.raises(InvalidStatus) as refused:
         async with connect(gateway.url):
             pass

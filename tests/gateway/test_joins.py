@@ -16,7 +16,7 @@ from meup_agent.gateway import admission, logs
 from meup_agent.gateway.admission import JoinThrottle, NotAdmitted
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Config, HttpConfig, Limits
-from meup_agent.gateway.edge.connection import Connection
+from meup_agent.gateway.edge.websocket import WebSocketConnection
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.logs import LINES_BURST, RefusalLog
 from meup_agent.gateway.presets import one_space_config
@@ -192,13 +192,13 @@ async def test_crowd_that_joins_at_once_is_many_events_and_few_writes(
 ) -> None:
     crowd = [f"m{number}" for number in range(100)]
     writes: list[int] = []
-    write = Connection.write
+    write = WebSocketConnection.write
 
-    def counted(self: Connection, packed: bytes) -> None:
+    def counted(self: WebSocketConnection, packed: bytes) -> None:
         writes.append(len(packed))
         write(self, packed)
 
-    monkeypatch.setattr(Connection, "write", counted)
+    monkeypatch.setattr(WebSocketConnection, "write", counted)
     nothing: dict[str, list[dict[str, Any]]] = {who: [] for who in crowd}
     async with Gateway(participants=nothing) as gateway, AsyncExitStack() as stack:
         sockets = [await stack.enter_async_context(raw(gateway)) for _ in crowd]

@@ -7,10 +7,9 @@ from typing import Any, cast
 import pytest
 
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.backlog import Backlogs
-from meup_agent.gateway.config import Limits
-from meup_agent.gateway.member import GatewayMember, WriteBatcher
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.gateway.config import Config, Limits
+from meup_agent.gateway.member import GatewayMember
+from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.fanout import FrameFormat
 
 
@@ -34,8 +33,11 @@ class Socket:
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
+        self.codes: list[int] = []
         self.closed: tuple[int, str] | None = None
         self.after_write: Callable[[], None] = lambda: None
+
+    joins_frames = True
 
     def write(self, packed: bytes) -> None:
         self.writes.append(packed)
@@ -43,30 +45,21 @@ class Socket:
 
     def close(self, code: int, reason: str) -> None:
         self.closed = (code, reason)
+        self.codes.append(code)
 
 
 class Setting:
     def __init__(self, **limits: Any) -> None:
         self.loop = Loop()
-        self.batcher = WriteBatcher(cast("asyncio.AbstractEventLoop", self.loop))
-        self.limits = Limits(**limits)
-        self.codes: list[int] = []
-        self.backlogs = Backlogs(self.limits, Counters())
+        self.runtime = GatewayRuntime(
+            Config((), limits=Limits(**limits)), loop=cast("asyncio.AbstractEventLoop", self.loop)
+        )
         self.member, self.socket = self.seat()
 
     def seat(self) -> tuple[GatewayMember, Socket]:
         socket = Socket()
-        member = GatewayMember(
-            Identity("demo", "alice"),
-            FrameFormat("meup/v0.1"),
-            None,
-            socket,
-            self.batcher,
-            self.limits,
-            self.backlogs,
-            lambda _, code: self.codes.append(code),
-        )
-        return member, socket
+        identity, form = Identity("demo", "alice"), FrameFormat("meup/v0.1")
+        return GatewayMember(self.runtime, identity, form, socket), socket
 
 
 def test_frames_of_one_turn_leave_in_one_write() -> None:
@@ -127,11 +120,11 @@ def test_one_frame_too_many_closes_who_does_not_read(limits: dict[str, int], wai
     setting.member.pause()
     for _ in range(3):
         setting.member.deliver(b"x")
-    assert setting.codes == []
+    assert setting.socket.codes == []
     setting.member.deliver(b"x")
     said = f"you read too slowly: more than {waits}; connect again"
     assert setting.socket.closed == (1013, said)
-    assert setting.codes == [1013]
+    assert setting.socket.codes == [1013]
     setting.member.deliver(b"x")
     setting.member.resume()
     assert setting.socket.writes == []
@@ -153,7 +146,7 @@ def test_socket_that_is_full_after_that_write_counts_anew() -> None:
         setting.member.deliver(b"x")
     assert setting.socket.closed is None
     setting.member.deliver(b"x")
-    assert setting.codes == [1013]
+    assert setting.socket.codes == [1013]
 
 
 def test_closing_comes_after_what_was_queued_and_once() -> None:
@@ -163,6 +156,6 @@ def test_closing_comes_after_what_was_queued_and_once() -> None:
     setting.member.close(1012, "stops")
     assert setting.socket.writes == [b"a"]
     assert setting.socket.closed == (4409, "taken over")
-    assert setting.codes == [4409]
+    assert setting.socket.codes == [4409]
     setting.loop.end_turn()
     assert setting.socket.writes == [b"a"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.errors import ConfigurationError, UsageError
-from meup_agent.gateway.admission import NotAdmitted, bearer
+from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.auth import Identity, Tokens, new_token
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.edge.framing import (
@@ -22,6 +22,7 @@ from meup_agent.gateway.edge.framing import (
     BadMessage,
     pack_text,
 )
+from meup_agent.gateway.edge.handshake import bearer
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.logs import MAX_SHOWN_CHARS, quote
 from meup_agent.gateway.presets import GUESTS, PARTICIPANTS, dev_config

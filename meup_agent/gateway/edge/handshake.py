@@ -1,25 +1,23 @@
-"""What a handshake says before the first frame (PROTOCOL 3)."""
+"""The join of a participant, by the headers of its handshake or by its first frame (PROTOCOL 3)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qs
 
+import msgspec
+
+from meup_agent.errors import InvalidEnvelope
 from meup_agent.gateway.admission import (
     BAD_REQUEST,
+    TOKEN_REFUSED,
     NotAdmitted,
-    bearer,
+    check_connections,
     check_space,
-    identify,
-    join,
-    read_dialect,
-    read_join,
-    read_observe,
-    read_resume,
 )
-from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.dialects import DIALECTS, spoken
+from meup_agent.protocol.limits import check_frame
 from meup_agent.transport.base import (
     DIALECT_HEADER,
     LAST_SEEN_HEADER,
@@ -27,12 +25,22 @@ from meup_agent.transport.base import (
     RESUME_HEADER,
 )
 
+if TYPE_CHECKING:
+    from meup_agent.gateway.auth import Identity
+    from meup_agent.gateway.runtime import GatewayRuntime
+
+MAX_SEQ_DIGITS: Final = 18
+"""Digits of a number that an envelope can have: what a database takes for one."""
+
+MAX_JOIN_BYTES: Final = 16 * 1024
+"""Bytes of a join frame: what the headers of a handshake may have, for the same content."""
+
 
 class Handshake(NamedTuple):
-    """What is known of a connection after its handshake.
+    """A connection's request, as far as its handshake says it.
 
     Attributes:
-        identity: Whose token its header had; ``None`` without a header.
+        identity: The identity of its header's token; ``None`` without a header.
         space: The space that it asked for, where the address had one.
         dialect: The dialect that it asked for by header; once it is known who joins where, the one
             that it gets.
@@ -57,23 +65,51 @@ class Handshake(NamedTuple):
     def answer(self) -> Mapping[str, str]:
         """The headers of our answer: the dialect, where the token was taken from the header.
 
-        Whoever does not read it sends a join frame, as gateways without this header need one. An
-        observer that does not read that it is one sends none.
+        A client that does not read it sends a join frame, as gateways without this header need one.
+        An observer that does not read that it is one sends none.
         """
         known = {DIALECT_HEADER: self.dialect} if self.complete and self.dialect else {}
         return {**known, OBSERVE_HEADER: "1"} if self.observes else known
 
 
+def admit(
+    runtime: GatewayRuntime, target: bytes, headers: Mapping[str, str], address: str
+) -> Handshake:
+    """Admit a connection, or count and log its refusal.
+
+    Args:
+        runtime: The gateway.
+        target: The path with its query; any path is taken.
+        headers: By name, whatever the case.
+        address: The address that the handshake came from.
+
+    Raises:
+        NotAdmitted: The gateway takes no more connections, or :func:`read_handshake` refuses it.
+    """
+    try:
+        most = runtime.limits.max_connections
+        check_connections(runtime.accepting, runtime.open_connections, most)
+        if not headers.get("Sec-WebSocket-Version", "").isascii():
+            # Picows would say it back, and cannot.
+            raise NotAdmitted(BAD_REQUEST, "the version of WebSocket must be 13")
+        return read_handshake(target, headers, runtime, address)
+    except NotAdmitted as refused:
+        runtime.counters.not_admitted[refused.status] += 1
+        said = "a handshake from %s was refused with %d: %s"
+        runtime.refusals.info(said, address, refused.status, refused)
+        raise
+
+
 def read_handshake(
     target: bytes, headers: Mapping[str, str], runtime: GatewayRuntime, address: str = ""
 ) -> Handshake:
-    """Read a handshake's address and headers, and refuse whoever must not come in.
+    """Read a handshake's address and headers, and check that its participant may enter.
 
     Args:
         target: The path with its query; any path is taken.
         headers: By name, whatever the case.
-        runtime: The spaces, and who may enter them.
-        address: Where the handshake came from.
+        runtime: The gateway.
+        address: The address that the handshake came from.
 
     Raises:
         NotAdmitted: The token, the space or the dialect is not known here, or it is one too many.
@@ -85,7 +121,7 @@ def read_handshake(
     observes = read_observe(headers.get(OBSERVE_HEADER))
     identity = None
     if authorization is not None:
-        identity = identify(runtime.tokens_at(address), bearer(authorization))
+        identity = runtime.identify(bearer(authorization), address)
     if identity is not None and space is not None:
         check_space(identity, space, runtime.spaces)
         runtime.check_members(identity, observes=observes)
@@ -96,35 +132,67 @@ def read_handshake(
     return Handshake(identity, space, dialect, *resume, observes)
 
 
-def read_join_frame(
-    message: bytes, handshake: Handshake, runtime: GatewayRuntime, address: str
-) -> tuple[Identity, str]:
-    """Who joins by the first message of a connection, and in which dialect.
-
-    Args:
-        message: The message.
-        handshake: What the handshake said.
-        runtime: The spaces, and who may enter them.
-        address: Where the connection came from.
+def read_dialect(name: str | None) -> str | None:
+    """The dialect that a member asks for, by header or join frame; ``None`` if it asks for none.
 
     Raises:
-        NotAdmitted: It is no join frame, or whoever sent it does not get in.
+        NotAdmitted: None that is known here.
     """
-    frame = read_join(message)
-    if frame is None:
-        raise NotAdmitted(BAD_REQUEST, "the first message must be a join frame")
-    identity = join(
-        frame,
-        tokens=runtime.tokens_at(address),
-        spaces=runtime.spaces,
-        held=handshake.identity,
-        space=handshake.space,
-    )
-    dialect = handshake.dialect or read_dialect(frame.protocol) or runtime.dialect(identity)
-    runtime.check_members(identity, observes=handshake.observes)
-    runtime.join_throttle.join(identity, observes=handshake.observes)
-    runtime.join_throttle.joined(address)
-    return identity, dialect
+    if name is None:
+        return None
+    dialect = spoken(name.strip())
+    if dialect is None:
+        raise NotAdmitted(BAD_REQUEST, f"this gateway speaks {', '.join(DIALECTS)}; speak one")
+    return dialect
+
+
+def read_observe(said: str | None) -> bool:
+    """Whether a connection only looks on (PROTOCOL 3).
+
+    Args:
+        said: Its header :data:`~meup_agent.transport.base.OBSERVE_HEADER`.
+
+    Raises:
+        NotAdmitted: It is something else than ``1``: taken for a member, it would take over its
+            participant's connection.
+    """
+    if said is None:
+        return False
+    if said.strip() != "1":
+        raise NotAdmitted(BAD_REQUEST, f"{OBSERVE_HEADER} must be 1, or be left out")
+    return True
+
+
+def read_resume(asks: str | None, said: str | None) -> tuple[bool, int | None]:
+    """Whether a member wants each envelope's number, and the last one that it got (PROTOCOL 6).
+
+    Args:
+        asks: Its header :data:`~meup_agent.transport.base.RESUME_HEADER`.
+        said: Its header :data:`~meup_agent.transport.base.LAST_SEEN_HEADER`.
+
+    Raises:
+        NotAdmitted: The last one is no number.
+    """
+    if asks is None or asks.strip() != "1":
+        return False, None
+    if said is None:
+        return True, None
+    said = said.strip()
+    if not (said.isascii() and said.isdigit() and len(said) <= MAX_SEQ_DIGITS):
+        raise NotAdmitted(BAD_REQUEST, f"{LAST_SEEN_HEADER} must be the last 'seq' that you got")
+    return True, int(said)
+
+
+def bearer(authorization: str) -> str:
+    """The token in an ``Authorization`` header.
+
+    Raises:
+        NotAdmitted: The header holds something else.
+    """
+    scheme, _, token = authorization.strip().partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise NotAdmitted(TOKEN_REFUSED, "the Authorization header must be: Bearer <token>")
+    return token.strip()
 
 
 def _space(target: bytes) -> str | None:
@@ -134,3 +202,89 @@ def _space(target: bytes) -> str | None:
     except ValueError:
         raise NotAdmitted(BAD_REQUEST, "the address has too many fields") from None
     return query.get("space", [None])[0]
+
+
+# --- the join frame ---
+
+
+class JoinFrame(msgspec.Struct, frozen=True):
+    """The first frame of a connection whose handshake did not say everything (PROTOCOL 3)."""
+
+    type: str
+    participant: str | None = msgspec.field(name="participantId", default=None)
+    space: str | None = None
+    token: str | None = None
+    protocol: str | None = None
+
+
+class _OnlyType(msgspec.Struct):
+    type: object = None
+
+
+_decode_type = msgspec.json.Decoder(_OnlyType).decode
+_decode_join = msgspec.json.Decoder(JoinFrame).decode
+
+
+def read_join_frame(
+    message: bytes, handshake: Handshake, runtime: GatewayRuntime, address: str
+) -> tuple[Identity, str]:
+    """The participant that joins by the first message of a connection, and its dialect.
+
+    Args:
+        message: The message.
+        handshake: The handshake before it.
+        runtime: The gateway.
+        address: The address that the connection came from.
+
+    Raises:
+        NotAdmitted: It is no join frame, the token or the space is not known, or the frame claims
+            to be from another participant than the token's.
+    """
+    frame = _parse_join(message)
+    if frame is None:
+        raise NotAdmitted(BAD_REQUEST, "the first message must be a join frame")
+    identity = held = handshake.identity
+    if frame.token is not None or identity is None:
+        identity = runtime.identify(frame.token or "", address)
+    if held not in (None, identity) or frame.participant not in (None, identity.participant):
+        raise NotAdmitted(TOKEN_REFUSED, "the token is another participant's")
+    space = frame.space if frame.space is not None else handshake.space
+    if space is None:
+        raise NotAdmitted(BAD_REQUEST, "the join frame names no space")
+    check_space(identity, space, runtime.spaces)
+    dialect = handshake.dialect or read_dialect(frame.protocol) or runtime.dialect(identity)
+    runtime.check_members(identity, observes=handshake.observes)
+    runtime.join_throttle.join(identity, observes=handshake.observes)
+    runtime.join_throttle.joined(address)
+    return identity, dialect
+
+
+def repeats_join(message: bytes, participant: str | None, space: str) -> bool:
+    """Whether a joined connection's first message is a join frame of the same identity."""
+    try:
+        frame = _parse_join(message)
+    except NotAdmitted:
+        return False
+    return (
+        frame is not None
+        and frame.participant in (None, participant)
+        and frame.space in (None, space)
+    )
+
+
+def _parse_join(frame: bytes) -> JoinFrame | None:
+    """The join frame that a message is; ``None`` if it is something else.
+
+    Raises:
+        NotAdmitted: It is meant as one, and a field has the wrong type.
+    """
+    try:
+        check_frame(frame, max_bytes=MAX_JOIN_BYTES)
+        if _decode_type(frame).type != "join":
+            return None
+    except (InvalidEnvelope, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    try:
+        return _decode_join(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotAdmitted(BAD_REQUEST, f"the join frame is not valid: {error}") from None

@@ -4,6 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
+
+
+class ReadTransport(Protocol):
+    """The transport that a gate opens and closes."""
+
+    def pause_reading(self) -> None:
+        """Read nothing."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        ...
+
+    def is_closing(self) -> bool:
+        """Whether it reads nothing more."""
+        ...
+
+    def abort(self) -> None:
+        """End it at once."""
+        ...
 
 
 class ReadGate:
@@ -24,7 +45,7 @@ class ReadGate:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        wire: asyncio.Transport,
+        wire: ReadTransport,
         reopened: Callable[[], None],
     ) -> None:
         self.open = True

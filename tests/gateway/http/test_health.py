@@ -118,9 +118,9 @@ async def test_who_waits_for_a_disk_that_hangs_while_the_gateway_is_cut_off_is_l
                         await asked.say()
 
                 tasks.start_soon(say)
-                while not asked.gateway.runtime.asked:
+                while not asked.gateway.runtime.pending_requests:
                     await anyio.lowlevel.checkpoint()
                 asked.gateway.abort()
-            while asked.gateway.runtime.asked:
+            while asked.gateway.runtime.pending_requests:
                 await anyio.lowlevel.checkpoint()
     assert "Exception in ASGI application" not in caplog.text

@@ -62,7 +62,7 @@ def test_members_are_not_read_from_while_the_disk_is_behind(
             """Frames that were taken when it is full, and many turns of the loop later."""
             gateway = place.app.running
             with anyio.fail_after(PATIENCE):
-                while gateway._room.is_set():
+                while not gateway._held:
                     await anyio.lowlevel.checkpoint()
             taken = gateway.counters.frames_in
             for _ in range(4_000):
@@ -81,7 +81,7 @@ def test_members_are_not_read_from_while_the_disk_is_behind(
 def test_a_full_disk_closes_everybody_and_takes_nobody(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     with mounted(config(path)) as place, joined(place) as alice:
-        file = place.app.running.runtime.journal
+        file = place.app.running.journal
         assert isinstance(file, SqliteJournal)
         file._database.writer.execute("PRAGMA max_page_count = 20")
         accepted: list[str] = []

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from meup_agent.gateway.edge.http.context import Served
 from meup_agent.gateway.edge.http.openapi import document
 from meup_agent.gateway.edge.http.operations import OPERATIONS, Endpoint
 from meup_agent.gateway.edge.http.problems import (
@@ -25,10 +24,11 @@ from meup_agent.gateway.edge.http.problems import (
     on_http_exception,
     on_problem,
 )
+from meup_agent.gateway.runtime import GatewayRuntime
 
 
 def http_app(
-    find: Callable[[], Served],
+    find: Callable[[], GatewayRuntime],
     *more: BaseRoute,
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
 ) -> Starlette:
@@ -62,7 +62,7 @@ def http_app(
     )
 
 
-def _routes(find: Callable[[], Served]) -> list[BaseRoute]:
+def _routes(find: Callable[[], GatewayRuntime]) -> list[BaseRoute]:
     """One route for each path: two would answer 404 and not 405 to what the first does not take."""
     by_path: dict[str, dict[str, Endpoint]] = {}
     for operation in OPERATIONS:
@@ -74,22 +74,22 @@ def _routes(find: Callable[[], Served]) -> list[BaseRoute]:
 
 
 async def _answer(
-    find: Callable[[], Served], path: str, endpoints: dict[str, Endpoint], request: Request
+    find: Callable[[], GatewayRuntime], path: str, endpoints: dict[str, Endpoint], request: Request
 ) -> Response:
     method = "GET" if request.method == "HEAD" else request.method
-    served = find()
+    runtime = find()
     try:
         with anyio.CancelScope() as scope:
-            served.runtime.asked.add(scope)
+            runtime.pending_requests.add(scope)
             try:
-                return await endpoints[method](served, request)
+                return await endpoints[method](runtime, request)
             finally:
-                served.runtime.asked.discard(scope)
+                runtime.pending_requests.discard(scope)
         raise Problem(
             UNAVAILABLE,
             "unavailable",
             "the gateway ends, and whether this was kept is not known; ask again later",
         )
     except Problem as problem:
-        log_refusal(served.runtime.refusals, method, path, problem)
+        log_refusal(runtime.refusals, method, path, problem)
         raise

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from starlette.requests import HTTPConnection
 
-from meup_agent.gateway.admission import TOKEN_REFUSED, NotAdmitted, bearer, identify
+from meup_agent.gateway.admission import TOKEN_REFUSED, NotAdmitted
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.config import Limits
+from meup_agent.gateway.edge.handshake import bearer
 from meup_agent.gateway.edge.http.problems import (
     FORBIDDEN,
     UNAVAILABLE,
@@ -25,30 +25,6 @@ JOURNAL_SECONDS: Final = 10.0
 """How long a request waits for the journal: a disk that takes longer does not answer any more."""
 
 T = TypeVar("T")
-
-
-class Served(Protocol):
-    """The gateway, as the HTTP API sees it."""
-
-    @property
-    def runtime(self) -> GatewayRuntime:
-        """The spaces."""
-        ...
-
-    @property
-    def limits(self) -> Limits:
-        """What is taken and waited for."""
-        ...
-
-    @property
-    def listening(self) -> bool:
-        """Whether members can join at this moment."""
-        ...
-
-    @property
-    def open_connections(self) -> int:
-        """Members' connections, those that have not joined yet included."""
-        ...
 
 
 async def await_callback(ask: Callable[[Callable[[T], None]], object]) -> T:
@@ -88,7 +64,7 @@ async def read_journal(
     )
 
 
-def authenticate(served: Served, request: HTTPConnection) -> Identity:
+def authenticate(runtime: GatewayRuntime, request: HTTPConnection) -> Identity:
     """Whose token the request has. A token in its address is not looked at: addresses are logged.
 
     Raises:
@@ -99,48 +75,52 @@ def authenticate(served: Served, request: HTTPConnection) -> Identity:
         if authorization is None:
             raise NotAdmitted(TOKEN_REFUSED, "send the header Authorization: Bearer <token>")
         address = request.client.host if request.client is not None else ""
-        return identify(served.runtime.tokens_at(address), bearer(authorization))
+        return runtime.identify(bearer(authorization), address)
     except NotAdmitted as refused:
-        served.runtime.counters.not_admitted[refused.status] += 1
+        runtime.counters.not_admitted[refused.status] += 1
         raise not_admitted(refused) from None
 
 
-def authorize_space(served: Served, request: HTTPConnection) -> tuple[Identity, SpaceServer]:
+def authorize_space(
+    runtime: GatewayRuntime, request: HTTPConnection
+) -> tuple[Identity, SpaceServer]:
     """Who calls, and the space in the path, which must be that of the token.
 
     Raises:
         Problem: As :func:`authenticate`, or it is another space.
     """
-    identity = authenticate(served, request)
+    identity = authenticate(runtime, request)
     space: str = request.path_params["space"]
-    if space not in served.runtime.spaces:
+    if space not in runtime.spaces:
         raise Problem(404, "no_such_space", "no space here has this name")
     if identity.space != space:
         raise Problem(FORBIDDEN, "forbidden", "the token is for another space")
-    return identity, _entered(served, identity)
+    return identity, _entered(runtime, identity)
 
 
-def authorize_participant(served: Served, request: HTTPConnection) -> tuple[Identity, SpaceServer]:
+def authorize_participant(
+    runtime: GatewayRuntime, request: HTTPConnection
+) -> tuple[Identity, SpaceServer]:
     """Who calls, which must be the participant in the path, and its space.
 
     Raises:
         Problem: As :func:`authenticate`, or it is somebody else.
     """
-    identity = authenticate(served, request)
+    identity = authenticate(runtime, request)
     if identity.participant != request.path_params["participant"]:
         raise Problem(FORBIDDEN, "forbidden", "the token is another participant's")
-    return identity, _entered(served, identity)
+    return identity, _entered(runtime, identity)
 
 
-def _entered(served: Served, identity: Identity) -> SpaceServer:
+def _entered(runtime: GatewayRuntime, identity: Identity) -> SpaceServer:
     """The space of somebody who was not removed from it.
 
     Raises:
         Problem: They were, or the gateway ends, whose journal may answer no more.
     """
-    if not served.listening:
+    if not runtime.accepting:
         raise Problem(UNAVAILABLE, "unavailable", "the gateway stops; come back soon")
-    host = served.runtime.spaces[identity.space]
+    host = runtime.spaces[identity.space]
     if host.is_kicked(identity.participant):
         raise Problem(FORBIDDEN, "kicked", "you were removed from the space")
     return host

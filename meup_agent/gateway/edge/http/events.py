@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import anyio
 import msgspec
@@ -10,9 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from meup_agent.gateway.admission import NotAdmitted, read_observe
+from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.edge.http.context import Served, authorize_space, read_journal
+from meup_agent.gateway.edge.handshake import read_observe
+from meup_agent.gateway.edge.http.context import authorize_space, read_journal
 from meup_agent.gateway.edge.http.messages import is_seq, requested_dialect
 from meup_agent.gateway.edge.http.problems import (
     BAD_REQUEST,
@@ -21,7 +22,9 @@ from meup_agent.gateway.edge.http.problems import (
     Problem,
     not_admitted,
 )
-from meup_agent.gateway.edge.http.send_queue import SendQueue
+from meup_agent.gateway.edge.send_queue import SendQueue
+from meup_agent.gateway.member import FrameQueue, GatewayMember
+from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.transport.base import DIALECT_HEADER, LAST_SEEN_HEADER, OBSERVE_HEADER
@@ -59,27 +62,11 @@ def _data(frame: bytes) -> bytes:
     return b"".join(b"data: %b\n" % line for line in lines)
 
 
-class ObserverStream(SendQueue):
-    """An event stream as an observer: its participant's agent keeps its connection.
-
-    Attributes:
-        participant: Whose it is.
-        last_seen: The number of the last envelope that its reader got before.
-    """
-
-    observes = True
-
-    def __init__(self, last_seen: int | None, identity: Identity, *queue: Any) -> None:
-        super().__init__(identity, *queue)
-        self.participant = identity.participant
-        self.last_seen = last_seen
-
-
 class EventResponse:
     """Streams a space's events to one reader; an ASGI response.
 
     Args:
-        served: The gateway.
+        runtime: The gateway.
         host: The space.
         identity: Who reads.
         form: How the reader takes what is said.
@@ -91,7 +78,7 @@ class EventResponse:
 
     def __init__(
         self,
-        served: Served,
+        runtime: GatewayRuntime,
         host: SpaceServer,
         identity: Identity,
         form: FrameFormat,
@@ -102,10 +89,10 @@ class EventResponse:
     ) -> None:
         self._host = host
         self._identity = identity
-        self._limits = served.limits
-        self._backlogs = backlogs = served.runtime.backlogs
+        self._limits = runtime.limits
+        self._backlogs = backlogs = runtime.backlogs
         if not backlogs.add_stream(*identity):
-            most = served.limits.max_streams
+            most = runtime.limits.max_streams
             raise Problem(
                 TOO_MANY,
                 "limit_exceeded",
@@ -114,9 +101,16 @@ class EventResponse:
                 limit="max_streams",
                 max=most,
             )
-        queue = (identity, form, served.limits, backlogs)
-        self._observer = ObserverStream(last_seen, *queue) if observes else None
-        self._stream = self._observer or SendQueue(*queue)
+        self._sending = SendQueue(lambda: self._stream.pause(), lambda: self._stream.resume())
+        self._observer: GatewayMember | None = None
+        self._stream: FrameQueue
+        if observes:
+            # Its participant's agent keeps its connection.
+            self._stream = self._observer = GatewayMember(
+                runtime, identity, form, self._sending, last_seen=last_seen, observes=True
+            )
+        else:
+            self._stream = FrameQueue(runtime, identity, form, self._sending)
         self._last_seen = last_seen
         self._follow = follow
 
@@ -142,8 +136,8 @@ class EventResponse:
                     host.fanout.subscribe(stream, self._last_seen)
                 else:
                     tasks.start_soon(self._read_what_there_is)
-                while (events := await stream.take(KEEP_ALIVE_SECONDS)) is not None:
-                    chunk = b"".join(events) or b": nothing new\n\n"
+                while (events := await self._sending.take(KEEP_ALIVE_SECONDS)) is not None:
+                    chunk = events or b": nothing new\n\n"
                     # In pieces, so that the server copies no more than one before it waits.
                     for begin in range(0, len(chunk), PIECE_BYTES):
                         piece = chunk[begin : begin + PIECE_BYTES]
@@ -157,14 +151,14 @@ class EventResponse:
                 host.leave(observer)
             else:
                 host.fanout.unsubscribe(stream)
-            stream.release()
+            stream.lost()
             self._backlogs.remove_stream(*self._identity)
 
     def _last_words(self) -> bytes:
         """The event that tells an observer's reader what a close frame would tell."""
         if self._observer is None:
             return b""
-        said = msgspec.json.encode({"code": self._stream.code, "reason": self._stream.reason})
+        said = msgspec.json.encode({"code": self._sending.code, "reason": self._sending.reason})
         return b"event: close\ndata: %b\n\n" % said
 
     def _announce_gap(self) -> None:
@@ -179,14 +173,16 @@ class EventResponse:
         until = host.fanout.delivered
         last_seen = self._last_seen
         seen = until if last_seen is None else host.journal.resume_from(host.name, last_seen)
-        while seen < until and not stream.ended.is_set():
+        while seen < until and not stream.closed:
             entries = await read_journal(host, after=seen, until=until, limit=CATCH_UP_PAGE)
             for entry in entries:
                 packed = host.fanout.pack(entry, stream.form)
                 if packed is not None:
                     stream.deliver(packed)
             seen = entries[-1].seq if entries else until
-            await stream.until_taken()
+            taken = anyio.Event()
+            stream.ready(taken.set)
+            await taken.wait()
         stream.close(NORMAL, "")
 
     async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
@@ -196,14 +192,14 @@ class EventResponse:
 
     async def _until_stuck(self, scope: anyio.CancelScope) -> None:
         """Give a stream that has ended its time, and no more, to be read."""
-        await self._stream.ended.wait()
+        await self._sending.closed.wait()
         await anyio.sleep(self._limits.close_timeout)
         scope.cancel()
 
 
-async def get_events(served: Served, request: Request) -> Response:
+async def get_events(runtime: GatewayRuntime, request: Request) -> Response:
     """The events of a space, from now on or from a number on."""
-    identity, host = authorize_space(served, request)
+    identity, host = authorize_space(runtime, request)
     said = request.query_params.get("since") or request.headers.get(LAST_SEEN_HEADER)
     if said is not None and not is_seq(said):
         raise Problem(
@@ -216,9 +212,9 @@ async def get_events(served: Served, request: Request) -> Response:
         observes = read_observe(request.headers.get(OBSERVE_HEADER)) and follow == "true"
     except NotAdmitted as invalid:
         raise not_admitted(invalid) from None
-    dialect = requested_dialect(request) or served.runtime.dialect(identity)
+    dialect = requested_dialect(request) or runtime.dialect(identity)
     response = EventResponse(
-        served,
+        runtime,
         host,
         identity,
         FrameFormat(dialect, True, pack_event),

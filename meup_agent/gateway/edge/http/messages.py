@@ -14,10 +14,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from meup_agent.errors import InvalidEnvelope, NotExpressible
-from meup_agent.gateway.admission import MAX_SEQ_DIGITS, NotAdmitted, read_dialect
+from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.edge.handshake import MAX_SEQ_DIGITS, read_dialect
 from meup_agent.gateway.edge.http.context import (
-    Served,
     authorize_participant,
     await_callback,
     read_journal,
@@ -34,7 +34,7 @@ from meup_agent.gateway.edge.http.problems import (
     not_admitted,
     refused,
 )
-from meup_agent.gateway.runtime import wall_clock
+from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.limits import MAX_DEPTH, check_frame
 from meup_agent.protocol.resume import numbered
@@ -55,10 +55,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-async def post_message(served: Served, request: Request) -> Response:
+async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
     """Take an envelope; the answer comes when it is kept."""
-    identity, host = authorize_participant(served, request)
-    body = await _body(served, identity, request)
+    identity, host = authorize_participant(runtime, request)
+    body = await _body(runtime, identity, request)
     try:
         check_frame(body)
         given = _fields(body)
@@ -70,7 +70,7 @@ async def post_message(served: Served, request: Request) -> Response:
         raise Problem(BAD_REQUEST, invalid.problem, str(invalid), **over) from None
     except NotAdmitted as unknown:
         raise not_admitted(unknown) from None
-    dialect = named or served.runtime.dialect(identity)
+    dialect = named or runtime.dialect(identity)
     now = rfc3339(wall_clock())
     envelope_id = _text(given, "id") or secrets.token_hex(16)
     defaults = {
@@ -104,11 +104,11 @@ async def post_message(served: Served, request: Request) -> Response:
     return Json({"id": envelope_id, "status": became, "seq": seq, "timestamp": now})
 
 
-async def get_messages(served: Served, request: Request) -> Response:
+async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:
     """A page of what was said, from a number or a time on."""
-    identity, host = authorize_participant(served, request)
+    identity, host = authorize_participant(runtime, request)
     limit = page_size(request)
-    dialect = requested_dialect(request) or served.runtime.dialect(identity)
+    dialect = requested_dialect(request) or runtime.dialect(identity)
     since = request.query_params.get("since", "")
     floor, until = host.journal.floor(host.name), host.fanout.delivered
     after = await _after(host, since, until) if since else floor
@@ -205,7 +205,7 @@ async def _before(host: SpaceServer, at: int, until: int) -> int:
 # --- the envelope that is sent ---
 
 
-async def _body(served: Served, identity: Identity, request: Request) -> bytes:
+async def _body(runtime: GatewayRuntime, identity: Identity, request: Request) -> bytes:
     """The body, as far as it may go; while it comes, it counts among what waits for its sender.
 
     Raises:
@@ -214,10 +214,10 @@ async def _body(served: Served, identity: Identity, request: Request) -> bytes:
     media = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if media.lower() != "application/json":
         raise Problem(WRONG_TYPE, "unsupported_media_type", "send JSON, as application/json")
-    most = served.limits.max_message_bytes
-    body, backlogs = bytearray(), served.runtime.backlogs
+    most = runtime.limits.max_message_bytes
+    body, backlogs = bytearray(), runtime.backlogs
     try:
-        with anyio.fail_after(served.limits.join_timeout):
+        with anyio.fail_after(runtime.limits.join_timeout):
             async for chunk in request.stream():
                 if not backlogs.reserve(identity, len(chunk)):
                     raise Problem(
@@ -226,7 +226,7 @@ async def _body(served: Served, identity: Identity, request: Request) -> bytes:
                         "you send too many messages at the same time; send this one again later",
                         headers={"Connection": "close", "Retry-After": str(RETRY_SECONDS)},
                         limit="max_participant_queued_bytes",
-                        max=served.limits.max_participant_queued_bytes,
+                        max=runtime.limits.max_participant_queued_bytes,
                     )
                 body += chunk
                 if len(body) > most:

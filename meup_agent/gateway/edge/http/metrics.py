@@ -15,8 +15,9 @@ from prometheus_client.metrics_core import Metric
 from starlette.requests import Request
 from starlette.responses import Response
 
-from meup_agent.gateway.edge.http.context import Served, await_callback
+from meup_agent.gateway.edge.http.context import await_callback
 from meup_agent.gateway.edge.http.problems import UNAVAILABLE, Json, Problem
+from meup_agent.gateway.runtime import GatewayRuntime
 
 PREFIX: Final = "meup_"
 
@@ -45,15 +46,15 @@ class Collector:
     """Reads the gateway's numbers when they are asked for.
 
     Args:
-        served: The gateway.
+        runtime: The gateway.
     """
 
-    def __init__(self, served: Served) -> None:
-        self._served = served
+    def __init__(self, runtime: GatewayRuntime) -> None:
+        self._runtime = runtime
 
     def collect(self) -> Iterator[Metric]:
         """Every number at this moment."""
-        counters = self._served.runtime.counters
+        counters = self._runtime.counters
         for field in fields(counters):
             value: object = getattr(counters, field.name)
             name, about = _ABOUT.get(field.name, (field.name, field.name.replace("_", " ")))
@@ -67,11 +68,11 @@ class Collector:
         yield from self._gauges()
 
     def _gauges(self) -> Iterator[Metric]:
-        served = self._served
+        runtime = self._runtime
         yield GaugeMetricFamily(
             PREFIX + "connections",
             "Connections of members, those that have not joined yet included.",
-            value=served.open_connections,
+            value=runtime.open_connections,
         )
         members = GaugeMetricFamily(PREFIX + "members", "Members of a space.", labels=["space"])
         queued = GaugeMetricFamily(
@@ -89,36 +90,36 @@ class Collector:
             "Connections that look on a space, and are no members of it.",
             labels=["space"],
         )
-        for name, host in served.runtime.spaces.items():
+        for name, host in runtime.spaces.items():
             observers.add_metric([name], len(host.observers))
             members.add_metric([name], len(host.members))
-            queued.add_metric([name], served.runtime.backlogs.waiting_in(name))
+            queued.add_metric([name], runtime.backlogs.waiting_in(name))
             behind.add_metric([name], max(0, host.journal.latest(name) - host.fanout.delivered))
         yield from (members, observers, queued, behind)
         yield GaugeMetricFamily(
             PREFIX + "backlog_bytes",
             "Bytes that wait for slow readers; what waits for several counts once.",
-            value=served.runtime.backlogs.bytes,
+            value=runtime.backlogs.bytes,
         )
 
 
-def registry(served: Served) -> CollectorRegistry:
+def registry(runtime: GatewayRuntime) -> CollectorRegistry:
     """A registry of this gateway's numbers alone."""
     found = CollectorRegistry(auto_describe=False)
-    found.register(Collector(served))
+    found.register(Collector(runtime))
     return found
 
 
-async def get_alive(served: Served, request: Request) -> Response:
+async def get_alive(runtime: GatewayRuntime, request: Request) -> Response:
     """The process answers."""
     return Json({"status": "ok"})
 
 
-async def get_ready(served: Served, request: Request) -> Response:
+async def get_ready(runtime: GatewayRuntime, request: Request) -> Response:
     """Members can join, and the journal keeps what they say."""
-    if not served.listening:
+    if not runtime.accepting:
         raise Problem(UNAVAILABLE, "unavailable", "the gateway does not listen")
-    journal = served.runtime.journal
+    journal = runtime.journal
 
     def ask(tell: Callable[[bool], None]) -> None:
         journal.call_when_kept(partial(tell, True))
@@ -127,7 +128,7 @@ async def get_ready(served: Served, request: Request) -> Response:
     return Json({"status": "ok"})
 
 
-async def get_metrics(served: Served, request: Request) -> Response:
+async def get_metrics(runtime: GatewayRuntime, request: Request) -> Response:
     """Everything that is counted, in Prometheus' form."""
     encode, media_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(encode(registry(served)), media_type=media_type)
+    return Response(encode(registry(runtime)), media_type=media_type)

@@ -10,17 +10,17 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from meup_agent.gateway.admission import MAX_SEQ_DIGITS
+from meup_agent.gateway.edge.handshake import MAX_SEQ_DIGITS
 from meup_agent.gateway.edge.http import bodies
-from meup_agent.gateway.edge.http.context import Served
 from meup_agent.gateway.edge.http.events import get_events
 from meup_agent.gateway.edge.http.messages import MAX_PAGE, PAGE, get_messages, post_message
 from meup_agent.gateway.edge.http.metrics import get_alive, get_metrics, get_ready
 from meup_agent.gateway.edge.http.space_views import get_me, get_participants, get_proposals
+from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import ALSO_READ, DIALECTS
 from meup_agent.protocol.lifecycle import ProposalState
 
-Endpoint = Callable[[Served, Request], Awaitable[Response]]
+Endpoint = Callable[[GatewayRuntime, Request], Awaitable[Response]]
 Schema = dict[str, Any]
 
 

@@ -18,11 +18,11 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from meup_agent.gateway.config import HttpConfig, Limits, TlsConfig
+from meup_agent.gateway.config import HttpConfig, TlsConfig
 from meup_agent.gateway.edge.http.app import http_app
-from meup_agent.gateway.edge.http.context import Served
 from meup_agent.gateway.edge.http.problems import BAD_REQUEST
 from meup_agent.gateway.network import host_and_port, listen_error, local_host, server_context
+from meup_agent.gateway.runtime import GatewayRuntime
 
 BACKLOG: Final = 2_048
 """Callers that may wait to be taken; the system may allow fewer."""
@@ -32,19 +32,17 @@ class HttpPort:
     """The HTTP API of a gateway on a port of its own.
 
     Args:
-        served: The gateway.
+        runtime: The gateway.
         where: Where to listen.
         tls: What it proves with who it is.
-        limits: How many callers it takes, and how long it waits for them.
     """
 
-    def __init__(
-        self, served: Served, where: HttpConfig, tls: TlsConfig | None, limits: Limits
-    ) -> None:
+    def __init__(self, runtime: GatewayRuntime, where: HttpConfig, tls: TlsConfig | None) -> None:
+        limits = runtime.limits
         self._where = where
         self._tls = tls
         config = uvicorn.Config(
-            _dated(_http_only(http_app(lambda: served), served)),
+            _dated(_http_only(http_app(lambda: runtime), runtime)),
             http=_protocol(limits.handshake_timeout),
             ws="none",
             lifespan="off",
@@ -145,14 +143,12 @@ def _dated(app: ASGIApp) -> ASGIApp:
     return dated
 
 
-def _http_only(app: ASGIApp, served: Served) -> ASGIApp:
+def _http_only(app: ASGIApp, runtime: GatewayRuntime) -> ASGIApp:
     """The application, without WebSocket: who dials the wrong port is told of the right one."""
 
     async def http_only(scope: Scope, receive: Receive, send: Send) -> None:
         if Headers(scope=scope).get("upgrade", "").lower() == "websocket":
-            said = (
-                f"this port is for HTTP; the gateway's port for WebSocket is {served.runtime.url}"
-            )
+            said = f"this port is for HTTP; the gateway's port for WebSocket is {runtime.url}"
             await PlainTextResponse(said, BAD_REQUEST)(scope, receive, send)
         else:
             await app(scope, receive, send)

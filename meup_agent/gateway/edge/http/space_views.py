@@ -10,31 +10,32 @@ from anyio.lowlevel import checkpoint
 from starlette.requests import Request
 from starlette.responses import Response
 
-from meup_agent.gateway.edge.http.context import Served, authenticate, authorize_space, read_journal
+from meup_agent.gateway.edge.http.context import authenticate, authorize_space, read_journal
 from meup_agent.gateway.edge.http.messages import page_size
 from meup_agent.gateway.edge.http.problems import BAD_REQUEST, Json, Problem
+from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.audit import Audit, proposal_as_json
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.space.server import SpaceServer
 
 
-async def get_me(served: Served, request: Request) -> Response:
+async def get_me(runtime: GatewayRuntime, request: Request) -> Response:
     """Whom the token belongs to."""
-    identity = authenticate(served, request)
-    host = served.runtime.spaces[identity.space]
+    identity = authenticate(runtime, request)
+    host = runtime.spaces[identity.space]
     return Json(
         {
             "id": identity.participant,
             "space": identity.space,
-            "dialect": served.runtime.dialect(identity),
+            "dialect": runtime.dialect(identity),
             "capabilities": list(host.capabilities(identity.participant).patterns),
         }
     )
 
 
-async def get_participants(served: Served, request: Request) -> Response:
+async def get_participants(runtime: GatewayRuntime, request: Request) -> Response:
     """Who is in the space, as a welcome says it."""
-    _, host = authorize_space(served, request)
+    _, host = authorize_space(runtime, request)
     return Json({"participants": host.present})
 
 
@@ -72,9 +73,9 @@ class SpaceProposals:
 _proposals_by_space: WeakKeyDictionary[SpaceServer, SpaceProposals] = WeakKeyDictionary()
 
 
-async def get_proposals(served: Served, request: Request) -> Response:
+async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     """The latest proposals, oldest first, each with what became of it."""
-    _, host = authorize_space(served, request)
+    _, host = authorize_space(runtime, request)
     query = request.query_params
     wanted, state, limit = query.get("id"), query.get("state"), page_size(request)
     if state is not None and state not in {str(each) for each in ProposalState}:

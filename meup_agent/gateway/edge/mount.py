@@ -1,0 +1,225 @@
+"""A whole gateway as one ASGI application: HTTP and WebSocket, mountable under any path.
+
+Its connections keep the rules of the message port; the server in front moves their bytes, one
+message at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+from starlette.responses import PlainTextResponse
+from starlette.routing import WebSocketRoute
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from meup_agent.errors import UsageError
+from meup_agent.gateway.admission import NotAdmitted
+from meup_agent.gateway.config import Config
+from meup_agent.gateway.edge.connection import LOST, MemberConnection
+from meup_agent.gateway.edge.framing import TOO_BIG
+from meup_agent.gateway.edge.handshake import Handshake, admit
+from meup_agent.gateway.edge.http.app import http_app
+from meup_agent.gateway.edge.send_queue import SendQueue
+from meup_agent.gateway.journal.engines import open_journal
+from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
+from meup_agent.protocol.space.fanout import FrameFormat
+
+
+class AsgiConnection(MemberConnection):
+    """A WebSocket connection through an ASGI server.
+
+    Args:
+        runtime: The gateway.
+        handshake: The handshake that was admitted.
+        websocket: The connection.
+        address: The other end's address.
+    """
+
+    joins_frames = False
+
+    def __init__(
+        self, runtime: GatewayRuntime, handshake: Handshake, websocket: WebSocket, address: str
+    ) -> None:
+        super().__init__(runtime, handshake)
+        self._websocket = websocket
+        self._peer = address
+        self._queue = SendQueue(self.pause_writing, self.resume_writing)
+        self._scope = anyio.CancelScope()
+        self._readable = anyio.Event()
+        self._readable.set()
+        self._code = LOST
+
+    async def run(self) -> None:
+        """Join, and serve until one end closes."""
+        self._connected(self, self._peer, self._peer)
+        most = self._limits.max_message_bytes
+        try:
+            with self._scope:
+                answer = self._handshake.answer.items()
+                headers = [(name.encode(), value.encode()) for name, value in answer]
+                await self._websocket.accept(headers=headers)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._send)
+                    while (message := await self._receive()) is not None:
+                        self._count_frame(len(message))
+                        if self._ended_by is None and len(message) > most:
+                            self._refuse_message(
+                                TOO_BIG, f"a message may have at most {most} bytes"
+                            )
+                        elif self._ended_by is None:
+                            self._take(message)
+                        await self._readable.wait()
+                    tasks.cancel_scope.cancel()
+        finally:
+            self._disconnected(self._code)
+
+    # --- what a connection does with its server ---------------------------------------------
+
+    def write(self, packed: bytes) -> None:
+        """Queue a frame for the server."""
+        self._queue.write(packed)
+
+    def pause_reading(self) -> None:
+        """Take no message of the server's."""
+        self._readable = anyio.Event()
+
+    def resume_reading(self) -> None:
+        """Take messages again."""
+        self._readable.set()
+
+    def is_closing(self) -> bool:
+        """Whether there is nothing to be read any more."""
+        return False
+
+    def _frame_format(self, dialect: str) -> FrameFormat:
+        return FrameFormat(dialect, self._handshake.resumes)
+
+    def _send_close(self, code: int, reason: str) -> None:
+        self._queue.close(code, reason)
+
+    def _drop_transport(self) -> None:
+        self._scope.cancel()
+
+    # --- messages ---------------------------------------------------------------------------
+
+    async def _receive(self) -> bytes | None:
+        """The next message; ``None``: the connection has ended."""
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            self._code = int(message.get("code") or LOST)
+            return None
+        text: str | None = message.get("text")
+        return bytes(message["bytes"]) if text is None else text.encode(errors="surrogatepass")
+
+    async def _send(self) -> None:
+        queue = self._queue
+        # A send that comes after the other end has gone; what is received says that it has.
+        with suppress(WebSocketDisconnect):
+            while (frame := await queue.take()) is not None:
+                await self._websocket.send({"type": "websocket.send", "text": frame.decode()})
+            await self._websocket.close(queue.code, queue.reason)
+
+
+class GatewayApp:
+    """A gateway as an ASGI application.
+
+    ::
+
+        gateway = asgi_app(load_config("space.yaml"))
+        app = Starlette(routes=[Mount("/gateway", gateway)], lifespan=gateway.lifespan)
+
+    Members dial ``ws://…/gateway/ws?space=demo``, and the HTTP API is below ``/gateway`` as well.
+    An application that is mounted is not told when it begins and ends: so the outer one gets
+    :attr:`lifespan`, or enters it in a lifespan of its own. Served by itself it needs none of that.
+
+    It runs on asyncio, in one process: another process would not know the members of this one. The
+    server in front takes the connections, speaks TLS and sends the pings; what ``host``, ``port``,
+    ``http``, ``tls`` and the limits of handshakes and pings in the configuration say is its matter.
+
+    Args:
+        config: The spaces, their participants and the limits.
+        url: Where members dial, as invitations say it; empty: they do not say it.
+    """
+
+    def __init__(self, config: Config, *, url: str = "") -> None:
+        self._config = config
+        self._url = url
+        self._running: GatewayRuntime | None = None
+        self._app = http_app(
+            lambda: self.running,
+            WebSocketRoute("/{path:path}", self._serve),
+            lifespan=self.lifespan,
+        )
+
+    @property
+    def running(self) -> GatewayRuntime:
+        """The gateway, as long as its lifespan lasts.
+
+        Raises:
+            UsageError: Its lifespan has not been entered.
+        """
+        if self._running is None:
+            raise UsageError(
+                "the gateway does not run; give its lifespan to the application that it is mounted"
+                " in: Starlette(…, lifespan=gateway.lifespan)"
+            )
+        return self._running
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or serve one connection."""
+        await self._app(scope, receive, send)
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
+        """Run the gateway for the length of a block.
+
+        Args:
+            app: The application that it is mounted in; it is not looked at.
+
+        Raises:
+            ConfigurationError: The journal's file cannot be used.
+        """
+        async with open_journal(self._config.journal, wall_clock) as journal:
+            runtime = GatewayRuntime(
+                self._config, journal=journal, loop=asyncio.get_running_loop(), url=self._url
+            )
+            self._running = runtime
+            try:
+                yield
+            finally:
+                await runtime.drain()
+                await runtime.wait_empty(runtime.limits.stop_timeout)
+                self._running = None
+
+    async def _serve(self, websocket: WebSocket) -> None:
+        """Take a connection, from its handshake to its end."""
+        runtime = self.running
+        address = websocket.client.host if websocket.client is not None else ""
+        target = b"?" + bytes(websocket.scope["query_string"])
+        try:
+            handshake = admit(runtime, target, websocket.headers, address)
+        except NotAdmitted as refused:
+            if "websocket.http.response" in websocket.scope.get("extensions", {}):
+                answer = PlainTextResponse(str(refused), refused.status, dict(refused.headers))
+                await websocket.send_denial_response(answer)
+            else:
+                await websocket.close(refused.close_code)
+            return
+        await AsgiConnection(runtime, handshake, websocket, address).run()
+
+
+def asgi_app(config: Config, *, url: str = "") -> GatewayApp:
+    """A gateway as an ASGI application; see :class:`GatewayApp`.
+
+    Args:
+        config: The spaces, their participants and the limits.
+        url: Where members dial, as invitations say it; empty: they do not say it.
+    """
+    return GatewayApp(config, url=url)
+
+
+__all__ = ["GatewayApp", "asgi_app"]

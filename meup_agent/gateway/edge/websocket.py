@@ -1,0 +1,218 @@
+"""The message port's WebSocket connections, whose frames picows reads."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, cast
+
+from picows import WSCloseCode, WSFrame, WSListener, WSTransport
+
+from meup_agent.gateway.admission import BAD_REQUEST, NotAdmitted
+from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.edge.connection import LOST, MemberConnection
+from meup_agent.gateway.edge.framing import (
+    CLOSE,
+    PING,
+    PONG,
+    PROTOCOL_ERROR,
+    TOO_BIG,
+    Assembler,
+    BadMessage,
+    pack_text,
+)
+from meup_agent.gateway.edge.handshake import MAX_JOIN_BYTES, Handshake
+from meup_agent.gateway.edge.listener import (
+    MEMBER_READ_BYTES,
+    STRANGER_READ_BYTES,
+    address_of,
+    peer_of,
+)
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.rate_limits import TokenBucket
+
+NORMAL: Final = 1000
+
+_NEVER_SENT: Final = frozenset({1004, 1005, LOST, 1015})
+_FIRST_UNASSIGNED: Final = 5000
+
+CLOSED_STRANGER_SECONDS: Final = 1.0
+"""Seconds between two reads of a connection that was closed before it joined and still sends."""
+
+_MICROSECONDS: Final = 1_000_000
+
+
+class WebSocketConnection(WSListener, MemberConnection):
+    """A connection at the message port.
+
+    Args:
+        runtime: The gateway.
+        handshake: The handshake that was admitted.
+
+    Attributes:
+        read_bytes: Bytes that are read of it at a time.
+    """
+
+    joins_frames = True
+
+    def __init__(self, runtime: GatewayRuntime, handshake: Handshake) -> None:
+        MemberConnection.__init__(self, runtime, handshake)
+        # Strangers get room for a join frame, members for their messages.
+        self._assembler = Assembler(MAX_JOIN_BYTES)
+        self.read_bytes = STRANGER_READ_BYTES
+        self._full = False
+        self._ping: bytes | None = None
+        # What was read from the socket before its gate closed: less than one read.
+        self._unhandled: deque[tuple[int, bool, bool, bytes]] = deque()
+        self._join_frames = self._join_bytes = 0
+        # Of frames that are no whole message; most connections never send one.
+        self._pieces: TokenBucket | None = None
+
+    # --- what picows calls ------------------------------------------------------------------
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        """Join, or wait for the join frame."""
+        self._transport = transport
+        self._wire = transport.underlying_transport
+        self._connected(self._wire, address_of(self._wire), peer_of(self._wire))
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        """Take a frame now, or when the connection is read again."""
+        kind: int = frame.msg_type.value
+        data = frame.get_payload_as_bytes()
+        reserved = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
+        if self._gate.open:
+            self._handle(kind, bool(frame.fin), reserved, data)
+        elif self._ended_by is None or kind == CLOSE:
+            self._unhandled.append((kind, bool(frame.fin), reserved, data))
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        """Leave the space."""
+        self._unhandled.clear()
+        code = LOST if self._ended_by is not None else self._closed_by_picows(transport)
+        self._disconnected(code)
+
+    def pause_writing(self) -> None:
+        """Hold frames back until the socket takes more."""
+        self._full = True
+        MemberConnection.pause_writing(self)
+
+    def resume_writing(self) -> None:
+        """Write what was held back."""
+        self._full = False
+        if self._ping is not None:
+            self._answer_ping(self._ping)
+        MemberConnection.resume_writing(self)
+
+    # --- what a connection does with its socket ---------------------------------------------
+
+    def write(self, packed: bytes) -> None:
+        """Write frames to the socket, or to its buffer."""
+        # After a close frame nothing may follow; picows sends one by itself in some cases.
+        if self._ended_by is None and not self._transport.is_close_frame_sent:
+            self._wire.write(packed)
+
+    def _frame_format(self, dialect: str) -> FrameFormat:
+        return FrameFormat(dialect, self._handshake.resumes, pack_text)
+
+    def _send_close(self, code: int, reason: str) -> None:
+        self._transport.send_close(cast("WSCloseCode", code), reason)
+
+    def _drop_transport(self) -> None:
+        self._transport.disconnect(False)
+
+    def _join(self, identity: Identity, dialect: str) -> None:
+        self._assembler = Assembler(self._limits.max_message_bytes)
+        self.read_bytes = MEMBER_READ_BYTES
+        super()._join(identity, dialect)
+
+    # --- frames -----------------------------------------------------------------------------
+
+    def _handle(self, kind: int, final: bool, reserved: bool, data: bytes) -> None:
+        """Take a frame: a control frame, or a fragment of a message."""
+        self._count_frame(len(data))
+        if kind == CLOSE:
+            self._answer_close(int.from_bytes(data[:2]))
+            return
+        if self._ended_by is not None and self._member is None:
+            # It was closed, and has nothing to say but that it closes as well.
+            self._gate.pause(CLOSED_STRANGER_SECONDS)
+            return
+        if self._ended_by is not None or not final or kind in (PING, PONG):
+            self._count_piece()
+        if self._ended_by is not None or (self._member is None and self._over_budget(len(data))):
+            return
+        if kind == PING:
+            self._answer_ping(data)
+        elif reserved:
+            self._end(PROTOCOL_ERROR, "no extension was agreed on")
+        elif kind != PONG:
+            try:
+                message = self._assembler.add(kind, final, data)
+            except BadMessage as bad:
+                self._refuse_message(bad.code, str(bad))
+            else:
+                if message is not None:
+                    self._take(message)
+
+    def _read_on(self) -> None:
+        while self._unhandled and self._gate.open:
+            self._handle(*self._unhandled.popleft())
+
+    def _count_piece(self) -> None:
+        """Count a frame that is no whole message: a control frame, a fragment, or one too late."""
+        limits, now = self._limits, round(self._loop.time() * _MICROSECONDS)
+        if self._pieces is None:
+            self._pieces = TokenBucket(limits.frames_per_second, limits.frames_burst)
+        wait = self._pieces.consume(now)
+        if wait:
+            self._read_later(wait)
+
+    def _over_budget(self, size: int) -> bool:
+        """Whether a connection has sent more than a join takes; it is closed then."""
+        most = self._limits.join_frames
+        self._join_frames += 1
+        self._join_bytes += size
+        if self._join_frames > most:
+            said = f"no join frame stands in the first {most} frames (join_frames)"
+            self._not_admitted(NotAdmitted(BAD_REQUEST, said))
+        elif self._join_bytes > MAX_JOIN_BYTES:
+            self._end(TOO_BIG, f"a join may have at most {MAX_JOIN_BYTES} bytes")
+        return self._ended_by is not None
+
+    def _read_later(self, seconds: float) -> None:
+        # Of a sender that far ahead, what was read is taken at once, and then it waits.
+        if seconds <= self._longest_pause or not self._unhandled:
+            super()._read_later(seconds)
+
+    def _answer_ping(self, payload: bytes) -> None:
+        """Answer a ping; while the socket takes no more, only the last (RFC 6455 section 5.5.3).
+
+        Otherwise a peer that pings and does not read would fill the memory with answers.
+        """
+        self._ping = payload if self._full else None
+        if not self._full and self._ended_by is None and not self._transport.is_close_frame_sent:
+            self._transport.send_pong(payload)
+
+    # --- ending -----------------------------------------------------------------------------
+
+    def _answer_close(self, code: int) -> None:
+        """Finish the closing handshake, whichever end began it."""
+        if self._ended_by is None:
+            # Some codes never stand in a close frame (RFC 6455 section 7.4).
+            allowed = code not in _NEVER_SENT and code < _FIRST_UNASSIGNED
+            self._ended_by = (int(code) or NORMAL) if allowed else PROTOCOL_ERROR
+            if not self._transport.is_close_frame_sent:
+                self._transport.send_close(cast("WSCloseCode", self._ended_by))
+            self._drop_soon()
+        self._leave()
+        self._transport.disconnect()
+
+    def _closed_by_picows(self, transport: WSTransport) -> int:
+        """The code with which picows closed, for broken rules or a missing pong; 1006 if none."""
+        sent = transport.close_handshake.sent if transport.is_close_frame_sent else None
+        if sent is None:
+            return LOST
+        code = cast("int", sent.code)
+        self._runtime.counters.closed[code] += 1
+        return code
