@@ -22,7 +22,7 @@ from meup_agent.gateway.edge.handshake import (
 )
 from meup_agent.gateway.member import describe_overflow
 from meup_agent.gateway.presets import Participants, first_token, one_space_config
-from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.gateway.runtime import RESTARTING, GatewayRuntime
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.transport.base import (
     ABNORMAL,
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from meup_agent.protocol.space.counters import Counters
     from meup_agent.protocol.space.server import SpaceServer
     from meup_agent.transport.base import Connector, Transport
-
-RESTARTING: Final = 1012
 
 _EPOCH: Final = round(datetime(2025, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 # The loop's clock counts from here, so that a test in virtual time sees the same times each run.

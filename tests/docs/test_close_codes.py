@@ -13,7 +13,7 @@ from meup_agent.errors import (
     TransportClosed,
     TransportError,
 )
-from meup_agent.gateway import admission, backlog, server
+from meup_agent.gateway import admission, backlog, runtime
 from meup_agent.gateway.edge import framing
 from meup_agent.protocol.space.server import TAKEN_OVER
 from meup_agent.session import Backoff, Session, Settings
@@ -45,7 +45,7 @@ CODES = {
     framing.TOO_BIG,
     TAKEN_OVER,
     backlog.TOO_SLOW,
-    server.RESTARTING,
+    runtime.RESTARTING,
 }
 
 
