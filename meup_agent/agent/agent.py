@@ -1,4 +1,4 @@
-"""The agent: handlers, and a way into a space."""
+"""The agent: its handlers, its middleware, and its way into a space."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from meup_agent.agent.decorators import Decorators
 from meup_agent.agent.middleware import M, Middleware, MiddlewareStack
 from meup_agent.agent.outbound import MiddlewareSpace
 from meup_agent.agent.registry import Registry
-from meup_agent.agent.reporting import reported_briefly
 from meup_agent.agent.runner import Runner
 from meup_agent.agent.script import Backend, check_may_run, run_script
 from meup_agent.agent.tasks import handler_tasks
 from meup_agent.client.space import Space
-from meup_agent.errors import ConfigurationError, UsageError
+from meup_agent.errors import ConfigurationError, ConnectionFailed, UsageError
 from meup_agent.events import Observer
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Session, Settings
 from meup_agent.session.event_emitter import check_observer, observed
 from meup_agent.transport.websocket import websocket_connector
+from meup_agent.uncaught import debugging, report_briefly
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -49,9 +49,9 @@ class Agent(Decorators):
     spaces at once; each has its own connection and its own handlers' tasks.
 
     Args:
-        name: The agent's name, told to others in MCP's ``initialize``, and for the log. Who it is
-            in a space is the gateway's word, by the token; gateways that let anybody be anybody
-            are told this name.
+        name: The agent's name, told to others in MCP's ``initialize``, and for the log. Its name
+            in a space is the gateway's word, by the token; gateways without tokens are told this
+            one.
         middleware: Functions around what is handled and what is sent; see :meth:`middleware`.
     """
 
@@ -104,7 +104,7 @@ class Agent(Decorators):
 
         It is called with each :class:`~meup_agent.events.Event`, in the order of happening, on the
         space's event loop: it must return at once. What it raises is logged and disturbs nothing.
-        Where nobody observes, nothing is spent on it. Observers may come at any time.
+        Without observers, nothing is spent on it. Observers may come at any time.
 
         Args:
             observer: The function, or any other callable that is not ``async``.
@@ -155,7 +155,7 @@ class Agent(Decorators):
             settings: Backoff, limits, dialect, and how long to wait for the first welcome.
             grace: Seconds that running handlers get at the end.
             hurry: When it is set, the grace is over at once.
-            observe: Only look on: hear what everybody hears, start no handler, answer and say
+            observe: Only look on: hear what every participant hears, start no handler, send
                 nothing, and not be present. An agent that runs with the same token stays connected.
             take_over: With ``observe``, join also a gateway that knows no observers, as a member
                 who says nothing; there it takes over the connection of an agent that runs with the
@@ -176,7 +176,7 @@ class Agent(Decorators):
         connector, where, space, token, participant = _where_to(url, space, token, participant)
         self._registry.freeze()
         async with (
-            reported_briefly() as reported,
+            _brief_errors() as errors,
             observed(self._observers, space) as events,
             handler_tasks() as (tasks, group),
         ):
@@ -197,14 +197,14 @@ class Agent(Decorators):
             )
             bare = Space(session)
             layers = self._middleware.outbound
-            joined = MiddlewareSpace(bare, layers) if layers else bare
+            joined = MiddlewareSpace(session, bare, layers) if layers else bare
             runner.attach(session, joined, bare)
             try:
                 async with session:
                     try:
                         yield joined
                     except BaseException as error:
-                        reported.by_user(error)
+                        errors.by_user(error)
                         await _stop(session, runner, 0.0, hurry)
                         raise
                     else:
@@ -263,7 +263,7 @@ class Agent(Decorators):
 
 
 async def _stop(session: Session, runner: Runner, grace: float, hurry: anyio.Event | None) -> None:
-    """Nothing new; a grace for what runs; then cancel it, and in the end wait no longer."""
+    """Begin nothing new; give a grace to what runs; then cancel it, and wait no longer."""
     with anyio.move_on_after(grace + 2 * GRACE, shield=True):
         session.apply(session.table.shutdown(session.now()))
         with anyio.move_on_after(grace):
@@ -311,3 +311,45 @@ def _where_to(
     assert url is not None
     assert space is not None
     return websocket_connector(url, space=space), url, space, token, participant
+
+
+class _BlockErrors:
+    """Notes the error of the user's own block, whose traceback says where."""
+
+    def __init__(self) -> None:
+        self.theirs: BaseException | None = None
+
+    def by_user(self, error: BaseException) -> None:
+        """Note what the block raised, which is about to be left."""
+        self.theirs = error
+        _report_if_ended(error)
+
+
+@asynccontextmanager
+async def _brief_errors() -> AsyncGenerator[_BlockErrors]:
+    """Let Ctrl-C and the end of the connection leave the block with few words."""
+    reported = _BlockErrors()
+    try:
+        yield reported
+    except BaseException as error:
+        _report_if_ended(error)
+        ours = isinstance(error, ConnectionFailed) and error is not reported.theirs
+        if ours and not debugging():
+            # No mistake is to be found in our tasks, and their tracebacks fill a screen.
+            _shorten(error)
+        raise
+
+
+def _report_if_ended(error: BaseException) -> None:
+    """Prepare for the end of the program, if it is what an exception may lead to."""
+    endings = (KeyboardInterrupt, ConnectionFailed, anyio.get_cancelled_exc_class())
+    if isinstance(error, endings):
+        report_briefly()
+
+
+def _shorten(error: BaseException) -> None:
+    """Take the tracebacks of an exception and of its causes away."""
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__ = each.__context__ = None
+        each = each.__cause__

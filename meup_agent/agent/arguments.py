@@ -1,4 +1,4 @@
-"""A tool's arguments: one pydantic model, its JSON Schema, and what to say about wrong ones."""
+"""A tool's arguments: one pydantic model, its JSON Schema, and the words for wrong ones."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from meup_agent.agent.schema import JsonObject, json_schema, pydantic_hint
 from meup_agent.agent.source import Source
-from meup_agent.agent.text import clip, first_line, path, type_name
+from meup_agent.agent.text import clip, first_line, format_path, type_name
 from meup_agent.errors import InvalidArguments
 
 MAX_PROBLEMS = 8
-"""Problems that an error tells of; whoever sends a thousand wrong arguments needs no full list."""
+"""Problems that an error tells of; the sender of a thousand wrong arguments needs no full list."""
 MAX_PROBLEM_CHARS = 200
 """Length of one problem: a validator may quote the value, and the value may be huge."""
 MAX_NAME_CHARS = 80
@@ -74,7 +74,7 @@ class ToolArguments(msgspec.Struct, frozen=True):
         found = error.errors(include_url=False, include_context=False, include_input=False)
         problems = [
             {
-                "argument": clip(path(problem["loc"]), MAX_NAME_CHARS),
+                "argument": clip(format_path(problem["loc"]), MAX_NAME_CHARS),
                 "problem": clip(_expectation(problem["type"], problem["msg"]), MAX_PROBLEM_CHARS),
             }
             for problem in found[:MAX_PROBLEMS]
@@ -99,7 +99,7 @@ def build_arguments(parameters: Mapping[str, tuple[Any, Any]], source: Source) -
     """
     try:
         model, schema = _build(parameters)
-    except Exception as error:  # a stranger's types: their hooks may raise anything
+    except Exception as error:  # types are the author's own: their hooks may raise anything
         name, why = _culprit(parameters, error)
         if name is None:
             raise source.error(f"its arguments have no JSON Schema: {why}") from error

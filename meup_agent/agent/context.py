@@ -1,4 +1,4 @@
-"""What a handler knows about the exchange that it handles, and can do in it."""
+"""The context of a handler: the facts of its exchange, and the verbs in it."""
 
 from __future__ import annotations
 
@@ -62,15 +62,16 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler was asked to stop. May be read from any thread."""
+        """True once the handler was asked to stop. May be read from any thread."""
         return self._scope.cause is not None
 
     @property
     def reason(self) -> Cause | None:
-        """Why the handler was asked to stop; ``None`` while it was not.
+        """The reason why the handler was asked to stop; ``None`` while it was not.
 
-        It has code, text, by whom, when, and the chain that it came along. Whoever ended our own
-        exchange, the first link, is known; the rest of the chain is what they say.
+        It has code, text, by whom, when, and the chain that it came along. The
+        participant that ended our own exchange, the first step, is known; the rest of the chain is
+        what that one says.
         """
         return self._scope.cause
 
@@ -164,10 +165,12 @@ class Context:
     async def chat(
         self, text: str, *, to: str | Iterable[str] = (), about: str | None = None
     ) -> str:
-        """Say something; see :meth:`Space.chat`."""
+        """Send a chat message; see :meth:`Space.chat`."""
         return await self.space.chat(text, to=to, about=about)
 
-    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Told:
+    def progress(
+        self, done: float, total: float | None = None, message: str | None = None
+    ) -> SentProgress:
         """Tell the requester how far the work is, if it asked for that.
 
         May be called from a worker thread, and may be awaited. Values must grow; what comes more
@@ -182,7 +185,7 @@ class Context:
             self._tell_progress(done, total, message)
         else:
             anyio.from_thread.run_sync(self._tell_progress, done, total, message)
-        return Told()
+        return SentProgress()
 
     def _tell_progress(self, done: float, total: float | None, message: str | None) -> None:
         call = payloads.read_call(self.envelope.payload)
@@ -202,9 +205,9 @@ class Context:
         send_progress(self.space, told, to=self.sender, request_id=self.envelope.id)
 
 
-class Told:
-    """Something that was said already; awaiting it only lets others run."""
+class SentProgress:
+    """Progress that is on its way already; awaiting it only lets other tasks run."""
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Let others run."""
+        """Let other tasks run."""
         return anyio.lowlevel.checkpoint().__await__()

@@ -121,8 +121,7 @@ class HandlerRow:
         self._type = HandlerType(name, self._role, self._injects, self._kinds)
 
     def __get__(self, decorators: Decorators | None, owner: type) -> PlainDecorator:
-        register = None if decorators is None else decorators._register
-        return PlainDecorator(self._type, register)
+        return PlainDecorator(self._type, None if decorators is None else decorators.register)
 
 
 TOOL: Final = HandlerType("tool", Role.REQUEST, ANYWHERE)
@@ -146,7 +145,7 @@ class Decorators:
     """
 
     def __init__(self, register: Register | None = None) -> None:
-        self._register = register
+        self.register = register
 
     @overload
     def tool(self, fn: F, /) -> F: ...
@@ -302,7 +301,7 @@ class Decorators:
     def _decorator(
         self, type: HandlerType, options: ToolOptions | ProposalOptions | KindOptions
     ) -> Callable[[F], F]:
-        return lambda fn: attach(fn, define(type, fn, options), self._register)
+        return lambda fn: attach(fn, define(type, fn, options), self.register)
 
 
 def attach(fn: F, definition: HandlerDefinition, register: Register | None) -> F:

@@ -1,4 +1,4 @@
-"""What happens to the handlers of a space, as events."""
+"""Events of handlers: started, asked to stop, ended, with the reason and the outcome."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class _Begun:
 
 
 class HandlerEvents:
-    """Follows each handler from its start to its end, where somebody observes.
+    """Follows each handler from its start to its end, where the agent is observed.
 
     Attributes:
-        begun: The handlers that are followed; empty where nobody observes.
+        begun: The handlers that are followed; empty where the agent is not observed.
     """
 
     def __init__(self, events: EventEmitter) -> None:
@@ -48,7 +48,7 @@ class HandlerEvents:
         self.begun: dict[Key, _Begun] = {}
 
     def started(self, key: Key, work: Work, handler: str) -> None:
-        """A handler begins."""
+        """Follow a handler that begins."""
         happening = self._events.happening()
         which: _Which = {
             "role": str(work.role),
@@ -60,7 +60,7 @@ class HandlerEvents:
         self._events.tell(HandlerStarted(**happening, **which))
 
     def stopping(self, key: Key, cause: Cause) -> None:
-        """It was asked to stop."""
+        """Tell that it was asked to stop."""
         begun = self.begun.get(key)
         if begun is not None:
             self._events.tell(
@@ -68,13 +68,13 @@ class HandlerEvents:
             )
 
     def returned(self, key: Key) -> None:
-        """Its function has returned."""
+        """Note that its function has returned."""
         begun = self.begun.get(key)
         if begun is not None:
             begun.returned = True
 
     def raised(self, key: Key, error: BaseException) -> None:
-        """It raised; of several functions that are told of the same, another one may have."""
+        """Note what it raised; of several functions for one message, another may have raised."""
         begun = self.begun.get(key)
         failure = without_cancellations(error)
         if begun is None or failure is None:
@@ -84,13 +84,13 @@ class HandlerEvents:
         begun.failure = failure
 
     def left_behind(self, key: Key) -> None:
-        """Nobody waits for its thread any longer."""
+        """Note that its thread is waited for no longer."""
         begun = self.begun.get(key)
         if begun is not None:
             begun.left_behind = True
 
     def ended(self, key: Key, cause: Cause | None) -> None:
-        """It has ended, cancelled or not."""
+        """Tell how it ended, cancelled or not."""
         begun = self.begun.pop(key, None)
         if begun is None:
             return
@@ -119,7 +119,7 @@ class HandlerEvents:
 def _outcome(
     begun: _Begun, failure: BaseException | None
 ) -> Literal["stopped", "completed", "unknown"]:
-    """What is known of a handler that was asked to stop (PROTOCOL 5)."""
+    """The outcome of a handler that was asked to stop, as far as it is known (PROTOCOL 5)."""
     if failure is not None or begun.left_behind:
         return "unknown"
     return "completed" if begun.returned else "stopped"

@@ -1,4 +1,4 @@
-"""The MCP methods that every agent answers (MCP 2025-06-18, lifecycle, ping and tools)."""
+"""MCP methods that every agent answers (MCP 2025-06-18, lifecycle, ping and tools)."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class OutboundMessage:
             ``request``, ``propose``, ``fulfill``, ``reject`` or ``send`` (also for a chat).
         space: The space, to send in; what a middleware sends passes no middleware.
         participant: The participant that should carry it out; ``None``: it is not said.
-        to: Participants that it is addressed to besides; empty: everybody.
+        to: Participants that it is addressed to besides; empty: every participant.
         method: The MCP method of a request.
         tool: The tool's name; empty for other methods.
         arguments: The tool's arguments, or the parameters of another method.
@@ -174,7 +174,7 @@ class OutboundMessage:
         return dataclasses.replace(self, **changes)
 
     def is_of(self, other: OutboundMessage) -> bool:
-        """Whether it is another message, or a changed form of it."""
+        """Tell whether it is another message, or a changed form of it."""
         return self._token is other._token and self.verb == other.verb
 
 

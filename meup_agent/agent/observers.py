@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class HandlerCounts:
-    """What one handler has done.
+    """Counts of one handler.
 
     Attributes:
-        started: How often it began.
-        finished: How often it ended well.
-        failed: How often it raised.
-        stopped: How often it ended because it was asked to.
-        seconds: How long it ran in all, of what has ended.
+        started: Times that it began.
+        finished: Times that it ended well.
+        failed: Times that it raised.
+        stopped: Times that it ended because it was asked to.
+        seconds: Its running time in all, of the runs that have ended.
     """
 
     started: int = 0
@@ -64,8 +64,8 @@ class _Counts:
 class Counters:
     """Counts an agent's events: ``agent.observe(counters)``.
 
-    What is counted under has few names, whatever strangers send: handlers of the agent's own,
-    codes of drops, names of endings. So the counts may go to any system of metrics.
+    The names that it counts under are few, whatever participants send: handlers of the agent's
+    own, codes of drops, names of endings. So the counts may go to any system of metrics.
     """
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ def _is_warning(event: Event) -> bool:
 
 
 def _text(value: object) -> str:
-    """The value for people: strangers' words are among them, so what is no number is escaped."""
+    """The value for people, escaped unless it is a number: participants' words are among them."""
     match value:
         case float():
             return f"{value:.3f}"

@@ -31,6 +31,7 @@ from meup_agent.transport.task_groups import background_tasks
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
+    from typing import Self
 
     from anyio.abc import TaskStatus
 
@@ -39,21 +40,41 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.outcomes import Fulfillment
+    from meup_agent.session import Session
 
 log = logging.getLogger("meup_agent.agent")
+
+
+async def pass_outbound(
+    layers: Sequence[Layer],
+    message: OutboundMessage,
+    send: Callable[[OutboundMessage], Awaitable[Any]],
+) -> Any:
+    """Pass a message through the layers to what sends it."""
+
+    async def innermost(given: InboundMessage | OutboundMessage) -> Any:
+        if not (isinstance(given, OutboundMessage) and given.is_of(message)):
+            raise UsageError(
+                f"call_next got {given!r:.100}; pass on the message that came, or what its "
+                "replace() gave"
+            )
+        return await send(given)
+
+    return await wrap(layers, innermost)(message)
 
 
 class MiddlewareSpace(Space):
     """A space whose verbs pass the agent's middleware.
 
     Args:
-        bare: The space itself.
+        session: The presence in the space.
+        bare: The space itself, of the same session.
         layers: The outbound middleware, outermost first.
     """
 
-    def __init__(self, bare: Space, layers: Sequence[Layer]) -> None:
-        super().__init__(bare._session)
-        self._tools = bare._tools
+    def __init__(self, session: Session, bare: Space, layers: Sequence[Layer]) -> None:
+        super().__init__(session)
+        self._tools = bare._tools  # the lists that one has read, the other knows
         self._bare = bare
         self._layers = layers
 
@@ -75,7 +96,9 @@ class MiddlewareSpace(Space):
                 given.participant, given.tool, given.arguments, to=given.to, **options
             )
 
-        return await self._pass(self._calling("call", participant, tool, arguments, to), send)
+        return await pass_outbound(
+            self._layers, self._calling("call", participant, tool, arguments, to), send
+        )
 
     @awaited
     async def request(
@@ -93,7 +116,7 @@ class MiddlewareSpace(Space):
                 given.participant, given.method, given.arguments, **options
             )
 
-        return await self._pass(message, send)
+        return await pass_outbound(self._layers, message, send)
 
     @awaited
     async def chat(
@@ -128,7 +151,7 @@ class MiddlewareSpace(Space):
                 given.kind, given.payload, to=given.to, correlation=given.correlation
             )
 
-        return str(await self._pass(message, send))
+        return str(await pass_outbound(self._layers, message, send))
 
     def propose(
         self,
@@ -147,7 +170,9 @@ class MiddlewareSpace(Space):
         self, of: ProposalEntry | Envelope | str, *, proposer: str | None = None
     ) -> Proposal:
         """See :meth:`Space.proposal`."""
-        return _MiddlewareProposal(self, self._bare.proposal(of, proposer=proposer))
+        bare = self._bare.proposal(of, proposer=proposer)
+        shown = _MiddlewareProposal(self._session, bare.envelope, self._tools)
+        return shown.within(self._bare, bare, self._layers)
 
     # --- passing the layers ---
 
@@ -170,21 +195,6 @@ class MiddlewareSpace(Space):
             arguments=copy.deepcopy(arguments or {}),
         )
 
-    async def _pass(
-        self, message: OutboundMessage, send: Callable[[OutboundMessage], Awaitable[Any]]
-    ) -> Any:
-        """Pass a message through the layers to what sends it."""
-
-        async def innermost(given: InboundMessage | OutboundMessage) -> Any:
-            if not (isinstance(given, OutboundMessage) and given.is_of(message)):
-                raise UsageError(
-                    f"call_next got {given!r:.100}; pass on the message that came, or what its "
-                    "replace() gave"
-                )
-            return await send(given)
-
-        return await wrap(self._layers, innermost)(message)
-
     @asynccontextmanager
     async def _proposing(
         self, message: OutboundMessage, options: dict[str, Any]
@@ -193,7 +203,7 @@ class MiddlewareSpace(Space):
         passage = _Passage()
         async with background_tasks() as tasks:
             given: OutboundMessage = await tasks.start(
-                passage.run, partial(self._pass, message), name="meup middleware"
+                passage.run, partial(pass_outbound, self._layers, message), name="meup middleware"
             )
             try:
                 async with self._bare.propose(
@@ -201,9 +211,10 @@ class MiddlewareSpace(Space):
                 ) as proposal:
                     passage.open(proposal)
                     yield proposal
-            except BaseException as error:
+            except Exception as error:
                 passage.fail(error)
-                # The outcome is known by now; the layers see it and end, unless we are cancelled.
+                # The outcome is known by now: the layers see it, and end. A cancellation, which is
+                # not caught here, ends them as it ends the block.
                 await passage.ended.wait()
                 raise
             await passage.ended.wait()
@@ -219,16 +230,16 @@ class _Passage:
         self.failure: Exception | None = None
         self._opened = anyio.Event()
         self._proposal: ProposalHandle | None = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._begun = False
 
     def open(self, proposal: ProposalHandle) -> None:
-        """The proposal has been made."""
+        """Tell the layers that the proposal has been made."""
         self._proposal = proposal
         self._opened.set()
 
-    def fail(self, error: BaseException) -> None:
-        """The block has raised; where it was not even entered, that is why."""
+    def fail(self, error: Exception) -> None:
+        """Note what the block raised; where it was not entered, the layers raise it, too."""
         if self._proposal is None:
             self._error = error
             self._opened.set()
@@ -276,10 +287,10 @@ class _Passage:
 class _MiddlewareProposal(Proposal):
     """A proposal whose decisions pass the agent's middleware."""
 
-    def __init__(self, space: MiddlewareSpace, bare: Proposal) -> None:
-        super().__init__(space._session, bare.envelope, space._tools)
-        self._space = space
-        self._bare = bare
+    def within(self, space: Space, bare: Proposal, layers: Sequence[Layer]) -> Self:
+        """Set the bare space and proposal behind it, and the layers before them."""
+        self._space, self._bare, self._layers = space, bare, layers
+        return self
 
     @awaited
     async def fulfill(
@@ -293,7 +304,7 @@ class _MiddlewareProposal(Proposal):
         proposed = self._bare.arguments
         message = OutboundMessage(
             verb="fulfill",
-            space=self._space._bare,
+            space=self._space,
             participant=executor or self.target,
             method=self.method,
             tool=self.tool,
@@ -308,7 +319,7 @@ class _MiddlewareProposal(Proposal):
                 None if same else given.arguments, executor=given.participant, **options
             )
 
-        result: Fulfillment = await self._space._pass(message, send)
+        result: Fulfillment = await pass_outbound(self._layers, message, send)
         return result
 
     @awaited
@@ -316,7 +327,7 @@ class _MiddlewareProposal(Proposal):
         """See :meth:`Proposal.reject`."""
         message = OutboundMessage(
             verb="reject",
-            space=self._space._bare,
+            space=self._space,
             reason=str(reason),
             explain=explain,
             method=self.method,
@@ -327,7 +338,7 @@ class _MiddlewareProposal(Proposal):
         async def send(given: OutboundMessage) -> None:
             await self._bare.reject(given.reason, explain=given.explain)
 
-        await self._space._pass(message, send)
+        await pass_outbound(self._layers, message, send)
 
 
 def _names(names: str | Iterable[str]) -> tuple[str, ...]:

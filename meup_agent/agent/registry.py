@@ -24,7 +24,7 @@ class Match(NamedTuple):
 
     Attributes:
         handlers: The handlers; none for a request that is answered without one.
-        name: Their name for the log and for observers. No stranger's word is one, so that names
+        name: Their name for the log and for observers. No sender's word is one, so that names
             are few.
     """
 
@@ -144,7 +144,7 @@ class Registry:
         return None
 
     def _for_request(self, envelope: Envelope, call: payloads.Call) -> Match | None:
-        """Of a broadcast request, only what we have to offer is answered."""
+        """Match a request; of a broadcast one, only what we have to offer is answered."""
         if call.method == mcp.TOOL_CALL:
             match = self._tools.get(call.name)
             return match if match or not envelope.to else self._plain[mcp.TOOL_CALL]

@@ -33,7 +33,7 @@ _NOT_FINITE: Final = (b"null", b"NaN", b"Infinity")
 
 
 def is_content(value: object) -> bool:
-    """Whether a value is one of MCP's content objects: text, image, audio, link, resource."""
+    """Tell whether a value is one of MCP's content objects: text, image, audio, link, resource."""
     if "mcp_types" not in sys.modules:
         return False
     import mcp_types
@@ -42,7 +42,7 @@ def is_content(value: object) -> bool:
 
 
 def is_call_result(value: object) -> bool:
-    """Whether a value is a whole ``CallToolResult`` already."""
+    """Tell whether a value is a whole ``CallToolResult`` already."""
     if "mcp_types" not in sys.modules:
         return False
     import mcp_types
@@ -51,7 +51,7 @@ def is_call_result(value: object) -> bool:
 
 
 def is_content_class(hint: type) -> bool:
-    """Whether values of a class are MCP content, or whole results."""
+    """Tell whether values of a class are MCP content, or whole results."""
     if "mcp_types" not in sys.modules:
         return False
     import mcp_types
@@ -144,7 +144,7 @@ _SAYS_NOTHING = (Any, None, NoneType, Never, NoReturn, object)
 
 
 class OutputType(msgspec.Struct, frozen=True):
-    """What a tool promises to return.
+    """The type of result that a tool promises.
 
     Attributes:
         adapter: Validates a returned value and writes it as JSON.
@@ -210,7 +210,7 @@ def read_output_type(returns: Any, source: Source) -> OutputType | None:
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(pydantic_hint(returns))
         schema = json_schema(adapter, mode="serialization")
-    except Exception as error:  # a stranger's types: their hooks may raise anything
+    except Exception as error:  # types are the author's own: their hooks may raise anything
         raise source.error(
             f"it returns {type_name(returns)}, which cannot be a tool's result: "
             f"{first_line(error)}; return what pydantic can write as JSON, or MCP content"
@@ -230,7 +230,7 @@ def _classes(hint: Any) -> Iterator[type]:
 
 
 MAX_RESULT_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
-"""Leaves room for the envelope around the result: ids and names are a stranger's, but short."""
+"""Leaves room for the envelope around the result: ids and names are the sender's, but short."""
 
 
 def encode_result(result: JsonObject) -> msgspec.Raw:

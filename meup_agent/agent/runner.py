@@ -1,4 +1,4 @@
-"""Starts the handler that an exchange is for, and tells the session how it ended."""
+"""The runner: starts the handlers of an exchange, and tells the session how they ended."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.agent")
 
 MAX_LOGGED_CHARS: Final = 200
-"""Characters of a stranger's words in the log; they are escaped there."""
+"""Characters of a sender's words in the log; they are escaped there."""
 
 
 class Runner:
@@ -74,7 +74,7 @@ class Runner:
         self._tasks = tasks
         self._group = group
         self._events = events
-        self._followed = HandlerEvents(events)
+        self._handler_events = HandlerEvents(events)
         self._scopes: dict[Key, Scope] = {}
         self._idle = Condition()
         # How many run at once is the exchange table's decision: a handler that awaits an exchange
@@ -91,7 +91,7 @@ class Runner:
         )
 
     def attach(self, session: Session, space: Space, bare: Space) -> None:
-        """Name the session that the handlers work in.
+        """Set the session that the handlers work in.
 
         Args:
             session: The session.
@@ -122,8 +122,8 @@ class Runner:
         if scope is None or scope.cause is not None:
             return
         log.info("%s is cancelled by %r: %r", scope.name, cause.by, str(cause)[:MAX_LOGGED_CHARS])
-        if self._followed.begun:
-            self._followed.stopping(key, cause)
+        if self._handler_events.begun:
+            self._handler_events.stopping(key, cause)
         scope.cancel(cause)
         self._group.start_soon(self._watch_the_end, scope, name=f"end of {scope.name}")
 
@@ -136,17 +136,17 @@ class Runner:
         """Stop waiting for worker threads that do not look whether they were cancelled."""
         for scope in self._scopes.values():
             if scope.abandon():
-                self._followed.left_behind(scope.key)
+                self._handler_events.left_behind(scope.key)
 
     def end(self) -> None:
-        """The space has been left: begin nothing more, and wait for no thread."""
+        """Begin nothing more and wait for no thread: the space has been left."""
         self._over = True
         for key, scope in list(self._scopes.items()):
             if scope.cause is None:
                 cause = Cause(
                     Reason.NO_LONGER_NEEDED, self._used_session.me, "the agent shuts down"
                 )
-                self._followed.stopping(key, cause)
+                self._handler_events.stopping(key, cause)
                 scope.cancel(cause)
         self.abandon_threads()
 
@@ -155,21 +155,21 @@ class Runner:
     async def _run(self, scope: Scope, work: Work) -> None:
         session = self._used_session
         if self._events.observers and scope.cause is None:
-            self._followed.started(scope.key, work, matched(work).name)
+            self._handler_events.started(scope.key, work, matched(work).name)
         try:
             begin_handler(RunningHandler(scope.key, session, scope.why))
             result = await scope.run(partial(self._result, scope, work))
         except BaseException as error:
             scope.end()
-            self._followed.raised(scope.key, error)
+            self._handler_events.raised(scope.key, error)
             if not self._failed(scope, error):
                 raise
         else:
             scope.end()
             self._returned(scope, result)
         finally:
-            if self._followed.begun:
-                self._followed.ended(scope.key, scope.cause)
+            if self._handler_events.begun:
+                self._handler_events.ended(scope.key, scope.cause)
             del self._scopes[scope.key]
             if not self._scopes:
                 self._idle.notify_all()
@@ -181,16 +181,16 @@ class Runner:
         try:
             self._used_session.returned(scope.key, result)
         except NotExpressible as error:
-            self._followed.raised(scope.key, error)
+            self._handler_events.raised(scope.key, error)
             self._answer_error(scope, error)
 
     def _stopped(self, scope: Scope) -> None:
-        """A cancelled handler has ended, and owes nobody an answer."""
+        """Note the end of a cancelled handler, which owes no answer."""
         self._used_session.raised(scope.key, payloads.EXCHANGE_ERROR, "cancelled")
         log.info("%s has stopped", scope.name)
 
     def _failed(self, scope: Scope, raised: BaseException) -> bool:
-        """A handler raised: the requester gets a sentence, the log gets the rest.
+        """Answer for a handler that raised: a sentence to the requester, the rest to the log.
 
         Returns:
             Whether that settles it; ``False`` for what is not the handler's own affair.
@@ -201,7 +201,7 @@ class Runner:
         elif is_failure(error):
             self._answer_error(scope, error)
         elif isinstance(error, anyio.get_cancelled_exc_class()) and not is_cancelled_here():
-            # A future of the handler's own was cancelled: its failure, and nobody else's.
+            # A future of the handler's own was cancelled: its failure, and no end of ours.
             log.error("%s was interrupted", scope.name, exc_info=error)
             self._used_session.raised(
                 scope.key, payloads.INTERNAL_ERROR, f"{scope.name} was interrupted"
@@ -265,7 +265,7 @@ class Runner:
             if not is_failure(error):
                 raise
             failure = error
-        self._followed.raised(scope.key, failure)
+        self._handler_events.raised(scope.key, failure)
         if scope.cause is None:
             log.error("%s failed", scope.name, exc_info=failure)
         return encode_result(error_result(failure))
@@ -291,7 +291,7 @@ class Runner:
         return None
 
     async def _run_beside(self, run: Invocation, handler: HandlerDefinition) -> None:
-        """One of several handlers for the same notice: its failure is its own."""
+        """Run one of several handlers for a notice: its failure is its own."""
         try:
             await self._invoke(run, handler, {})
         except BaseException as error:
@@ -299,7 +299,7 @@ class Runner:
                 return
             if not is_failure(error):
                 raise
-            self._followed.raised(run.scope.key, error)
+            self._handler_events.raised(run.scope.key, error)
             log.exception("%s failed", handler.name)
 
     async def _invoke(
@@ -311,8 +311,8 @@ class Runner:
         value = await run.scope.call(
             handler.fn, arguments, is_async=signature.is_async, threads=self._threads
         )
-        if self._followed.begun:
-            self._followed.returned(run.scope.key)
+        if self._handler_events.begun:
+            self._handler_events.returned(run.scope.key)
         return value
 
     @property
@@ -360,6 +360,6 @@ def _name_of(work: Work) -> str:
     envelope, name = work.envelope, matched(work).name
     if work.role is exchange.Role.REQUEST:
         call = called(work)
-        # Of an unknown tool, too, which is a stranger's word.
+        # Of an unknown tool, too: the name is the sender's word.
         name = repr((call.name if call.method == mcp.TOOL_CALL else call.method)[:64])
     return f"{name} for {envelope.sender!r} ({envelope.id[:32]!r})"

@@ -26,7 +26,7 @@ _DEFINITION = "#/$defs/"
 
 
 class _ToolSchema(GenerateJsonSchema):
-    """Without titles that only repeat a field's name: a model reads every word of a tool list."""
+    """Leaves out titles that only repeat a field's name: a model reads every word of a list."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

@@ -37,8 +37,8 @@ abandoned: Final[WeakSet[threading.Thread]] = WeakSet()
 class Scope:
     """The running of one handler, or of several for the same exchange.
 
-    Only :meth:`cancel` ends it, never a cancellation from outside: so whoever is cancelled is told
-    why, and the agent that leaves a space gives its handlers their grace.
+    Only :meth:`cancel` ends it, never a cancellation from outside: so a handler that is cancelled
+    is told why, and an agent that leaves a space gives its handlers their grace.
 
     Attributes:
         key: The exchange that it handles.
@@ -59,11 +59,11 @@ class Scope:
         self._threads: dict[anyio.CancelScope, threading.Thread | None] = {}
 
     def why(self) -> Cause | None:
-        """Why it was cancelled, as a function of its own."""
+        """The cause, as a function of its own."""
         return self.cause
 
     def end(self) -> None:
-        """It has ended."""
+        """Note its end, and wake those that wait for it."""
         self.ended = True
         if self._over is not None:
             self._over.set()
@@ -81,7 +81,7 @@ class Scope:
             self._cancel_scope.cancel()
 
     def abandon(self) -> bool:
-        """Do not wait for its worker threads any longer; whether there were any."""
+        """Do not wait for its worker threads any longer; ``True`` if there were any."""
         for waiting, thread in self._threads.items():
             if thread is not None:
                 abandoned.add(thread)
@@ -145,7 +145,7 @@ class Scope:
 
 
 def without_cancellations(error: BaseException) -> BaseException | None:
-    """What is left of an exception without :class:`HandlerCancelled`, which a task group wraps."""
+    """The rest of an exception without :class:`HandlerCancelled`, which a task group wraps."""
     if isinstance(error, BaseExceptionGroup):
         return cast("BaseExceptionGroup[BaseException]", error).split(HandlerCancelled)[1]
     return None if isinstance(error, HandlerCancelled) else error
@@ -164,5 +164,5 @@ def is_failure(error: BaseException) -> bool:
 
 
 def is_cancelled_here() -> bool:
-    """Whether the current task is being cancelled by a scope around it."""
+    """Tell whether the current task is being cancelled by a scope around it."""
     return anyio.current_effective_deadline() == -math.inf

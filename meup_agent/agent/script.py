@@ -34,11 +34,11 @@ Join = Callable[[anyio.Event], AbstractAsyncContextManager[Space]]
 INTERRUPTED: Final = 130
 """The exit code of a program that SIGINT has ended, as shells have it."""
 
-OURS: Final = "meup script:"
-"""How the names of this module's own tasks begin."""
+TASK_PREFIX: Final = "meup script:"
+"""Prefix of the names of this module's own tasks."""
 
-NO_HANDLERS: Final = ("meup", "end of ", "<")
-"""How the names of tasks begin that are no handlers: ours, those that watch them, the loop's."""
+NO_HANDLER_PREFIXES: Final = ("meup", "end of ", "<")
+"""Prefixes of the names of tasks that are no handlers: ours, their watchers', the loop's."""
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -108,10 +108,12 @@ def _leave(code: int) -> NoReturn:
 
 
 async def _until_stopped(join: Join, grace: float, patience: float) -> None:
-    stopping = _Stopping()
+    stopping = _Shutdown()
     async with background_tasks() as tasks:
-        await tasks.start(stopping.listen, name=f"{OURS} signals")
-        tasks.start_soon(stopping.leave_in_the_end, grace, patience, name=f"{OURS} last resort")
+        await tasks.start(stopping.listen, name=f"{TASK_PREFIX} signals")
+        tasks.start_soon(
+            stopping.leave_in_the_end, grace, patience, name=f"{TASK_PREFIX} last resort"
+        )
         with stopping.connecting:
             async with join(stopping.hurry):
                 stopping.joined = True
@@ -121,8 +123,8 @@ async def _until_stopped(join: Join, grace: float, patience: float) -> None:
                     stopping.ending.set()
 
 
-class _Stopping:
-    """What the signals of an operating system mean."""
+class _Shutdown:
+    """Stops a script by signals: a grace first, then at once, then without waiting."""
 
     def __init__(self) -> None:
         self.asked = anyio.Event()
@@ -160,7 +162,7 @@ class _Stopping:
         others = [
             task.name or "a task"
             for task in anyio.get_running_tasks()
-            if task.id != self._main and not (task.name or "").startswith(NO_HANDLERS)
+            if task.id != self._main and not (task.name or "").startswith(NO_HANDLER_PREFIXES)
         ]
         log.warning("leaving although these do not end: %s", "; ".join(others))
         _leave(0 if self.asked.is_set() else 1)

@@ -135,7 +135,7 @@ class _Reader:
         )
 
     def injected(self, name: str, hint: Any) -> Callable[[Any], Any] | None:
-        """How the value for this annotation is read; ``None`` for an argument."""
+        """The reader of the value for this annotation; ``None`` for an argument."""
         bare = _bare(hint)
         for injectable, read in self.injectable.items():
             if bare is injectable:

@@ -1,4 +1,4 @@
-"""What stands behind a callable: the function whose names, hints and lines count."""
+"""Sources: the function behind a callable, whose names, hints and lines count."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Handler = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a handler comes from.
+    """The origin of a handler.
 
     Attributes:
         role: The decorator's name, for messages: ``tool``, ``on_reject``.
         name: The function's own name; ``None`` for a lambda and for an object that is called.
-        qualname: What messages call it.
+        qualname: Its name in messages.
         location: ``file:line`` of its definition, or ``""`` where there is no Python code.
         doc: The first paragraph of its docstring, on one line; ``""`` if it has none.
-        is_async: Whether calling it gives a coroutine.
-        in_class_body: Whether it is a plain function that a class body defines, so that its
+        is_async: Calling it gives a coroutine.
+        in_class_body: It is a plain function that a class body defines, so that its
             first parameter is the instance.
         names: The module's names, in which string annotations are resolved.
-        fixed: Names that a ``functools.partial`` has given a value: nobody else may.
+        fixed: Names that a ``functools.partial`` has given a value; no caller may.
     """
 
     role: str

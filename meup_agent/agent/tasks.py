@@ -34,7 +34,7 @@ class HandlerTasks(Protocol):
 async def handler_tasks() -> AsyncGenerator[tuple[HandlerTasks, TaskGroup]]:
     """Open a place for handlers' tasks, and a task group beside it for what else there is to do.
 
-    The block ends with the last handler: whoever leaves it ends them first.
+    The block ends with the last handler: the agent ends them before it leaves.
     """
     async with background_tasks() as group:
         if not runs_on_asyncio():
@@ -93,7 +93,7 @@ class _NativeTasks:
             self._emptied.notify_all()
 
     def close(self) -> None:
-        """There will be no more; the block ends with the last one."""
+        """Take no more; the block ends with the last one."""
         if self._tasks or self._failures:
             self._group.start_soon(self._wait_closed, name="meup agent: handlers")
 

@@ -1,4 +1,4 @@
-"""Text of strangers and of exceptions, made short and printable before it goes into a message."""
+"""Text of senders and exceptions, made short and printable before it goes into a message."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ def clip(text: str, limit: int) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, as part of a sentence; its type if it says nothing.
+    """The message of an exception, as part of a sentence; its type if it has none.
 
     Libraries add links and dumps below the first line. Of a validation it is the first problem,
     without the value, which may be huge or secret.
     """
     if isinstance(error, ValidationError):
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = path(problem["loc"])
+        where = format_path(problem["loc"])
         return f"{where}: {problem['msg']}" if where else problem["msg"]
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".:") if lines else type(error).__name__
 
 
-def path(location: tuple[int | str, ...]) -> str:
-    """Where in a value a problem is, as ``items[2].name``."""
+def format_path(location: tuple[int | str, ...]) -> str:
+    """The place of a problem in a value, as ``items[2].name``."""
     said = ""
     for step in location:
         said += f"[{step}]" if isinstance(step, int) else f".{step}" if said else step

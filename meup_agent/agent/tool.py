@@ -32,12 +32,12 @@ _PLAIN = frozenset({str, int, float, bool, dict, list, type(None)})
 """Types of results that are what they are."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-"""What MCP allows in the name of a tool (2025-11-25; before, it did not say)."""
+"""Names that MCP allows for a tool (2025-11-25; before, it did not say)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolHints:
-    """What a tool says of itself (MCP's tool annotations); ``None`` leaves it unsaid.
+    """Hints of a tool about itself (MCP's tool annotations); ``None`` leaves one unsaid.
 
     Attributes:
         read_only: It changes nothing.
@@ -64,7 +64,7 @@ class ToolHints:
 
 @dataclass(frozen=True, slots=True)
 class ToolOptions:
-    """What ``@tool(…)`` was told; the rest comes from the function."""
+    """Arguments of ``@tool(…)``; the rest comes from the function."""
 
     name: str | None = None
     title: str | None = None
@@ -74,7 +74,7 @@ class ToolOptions:
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """A tool: what ``tools/list`` says of it, and what ``tools/call`` needs.
+    """A tool as ``tools/list`` describes it, with what ``tools/call`` needs.
 
     Attributes:
         name: How it is called.
@@ -172,7 +172,7 @@ def untyped_result(value: object) -> JsonObject:
 
 def error_result(error: BaseException) -> JsonObject:
     """MCP's ``CallToolResult`` for a tool that raised: type and message, no traceback."""
-    said = "; ".join(_said(each) for each in _leaves(error))
+    said = "; ".join(_describe(each) for each in _leaves(error))
     return {"content": [text_content(clip(said, MAX_ERROR_CHARS))], "isError": True}
 
 
@@ -231,7 +231,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     name = type(error).__name__
     try:
         text = str(error)

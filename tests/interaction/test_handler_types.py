@@ -77,7 +77,7 @@ class CountingRegistry(Registry):
 async def test_handler_is_looked_up_once_for_a_message(meeting: Meeting, notes: Notes) -> None:
     agent = Agent("tools")
     registry = agent._registry = CountingRegistry()
-    agent._register = registry.add
+    agent.register = registry.add
     agent.observe(lambda _: None)  # observers are told the handler's name
 
     @agent.tool

@@ -667,6 +667,24 @@ async def test_block_that_raises_withdraws_and_tells_the_layers(
     assert [type(each) for each in seen] == [Withdrawal]
 
 
+async def test_proposal_that_cannot_be_made_fails_in_the_layers_too(meeting: Meeting) -> None:
+    seen: list[Any] = []
+
+    async def see(message: OutboundMessage, call_next: CallNext) -> Any:
+        try:
+            return await call_next(message)
+        except UsageError as error:
+            seen.append(error)
+            raise
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, Agent("second", middleware=[see])) as second:
+            with pytest.raises(UsageError) as caught:
+                async with second.propose("tools", "add", ttl=-1):
+                    raise AssertionError("nothing was proposed")
+    assert seen == [caught.value]
+
+
 async def test_failing_layer_does_not_take_the_outcome_away(
     meeting: Meeting, caplog: pytest.LogCaptureFixture
 ) -> None:
