@@ -3,12 +3,13 @@
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import anyio
 
 from meup_agent import Agent, Backoff, Envelope, ProposalState, Settings, Space
 from meup_agent.errors import CannotConnect
+from meup_agent.events import Event
 from meup_agent.gateway.config import Limits
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.protocol import kinds, payloads
@@ -21,6 +22,11 @@ from meup_agent.transport.websocket import websocket_connector
 
 PATIENCE = 20.0
 """Seconds after which a test is stuck."""
+
+LONG_ENOUGH = 0.5
+"""For a call to arrive and its handler to begin."""
+
+E = TypeVar("E", bound=Event)
 
 EVERYTHING = [{"kind": "*"}]
 PROPOSALS = [{"kind": "mcp/proposal"}, {"kind": "chat"}]
@@ -276,3 +282,33 @@ async def raw(meeting: Meeting, name: str = "mallory") -> AsyncGenerator[Raw]:
 
 def lines(caplog: Any, level: int = logging.INFO) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
+
+
+async def call_and_give_up(caller: Space, tool: str, notes: Notes) -> None:
+    """Call a tool, and cancel the call when it runs."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(caller.call, "tools", tool)
+        await notes.until("runs")
+        tasks.cancel_scope.cancel()
+
+
+class Seen:
+    """Every event of an agent, in the order in which it was told."""
+
+    def __init__(self, *agents: Agent) -> None:
+        self.all: list[Event] = []
+        for agent in agents:
+            agent.observe(self.all.append)
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.all if isinstance(event, kind)]
+
+    def only(self, kind: type[E]) -> E:
+        (event,) = self.of(kind)
+        return event
+
+    def names(self) -> list[str]:
+        return [type(event).__name__ for event in self.all]
+
+    async def until(self, kind: type[Event], count: int = 1) -> None:
+        await until(lambda: len(self.of(kind)) >= count)

@@ -13,6 +13,7 @@ from meup_agent.client.requests import request
 from meup_agent.errors import AlreadyDecided, AmbiguousProposal, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.lifecycle import ProposalState
+from tests.interaction.cast import calculator, willing
 from tests.interaction.people import (
     PATIENCE,
     Meeting,
@@ -25,7 +26,6 @@ from tests.interaction.people import (
     state_of,
     until,
 )
-from tests.interaction.test_verbs import calculator, willing
 
 pytestmark = pytest.mark.anyio
 

@@ -6,6 +6,7 @@ import pytest
 from meup_agent import Agent, Fulfillment, Proposal, Space
 from meup_agent.protocol import kinds
 from meup_agent.protocol.lifecycle import ProposalState
+from tests.interaction.cast import calculator, willing
 from tests.interaction.people import (
     Meeting,
     Notes,
@@ -16,7 +17,6 @@ from tests.interaction.people import (
     taped,
     until,
 )
-from tests.interaction.test_verbs import calculator, willing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.6.replays.handled")]
 

@@ -23,7 +23,8 @@ from hypothesis.stateful import (
 )
 
 from meup_agent.protocol.exchange import Key, ProposalEntry, ProposalKey, Role, Wait
-from tests.properties.world import Handler, Participant, World
+from tests.properties.participant import Handler, Participant
+from tests.properties.world import World
 
 EXAMPLES = os.environ.get("MEUP_EXAMPLES")
 

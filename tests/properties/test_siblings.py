@@ -18,8 +18,9 @@ from hypothesis.stateful import (
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Key, ProposalKey
 from meup_agent.protocol.lifecycle import ProposalState
+from tests.properties.participant import Participant
 from tests.properties.test_exchange import Exchanges, chosen, few, pick, who, whose
-from tests.properties.world import Participant, World
+from tests.properties.world import World
 
 CALL = {"name": "work", "arguments": {"n": 1}}
 EXAMPLES = os.environ.get("MEUP_EXAMPLES")

@@ -1,4 +1,4 @@
-"""A person acts with an agent's token while the agent runs: both are the same participant."""
+"""Two processes of one participant: a person acts with an agent's token while the agent runs."""
 
 import json
 import logging
@@ -71,7 +71,7 @@ async def beside(meeting: Meeting) -> AsyncGenerator[Person]:
         host = meeting.space._runtime.spaces["demo"]
 
         async def in_memory(who: str, frame: bytes) -> None:
-            host.receive_as(who, frame, "meup/v0.1")
+            host.receive_as(who, frame, "meup/v0.1", lambda _: None)
 
         yield Person(in_memory)
         return

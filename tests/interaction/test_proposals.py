@@ -1,4 +1,4 @@
-"""What a participant can do in a space, and what the others get to see of it."""
+"""Proposals from their proposer's side: fulfilled, edited, rejected, expired."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -11,174 +11,35 @@ from meup_agent import (
     Agent,
     Change,
     Chat,
-    Context,
     Expiry,
     Fulfillment,
-    Progress,
     Proposal,
     ProposalState,
     Reason,
     Rejection,
     Withdrawal,
 )
-from meup_agent.agent import context
 from meup_agent.errors import (
     ProposalEdited,
     ProposalExpired,
     ProposalRejected,
-    Refused,
-    RequestError,
-    ToolError,
     UsageError,
 )
 from meup_agent.protocol import kinds, payloads
+from tests.interaction.cast import calculator, willing
 from tests.interaction.people import (
     PATIENCE,
     Meeting,
     Notes,
     call_of,
     gathered,
-    is_idle,
     join,
-    raw,
     state_of,
     taped,
     until,
 )
 
 pytestmark = pytest.mark.anyio
-
-
-def calculator() -> Agent:
-    tools = Agent("tools")
-
-    @tools.tool
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    @tools.tool
-    def divide(a: int, b: int) -> float:
-        return a / b
-
-    @tools.tool
-    async def read(path: str) -> dict[str, str]:
-        return {"path": path, "text": "…"}
-
-    return tools
-
-
-def willing() -> Agent:
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def approve(proposal: Proposal) -> None:
-        await proposal.fulfill()
-
-    return reviewer
-
-
-# --- call, request, tools ---
-
-
-async def test_call_is_a_request_where_that_is_allowed(meeting: Meeting) -> None:
-    async with (
-        gathered(meeting, calculator(), "second") as (_, caller),
-        taped(caller) as tape,
-    ):
-        assert await caller.call("tools", "add", {"a": 1, "b": 2}) == 3
-        assert await caller.call("tools", "read", {"path": "a"}) == {"path": "a", "text": "…"}
-        assert len(tape.of(kinds.MCP_REQUEST)) == 2
-        assert tape.of(kinds.MCP_PROPOSAL) == []
-
-
-async def test_call_is_a_proposal_otherwise(meeting: Meeting) -> None:
-    async with (
-        gathered(meeting, calculator(), willing(), "proposer") as (_, _, caller),
-        taped(caller) as tape,
-    ):
-        assert await caller.call("tools", "add", {"a": 1, "b": 2}, to="reviewer") == 3
-        (proposal,) = tape.of(kinds.MCP_PROPOSAL)
-        assert (proposal.sender, proposal.to) == ("proposer", ("reviewer",))
-        (request,) = tape.of(kinds.MCP_REQUEST)
-        assert (request.sender, request.to) == ("reviewer", ("tools",))
-        assert request.correlation == (proposal.id,)
-        (response,) = tape.of(kinds.MCP_RESPONSE)
-        assert (response.sender, response.correlation) == ("tools", (request.id,))
-
-
-async def test_errors_of_a_call_say_whose_they_are(meeting: Meeting) -> None:
-    async with gathered(meeting, calculator(), willing(), "second", "proposer") as (
-        _,
-        _,
-        requester,
-        proposer,
-    ):
-        for caller in (requester, proposer):
-            with pytest.raises(ToolError, match="ZeroDivisionError") as failed:
-                await caller.call("tools", "divide", {"a": 1, "b": 0})
-            assert failed.value.result["isError"] is True
-            with pytest.raises(RequestError, match="'b'") as wrong:
-                await caller.call("tools", "add", {"a": 1, "b": "x"})
-            assert (wrong.value.code, wrong.value.by) == (payloads.INVALID_PARAMS, "tools")
-
-
-async def test_request_and_tools(meeting: Meeting) -> None:
-    async with gathered(meeting, calculator(), "second") as (_, caller):
-        assert await caller.request("tools", "ping") == {}
-        listed = await caller.tools("tools")
-        assert [tool["name"] for tool in listed] == ["add", "divide", "read"]
-        with pytest.raises(RequestError) as unknown:
-            await caller.request("tools", "resources/list")
-        assert unknown.value.code == payloads.METHOD_NOT_FOUND
-
-
-async def test_tools_reads_every_page(meeting: Meeting) -> None:
-    pages: dict[str | None, dict[str, Any]] = {
-        None: {"tools": [{"name": "a"}], "nextCursor": "2"},
-        "2": {"tools": [{"name": "b"}, "nonsense"], "nextCursor": "3"},
-        "3": {"tools": [{"name": "c"}]},
-    }
-    found: list[Any] = []
-    with anyio.fail_after(PATIENCE):
-        async with (
-            raw(meeting) as mallory,
-            join(meeting, "second") as caller,
-            anyio.create_task_group() as tasks,
-        ):
-
-            async def ask() -> None:
-                found.extend(await caller.tools("mallory"))
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(ask)
-            while True:
-                request = await mallory.hear(lambda e: e.kind == kinds.MCP_REQUEST)
-                page = pages[call_of(request).params.get("cursor")]
-                await mallory.say(
-                    kinds.MCP_RESPONSE,
-                    payloads.result(request.id, page),
-                    id=f"answer to {request.id}",
-                    to=("second",),
-                    correlation=(request.id,),
-                )
-    assert [tool.get("name") for tool in found] == ["a", "b", None, "c"]
-
-
-@pytest.mark.rule("5.own.waiting.refused")
-async def test_what_the_gateway_refuses_raises_with_its_words(meeting: Meeting) -> None:
-    async with gathered(meeting, calculator(), "observer", "proposer") as (_, observer, proposer):
-        with pytest.raises(Refused) as refused:
-            await proposer.request("tools", "ping")
-        assert refused.value.error == "capability_violation"
-        with pytest.raises(Refused):
-            await observer.call("tools", "add", {"a": 1, "b": 2})
-        async with observer.propose("tools", "add") as proposal:
-            with pytest.raises(Refused):
-                await proposal.outcome()
-        await until(lambda: is_idle(observer))
-
-
-# --- proposals ---
 
 
 @pytest.mark.rule("6.digest", "6.target")
@@ -454,126 +315,3 @@ async def test_proposals_can_be_decided_outside_of_handlers(meeting: Meeting) ->
         assert fulfilled.value == 3
         outcome = await proposal.outcome()
         assert outcome == fulfilled
-
-
-# --- progress ---
-
-
-@pytest.mark.rule("4.9.token", "4.9.increases", "4.9.none_after_completion")
-async def test_progress_grows_and_ends_with_the_result(
-    meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(context, "PROGRESS_SECONDS", 3600.0)
-    tools = Agent("tools")
-
-    @tools.tool
-    async def work(ctx: Context) -> str:
-        for done in (1, 2, 2, 1):
-            await ctx.progress(done, 4, f"{done} of 4")
-        ctx.progress(4, 4)
-        ctx.progress(5, 4)
-        notes(ctx)
-        return "done"
-
-    seen: list[Progress] = []
-    async with (
-        gathered(meeting, tools, willing(), "second", "proposer") as (
-            tools_space,
-            _,
-            requester,
-            proposer,
-        ),
-        taped(requester) as tape,
-    ):
-        for caller in (requester, proposer):
-            seen.clear()
-            assert await caller.call("tools", "work", on_progress=seen.append) == "done"
-            notes.all[-1].progress(6, 6)
-            # What follows too soon is left out, but for what completes it.
-            assert [told.done for told in seen] == [1, 4, 5]
-            assert seen[0] == Progress(1, 4, "1 of 4")
-        await tape.all_said(tools_space)
-        assert len(tape.calls(kinds.PROGRESS)) == 6
-        kinds_of_tools = [
-            "progress" if call_of(e).method == kinds.PROGRESS else e.kind
-            for e in tape.envelopes
-            if e.sender == "tools" and e.kind.startswith("mcp")
-        ]
-        assert kinds_of_tools == ["progress"] * 3 + [kinds.MCP_RESPONSE] + (
-            ["progress"] * 3 + [kinds.MCP_RESPONSE]
-        )
-
-
-async def test_progress_may_come_from_a_thread_and_is_told_only_who_asked(
-    meeting: Meeting,
-) -> None:
-    tools = Agent("tools")
-
-    @tools.tool
-    def work(ctx: Context) -> str:
-        ctx.progress(1, 1)
-        return "done"
-
-    seen: list[Progress] = []
-    async with (
-        gathered(meeting, tools, "second") as (_, caller),
-        taped(caller) as tape,
-    ):
-        assert await caller.call("tools", "work") == "done"
-        assert tape.calls(kinds.PROGRESS) == []
-        assert await caller.call("tools", "work", on_progress=seen.append) == "done"
-        assert seen == [Progress(1, 1)]
-
-
-# --- talk ---
-
-
-@pytest.mark.rule("4.11.echo")
-async def test_chat_reaches_those_it_is_for(meeting: Meeting, notes: Notes) -> None:
-    def listener(name: str) -> Agent:
-        agent = Agent(name)
-
-        @agent.on_chat
-        async def said(chat: Chat, ctx: Context) -> None:
-            notes((name, chat.sender, chat.text, chat.about))
-            if chat.text == "hello?":
-                await ctx.chat("yes", to=chat.sender, about=chat.id)
-
-        return agent
-
-    async with gathered(
-        meeting, listener("reviewer"), listener("second"), listener("observer")
-    ) as (_, _, observer):
-        asked = await observer.chat("hello?", to="reviewer")
-        await notes.until(("observer", "reviewer", "yes", asked))
-        await observer.chat("all")
-        await notes.until(
-            ("reviewer", "observer", "all", None), ("second", "observer", "all", None)
-        )
-    assert ("second", "observer", "hello?", None) not in notes.all
-    assert ("observer", "observer", "all", None) not in notes.all, "an echo is no message"
-
-
-async def test_participants_come_and_go(meeting: Meeting) -> None:
-    async with gathered(meeting, "observer") as (observer,):
-        assert [p.id for p in observer.participants] == ["observer"]
-        async with join(meeting, "tools") as tools:
-            await until(lambda: len(observer.participants) == 2)
-            assert {p.id for p in tools.participants} == {"observer", "tools"}
-            found = {p.id: p.capabilities for p in observer.participants}
-            assert found["tools"] == ({"kind": "*"},)
-            assert observer.me == "observer"
-            assert observer.connected
-        await until(lambda: len(observer.participants) == 1)
-
-
-async def test_any_kind_can_be_sent_and_watched(meeting: Meeting) -> None:
-    async with gathered(meeting, "second", "observer") as (speaker, observer):
-        with observer.watch() as watcher:
-            id = await speaker.send("reasoning.start", {"about": 1}, correlation="x")
-            async for envelope in watcher:
-                if envelope.id == id:
-                    break
-        assert envelope.kind == "reasoning/start"
-        assert envelope.correlation == ("x",)
-        assert json.loads(envelope.frame)["kind"] == "reasoning.start"

@@ -1,9 +1,6 @@
-"""What an agent's observers are told."""
+"""Events: what an agent tells the functions that observe it."""
 
-import json
-import logging
 import threading
-from typing import Any, TypeVar, cast
 
 import anyio
 import anyio.from_thread
@@ -12,16 +9,14 @@ import pytest
 from meup_agent import (
     Agent,
     Context,
-    Counters,
     Limits,
     Participant,
     Proposal,
     Reason,
     Settings,
-    log_events,
 )
 from meup_agent.agent import agent as agent_module
-from meup_agent.errors import RequestError, SessionEnded, ToolError, UsageError
+from meup_agent.errors import RequestError, SessionEnded, ToolError
 from meup_agent.events import (
     Connected,
     Disconnected,
@@ -36,74 +31,25 @@ from meup_agent.events import (
     HandlerStopped,
     HandlerStopping,
     Left,
-    Observer,
     Resumed,
     Retrying,
 )
 from meup_agent.protocol import kinds
-from meup_agent.session.event_emitter import EventEmitter
+from tests.interaction.cast import sleeper
 from tests.interaction.people import (
     PATIENCE,
     QUICK,
     Meeting,
     Notes,
+    Seen,
     gathered,
     is_idle,
     join,
-    lines,
     raw,
-    session_of,
     until,
 )
 
 pytestmark = pytest.mark.anyio
-
-E = TypeVar("E", bound=Event)
-
-
-class Seen:
-    """Every event of an agent, in the order in which it was told."""
-
-    def __init__(self, *agents: Agent) -> None:
-        self.all: list[Event] = []
-        for agent in agents:
-            agent.observe(self.all.append)
-
-    def of(self, kind: type[E]) -> list[E]:
-        return [event for event in self.all if isinstance(event, kind)]
-
-    def only(self, kind: type[E]) -> E:
-        (event,) = self.of(kind)
-        return event
-
-    def names(self) -> list[str]:
-        return [type(event).__name__ for event in self.all]
-
-    async def until(self, kind: type[Event], count: int = 1) -> None:
-        await until(lambda: len(self.of(kind)) >= count)
-
-
-def sleeper(notes: Notes, name: str = "tools") -> Agent:
-    agent = Agent(name)
-
-    @agent.tool
-    async def sleep() -> None:
-        notes("sleeps")
-        await anyio.sleep_forever()
-
-    @agent.tool
-    async def add(a: int, b: int) -> int:
-        return a + b
-
-    @agent.tool
-    async def fail() -> None:
-        raise ToolError("no luck")
-
-    @agent.tool
-    async def answer_with_an_error() -> None:
-        raise RequestError(-32099, "not today")
-
-    return agent
 
 
 async def test_a_call_is_followed_from_its_beginning_to_its_end(
@@ -423,198 +369,3 @@ async def test_each_beginning_has_one_end(meeting: Meeting, notes: Notes) -> Non
             case _:
                 open_now[name] -= 1
     assert set(open_now.values()) == {0}
-
-
-# --- observers ---
-
-
-async def test_an_observer_that_fails_disturbs_nobody(
-    meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
-) -> None:
-    agent = sleeper(notes)
-
-    @agent.observe
-    def bad(event: Event) -> None:
-        raise RuntimeError("the observer's own")
-
-    seen = Seen(agent)
-    async with gathered(meeting, agent, "second") as (_, space):
-        assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
-    assert "HandlerFinished" in seen.names()
-    failures = [line for line in lines(caplog, logging.ERROR) if "an observer failed" in line]
-    assert len(failures) == len(seen.all)
-
-
-async def test_what_an_observer_makes_happen_is_told_afterwards(
-    meeting: Meeting, notes: Notes
-) -> None:
-    agent = sleeper(notes)
-    events = EventEmitter()
-    order: list[str] = []
-
-    def first(event: Event) -> None:
-        order.append(f"first {type(event).__name__}")
-        if isinstance(event, Connected):
-            events.left("it made that happen")
-
-    def second(event: Event) -> None:
-        order.append(f"second {type(event).__name__}")
-
-    events.observers = [first, second]
-    events.connected("me", "somewhere", "meup/v0.1")
-    assert order == ["first Connected", "second Connected", "first Left", "second Left"]
-    assert agent.observe(second) is second
-
-
-async def test_an_observer_may_come_while_the_agent_runs(meeting: Meeting, notes: Notes) -> None:
-    agent = sleeper(notes)
-    async with gathered(meeting, agent, "second") as (_, space):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(space.call, "tools", "sleep")
-            await notes.until("sleeps")
-            seen = Seen(agent)
-            assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
-            tasks.cancel_scope.cancel()
-    assert seen.names()[:2] == ["HandlerStarted", "HandlerFinished"]
-    # What began before it came has no end for it.
-    assert not seen.of(HandlerStopping)
-    assert not seen.of(HandlerStopped)
-
-
-def test_what_cannot_be_told_is_refused() -> None:
-    agent = Agent("tools")
-
-    async def later(event: Event) -> None: ...
-
-    class Later:
-        async def __call__(self, event: Event) -> None: ...
-
-    for observer in (later, Later()):
-        with pytest.raises(UsageError, match="async"):
-            agent.observe(observer)
-    with pytest.raises(UsageError, match="cannot be"):
-        agent.observe(cast("Observer", "events"))
-
-
-async def test_where_nobody_observes_no_event_is_made(
-    meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def tell(self: EventEmitter, event: Event) -> None:
-        raise AssertionError(f"nobody asked for {event}")
-
-    monkeypatch.setattr(EventEmitter, "tell", tell)
-    monkeypatch.setattr(EventEmitter, "began", tell)
-    monkeypatch.setattr(EventEmitter, "happening", tell)
-    async with gathered(meeting, sleeper(notes), "second") as (tools, space):
-        assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(space.call, "tools", "sleep")
-            await notes.until("sleeps")
-            meeting.drop("tools")
-            await until(lambda: session_of(tools).connections == 2)
-            tasks.cancel_scope.cancel()
-        await until(lambda: is_idle(tools))
-
-
-# --- what comes with the package ---
-
-
-async def test_events_are_counted(meeting: Meeting, notes: Notes) -> None:
-    agent, caller = sleeper(notes), Agent("second")
-    counters, callers = Counters(), Counters()
-    agent.observe(counters)
-    caller.observe(callers)
-    async with gathered(meeting, agent, caller) as (tools, space):
-        assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
-        with pytest.raises(ToolError):
-            await space.call("tools", "fail")
-        for name in ("x", "y"):
-            with pytest.raises(RequestError):
-                await space.call("tools", name)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(space.call, "tools", "sleep")
-            await notes.until("sleeps")
-            handlers = counters.snapshot()["handlers"]
-            assert handlers["sleep"]["running"] == 1
-            tasks.cancel_scope.cancel()
-        await until(lambda: is_idle(tools))
-        meeting.drop("tools")
-        await until(lambda: counters.snapshot()["reconnected"] == 1)
-    counts = counters.snapshot()
-    seconds = [each.pop("seconds") for each in counts["handlers"].values()]
-    assert min(seconds) >= 0
-    none = {"started": 1, "finished": 0, "failed": 0, "stopped": 0, "running": 0}
-    assert counts["handlers"] == {
-        "add": {**none, "finished": 1},
-        "fail": {**none, "failed": 1},
-        "tools/call": {**none, "started": 2, "failed": 2},
-        "sleep": {**none, "stopped": 1},
-    }
-    assert (counts["connected"], counts["disconnected"], counts["retries"]) == (2, 2, 1)
-    there = callers.snapshot()
-    assert there["exchanges"] == 5
-    assert there["outcomes"] == {"answered": 4, "withdrawn": 1}
-    assert json.loads(json.dumps(counts)) == counts
-    counts["handlers"].clear()
-    assert counters.snapshot()["handlers"] != {}
-
-
-async def test_events_are_logged_with_their_values(
-    meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
-) -> None:
-    agent = sleeper(notes)
-    agent.observe(log_events())
-    with anyio.fail_after(PATIENCE), caplog.at_level(logging.INFO):
-        async with join(meeting, agent) as tools, join(meeting, "second") as space:
-            with pytest.raises(ToolError):
-                await space.call("tools", "fail")
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(space.call, "tools", "sleep")
-                await notes.until("sleeps")
-                tasks.cancel_scope.cancel()
-            await until(lambda: is_idle(tools))
-    records: dict[str, Any] = {
-        vars(record)["meup_event"]: record
-        for record in caplog.records
-        if record.name == "meup_agent.events"
-    }
-    assert list(records) == [
-        "Connected",
-        "HandlerStarted",
-        "HandlerFailed",
-        "HandlerStopping",
-        "HandlerStopped",
-        "Disconnected",
-        "Left",
-    ]
-    failed, stopped = records["HandlerFailed"], records["HandlerStopped"]
-    assert (failed.levelno, stopped.levelno) == (logging.WARNING, logging.INFO)
-    assert (failed.meup_handler, failed.meup_error) == ("fail", "ToolError: no luck")
-    assert stopped.meup_cause["chain"][0]["by"] == "second"
-    assert stopped.meup_outcome == "stopped"
-    assert stopped.getMessage().startswith("HandlerStopped me='tools' role='request'")
-    assert "cause='no_longer_needed' by 'second'" in stopped.getMessage()
-    fields = {name: value for name, value in vars(stopped).items() if name.startswith("meup_")}
-    assert json.loads(json.dumps(fields)) == fields
-
-
-def test_the_text_of_a_record_forges_no_line(caplog: pytest.LogCaptureFixture) -> None:
-    event = Dropped(
-        space="demo",
-        me="tools",
-        at=0.0,
-        why="forged_system",
-        envelope_id="x\n%s\x1b[31m",
-        kind="k" * 1000,
-        sender="",
-        expected=False,
-    )
-    log_events(logging.getLogger("somewhere"))(event)
-    (record,) = caplog.records
-    assert (record.name, record.levelno) == ("somewhere", logging.WARNING)
-    assert record.getMessage().isprintable()
-    assert len(record.getMessage()) < 500
-    log_events(logging.getLogger("somewhere"), logging.DEBUG)(
-        Left(space="demo", me="tools", at=0.0, why="over")
-    )
-    assert len(caplog.records) == 1

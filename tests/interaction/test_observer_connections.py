@@ -1,4 +1,4 @@
-"""Looking on takes no part: an observer beside the running agent of the same participant."""
+"""Connections that observe: beside the running agent of the same participant, without a part."""
 
 import json
 from collections.abc import AsyncGenerator, Callable

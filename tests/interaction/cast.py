@@ -1,0 +1,66 @@
+"""Agents that play in several of these tests."""
+
+import anyio
+
+from meup_agent import (
+    Agent,
+    Proposal,
+)
+from meup_agent.errors import (
+    RequestError,
+    ToolError,
+)
+from tests.interaction.people import (
+    Notes,
+)
+
+
+def calculator() -> Agent:
+    tools = Agent("tools")
+
+    @tools.tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    @tools.tool
+    def divide(a: int, b: int) -> float:
+        return a / b
+
+    @tools.tool
+    async def read(path: str) -> dict[str, str]:
+        return {"path": path, "text": "…"}
+
+    return tools
+
+
+def willing() -> Agent:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def approve(proposal: Proposal) -> None:
+        await proposal.fulfill()
+
+    return reviewer
+
+
+def sleeper(notes: Notes, name: str = "tools") -> Agent:
+    agent = Agent(name)
+
+    @agent.tool
+    async def sleep() -> None:
+        notes("sleeps")
+        await anyio.sleep_forever()
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @agent.tool
+    async def fail() -> None:
+        raise ToolError("no luck")
+
+    @agent.tool
+    async def answer_with_an_error() -> None:
+        raise RequestError(-32099, "not today")
+
+    return agent

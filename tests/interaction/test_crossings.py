@@ -1,0 +1,232 @@
+"""Messages that cross: the gateway's order decides, and each end learns of the loser."""
+
+from functools import partial
+
+import anyio
+import pytest
+
+from meup_agent import (
+    Agent,
+    Conflict,
+    Context,
+    Fulfillment,
+    Proposal,
+    ProposalState,
+    Reason,
+    Rejection,
+)
+from meup_agent.errors import (
+    AlreadyInProgress,
+    RequestTimeout,
+    ToolError,
+)
+from meup_agent.protocol import kinds, payloads
+from tests.interaction.people import (
+    LONG_ENOUGH,
+    PATIENCE,
+    Meeting,
+    Notes,
+    call_of,
+    gathered,
+    has_state,
+    is_idle,
+    join,
+    raw,
+    session_of,
+    state_of,
+    taped,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.rule("race.response_after_cancel", "4.7.no_response")
+async def test_a_response_after_the_cancel_is_ignored_and_counted(meeting: Meeting) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with raw(meeting) as mallory, join(meeting, "second") as caller:
+            with pytest.raises(RequestTimeout):
+                await caller.request("mallory", "work", timeout=LONG_ENOUGH)
+            request = await mallory.hear(lambda e: e.kind == kinds.MCP_REQUEST)
+            await mallory.hear(lambda e: call_of(e).method == kinds.CANCELLED)
+            await mallory.say(
+                kinds.MCP_RESPONSE,
+                payloads.result(request.id, "late"),
+                id="r",
+                to=("second",),
+                correlation=(request.id,),
+            )
+            await until(lambda: session_of(caller).counters["late_response"] == 1)
+
+
+@pytest.mark.rule("5.own.given_up.response", "4.13.loser_is_reported")
+async def test_a_result_for_what_was_withdrawn_is_a_conflict(
+    meeting: Meeting, notes: Notes
+) -> None:
+    """The executor had not seen the cancel when it answered: the proposer learns of it."""
+    proposer, reviewer = Agent("proposer"), Agent("reviewer")
+
+    @proposer.on_conflict
+    async def conflict(conflict: Conflict) -> None:
+        assert conflict.outcome is not None
+        notes((conflict.proposal_id, conflict.outcome.result, type(conflict.after).__name__))
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        await proposal.fulfill()
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            raw(meeting) as mallory,
+            join(meeting, reviewer),
+            join(meeting, proposer) as proposers,
+        ):
+            async with proposers.propose("mallory", "pay") as proposal:
+                request = await mallory.hear(lambda e: e.kind == kinds.MCP_REQUEST)
+            await mallory.hear(lambda e: call_of(e).method == kinds.CANCELLED)
+            await mallory.say(
+                kinds.MCP_RESPONSE,
+                payloads.result(request.id, "paid"),
+                id="r",
+                to=("reviewer",),
+                correlation=(request.id,),
+            )
+            await notes.until((proposal.id, "paid", "Withdrawal"))
+            assert proposal.state is ProposalState.WITHDRAWN
+
+
+@pytest.mark.rule("race.two_fulfillers", "4.4.already_in_progress")
+async def test_of_two_who_fulfill_one_executes(meeting: Meeting, notes: Notes) -> None:
+    tools, reviewer, second = Agent("tools"), Agent("reviewer"), Agent("second")
+
+    @tools.tool
+    async def pay() -> str:
+        notes("paid")
+        await notes.until("one came too late")
+        return "paid"
+
+    async def both() -> None:
+        while notes.all.count("reviewing") < 2:
+            await anyio.lowlevel.checkpoint()
+
+    async def review(proposal: Proposal, ctx: Context) -> None:
+        notes("reviewing")
+        await both()
+        try:
+            fulfilled = await proposal.fulfill()
+            notes(("fulfilled", fulfilled.by))
+        except AlreadyInProgress as error:
+            notes("one came too late")
+            notes(("too late for", error.by))
+
+    reviewer.on_proposal(review)
+    second.on_proposal(review)
+    async with gathered(meeting, tools, reviewer, second, "proposer") as (
+        tools_space,
+        reviewers,
+        seconds,
+        proposers,
+    ):
+        async with proposers.propose("tools", "pay") as proposal:
+            outcome = await proposal.outcome()
+        assert isinstance(outcome, Fulfillment)
+        assert not outcome.is_error
+        for space in (tools_space, reviewers, seconds, proposers):
+            await until(partial(is_idle, space))
+            await until(partial(has_state, space, proposal.id, ProposalState.FULFILLED))
+    assert notes.all.count("paid") == 1
+    assert sorted(note[0] for note in notes.all if isinstance(note, tuple)) == [
+        "fulfilled",
+        "too late for",
+    ]
+    assert {note[1] for note in notes.all if isinstance(note, tuple)} == {outcome.by}
+
+
+@pytest.mark.rule("race.reject_crosses_fulfillment")
+async def test_a_reject_that_crosses_a_fulfillment_has_one_outcome(
+    meeting: Meeting, notes: Notes
+) -> None:
+    """The gateway's order decides, and everybody ends with the same."""
+    tools, reviewer, second = Agent("tools"), Agent("reviewer"), Agent("second")
+
+    @tools.tool
+    async def pay() -> str:
+        return "paid"
+
+    async def both() -> None:
+        while notes.all.count("reviewing") < 2:
+            await anyio.lowlevel.checkpoint()
+
+    @reviewer.on_proposal
+    async def approve(proposal: Proposal) -> None:
+        notes("reviewing")
+        await both()
+        await proposal.fulfill()
+
+    @second.on_proposal
+    async def refuse(proposal: Proposal) -> None:
+        notes("reviewing")
+        await both()
+        try:
+            await proposal.reject(Reason.DISAGREE)
+        except AlreadyInProgress:
+            notes("the fulfillment came first")
+
+    async with gathered(meeting, tools, reviewer, second, "proposer") as (
+        tools_space,
+        reviewers,
+        seconds,
+        proposers,
+    ):
+        to = ["reviewer", "second"]
+        async with proposers.propose("tools", "pay", to=to) as proposal:
+            outcome = await proposal.outcome()
+        everybody = (tools_space, reviewers, seconds, proposers)
+        for space in everybody:
+            await until(partial(is_idle, space))
+            # What this one has said is with the others when it has come back to itself.
+            async with taped(space) as own:
+                await own.all_said(*everybody)
+        others = {state_of(space, proposal.id) for space in (tools_space, reviewers, seconds)}
+        if isinstance(outcome, Fulfillment):
+            assert proposal.state is ProposalState.FULFILLED
+            assert others == {ProposalState.FULFILLED}
+        else:
+            assert isinstance(outcome, Rejection)
+            assert proposal.state is ProposalState.REJECTED
+            assert len(others) == 1, "in the gateway's order"
+            assert others <= {ProposalState.WITHDRAWN, ProposalState.FULFILLED}
+
+
+@pytest.mark.rule("4.2.refusal_completes_nothing")
+async def test_a_tool_that_is_refused_inside_another_is_no_refusal_of_that(
+    meeting: Meeting, notes: Notes
+) -> None:
+    """What a tool is answered when it asks on is its failure, not its requester's answer."""
+    tools = Agent("tools")
+
+    @tools.tool
+    async def outer(ctx: Context) -> None:
+        notes("half done")
+        await ctx.space.request("mallory", "inner")
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            raw(meeting) as mallory,
+            join(meeting, tools),
+            join(meeting, "second") as caller,
+            anyio.create_task_group() as tasks,
+        ):
+
+            async def ask() -> None:
+                with pytest.raises(ToolError, match="refused"):
+                    await caller.call("tools", "outer")
+                notes("failed")
+
+            tasks.start_soon(ask)
+            request = await mallory.hear(lambda e: call_of(e).method == "inner")
+            refusal = payloads.error(request.id, -32000, "refused: no", {"reason": "refused"})
+            await mallory.say(
+                kinds.MCP_RESPONSE, refusal, id="r", to=("tools",), correlation=(request.id,)
+            )
+            await notes.until("failed")

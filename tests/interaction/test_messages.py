@@ -1,0 +1,71 @@
+"""Messages that are no calls: chat, presence, kinds of one's own."""
+
+import json
+
+import pytest
+
+from meup_agent import (
+    Agent,
+    Chat,
+    Context,
+)
+from tests.interaction.people import (
+    Meeting,
+    Notes,
+    gathered,
+    join,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.rule("4.11.echo")
+async def test_chat_reaches_those_it_is_for(meeting: Meeting, notes: Notes) -> None:
+    def listener(name: str) -> Agent:
+        agent = Agent(name)
+
+        @agent.on_chat
+        async def said(chat: Chat, ctx: Context) -> None:
+            notes((name, chat.sender, chat.text, chat.about))
+            if chat.text == "hello?":
+                await ctx.chat("yes", to=chat.sender, about=chat.id)
+
+        return agent
+
+    async with gathered(
+        meeting, listener("reviewer"), listener("second"), listener("observer")
+    ) as (_, _, observer):
+        asked = await observer.chat("hello?", to="reviewer")
+        await notes.until(("observer", "reviewer", "yes", asked))
+        await observer.chat("all")
+        await notes.until(
+            ("reviewer", "observer", "all", None), ("second", "observer", "all", None)
+        )
+    assert ("second", "observer", "hello?", None) not in notes.all
+    assert ("observer", "observer", "all", None) not in notes.all, "an echo is no message"
+
+
+async def test_participants_come_and_go(meeting: Meeting) -> None:
+    async with gathered(meeting, "observer") as (observer,):
+        assert [p.id for p in observer.participants] == ["observer"]
+        async with join(meeting, "tools") as tools:
+            await until(lambda: len(observer.participants) == 2)
+            assert {p.id for p in tools.participants} == {"observer", "tools"}
+            found = {p.id: p.capabilities for p in observer.participants}
+            assert found["tools"] == ({"kind": "*"},)
+            assert observer.me == "observer"
+            assert observer.connected
+        await until(lambda: len(observer.participants) == 1)
+
+
+async def test_any_kind_can_be_sent_and_watched(meeting: Meeting) -> None:
+    async with gathered(meeting, "second", "observer") as (speaker, observer):
+        with observer.watch() as watcher:
+            id = await speaker.send("reasoning.start", {"about": 1}, correlation="x")
+            async for envelope in watcher:
+                if envelope.id == id:
+                    break
+        assert envelope.kind == "reasoning/start"
+        assert envelope.correlation == ("x",)
+        assert json.loads(envelope.frame)["kind"] == "reasoning.start"
