@@ -25,7 +25,7 @@ class ProposalState(StrEnum):
 
     @property
     def is_pending(self) -> bool:
-        """Whether it can still be decided."""
+        """True if it can still be decided."""
         return self in (ProposalState.PENDING, ProposalState.IN_PROGRESS)
 
 

@@ -131,7 +131,7 @@ def objects_in(value: object) -> list[JsonObject]:
 
 
 def is_wrapper(names: Collection[str]) -> bool:
-    """Whether an object with these members is ``{"proposal": {…}}`` (PROTOCOL 1)."""
+    """True if an object with these members is ``{"proposal": {…}}`` (PROTOCOL 1)."""
     return len(names) == 1 and WRAPPER in names
 
 
@@ -257,12 +257,12 @@ def number(value: object) -> float | None:
 
 
 def is_refusal(response: object) -> bool:
-    """Whether a response says that the request was refused: nothing was carried out for it."""
+    """True if a response says that the request was refused: nothing was carried out for it."""
     return is_refused(as_object(as_object(response).get("error")).get("data"))
 
 
 def is_refused(data: object) -> bool:
-    """Whether the data of an error say so."""
+    """True if the data of an error say so."""
     return as_object(data).get("reason") == REFUSED
 
 
@@ -325,7 +325,7 @@ def _compare(path: str, before: object, after: object, found: list[Change]) -> N
 
 
 def _same(before: object, after: object) -> bool:
-    """Whether two JSON values are one: ``1`` and ``1.0`` are, ``1`` and ``true`` are not."""
+    """True if two JSON values are one: ``1`` and ``1.0`` are, ``1`` and ``true`` are not."""
     both = _objects(before, after)
     if both is not None:
         old, new = both
@@ -406,7 +406,7 @@ def build_fulfillment(
 
 
 def _is_passed_on(name: str) -> bool:
-    """Whether a fulfillment repeats a key of the proposal's ``_meta``: ``traceparent``, say."""
+    """True if a fulfillment repeats a key of the proposal's ``_meta``: ``traceparent``, say."""
     return name != PROGRESS_TOKEN and not name.startswith(PREFIX)
 
 

@@ -1,4 +1,99 @@
-"""The exchange table: PROTOCOL 4 and 5 as code, without I/O."""
+"""The exchange table: PROTOCOL 4 and 5 as plain code, without I/O, clock, tasks or randomness.
+
+What it owns
+============
+
+An :class:`ExchangeTable` owns the state of every exchange of one participant: the requests and
+proposals that it began, those of others that its handlers are for, and a record of each proposal
+that it has seen. No other object changes that state. A session has one table for its whole life,
+over as many connections as it takes; so a race is a sequence of calls on one object, and a test
+plays it without a network.
+
+Events in, effects out
+======================
+
+Each method of the table is one event. It is applied to the end before the next one, and returns a
+list of *effects*, which the session carries out in that order.
+
+========================  =======================================================================
+event                     method
+========================  =======================================================================
+an envelope came          ``receive`` (with its number, where the gateway numbers them)
+our user or a handler     ``open``, ``give_up``, ``reject``, ``send``, ``extend_by_progress``
+a handler                 ``returned``, ``raised``, ``count_waits``
+the transport             ``sent``, ``unsendable``, ``connection_lost``, ``stopped``
+the clock                 ``tick``, at the time that ``next_deadline`` names
+our own end               ``shutdown``, ``shutdown_over``, ``close``
+========================  =======================================================================
+
+========================  =======================================================================
+effect                    what the session does
+========================  =======================================================================
+``Send``, ``Unsend``      puts an envelope into the outbox, or takes it out
+``Start``, ``Cancel``     starts a handler, or ends its scope with a cause
+``Wake``, ``Progressed``  wakes the caller that waits for an exchange of ours, or reports progress
+``CaughtUp``              tells observers that the replay of missed envelopes is over
+``Drop``                  counts an envelope that was left out, and logs it where it should not be
+========================  =======================================================================
+
+The road of an envelope goes down through these files, never up::
+
+    table.receive            effects are collected
+      dispatcher             old or new, from the gateway, others, ourselves or a sibling; its kind
+        system_messages      welcome, presence, refusals  -> roster, both sides
+        inbound_proposals    proposal, withdraw, reject   -> proposal_store
+        inbound_requests     request, cancel              -> resolution: which proposal it means
+        response_reader      response, progress           -> outbound_tracker, relays
+          handler_scheduler  admission, queue, Start      -> inbound_exchange: the answers
+
+The road of our own request or proposal: ``table.open`` -> ``outbound_tracker`` -> its
+``OutboundExchange`` -> ``envelope_sender``, which also keeps what may have to be sent again. All
+parts share one ``TableContext``.
+
+States
+======
+
+Three tables in ``protocol/lifecycle.py`` have every step; one that they do not have raises
+``IllegalStep`` and changes nothing.
+
+* A proposal, as all can see it (4.2): *pending* <-> *in progress* -> *fulfilled*, or -> *rejected*,
+  *withdrawn*, *expired*.
+* An inbound exchange (5, first and second table): *queued* -> *running* -> *settled*, or *running*
+  -> *cancelling* -> *settled*. Settled means that the answer is in the outbox.
+* An outbound exchange (5, third table): *unsent* -> *waiting* -> *done*, or -> *given up*, after
+  which an answer is late.
+
+Names are pairs of sender and id, never an id alone: two participants may use one id, and one may
+use its own again after a restart (``fingerprint_of`` tells a copy from another envelope).
+
+Where a handler can start
+=========================
+
+Handlers start in one line, in ``HandlerScheduler``, and only if :data:`admission.PATHS` admits
+them: on arrival and again when a slot is free, since a queued exchange may be taken back. The paths
+are the roles:
+
+* ``request``: not cancelled before it came, not a copy; as a fulfillment, of one known or claimed
+  proposal that is pending, another's, and neither begun nor rejected here.
+* ``proposal``: pending, in time, broadcast or addressed to us, and the first under its id.
+* ``reject``, ``withdraw``, ``conflict``, ``chat``, ``join``, ``leave``, ``gap``, ``grant``,
+  ``revoke``, ``kind``: notices, which owe no answer and carry nothing out.
+
+In the modes *outgoing only* and *observing* none of them starts anything, and nothing is answered.
+
+What it never does
+==================
+
+* It never waits, and calls no user code but ``find_handler``, ``new_id`` and ``wall_clock``.
+* It never answers a withdraw, a reject, a notification, or a request that its sender cancelled; nor
+  anything twice.
+* It never starts a handler for a proposal of ours, or for an echo that does not name us.
+* It never sends a request or proposal again unless it is idempotent. (After a replay the session
+  repeats, under the same id, what a gateway that resumes had not taken.)
+* It never remembers without a bound: see ``ttl_map``. What is open is bounded by ``Limits``, and is
+  not forgotten before it ends.
+* It never trusts a name where the gateway does not check names (``Guarantees``).
+"""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Admission:
     def _refusal_of_known(self, exchange: InboundExchange, record: ProposalEntry) -> str | None:
         proposal, ours = f"proposal {record.key.id}", exchange.fulfillment
         if record.key.proposer == exchange.key.sender:
-            return f"{proposal} is the requester's own, and nobody fulfills their own"
+            return f"{proposal} is the requester's own; another participant fulfills it"
         if ours is None:
             return f"{proposal} has more fulfillments than are followed"
         if record.declined:
@@ -170,7 +170,7 @@ def early_fulfillment(request: Envelope, call: payloads.Call) -> FulfillingReque
 
 
 def is_early(item: FulfillingRequest, record: ProposalEntry) -> bool:
-    """Whether a request that came before a proposal carries it out."""
+    """True if a request that came before a proposal carries it out."""
     call = payloads.read_call(item.envelope.payload)
     return (
         item.early
@@ -182,7 +182,7 @@ def is_early(item: FulfillingRequest, record: ProposalEntry) -> bool:
 
 
 def _is_rival(item: FulfillingRequest, call: payloads.Call, proposer: str | None) -> bool:
-    """Whether two requests, known only by their own word, carry out one proposal."""
+    """True if two requests, known only by their own word, carry out one proposal."""
     if not (item.running or item.carried_out):
         return False
     other = payloads.read_call(item.envelope.payload)

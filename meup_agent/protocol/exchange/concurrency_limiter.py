@@ -39,7 +39,7 @@ class ConcurrencyLimiter:
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue takes no more."""
+        """True if the queue takes no more."""
         limits = self._limits
         free = limits.handlers - self._busy if self.is_paused else 0
         return len(self._queue) >= limits.queued + free

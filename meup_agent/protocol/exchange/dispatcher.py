@@ -103,7 +103,7 @@ class InboundDispatcher:
             self._system_messages.caught_up(now)
 
     def _has_no_number_of_its_own(self, envelope: Envelope, now: float) -> bool:
-        """Whether it is the gateway's word to us alone, or its answer to what we sent again."""
+        """True if it is the gateway's word to us alone, or its answer to what we sent again."""
         if envelope.sender in kinds.GATEWAY_NAMES:
             return envelope.kind != kinds.SYSTEM_PRESENCE
         return envelope.sender == self._context.me and self._is_sent_here(envelope.id, now)
@@ -159,7 +159,7 @@ class InboundDispatcher:
             self._scheduler.notify(Role.KIND, envelope, now, handler=watcher)
 
     def _is_new(self, envelope: Envelope, now: float) -> bool:
-        """Whether it was not delivered before; ids may come again after a restart of a sender."""
+        """True if it was not delivered before; ids may come again after a restart of a sender."""
         mark = hash((envelope.sender, envelope.id, fingerprint_of(envelope)))
         if self._seen.get(mark, now) is not None:
             return False
@@ -167,7 +167,7 @@ class InboundDispatcher:
         return True
 
     def _is_sent_here(self, envelope_id: str, now: float) -> bool:
-        """Whether an envelope in our name was sent by this process."""
+        """True if an envelope in our name was sent by this process."""
         known = self._context.envelope_sender.is_own(envelope_id, now)
         return known or self._outbound.knows(envelope_id, now)
 
@@ -332,5 +332,5 @@ class SiblingConnections:
 
 
 def _is_readable(envelope: Envelope) -> bool:
-    """Whether its id and its sender's name are short enough to be remembered."""
+    """True if its id and its sender's name are short enough to be remembered."""
     return max(len(envelope.id), len(envelope.sender)) <= MAX_ID_CHARS

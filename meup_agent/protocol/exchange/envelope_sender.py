@@ -165,7 +165,7 @@ class EnvelopeSender:
         self._own.put(envelope_id, True, now)
 
     def is_own(self, envelope_id: str, now: float) -> bool:
-        """Whether an envelope in our name was sent by this process."""
+        """True if an envelope in our name was sent by this process."""
         return self._own.get(envelope_id, now) is not None
 
     def note_sibling(self, envelope_id: str, now: float) -> None:
@@ -173,7 +173,7 @@ class EnvelopeSender:
         self._siblings.put(envelope_id, True, now)
 
     def is_from_sibling(self, names: Iterable[str], now: float) -> bool:
-        """Whether one of these envelopes was sent by another process under our name."""
+        """True if one of these envelopes was sent by another process under our name."""
         return any(self._siblings.get(name, now) is not None for name in names)
 
     # --- again ---

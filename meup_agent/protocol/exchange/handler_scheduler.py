@@ -122,7 +122,7 @@ class HandlerScheduler:
         self.enqueue(InboundExchange(key, work, droppable=droppable), now)
 
     def make_room(self) -> bool:
-        """Whether one more is taken; if need be, the oldest chat or presence is left out for it."""
+        """True if one more is taken; if need be, the oldest chat or presence is left out for it."""
         if self._context.closing:
             return False
         if not self._limiter.is_full:
@@ -390,7 +390,7 @@ class HandlerScheduler:
         return Cause(Reason.NO_LONGER_NEEDED, self._context.me, text, exchange.key.id, now)
 
     def _fulfillment_sent(self, exchange: InboundExchange, now: float) -> bool:
-        """Whether we fulfill, or have fulfilled, a proposal: here, or in another process."""
+        """True if we fulfill, or have fulfilled, a proposal: here, or in another process."""
         out = None if exchange.record is None else exchange.record.in_progress
         sender = self._context.envelope_sender
         by_sibling = out is not None and sender.is_from_sibling((out.envelope.id,), now)

@@ -93,12 +93,12 @@ class InboundExchange(msgspec.Struct):
 
     @property
     def is_request(self) -> bool:
-        """Whether an answer is owed."""
+        """True if an answer is owed."""
         return self.work.role is Role.REQUEST
 
     @property
     def is_proposal(self) -> bool:
-        """Whether it is another participant's proposal."""
+        """True if it is another participant's proposal."""
         return self.work.role is Role.PROPOSAL
 
     @property
@@ -171,14 +171,14 @@ class RequestIndex:
         return self._by_rpc_id.get(name) or self._by_id.get(name)
 
     def has_ended(self, name: Name, now: float) -> bool:
-        """Whether a ``requestId`` names one that has ended."""
+        """True if a ``requestId`` names one that has ended."""
         return (
             self._settled_rpc_ids.get(*name, now) is not None
             or self._settled.get(*name, now) is not None
         )
 
     def is_anothers(self, name: Name) -> bool:
-        """Whether a ``requestId`` names an open request of another sender."""
+        """True if a ``requestId`` names an open request of another sender."""
         sender, request_id = name
         names = (*self._by_id, *self._by_rpc_id)
         return any(each == request_id and by != sender for by, each in names)

@@ -78,7 +78,7 @@ class InboundRequests:
         return store.requested(record, fulfillment, now)
 
     def _is_for_us(self, envelope: Envelope, record: ProposalEntry | None) -> bool:
-        """Whether we carry a request out: one that names us, or one that names no participant.
+        """True if we carry a request out: one that names us, or one that names no participant.
 
         Of the latter, one that carries a proposal out begins where that says so (PROTOCOL 4.4).
         """
@@ -124,7 +124,7 @@ class InboundRequests:
         scheduler.requests.settle(exchange, now)
 
     def _is_repeated(self, envelope: Envelope, now: float) -> bool:
-        """Whether a request came before: its answer is sent again, the work is not done again.
+        """True if a request came before: its answer is sent again, the work is not done again.
 
         Another one under the same id ends the first, which a restart of its sender has orphaned:
         an answer to the first would be taken for an answer to the second.
@@ -149,7 +149,7 @@ class InboundRequests:
         return True
 
     def _is_cancelled_already(self, exchange: InboundExchange, call: Call, now: float) -> bool:
-        """Whether the cancel of a request came before it."""
+        """True if the cancel of a request came before it."""
         tombstones = self._context.tombstones
         if tombstones.is_empty or call.method == "initialize":
             return False

@@ -92,7 +92,7 @@ class OutboundExchange(msgspec.Struct):
 
     @property
     def is_proposal(self) -> bool:
-        """Whether it is a proposal; otherwise it is a request."""
+        """True if it is a proposal; otherwise it is a request."""
         return self.draft.kind == kinds.MCP_PROPOSAL
 
     @property
@@ -102,12 +102,12 @@ class OutboundExchange(msgspec.Struct):
 
     @property
     def is_open(self) -> bool:
-        """Whether a caller waits for it."""
+        """True while a caller waits for it."""
         return self.state in (OutboundState.UNSENT, OutboundState.WAITING)
 
     @property
     def is_answered(self) -> bool:
-        """Whether it has had its response, in time or not; each further one is a duplicate."""
+        """True if it has had its response, in time or not; each further one is a duplicate."""
         return self.state is OutboundState.DONE or self.late
 
     @property
@@ -126,7 +126,7 @@ class OutboundExchange(msgspec.Struct):
         return Expiry(self.key.id, sent=sent, begun_by=begun_by or "")
 
     def answerable_by(self, envelope: Envelope, me: str) -> bool:
-        """Whether a response or progress for this request is meant for it (PROTOCOL 5).
+        """True if a response or progress for this request is meant for it (PROTOCOL 5).
 
         Another requester may have used the same id with the same executor.
         """

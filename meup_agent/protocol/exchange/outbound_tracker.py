@@ -86,7 +86,7 @@ class OutboundTracker:
         return [exchange for exchange in self._open.values() if exchange.fulfills == proposal]
 
     def has_fulfilled(self, proposal: ProposalKey, now: float) -> bool:
-        """Whether a fulfilling request of ours has left, and the gateway let it through."""
+        """True if a fulfilling request of ours has left, and the gateway let it through."""
         return self._fulfilled.get(proposal, now) is not None
 
     # --- begun and ended by ourselves ---
@@ -139,7 +139,7 @@ class OutboundTracker:
         return record
 
     def _has_left(self, proposal: ProposalKey, record: ProposalEntry | None, now: float) -> bool:
-        """Whether a proposer was seen to leave after it proposed, half a minute ago or more."""
+        """True if a proposer was seen to leave after it proposed, half a minute ago or more."""
         left_at = self._context.roster.left_at(proposal.proposer, now)
         if record is None or left_at is None:
             return False
@@ -273,7 +273,7 @@ class OutboundTracker:
         return exchange.nobody_since + ABSENCE_SECONDS
 
     def _has_able_participant(self, record: ProposalEntry) -> bool:
-        """Whether a participant is present that may fulfill a broadcast proposal."""
+        """True if a participant is present that may fulfill a broadcast proposal."""
         roster = self._context.roster
         others = (each for each in roster.participants() if each.id != roster.me)
         # Not every gateway announces what its participants may send.
@@ -291,7 +291,7 @@ class OutboundTracker:
     # --- ended by others ---
 
     def knows(self, envelope_id: str, now: float) -> bool:
-        """Whether an id is that of a request or proposal of ours, open or ended lately."""
+        """True if an id is that of a request or proposal of ours, open or ended lately."""
         return envelope_id in self._open or self._ended.get(envelope_id, now) is not None
 
     def note_echo(self, envelope_id: str) -> None:

@@ -1,8 +1,7 @@
-"""Every proposal that we have seen, our own included: what it is, and what was done about it.
+"""The proposals seen, our own included, with the requests and rejections that name them.
 
-This is what an onlooker can know. Whether a rejection ends a wait is the proposer's decision, so
-for everybody else a rejected proposal becomes ``withdrawn`` when its proposer says so (PROTOCOL
-4.5).
+This is the view of an onlooker. The proposer decides which rejection ends its wait, so for all
+others a rejected proposal becomes ``withdrawn`` when its proposer says so (PROTOCOL 4.5).
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from meup_agent.protocol.payloads import Call, changes, read_call, read_proposal
 
 MAX_PROPOSALS = 4096
 """Proposals that are remembered: history for a person, and enough for everything in flight. The
-proposer with most of them loses the oldest first, so that nobody's flood makes a decided proposal
-of another's unknown."""
+proposer with most of them loses the oldest first, so that a flood of one does not make a decided
+proposal of another unknown."""
 
 MAX_PROPOSAL_BYTES = 64 * 1024 * 1024
 """Bytes of the proposals that are remembered, and of what fulfills them."""
 
 PROPOSAL_SECONDS = 3600.0
-"""How long a proposal is remembered."""
+"""Time for which a proposal is remembered."""
 
 MAX_FULFILLMENTS = 64
 """Fulfilling requests that are kept for one proposal; the first wins, so few are ever of use."""
@@ -47,14 +46,14 @@ EARLY_A_SENDER_BYTES = 256 * 1024
 
 
 class ProposalKey(NamedTuple):
-    """Names a proposal: two proposers may use the same id."""
+    """The name of a proposal: two proposers may use the same id."""
 
     proposer: str
     id: str
 
 
 def fingerprint_of(envelope: Envelope) -> int:
-    """Tells whether an envelope is the same one again, or another under an id used before.
+    """A hash that tells an envelope that comes again from another one under the same id.
 
     Some peers count their ids from one after each restart.
     """
@@ -68,13 +67,14 @@ class FulfillingRequest(msgspec.Struct):
 
     Attributes:
         envelope: The request.
-        executors: Who is to carry it out, and may answer; empty: anybody who has the tool.
+        executors: The participants that are to carry it out, and may answer; empty: each that has
+            the tool.
         live: Neither answered nor cancelled yet.
         taken_up: We, as the executor, have taken it up.
         running: A handler of ours is queued or runs for it.
         carried_out: We, as the executor, have answered it.
         early: It came before the proposal, and is not entered with any.
-        refused_by: Those of its executors who refused it.
+        refused_by: Those of its executors that refused it.
     """
 
     envelope: Envelope
@@ -88,45 +88,45 @@ class FulfillingRequest(msgspec.Struct):
 
     @property
     def by(self) -> str:
-        """Who sent it."""
+        """Its sender."""
         return self.envelope.sender
 
     @property
     def names(self) -> set[str]:
-        """What a cancel may call it: its JSON-RPC id, or its envelope's (PROTOCOL 4.8)."""
+        """The ids that a cancel may use: its JSON-RPC id, or its envelope's (PROTOCOL 4.8)."""
         rpc_name = read_call(self.envelope.payload).rpc_name
         return {self.envelope.id} if rpc_name is None else {self.envelope.id, rpc_name}
 
     def may_answer(self, sender: str) -> bool:
-        """Whether a response counts: the executor's, or the fulfiller's relay (PROTOCOL 5)."""
+        """True if a response counts: the executor's, or the fulfiller's relay (PROTOCOL 5)."""
         return not self.executors or sender in self.executors or sender == self.by
 
     @property
     def may_go(self) -> bool:
-        """Whether it can be forgotten: it ended, and we did not carry it out."""
+        """True if it can be forgotten: it ended, and we did not carry it out."""
         return not (self.live or self.running or self.carried_out)
 
 
 class ProposalEntry(msgspec.Struct):
-    """What is known of one proposal.
+    """The record of one proposal.
 
     Attributes:
         key: Its proposer and id.
         envelope: The proposal as it was sent.
-        fingerprint: Tells it from another one under the same id.
-        state: Where it stands (PROTOCOL 4.2).
+        fingerprint: Its :func:`fingerprint_of`, which tells it from another one under the same id.
+        state: Its state (PROTOCOL 4.2).
         fulfillments: The requests that carry it out, in the gateway's order.
-        rejections: Who rejected it, and why; of each participant, the first.
-        decided_by: Who brought it to its final state.
+        rejections: The first rejection of each participant.
+        decided_by: The participant that brought it to its final state.
         reason: The reason code that came with that, if any.
         holders: Exchanges and handlers of ours that are about it; while there are any, it is
             not forgotten.
         handled: A handler of ours has begun on it.
-        refused: We have rejected it; on gateways without echoes ``rejections`` does not tell.
+        refused: We have rejected it; without echoes ``rejections`` does not show that.
         declined: We have rejected it for more than having no handler for it, so that we do not
             carry it out either (PROTOCOL 4.4).
         copied: Another proposer's proposal had the id already: no handler sees this one.
-        seen_at: When it came.
+        seen_at: The time at which it came.
         earlier: Other proposals that its proposer made under this id before, latest first.
     """
 
@@ -160,7 +160,7 @@ class ProposalEntry(msgspec.Struct):
 
     @property
     def in_progress_by(self) -> str | None:
-        """Whose fulfilling request is out."""
+        """The sender of the fulfilling request that is out."""
         return None if self.in_progress is None else self.in_progress.by
 
     def fulfillment(self, by: str, request_id: str) -> FulfillingRequest | None:
@@ -175,7 +175,7 @@ class ProposalEntry(msgspec.Struct):
         )
 
     def step(self, event: ProposalEvent, by: str, reason: str | None = None) -> bool:
-        """Go on if the lifecycle has such a step; whether it had."""
+        """Take a step of the lifecycle; ``False`` if it has none for this event."""
         following = PROPOSAL.get((self.state, event))
         if following is None:
             return False
@@ -198,8 +198,8 @@ class ProposalStore:
 
     Args:
         count: Proposals at the most.
-        seconds: How long each is remembered.
-        size: Bytes of all of them at the most; ``None``: whatever they take.
+        seconds: Time for which each is remembered.
+        size: Bytes of all of them at the most; ``None``: no limit.
     """
 
     def __init__(
@@ -227,13 +227,13 @@ class ProposalStore:
         )
 
     def add(self, envelope: Envelope, now: float, *, holders: int = 0) -> ProposalEntry:
-        """Take a proposal up, in place of an older one of the same proposer and id.
+        """Enter a proposal, in place of an older one of the same proposer and id.
 
-        One that nobody holds yet is not remembered where what is held takes all the room.
+        One without holders is not remembered where those with holders take all the room.
         """
         key = ProposalKey(envelope.sender, envelope.id)
         older = self._records.get(key, now)
-        # Its first proposer keeps an id, also where it uses it again after somebody copied it.
+        # Its first proposer keeps an id, also where it uses it again after it was copied.
         copied = bool(self.under(key.id, now)) if older is None else older.copied
         record = ProposalEntry(
             key,
@@ -244,12 +244,12 @@ class ProposalStore:
             seen_at=now,
         )
         if older is not None:
-            # Of the same call made again nobody has to say which time is meant.
+            # Of the same call made again a request need not say which time is meant.
             before = [each for each in (older, *older.earlier) if not _is_same(each, record)]
             record.earlier = tuple(before[:MAX_EARLIER])
             older.earlier = ()
             self._leave_indexes(key, older)
-            # It is decided: of what carried it out only a handler that runs still knows.
+            # It is decided: only a handler that runs still knows of what carried it out.
             older.fulfillments = []
         _enter(self._by_id, key.id, key)
         generations = (record, *record.earlier)
@@ -283,7 +283,7 @@ class ProposalStore:
                 _leave(self._by_request, name, key)
 
     def withdrawn(self, key: ProposalKey, reason: str, now: float) -> bool:
-        """The proposer took it back; ``False`` if it was no longer pending, or is unknown."""
+        """Note a withdraw; ``False`` if the proposal was no longer pending, or is unknown."""
         record = self._records.get(key, now)
         return record is not None and record.step(ProposalEvent.WITHDRAWAL, key.proposer, reason)
 
@@ -311,12 +311,12 @@ class ProposalStore:
         return fulfillment
 
     def put_early(self, name: str, fulfillment: FulfillingRequest, now: float) -> None:
-        """Remember a request of which we know only by its word what it carries out."""
+        """Remember a request that names, by its own word alone, a proposal that it carries out."""
         size = len(name) + size_of(fulfillment.envelope)
         self._early.put(fulfillment.by, name, fulfillment, now, size=size)
 
     def early(self, name: str, now: float) -> list[FulfillingRequest]:
-        """Requests that we carry out, or did, and that name what we did not know under this id."""
+        """Requests that we carry out, or did, and that named an id unknown before."""
         return [] if self._early.is_empty else self._early.found(name, now)
 
     def find_fulfillments(
@@ -332,7 +332,7 @@ class ProposalStore:
         ]
 
     def request_cancelled(self, sender: str, request_id: str, now: float) -> ProposalEntry | None:
-        """A request was cancelled by its sender; the proposal that it was to carry out, if any."""
+        """Note a cancel by a request's sender; the proposal that it was to carry out, if any."""
         theirs = [each for each in self.find_fulfillments(request_id, now) if each[1].by == sender]
         # Some use a JSON-RPC id again: what is out is meant, before what has ended.
         for record, item in sorted(theirs, key=lambda each: not each[1].live):
@@ -341,7 +341,7 @@ class ProposalStore:
         return None
 
     def not_carried_out(self, record: ProposalEntry, fulfillment: FulfillingRequest) -> None:
-        """A fulfilling request ended without being carried out: cancelled, or refused.
+        """Note that a fulfilling request ended without being carried out: cancelled, or refused.
 
         With the last one, the proposal waits again.
         """
@@ -350,10 +350,10 @@ class ProposalStore:
             record.step(ProposalEvent.REQUEST_CANCELLED, fulfillment.by)
 
     def refused(self, record: ProposalEntry, fulfillment: FulfillingRequest, by: str) -> bool:
-        """Note who refuses a fulfilling request; whether nobody is left who could carry it out.
+        """Note an executor's refusal; ``True`` if none is left that could carry the request out.
 
-        The others whom it was for may run it still, and its own sender cancels it instead. Of one
-        that was for whoever has the tool, nobody knows who is left.
+        The other executors may run it still, and its own sender cancels it instead. Of one that was
+        for each participant that has the tool, it is not known which are left.
         """
         executors = fulfillment.executors
         if by in executors and by not in fulfillment.refused_by:
@@ -366,7 +366,7 @@ class ProposalStore:
     def complete(
         self, record: ProposalEntry, fulfillment: FulfillingRequest, *, is_error: bool
     ) -> bool:
-        """Note the answer to a fulfilling request (PROTOCOL 4.2); whether it was carried out.
+        """Note the answer to a fulfilling request (PROTOCOL 4.2); ``True`` if it was carried out.
 
         An error for a request that was cancelled only confirms the cancel, as MCP peers do; a
         result for it says that it was carried out.
@@ -379,14 +379,14 @@ class ProposalStore:
 
 
 def _is_same(older: ProposalEntry, newer: ProposalEntry) -> bool:
-    """Whether two proposals are of the same call, for the same executor."""
+    """True if two proposals are of the same call, for the same executor."""
     call = newer.call
     return not changes(older.call, call, call.target) and older.call.target == call.target
 
 
 def _enter(index: dict[str, tuple[ProposalKey, ...]], name: str, key: ProposalKey) -> None:
     keys = index.get(name, ())
-    # The first ones stay, so that nobody pushes out an id by using it after its owner.
+    # The first ones stay, so that using an id after its owner does not push the owner's out.
     if key not in keys and len(keys) < MAX_SAME_ID:
         index[name] = (*keys, key)
 

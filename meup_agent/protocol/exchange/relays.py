@@ -148,7 +148,7 @@ def _with_edits(result: object, said: payloads.JsonObject) -> object:
 
 
 def _says_edited(meta: payloads.JsonObject, proposed: payloads.Call) -> bool | None:
-    """Whether a relay says that its fulfiller edited the call; ``None``: it does not say."""
+    """True if a relay says that its fulfiller edited the call; ``None``: it does not say."""
     if meta.get(payloads.EDITED) is True:
         return True
     digest, own = meta.get(payloads.DIGEST), proposed.meta.get(payloads.DIGEST)

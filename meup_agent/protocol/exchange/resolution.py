@@ -1,4 +1,4 @@
-"""Which proposal an envelope means (PROTOCOL 4.4): exactly one, none, or it cannot be told.
+"""The proposal that an envelope means (PROTOCOL 4.4): exactly one, none, or in doubt.
 
 An id is unique for its sender alone, so two proposers may have used the same one, or one proposer
 may have used it twice. Everything that names a proposal goes through here: the executor's checks,
@@ -26,7 +26,7 @@ MAX_NAMED = 64
 
 
 class Doubt(StrEnum):
-    """Why an envelope means no proposal although it names one."""
+    """The reason for which an envelope that names a proposal means none."""
 
     AMBIGUOUS = "ambiguous"
     """Several proposals have the id, and nothing tells which is meant."""
@@ -37,11 +37,11 @@ class Doubt(StrEnum):
 
 
 class Resolution(NamedTuple):
-    """What an envelope means.
+    """The proposal that an envelope means.
 
     Attributes:
         record: The proposal; ``None``: none that is known, or it cannot be told which.
-        doubt: Why it cannot be told.
+        doubt: The reason for which it cannot be told.
         named: Every proposal that it may mean.
     """
 
@@ -57,10 +57,10 @@ def resolve(envelope: Envelope, proposal_store: ProposalStore, now: float) -> Re
     """The proposal that an envelope means.
 
     A request means the proposal that it carries out, which must have its method and its tool: one
-    that asks for anything else only refers to it, since whoever may ask for little, a ``ping`` say,
-    must not decide what others proposed. A proposal in words of its own, without a method, is
-    carried out by whatever request names it. Anything else means the proposal that its first known
-    id names.
+    that asks for anything else only refers to it. Otherwise a participant that may send little, a
+    ``ping`` say, would decide the proposals of others. A proposal in words of its own, without a
+    method, is carried out by each request that names it. Any other envelope means the proposal that
+    its first known id names.
 
     Args:
         envelope: A request, reject, response, or progress.
@@ -118,31 +118,31 @@ def find_answered(
 
 
 def executors_of(record: ProposalEntry, request: Envelope) -> tuple[str, ...]:
-    """Who is to carry a fulfilling request out; empty: each who has the tool (PROTOCOL 4.4).
+    """The executors of a fulfilling request; empty: each that has the tool (PROTOCOL 4.4).
 
     Args:
         record: The proposal.
-        request: The request; those of the published dialects may name nobody.
+        request: The request; those of the published dialects may name no participant.
     """
     if request.to:
         return request.to
     target = record.call.target
     if target is not None:
         return (target,)
-    # Whoever decides it does not carry it out: a request to oneself names oneself (PROTOCOL 4.11).
+    # A decider does not carry it out: a request to oneself names oneself (PROTOCOL 4.11).
     asked = tuple(name for name in record.envelope.to if name != request.sender)
     return asked if len(asked) == 1 else ()
 
 
 def carries_out(record: ProposalEntry, call: Call) -> bool:
-    """Whether a request asks for what is proposed: the same method, and the same tool."""
+    """True if a request asks for what is proposed: the same method, and the same tool."""
     proposed = record.call
     same = (proposed.method, proposed.name) == (call.method, call.name)
     return same or not proposed.method
 
 
 def claimed_proposer(call: Call) -> str | None:
-    """Whose proposal a request says that it carries out."""
+    """The proposer that a request claims to carry a proposal out for."""
     said = call.meta.get(payloads.PROPOSER)
     return said if isinstance(said, str) else None
 
@@ -195,7 +195,7 @@ def _told(candidates: list[ProposalEntry], call: Call, proposer: str | None) -> 
 
 
 def _fits(record: ProposalEntry, call: Call) -> bool:
-    """Whether a request is the proposed call unchanged, by its payload and by its digest.
+    """True if a request is the proposed call unchanged, by its payload and by its digest.
 
     The digest alone proves nothing: terminals copy what a proposal says of itself.
     """

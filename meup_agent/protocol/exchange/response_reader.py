@@ -88,7 +88,7 @@ class ResponseReader:
             context.drop("unknown_response", envelope, expected=self._is_harmless(envelope, now))
 
     def _is_harmless(self, response: Envelope, now: float) -> bool:
-        """Whether correct, or merely eager, participants send us such a response.
+        """True if correct, or merely eager, participants send us such a response.
 
         Some answer whatever is addressed to them, our notifications too (PROTOCOL 2). And a request
         of a process of ours before this one is answered once more as we join (PROTOCOL 4.14).

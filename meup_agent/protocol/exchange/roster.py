@@ -1,4 +1,4 @@
-"""Who is in the space, as the gateway tells it, and since when somebody is not."""
+"""The participants of a space, as the gateway lists them, and the absences of others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_PARTICIPANTS = 10_000
 """Participants that are kept; a gateway that names more is not believed."""
 
 UPDATE: Final = "update"
-"""A presence event of our gateway's: somebody who is here may send something else now."""
+"""A presence event of our gateway: the capabilities of a present participant changed."""
 
 MAX_SHARED: Final = 4096
 """Records of participants that all agents of a process share: a space's welcome tells each agent
@@ -36,11 +36,11 @@ go when it goes."""
 
 
 class Participant(msgspec.Struct, frozen=True):
-    """Somebody in the space.
+    """A participant of the space.
 
     Attributes:
-        id: Their name.
-        capabilities: What they may send, as the gateway announced it; not to be changed.
+        id: Its name.
+        capabilities: Its capabilities, as the gateway announced them; not to be changed.
     """
 
     id: str
@@ -48,7 +48,7 @@ class Participant(msgspec.Struct, frozen=True):
 
 
 class Presence(NamedTuple):
-    """What a welcome changed."""
+    """The participants that a welcome adds and removes."""
 
     joined: list[str]
     left: list[str]
@@ -79,19 +79,19 @@ class Roster:
         dialect: str,
         later: bool = False,
     ) -> Presence | None:
-        """Take over what the gateway says in ``system/welcome``.
+        """Apply a ``system/welcome``.
 
         Args:
             payload: The welcome's payload.
             now: The time.
-            update: It is not the first on this connection: nobody's absence is counted anew.
+            update: It is not the first on this connection: no absence is counted anew.
             dialect: The dialect that it came in.
-            later: Who is present takes effect with :meth:`settle`: until then we hear who came
-                and went while we were away.
+            later: Its list takes effect with :meth:`settle`: until then joins and leaves of the
+                time while we were away are replayed.
 
         Returns:
-            Who came and who left by it; ``None`` if it does not say who we are, or is an update
-            that says otherwise than before: where anybody may forge one, that is what it is.
+            The change; ``None`` if it does not name us, or is an update that names us otherwise
+            than before: where welcomes can be forged, such a one is.
         """
         you = read_participant(payload.get("you"))
         if you is None or (update and you.id != self.me):
@@ -110,7 +110,7 @@ class Roster:
         return Presence([], []) if later else self.settle(now)
 
     def settle(self, now: float) -> Presence:
-        """Let those be present whom the last welcome named, and tell who came and left by it."""
+        """Make the list of the last welcome the present one; the change."""
         before, announced = self._present, self._announced
         if announced is None:
             return Presence([], [])
@@ -122,14 +122,14 @@ class Roster:
         return Presence([name for name in announced if name not in before], left)
 
     def apply_presence(self, payload: dict[str, Any], now: float) -> tuple[str, Participant] | None:
-        """Take over a presence event; ``(event, participant)`` if it was one that we know."""
+        """Apply a presence event; ``(event, participant)`` if it was one that we know."""
         participant = read_participant(payload.get("participant"))
         event = payload.get("event")
         if participant is None or event not in ("join", "leave", UPDATE):
             return None
         is_me = participant.id == self.me and not self.observing
         if event == UPDATE and (is_me or participant.id not in self):
-            return None  # a welcome of our own says what we may
+            return None  # our own capabilities come with a welcome
         self._compiled.pop(participant.id, None)
         if event == "leave":
             # We hear it ourselves, so we are here, whatever became of an older connection of ours.
@@ -142,38 +142,38 @@ class Roster:
         return event, participant
 
     def shows_eviction(self, refusal: dict[str, Any]) -> bool:
-        """Whether a refusal shows that the gateway has thrown us out (PROTOCOL 2)."""
+        """True if a refusal shows that the gateway has thrown us out (PROTOCOL 2)."""
         return self.may_evict and bool(self.my_capabilities) and is_eviction(refusal)
 
     def __contains__(self, participant_id: object) -> bool:
-        """Whether somebody is present."""
+        """True if a participant is present."""
         return participant_id in self._present
 
     def participants(self) -> tuple[Participant, ...]:
-        """Everybody who is present, we included."""
+        """All participants present, we included."""
         return tuple(self._present.values())
 
     def capabilities_of(self, participant_id: str) -> tuple[Any, ...]:
-        """What the gateway announced that somebody may send; nothing of whoever is away."""
+        """The announced capabilities of a participant; none of an absent one."""
         participant = self._present.get(participant_id)
         return () if participant is None else participant.capabilities
 
     def absent_since(self, participant_id: str, now: float) -> float | None:
-        """Since when somebody has been away; never earlier than our own welcome (PROTOCOL 4.6)."""
+        """The time since which a participant is away, our welcome at the earliest (4.6)."""
         if participant_id in self._present or self.welcomed_at is None:
             return None
         left = self._left.get(participant_id, now)
         return self.welcomed_at if left is None else max(left, self.welcomed_at)
 
     def left_at(self, participant_id: str, now: float) -> float | None:
-        """When somebody was seen to leave who is away; ``None``: present, or never seen here.
+        """The time at which an absent participant left; ``None``: present, or never seen here.
 
-        Who acts over HTTP is never present.
+        A participant that acts over HTTP is never present.
         """
         return None if participant_id in self._present else self._left.get(participant_id, now)
 
     def is_allowed(self, participant_id: str, kind: str, payload: Any) -> bool:
-        """Whether somebody's announced capabilities allow an envelope."""
+        """True if a participant's announced capabilities allow an envelope."""
         if participant_id == self.me:
             capabilities = self.my_capabilities  # an observer is not among those present
         elif participant_id in self._present:

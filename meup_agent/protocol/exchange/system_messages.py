@@ -168,7 +168,7 @@ class SystemMessages:
             self._scheduler.notify(Role.LEAVE, envelope, now)
 
     def _missed_nothing(self, presence: dict[str, Any]) -> bool:
-        """Whether a newcomer needs nothing sent again (PROTOCOL 4.14).
+        """True if a newcomer needs nothing sent again (PROTOCOL 4.14).
 
         After a gap of our own all participants are sent it that are present when we have caught up.
         """

@@ -91,7 +91,7 @@ class ExchangeTable:
 
     @property
     def connected(self) -> bool:
-        """Whether we have been welcomed on the present connection."""
+        """True if we have been welcomed on the present connection."""
         return self._context.connected
 
     @property
@@ -101,12 +101,12 @@ class ExchangeTable:
 
     @property
     def caught_up(self) -> bool:
-        """Whether we have read what we missed, so that what comes is new."""
+        """True if we have read what we missed, so that what comes is new."""
         return self._context.cursor.until is None
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last welcome continues what we had read, and nothing of it is lost."""
+        """True if the last welcome continues what we had read, and nothing of it is lost."""
         return self._context.cursor.complete
 
     @property
@@ -125,7 +125,7 @@ class ExchangeTable:
         return len(self._outbound)
 
     def is_open(self, key: Key) -> bool:
-        """Whether an exchange has not ended yet."""
+        """True if an exchange has not ended yet."""
         if key.side == "out":
             return self._outbound.find_open(key.id) is not None
         return self._scheduler.find(key) is not None

@@ -45,12 +45,12 @@ class Mode(Enum):
 
     @property
     def answers(self) -> bool:
-        """Whether it starts handlers, and answers, rejects and acknowledges."""
+        """True if it starts handlers, and answers, rejects and acknowledges."""
         return self is Mode.PARTICIPATING
 
     @property
     def speaks(self) -> bool:
-        """Whether it begins exchanges of its own, and sends what its user sends."""
+        """True if it begins exchanges of its own, and sends what its user sends."""
         return self is not Mode.OBSERVING
 
 
@@ -168,13 +168,13 @@ class TableContext(msgspec.Struct):
         return None if self.wall_clock is None else self.wall_clock()
 
     def is_past(self, moment: datetime | None) -> bool:
-        """Whether a moment of another participant's clock has certainly passed (PROTOCOL 6)."""
+        """True if a moment of another participant's clock has certainly passed (PROTOCOL 6)."""
         if moment is None or self.wall_clock is None:
             return False
         return self.wall_clock() - moment > CLOCK_DIFFERENCE
 
     def is_older_than_us(self, envelope: Envelope) -> bool:
-        """Whether an envelope says that it was sent before we began; its clock may be wrong."""
+        """True if an envelope says that it was sent before we began; its clock may be wrong."""
         try:
             sent = datetime.fromisoformat(envelope.ts or "")
         except ValueError:

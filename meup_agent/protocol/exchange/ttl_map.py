@@ -1,4 +1,4 @@
-"""Bounded memories: everything that others can make us remember has an end."""
+"""Maps bounded by count, age and size: all that others can make us remember has an end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 def size_of(envelope: Envelope) -> int:
-    """Bytes that an envelope takes while it is kept: all that its sender chose the length of."""
+    """Bytes that a kept envelope takes: all parts of which its sender chose the length."""
     size = len(envelope.raw_payload) + len(envelope.frame)
     size += len(envelope.id) + len(envelope.sender) + len(envelope.kind)
     size += len(envelope.ts or "") + len(envelope.context or "")
@@ -25,13 +25,13 @@ def size_of(envelope: Envelope) -> int:
 
 
 class TTLMap(Generic[K, V]):
-    """A dictionary that forgets the oldest, by count, by age and by size.
+    """A map that forgets its oldest entries, by count, by age and by size.
 
     Args:
         count: Entries at the most.
-        seconds: How long an entry is kept.
+        seconds: Time for which an entry is kept.
         size: The sum of the entries' sizes, in bytes, at the most.
-        needed: Tells which values are not forgotten, whatever the limits: few, and soon done with.
+        needed: Tells which values are not forgotten at any limit: few, and soon done with.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TTLMap(Generic[K, V]):
             self._forget_surplus(now)
 
     def grow(self, key: K, size: int, now: float) -> None:
-        """An entry has become larger."""
+        """Count an entry as larger."""
         entry = self._entries.get(key)
         if entry is not None:
             self._entries[key] = (entry[0], entry[1] + size, entry[2])
@@ -103,7 +103,7 @@ class TTLMap(Generic[K, V]):
         return iter([entry[2] for entry in self._entries.values()])
 
     def __len__(self) -> int:
-        """How many entries are held."""
+        """The number of entries."""
         return len(self._entries)
 
     def _forget_old(self, now: float) -> None:
@@ -130,15 +130,15 @@ class TTLMap(Generic[K, V]):
 
 
 class FairTTLMap(TTLMap[K, V]):
-    """A memory whose owners share one room: the owner who takes most of it loses entries first.
+    """A map whose owners share one room: the owner that takes most of it loses entries first.
 
     So an owner with few entries keeps them, whatever the others add.
 
     Args:
-        owner: Gives whose entry a key names.
-        forgotten: Told of each entry that is forgotten, and of none that is replaced.
+        owner: Gives the owner of a key.
+        forgotten: Called with each entry that is forgotten, and with none that is replaced.
         count: Entries at the most.
-        seconds: How long an entry is kept.
+        seconds: Time for which an entry is kept.
         size: The sum of the entries' sizes, in bytes, at the most.
         needed: Tells which values are not forgotten, whatever the limits.
     """
@@ -168,7 +168,7 @@ class FairTTLMap(TTLMap[K, V]):
         super().put(key, value, now, size=size)
 
     def grow(self, key: K, size: int, now: float) -> None:
-        """An entry has become larger."""
+        """Count an entry as larger."""
         if key in self._entries:
             self._sizes[self._owner(key)] += size
         super().grow(key, size, now)
@@ -216,12 +216,12 @@ class FairTTLMap(TTLMap[K, V]):
 
 
 class PerSenderTTLMap(Generic[K, V]):
-    """A memory with a share for each sender, so that nobody can push out another's entries.
+    """A map with a share for each sender, so that none can push out another's entries.
 
     Args:
         senders: PerSenderTTLMap at the most; the one that was longest not added to goes first.
         count: Entries of one sender at the most.
-        seconds: How long an entry is kept.
+        seconds: Time for which an entry is kept.
         size: The sum of the sizes of one sender's entries at the most.
     """
 
@@ -255,16 +255,16 @@ class PerSenderTTLMap(Generic[K, V]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no sender has a share."""
+        """True if no sender has a share."""
         return not self._senders
 
     def __len__(self) -> int:
-        """How many entries are held, over all senders."""
+        """The number of entries, over all senders."""
         return sum(len(share) for share in self._senders.values())
 
 
 Ended = Literal["withdrawn", "cancelled"]
-"""What a tombstone says of what it names: a proposal, or a request."""
+"""The end that a tombstone stands for: of a proposal, or of a request."""
 
 
 class Tombstones:
@@ -293,14 +293,14 @@ class Tombstones:
         return self._by_sender.get(sender, (ended, exchange_id), now)
 
     def has_any(self, ended: Ended, exchange_id: str, now: float) -> bool:
-        """Whether any sender has ended something under an id."""
+        """True if any sender has ended something under an id."""
         return bool(self._by_sender.found((ended, exchange_id), now))
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is remembered, as on most days."""
+        """True if nothing is remembered, which is the usual case."""
         return self._by_sender.is_empty
 
     def __len__(self) -> int:
-        """How many ends are remembered, over all senders."""
+        """The number of ends remembered, over all senders."""
         return len(self._by_sender)
