@@ -1,4 +1,4 @@
-"""Finds an agent in somebody's module, and says well what is wrong where there is none."""
+"""Loads an agent from a user's module, with a sentence for each way in which that fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_THEIRS: Final = (
     str(Path(importlib.__file__).parent) + os.sep,
     "<frozen importlib",
 )
-"""Where the frames of a traceback begin that tell the user nothing about their own code."""
+"""Beginnings of the paths of frames that tell users nothing about their own code."""
 
 
 def load_agent(target: str) -> Agent:

@@ -65,7 +65,7 @@ def read_arguments(words: list[str], args: str | None, args_file: Path | None) -
 
 
 def read_stdin() -> str:
-    """Everything that standard input has, up to what fits into an envelope.
+    """Read standard input to its end, up to what fits into an envelope.
 
     Raises:
         Failure: It is no text, or there is more.
@@ -88,9 +88,9 @@ def convert_arguments(
     text, and nothing that the value is, stays text: ``path=5``.
 
     Args:
-        given: What was given.
-        inputs: What the tool takes; ``None``: not known.
-        checker: Tells what does not fit; ``None``: nobody can, but the tool itself.
+        given: As given.
+        inputs: The tool's arguments; ``None``: not known.
+        checker: Checks them by the tool's schema; ``None``: only the tool itself can.
 
     Raises:
         Failure: The tool does not take them; every problem is named.
@@ -110,7 +110,7 @@ def convert_arguments(
 
 
 def unknown_arguments(arguments: dict[str, Any], inputs: ToolInputs) -> list[str]:
-    """What a tool does not name, though it does not refuse it either; each in a few words."""
+    """Remarks on arguments that a tool neither names nor refuses."""
     return [
         f"{name!r} is none of its arguments{did_you_mean(name, inputs.arguments)}"
         for name in arguments

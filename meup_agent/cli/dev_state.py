@@ -42,7 +42,7 @@ MAX_FILE_BYTES: Final = 65_536
 """Bytes of a file that is read: ours have less than 2,000."""
 
 MAX_RUNNING: Final = 100
-"""Gateways that are looked at; nobody runs as many to try something out."""
+"""Gateways that are looked at: more than anyone runs to try something out."""
 
 
 class DevGateway(msgspec.Struct, frozen=True):

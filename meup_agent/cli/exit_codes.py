@@ -25,10 +25,10 @@ REJECTED: Final = 5
 """The proposal was rejected."""
 
 TIMED_OUT: Final = 6
-"""Nobody decided or answered in time; the proposal was withdrawn, the request cancelled."""
+"""No decision or answer came in time; the proposal was withdrawn, the request cancelled."""
 
 ABSENT: Final = 7
-"""Somebody who is needed is not in the space, or has left it."""
+"""A participant that is needed is not in the space, or has left it."""
 
 REFUSED: Final = 8
 """The gateway did not let it through."""

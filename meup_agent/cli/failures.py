@@ -1,4 +1,4 @@
-"""From whatever went wrong to one sentence and an exit code."""
+"""Failures: one sentence and an exit code for whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Failure(Exception):
     """A command cannot go on.
 
     Args:
-        sentence: What happened, to what, and what to do.
+        sentence: One sentence: what happened, to what, and what to do.
         code: The exit code.
         details: Lines that go before the sentence, for example a traceback of the user's own code.
     """

@@ -47,9 +47,9 @@ class InputField(NamedTuple):
     Attributes:
         name: Its name.
         types: The JSON types that it may have; empty: any.
-        required: Whether a call must give it.
-        default: What it is otherwise, as JSON text; empty where the schema does not say.
-        about: What the schema says of it.
+        required: A call must give it.
+        default: Its default as JSON text; empty where the schema has none.
+        about: The schema's description of it.
         words: Its type, for a person.
     """
 
@@ -61,7 +61,7 @@ class InputField(NamedTuple):
     words: str
 
     def takes(self, value: object) -> bool:
-        """Whether a value has one of its types."""
+        """Tell whether a value has one of its types."""
         kind = type_of(value)
         if not self.types or kind in self.types:
             return True
@@ -75,7 +75,7 @@ class ToolInputs(NamedTuple):
 
     Attributes:
         arguments: By name, in the schema's order.
-        others: Whether it expects others, too, which the schema does not name.
+        others: It expects others, too, which the schema does not name.
     """
 
     arguments: dict[str, InputField]
@@ -112,7 +112,7 @@ def _argument(name: str, body: object, root: dict[str, Any], required: bool) -> 
 
 
 def _resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    """What a reference names, or the schema itself."""
+    """The schema that a reference names, or the schema itself."""
     for _ in range(MAX_REFERENCES):
         reference = schema.get("$ref")
         if not isinstance(reference, str) or not reference.startswith(_DEFINITION):

@@ -15,7 +15,7 @@ _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tup
 
 
 class SafeFormatter(logging.Formatter):
-    """Escapes what strangers wrote; a traceback keeps its lines."""
+    """Escapes text of strangers; a traceback keeps its lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         """The record's line, without its traceback."""

@@ -23,8 +23,8 @@ def check_audit(log: list[Envelope], expected: Mapping[ProposalKey, str]) -> Non
     """The audit has every proposal once, in the state that the order gives it.
 
     Args:
-        log: StepKind the gateway ordered.
-        expected: StepKind becomes of each proposal, read from the order alone.
+        log: The envelopes in the order of the gateway.
+        expected: The end of each proposal, by that order alone.
     """
     audit = folded(log)
     found = {item.record.key: item for item in audit.proposals}

@@ -144,7 +144,7 @@ class ProposalListing:
 
     @property
     def _below(self) -> int:
-        """Where stands what goes on below."""
+        """The column of lines below the first."""
         return BEFORE_IDS if (self._width or NARROW) >= NARROW else INDENT
 
     # --- what there is to say of a proposal ---
@@ -217,7 +217,7 @@ def _operation(item: Operation) -> str:
 
 
 class IdPrefixes:
-    """As much of each id as tells it from the others beside it, and from the latest before."""
+    """Short forms of ids, which tell each from its neighbours and from the latest before."""
 
     def __init__(self) -> None:
         self._taken: dict[str, str] = {}
@@ -251,6 +251,6 @@ class IdPrefixes:
 
 
 def _alike(text: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Count the characters with which two texts begin alike."""
     pairs = zip(text, other, strict=False)
     return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(text), len(other)))

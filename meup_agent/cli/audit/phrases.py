@@ -1,4 +1,4 @@
-"""What an audit says, in words; everything in it that a stranger wrote is safe to print."""
+"""The words of an audit: names, times, states, edits and reasons, safe to print."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STYLES: Final = {
     "withdrawn": "bold yellow",
     "expired": "bold yellow",
 }
-"""How a state looks; readable on dark and light backgrounds, and never all that tells it."""
+"""Styles by state, readable on dark and light backgrounds; the words tell it without them."""
 
 IGNORED: Final = {
     Ignored.LATE: "too late",
@@ -43,7 +43,7 @@ IGNORED: Final = {
     Ignored.AMBIGUOUS: "ambiguous",
     Ignored.FORGED: "forged",
 }
-"""Why a step changed nothing."""
+"""Words for steps that changed nothing."""
 
 
 def local(at: int) -> datetime:
@@ -89,7 +89,7 @@ def names(participants: Iterable[str]) -> str:
 
 
 def state_of(proposal: ProposalAudit) -> str:
-    """Where a proposal stands; fulfilled by an answer that is an error: ``failed``."""
+    """The state of a proposal; fulfilled by an answer that is an error: ``failed``."""
     answered = proposal.answered
     if proposal.state is ProposalState.FULFILLED and answered is not None and answered.is_error:
         return FAILED
@@ -97,14 +97,14 @@ def state_of(proposal: ProposalAudit) -> str:
 
 
 def call_of(proposal: ProposalAudit) -> str:
-    """What is proposed, as a call."""
+    """The proposed call."""
     call = proposal.call
     target = "" if call.target is None else f"{name(call.target)}."
     return f"{target}{format_call(call)}"
 
 
 def edits(changes: Iterable[Change], arrow: str) -> str:
-    """What was changed: ``path "a.txt" → "b.txt"``."""
+    """The changes of an edit: ``path "a.txt" → "b.txt"``."""
     found = list(changes)
     said = [
         f"{visible(change.path.removeprefix('arguments.'), MAX_NAME)}"
@@ -122,7 +122,7 @@ def why(reason: str, explanation: str = "") -> str:
 
 
 def rejection(step: Step, proposal: ProposalAudit) -> str:
-    """Who rejected it, and why."""
+    """A rejection: its sender and its reason."""
     return f"{name(step.by)} ({why(step.reason, proposal.explanation(step))})"
 
 

@@ -1,4 +1,4 @@
-"""Everything that was said about one proposal, as a timeline."""
+"""One proposal and every step about it, as a timeline."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class ProposalTimeline:
 
 
 def _end(step: Step, previous: str | None, *, failed: bool) -> str:
-    """Why a step changed nothing, or the state that it led to."""
+    """The reason why a step changed nothing, or the state that it led to."""
     if step.ignored is not None:
         return f"ignored: {IGNORED[step.ignored]}"
     if failed and step.state != previous:

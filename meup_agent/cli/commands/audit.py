@@ -59,7 +59,7 @@ class AuditFilter(NamedTuple):
         proposal: One proposal: its id, or the beginning of it.
         proposer: Only this participant's proposals.
         states: Only proposals in these states.
-        grants: StepKind was done to the space, and no proposals.
+        grants: Operations on the space, and no proposals.
         as_json: As JSON Lines.
     """
 

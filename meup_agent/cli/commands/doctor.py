@@ -1,4 +1,4 @@
-"""``meup doctor``: what is wrong between this machine and a space."""
+"""``meup doctor``: check the way from this machine to a space."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from meup_agent.protocol.guarantees import Guarantees
 
 STEP_SECONDS: Final = 5.0
-"""How long one check may take, unless the user says otherwise."""
+"""Time for one check, unless the user says otherwise."""
 
 QUIET_SECONDS: Final = 2.0
-"""After how long we say what we are waiting for."""
+"""Time after which the check that is waited for is named."""
 
 NAME_COLUMNS: Final = 17
 
@@ -59,7 +59,7 @@ FOLLOWS: Final[dict[str, tuple[str, str]]] = {
         "everybody sees who proposed, approved and carried out what",
     ),
 }
-"""What follows for approvals where a gateway guarantees something, and where it does not."""
+"""Consequences for approvals of each guarantee, where a gateway gives it and where not."""
 
 _BETTER_WITHOUT: Final = frozenset({"hidden_targets"})
 

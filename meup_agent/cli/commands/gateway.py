@@ -1,4 +1,4 @@
-"""``meup gateway``: the place where participants meet."""
+"""``meup gateway``: run a gateway."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NEEDED: Final = (
     "uvicorn",
     "yaml",
 )
-"""What the extra ``gateway`` brings and a gateway cannot do without."""
+"""The packages of the extra ``gateway`` that a gateway needs."""
 
 MAX_PORT: Final = 65_535
 
@@ -167,7 +167,7 @@ def gateway(
 
 
 def _check_local(*hosts: str) -> None:
-    """Check that only this machine reaches a gateway whose tokens nobody looks after.
+    """Check that only this machine reaches a gateway with tokens for trying things out.
 
     Raises:
         ConfigurationError: Others reach it.
@@ -202,7 +202,7 @@ def require_extra() -> None:
 
 
 def _tls(settings: Config, certificate: Path | None, key: Path | None) -> TlsConfig | None:
-    """What to speak TLS with: what the command line says, and the rest from the file."""
+    """The TLS settings: of the command line, and the rest from the file."""
     from meup_agent.gateway.config import TlsConfig
 
     if settings.tls is not None:
@@ -215,7 +215,7 @@ def _tls(settings: Config, certificate: Path | None, key: Path | None) -> TlsCon
 
 
 def _checked(settings: Config) -> str:
-    """What a gateway would serve, as lines.
+    """The spaces and addresses that a gateway would serve, as lines.
 
     Raises:
         ConfigurationError: It would not start.

@@ -1,4 +1,4 @@
-"""``meup run``: an agent of somebody's module, in this process."""
+"""``meup run``: run an agent of a user's module, in this process."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _heading(number: int, scene: Scene) -> tuple[Text, Rule, Text]:
 
 
 def _table(results: list[Result], output: Output) -> Table:
-    """What was expected beside what happened."""
+    """The table of expectations beside what happened."""
     table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
     table.add_column(width=max(len(output.glyphs.yes), len(output.glyphs.no)))
     table.add_column(ratio=4, overflow="fold")

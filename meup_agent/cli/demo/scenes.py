@@ -54,9 +54,9 @@ class Expectation:
     """One expectation.
 
     Attributes:
-        what: What it is about.
-        expected: What should have happened.
-        happened: What did happen: read from an outcome, from the space or from the disk.
+        what: Its subject.
+        expected: The expected value.
+        happened: The value read from an outcome, from the space or from the disk.
     """
 
     what: str
@@ -65,7 +65,7 @@ class Expectation:
 
     @property
     def holds(self) -> bool:
-        """Whether both are the same."""
+        """``True`` if both are the same."""
         return self.expected == self.happened
 
 
@@ -277,7 +277,7 @@ SCENES: Final = (
 
 
 def outcome_in_words(outcome: Outcome) -> str:
-    """How a proposal ended for its proposer."""
+    """The outcome of a proposal for its proposer."""
     match outcome:
         case Fulfillment(is_error=True):
             return f"fulfilled by {outcome.by}, and failed at {outcome.executor}: {outcome.result}"
@@ -294,7 +294,7 @@ def outcome_in_words(outcome: Outcome) -> str:
 
 
 def kinds_of(stage: Stage, proposal_id: str) -> str:
-    """What the auditor has seen of a proposal, in order; progress left out."""
+    """The kinds that the auditor has seen of a proposal, in order; progress left out."""
     return ", ".join(_kinds(stage, proposal_id))
 
 

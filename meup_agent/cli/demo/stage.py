@@ -1,4 +1,4 @@
-"""Everything that the scenes play with: the gateway, the four agents in it, and the timeline."""
+"""The stage of the scenes: the gateway, the four agents in it, and the timeline."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from meup_agent.transport.task_groups import background_tasks
 SPACE: Final = "demo"
 
 MAY: Final[dict[str, tuple[dict[str, Any], ...]]] = {
-    # Everybody may answer a request that was addressed to them, but a gateway that was started
+    # Any participant may answer a request addressed to it, but a gateway that was started
     # again does not remember the requests: so it is said.
     "files": ({"kind": "mcp/response"},),
     "reviewer": ({"kind": "mcp/request"}, {"kind": "mcp/reject"}, {"kind": "chat"}),
     "proposer": ({"kind": "mcp/proposal"},),
     "auditor": (),
 }
-"""Who is in the space, and what each may do there."""
+"""The participants and their capabilities."""
 
 SETTINGS: Final = Settings(backoff=Backoff(first=0.2, longest=1.0))
 """Short waits between attempts to connect, since here the gateway is never away for long."""
@@ -64,10 +64,10 @@ class Stage:
         seen: Every envelope that the auditor has seen, and that the timeline has shown.
         stops: The handlers that were stopped, as they say it themselves.
         stops_shown: Those of them that the timeline has shown.
-        rejections: What the proposer heard of rejections.
-        explanations: What the proposer was told by chat.
-        withdrawals: What the reviewer heard of withdrawals.
-        losses: Who lost a connection, and how.
+        rejections: Rejections that the proposer received.
+        explanations: Chats that the proposer received.
+        withdrawals: Withdrawals that the reviewer received.
+        losses: Lost connections, by agent.
     """
 
     proposer: Space
@@ -90,7 +90,7 @@ class Stage:
     # --- what scenes ask ---
 
     def exchange(self, proposal_id: str) -> list[Envelope]:
-        """Everything that the auditor has seen of a proposal, progress left out.
+        """The envelopes that the auditor has seen of a proposal, progress left out.
 
         What was said again after a reconnect, under the same id, counts once.
         """
@@ -206,6 +206,6 @@ def method_of(envelope: Envelope) -> str:
 
 
 def _brought_about(stop: Stop, envelope: Envelope) -> bool:
-    """Whether an envelope is the withdraw or cancel that stopped a handler."""
+    """Tell whether an envelope is the withdraw or cancel that stopped a handler."""
     is_end = envelope.kind == kinds.MCP_WITHDRAW or method_of(envelope) == kinds.CANCELLED
     return is_end and stop.cause.id in envelope.correlation

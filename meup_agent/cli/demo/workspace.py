@@ -33,7 +33,7 @@ PARTIAL: Final = "meup-demo-index.json.partial"
 NOTE: Final = "meup-demo-note.md"
 SETTINGS_FILE: Final = "meup-demo-settings.txt"
 OUTSIDE: Final = "../meup-demo-outside.txt"
-"""Where a scene tries to write, and must not get to."""
+"""A path that a scene tries to write to, and must not get to."""
 
 WRITTEN_FILES: Final = (NOTE, SETTINGS_FILE, OUTSIDE, INDEX, PARTIAL)
 """The files that the scenes write, all of them, so that no other is touched."""

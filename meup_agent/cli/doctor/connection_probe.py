@@ -1,4 +1,4 @@
-"""One connection, whose first words are kept for somebody who looks into it."""
+"""The one connection that a diagnosis makes, with a record of its handshake and welcome."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class RecordingTransport:
         inner: The same.
         welcome: The welcome; ``None`` until it came.
         welcomed_at: When it came, by this machine's clock.
-        seconds: How long after the handshake it came.
-        unread: What came in its place, in words; empty where nothing did.
+        seconds: Time from the handshake to the welcome.
+        unread: The frame that came in its place, in words; empty where none did.
     """
 
     def __init__(self, inner: Transport) -> None:
@@ -46,12 +46,12 @@ class RecordingTransport:
 
     @property
     def closed(self) -> CloseInfo | None:
-        """How the connection ended; ``None`` while it is open or still closing."""
+        """The end of the connection; ``None`` while it is open or still closing."""
         return self.inner.closed
 
     @property
     def response_headers(self) -> Mapping[str, str]:
-        """What the other end answered in the handshake, by names in lower case."""
+        """The headers of the handshake's answer, by names in lower case."""
         return self.inner.response_headers
 
     async def send(self, frame: bytes) -> None:
@@ -108,9 +108,9 @@ class OneShotConnector:
     Attributes:
         where: The gateway's address, for errors.
         waiting: Ends when the welcome is overdue.
-        tap: What came over the connection; ``None`` where none was made.
+        tap: The connection; ``None`` where none was made.
         failure: Why none was made.
-        closed: How it ended.
+        closed: The end of the connection.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What is wrong between us and a space: one check after the other, until one fails."""
+"""The diagnosis: one check after the other, until one fails that the rest need."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from meup_agent.cli.doctor.connection_probe import (
     OneShotConnector,
     RecordingTransport,
 )
-from meup_agent.cli.doctor.findings import NAMES, NOT_TRIED, Check, Report
+from meup_agent.cli.doctor.findings import (
+    FIRST_CLOSE_CODE,
+    NAMES,
+    NOT_TRIED,
+    Check,
+    Report,
+    no_handshake,
+    refusal,
+)
 from meup_agent.cli.doctor.probe import (
     HostPort,
     Unreachable,
@@ -29,7 +37,6 @@ from meup_agent.cli.doctor.probe import (
     probe_tls,
     resolve_host,
 )
-from meup_agent.cli.doctor.refusals import FIRST_CLOSE_CODE, no_handshake, refusal
 from meup_agent.cli.render.capabilities import format_permissions, permissions_of
 from meup_agent.cli.render.escape import visible
 from meup_agent.client.space import Space
@@ -63,7 +70,7 @@ _NAME: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DoctorSettings:
-    """What the user gave, as it came from the command line; the environment has the rest."""
+    """The settings as given on the command line; the environment has the rest."""
 
     url: str
     space: str | None
@@ -73,7 +80,7 @@ class DoctorSettings:
 
 
 class DoctorListener(Protocol):
-    """Whoever wants to know at once."""
+    """Receives the results as they come."""
 
     async def trying(self, what: str) -> None:
         """Something is begun that may take a while."""
@@ -377,6 +384,6 @@ def _others(report: Report) -> str:
 
 
 def _split(error: MeupError) -> tuple[str, str]:
-    """What happened, and what to do: the sentence's two halves."""
+    """The two halves of an error's sentence: what happened, and what to do."""
     said, _, advice = visible(str(error), 400).rpartition("; ")
     return (said, advice) if said else (advice, "")

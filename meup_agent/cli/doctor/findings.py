@@ -1,4 +1,4 @@
-"""What ``meup doctor`` finds: its checks, and everything that they tell of a gateway."""
+"""The results of ``meup doctor``: its checks, facts about a gateway, and advice on refusals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from meup_agent.cli.render.capabilities import Permission
+from meup_agent.cli.render.escape import visible
+from meup_agent.errors import TransportError
 from meup_agent.protocol.guarantees import Guarantees
+from meup_agent.transport.advice import with_tls
 
 NAMES: Final = (
     "address",
@@ -29,7 +32,7 @@ NAMES: Final = (
 """The checks, in their order."""
 
 NEEDED: Final = frozenset(NAMES[2:9])
-"""Those without which there is no connection."""
+"""The checks without which there is no connection."""
 
 NOT_TRIED: Final = "not tried"
 
@@ -40,9 +43,9 @@ class Check:
 
     Attributes:
         name: One of :data:`NAMES`.
-        ok: Whether all is good; ``None``: it was not tried, or there was nothing to look at.
-        said: What was found, safe to print.
-        advice: What to do; where all is good, what to think of.
+        ok: ``None`` where it was not tried, or there was nothing to look at.
+        said: The finding, safe to print.
+        advice: The thing to do; where all is good, to think of.
     """
 
     name: str
@@ -53,21 +56,21 @@ class Check:
 
 @dataclass(slots=True)
 class Report:
-    """What was found.
+    """All results of one run.
 
     Attributes:
         url: The address that was dialled; empty where there was none to dial.
         space: The space that was asked for.
         checks: All of them, in the order of :data:`NAMES`.
-        lost: Whether the connection ended before everything was looked at.
+        lost: The connection ended before everything was looked at.
         me: Our name in the space.
         asked: The dialect that we asked for.
         adopted: The dialect that the gateway speaks with us.
-        guarantees: What the gateway gives; ``None`` where it was not reached.
-        said_guarantees: Whether it says so itself.
+        guarantees: The gateway's; ``None`` where it was not reached.
+        said_guarantees: The gateway told them itself.
         capabilities: Ours, as the gateway announced them.
         permissions: The same in words.
-        participants: The names of everybody present, ours included.
+        participants: The names of all that are present, ours included.
         round_trip: Seconds.
         clock_difference: Seconds that the gateway's clock is ahead of ours.
     """
@@ -89,12 +92,83 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether no check failed."""
+        """``True`` if no check failed."""
         return not any(check.ok is False for check in self.checks)
 
     @property
     def connected(self) -> bool:
-        """Whether no check failed that a connection needs, and it lasted."""
+        """``True`` if no check failed that a connection needs, and it lasted."""
         return not self.lost and not any(
             check.ok is False and check.name in NEEDED for check in self.checks
         )
+
+
+FIRST_CLOSE_CODE: Final = 1000
+"""Below it are HTTP's statuses."""
+
+_TOKEN: Final = "check MEUP_TOKEN, --token-file or --token; a space's configuration has its tokens"
+_SPACE: Final = "check --space or MEUP_SPACE, and the path in the address"
+_REFUSALS: Final[dict[int, tuple[str, str, str]]] = {
+    401: ("token", "the gateway refuses the token", _TOKEN),
+    403: ("token", "the gateway refuses the token", _TOKEN),
+    404: ("space", "there is no such space, or no gateway at this path", _SPACE),
+    4401: ("token", "the gateway refuses the token", _TOKEN),
+    4403: ("welcome", "the participant is kept out of the space", "ask whoever runs the space"),
+    4404: ("space", "there is no such space", _SPACE),
+    4409: ("welcome", "another program joined with the same token", "give each one of its own"),
+    429: ("handshake", "the gateway has too much to do", "try again later"),
+    503: ("handshake", "the gateway has too much to do, or is not up yet", "try again later"),
+    1013: ("welcome", "the gateway has too much to do", "try again later"),
+}
+"""By HTTP status or close code (PROTOCOL 3): the check that fails, what happened, what to do."""
+
+
+_FORBIDDEN: Final = 403
+
+_NO_REASON: Final = (
+    "handshake",
+    "no gateway is at this path, or something in front of it refuses the token",
+    "check the path in the address, which for a mounted gateway begins with the path of its mount;"
+    " then the token",
+)
+"""For 403 without a reason: an ASGI server answers so where nothing is at a path."""
+
+
+def refusal(code: int, reason: str) -> tuple[str, str, str]:
+    """The check that fails by a status or a close code, what happened, and what to do.
+
+    Args:
+        code: The status or close code.
+        reason: The words that came with it.
+    """
+    if code == _FORBIDDEN and not reason:
+        return _NO_REASON
+    found = _REFUSALS.get(code)
+    if found is not None:
+        return found
+    advice = "check the address: host, port and path"
+    if code < FIRST_CLOSE_CODE:
+        return "handshake", "what answers is no gateway", advice
+    return "welcome", "the connection was closed before the welcome", advice
+
+
+def no_handshake(error: TransportError, timeout: float) -> tuple[str, str]:
+    """The reason why a port that took a connection made no WebSocket of it, and what to do.
+
+    Args:
+        error: The failure of the attempt.
+        timeout: Seconds that it was given.
+    """
+    match error.__cause__:
+        case TimeoutError():
+            return (
+                f"no answer within {timeout:g} s: the port takes connections and says nothing",
+                "check the port; if it is the gateway's, the gateway hangs: restart it",
+            )
+        case cause:
+            root = cause if cause is None or cause.__cause__ is None else cause.__cause__
+            why = visible(str(root or error), 120)
+            return (
+                f"what listens there answers no WebSocket handshake: {why}",
+                with_tls("ws"),
+            )

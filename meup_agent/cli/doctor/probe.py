@@ -30,8 +30,8 @@ class Unreachable(Exception):
     """A step of the way failed.
 
     Args:
-        said: What happened.
-        advice: What to do.
+        said: The event, in words.
+        advice: The thing to do.
     """
 
     def __init__(self, said: str, advice: str) -> None:
@@ -40,12 +40,12 @@ class Unreachable(Exception):
 
 
 class HostPort(NamedTuple):
-    """Where a gateway listens.
+    """The host and port at which a gateway listens.
 
     Attributes:
         host: A name or an address.
         port: The port.
-        is_tls: Whether it is spoken to in TLS.
+        is_tls: It is spoken to in TLS.
     """
 
     host: str
@@ -61,11 +61,11 @@ class HostPort(NamedTuple):
 
     @property
     def is_address(self) -> bool:
-        """Whether the host is no name."""
+        """``True`` if the host is an address and no name."""
         return _address(self.host) is not None
 
     def __str__(self) -> str:
-        """As in an address."""
+        """``host:port``, as in an address."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -77,7 +77,7 @@ async def resolve_host(place: HostPort, timeout: float) -> list[str]:
         timeout: Seconds to wait.
 
     Raises:
-        Unreachable: It has none, or nobody says.
+        Unreachable: It has none, or no name server answers.
     """
     with anyio.move_on_after(timeout):
         try:
@@ -96,7 +96,7 @@ async def resolve_host(place: HostPort, timeout: float) -> list[str]:
 
 
 async def _resolve(place: HostPort) -> list[str]:
-    """Ask the system, in a thread that nobody has to wait for: it may take half a minute."""
+    """Ask the system, in a thread that is not waited for at the end: it may take half a minute."""
     done, token = anyio.Event(), current_token()
     found: list[str] = []
     failures: list[Exception] = []
@@ -125,7 +125,7 @@ async def probe_port(place: HostPort, timeout: float) -> str:
         timeout: Seconds to wait.
 
     Raises:
-        Unreachable: Nobody took it.
+        Unreachable: No port took the connection.
     """
     async with await _connect(place, timeout) as stream:
         return str(stream.extra(SocketAttribute.remote_address)[0])
@@ -185,7 +185,7 @@ async def _connect(place: HostPort, timeout: float) -> ByteStream:
 
 
 def is_local(addresses: Sequence[str]) -> bool:
-    """Whether all of these addresses are this machine's own."""
+    """Tell whether all of these addresses are this machine's own."""
     found = [_address(each.partition("%")[0]) for each in addresses]
     return bool(found) and all(each is not None and each.is_loopback for each in found)
 
@@ -198,7 +198,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _first(error: BaseException) -> BaseException:
-    """What became of the first address that was tried."""
+    """The failure of the first address that was tried."""
     match error.__cause__:
         case BaseExceptionGroup(exceptions=[BaseException() as first, *_]):
             return _first(first)

@@ -1,4 +1,4 @@
-"""Capabilities in words: what somebody may do, for a person who does not read patterns."""
+"""Capabilities in words, for a person who does not read patterns."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MAX_CAPABILITY: Final = 200
 
 
 class Permission(NamedTuple):
-    """Whether somebody may send one kind of envelope.
+    """The permission to send one kind of envelope.
 
     Attributes:
-        verb: What is done by it.
+        verb: The action.
         kind: The kind.
-        allowed: Whether it may be sent at all.
-        limits: What is allowed of it, in words; empty: everything.
+        allowed: It may be sent at all.
+        limits: The part of it that is allowed, in words; empty: all.
     """
 
     verb: str
@@ -34,7 +34,7 @@ class Permission(NamedTuple):
     limits: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """As ``call tools (only read_*, list_*)``."""
+        """``call tools (only read_*, list_*)``."""
         return f"{self.verb} (only {', '.join(self.limits)})" if self.limits else self.verb
 
 
@@ -48,7 +48,7 @@ _VERBS: Final = {
 
 
 def permissions_of(capabilities: Sequence[Any]) -> list[Permission]:
-    """What capabilities allow, as far as they can be understood.
+    """The permissions that capabilities give, as far as they can be understood.
 
     Args:
         capabilities: As a gateway announced them.
@@ -85,7 +85,7 @@ def _fits(pattern: object, kind: str) -> bool:
 
 
 def _limit(pattern: dict[str, Any]) -> str:
-    """What a payload's pattern lets through: the tool's name or the method, else the pattern."""
+    """The limit that a payload's pattern sets: tool's name or method, else the pattern."""
     pattern = unwrapped(pattern)
     params = as_object(pattern.get("params"))
     for value, rest in (

@@ -1,4 +1,4 @@
-"""What an envelope says, in words; everything in it that a stranger wrote is safe to print."""
+"""Envelopes in words that are safe to print."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ NOUNS: Final = (*_NOUNS.values(), "cancel", "progress")
 
 
 class ProgressFigures(NamedTuple):
-    """How far something is.
+    """The figures of a progress.
 
     Attributes:
-        done: How much is done.
-        total: How much there is to do, where that is known.
+        done: The amount that is done.
+        total: The amount in all, where that is known.
     """
 
     done: float
@@ -52,12 +52,12 @@ class FormattedEnvelope(NamedTuple):
     """An envelope in words.
 
     Attributes:
-        who: Who sent it; for presence, who came or went.
-        whom: Whom it is for; empty: everybody.
-        noun: What kind of envelope it is.
-        said: What it says.
+        who: Its sender; for presence, the participant that came or went.
+        whom: Its addressees; empty: all participants.
+        noun: Its kind, in a word.
+        said: Its content.
         progress: The progress that it tells, if it does.
-        failed: Whether it tells of a failure.
+        failed: It tells of a failure.
     """
 
     who: str
@@ -69,7 +69,7 @@ class FormattedEnvelope(NamedTuple):
 
 
 def format_envelope(envelope: Envelope) -> FormattedEnvelope:
-    """Say what an envelope says."""
+    """Put an envelope into words."""
     noun, said, progress, failed = _said(envelope)
     who = envelope.sender
     whom = ", ".join(visible(name, MAX_NAME) for name in envelope.to[:MAX_NAMES])

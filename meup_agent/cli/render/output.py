@@ -1,4 +1,4 @@
-"""Where lines go: a terminal, a pipe or a file, none of which may stop the event loop."""
+"""Standard output: a terminal, a pipe or a file, none of which may block the event loop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person is looking at it right now."""
+        """``True`` if a person may be looking at it right now."""
         return self.console.is_terminal
 
     def timeline(self) -> Timeline:
@@ -50,7 +50,7 @@ class Output:
         """Print; cancelled, a line may be left half.
 
         Raises:
-            OutputClosed: Nobody reads it any more.
+            OutputClosed: Its reader has gone.
         """
         await self.write("".join(map(self._rendered, lines)))
 
@@ -58,7 +58,7 @@ class Output:
         """Print many lines, a text that is not rich's as it is.
 
         Raises:
-            OutputClosed: Nobody reads it any more.
+            OutputClosed: Its reader has gone.
         """
         rendered = (line if isinstance(line, str) else self._rendered(line) for line in lines)
         await self.write("".join(rendered))
@@ -75,7 +75,7 @@ class Output:
         """Write a text as it is, without stopping others where the reader is slow.
 
         Raises:
-            OutputClosed: Nobody reads it any more.
+            OutputClosed: Its reader has gone.
         """
         rest = memoryview(text.encode(self.console.encoding, "backslashreplace"))
         try:

@@ -35,7 +35,7 @@ async def progress_line(console: Console, what: str) -> AsyncGenerator[ProgressL
 
     Args:
         console: Where to show it.
-        what: What we wait for.
+        what: The thing to wait for.
     """
     waiting = ProgressLine(console, what)
     async with background_tasks() as tasks:
@@ -48,7 +48,7 @@ class ProgressLine:
 
     Args:
         console: Where to show it.
-        what: What we wait for.
+        what: The thing to wait for.
     """
 
     def __init__(self, console: Console, what: str) -> None:

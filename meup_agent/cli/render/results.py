@@ -1,4 +1,4 @@
-"""What a tool returned, as text that is safe to print."""
+"""Results of tools, as text that is safe to print."""
 
 from __future__ import annotations
 

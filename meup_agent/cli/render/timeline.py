@@ -97,14 +97,14 @@ _NOUNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the columns begin.
+    """The places of the columns.
 
     Attributes:
-        time: How wide the time is.
+        time: Width of the time.
         gap: Columns between two of them.
-        names: Where the names begin; what is folded below the rest begins there, too.
-        noun: Where the noun begins.
-        said: Where what is said begins, where it stands beside the rest.
+        names: Column of the names; what is folded below the rest begins there, too.
+        noun: Column of the noun.
+        said: Column of the content, where it stands beside the rest.
         width: The terminal's; ``None`` where there is none.
     """
 
@@ -117,7 +117,7 @@ class Columns:
 
     @property
     def ids(self) -> int:
-        """Where the ids begin."""
+        """The column of the ids."""
         return self.time + self.gap
 
     @property
@@ -140,12 +140,12 @@ class Columns:
 
 
 class TimelineEntry(NamedTuple):
-    """An envelope that was looked at.
+    """An envelope with its exchange and its words.
 
     Attributes:
         envelope: The envelope.
-        observation: What it is to an observer.
-        words: What it says.
+        observation: Its exchange and state.
+        words: The envelope in words.
         ids: The ids that are shown of its exchange.
         colour: The colour of its exchange.
     """
@@ -224,10 +224,10 @@ class Timeline:
         """A line, or more, about what is no envelope: a connection, a handler, a file.
 
         Args:
-            who: Whom it is about.
-            noun: What it is, in one word.
-            said: What happened; escaped by the caller where a stranger wrote it.
-            style: How the word looks.
+            who: The participant.
+            noun: The event, in one word.
+            said: The event, in words; escaped by the caller where a stranger wrote it.
+            style: The style of the word.
         """
         columns = Columns.of(self._width())
         row = self._head(columns, who, noun, style)
@@ -261,7 +261,7 @@ class Timeline:
 
 
 def _after(row: Row, columns: Columns) -> int:
-    """Where the next column begins on a line that never ends."""
+    """The next column on a line that never ends."""
     return row.used + columns.gap if columns.width is None else 0
 
 

@@ -1,4 +1,4 @@
-"""What ``meup tail`` shows: by kind, by participant, or all of one exchange.
+"""The filter of ``meup tail``: by kind, by participant, or all of one exchange.
 
 Everything is looked at first, and only then left out, so that an exchange is followed also through
 envelopes that are not shown.
@@ -26,7 +26,7 @@ PATTERN: Final = frozenset("*?[{!()|^$\\")
 
 
 def suggest_kinds(words: Iterable[str]) -> list[str]:
-    """What to say of kinds that nobody knows, but that are close to one that is known."""
+    """Remarks on kinds that are unknown, but close to one that is known."""
     known = [*NOUNS, *kinds.KINDS, *map(kinds.dotted, kinds.KINDS)]
     strange = [word for word in words if word not in known and not PATTERN.intersection(word)]
     return [
@@ -37,13 +37,13 @@ def suggest_kinds(words: Iterable[str]) -> list[str]:
 
 
 class TimelineFilter:
-    """Which envelopes are shown: those that fit every choice that was made.
+    """Lets the envelopes through that fit every choice that was made.
 
     Args:
         kind: Patterns of kinds as in capabilities, or words of the timeline such as ``cancel``.
-        sender: Who sent it.
-        to: To whom it is addressed by name.
-        who: Who sent it, to whom it is addressed, or who came or went.
+        sender: Its sender.
+        to: An addressee, by name.
+        who: Its sender, an addressee, or the participant that came or went.
         about: The id of an exchange or of a request in it, or how one of them begins.
 
     Raises:
@@ -66,11 +66,11 @@ class TimelineFilter:
 
     @property
     def shows_all(self) -> bool:
-        """Whether nothing is left out."""
+        """``True`` if nothing is left out."""
         return self.chain is None and not (self._kinds or self._sender or self._to or self._who)
 
     def shows(self, entry: TimelineEntry) -> bool:
-        """Whether an envelope is shown; to be asked once for each, in the gateway's order."""
+        """Tell whether an envelope is shown; to be asked once for each, in the gateway's order."""
         envelope = entry.envelope
         sender, to = _named(envelope.sender), frozenset(envelope.to)
         return (
@@ -91,8 +91,8 @@ class ExchangeFilter:
     """All of one exchange.
 
     Args:
-        wanted: How the id of the exchange, or of a request in it, begins; both, with a slash in
-            between, as the timeline has them, are taken as well.
+        wanted: The beginning of the id of the exchange, or of a request in it; or both, with a
+            slash in between, as the timeline has them.
 
     Attributes:
         wanted: The same.
@@ -106,7 +106,7 @@ class ExchangeFilter:
         self.other: str = ""
 
     def holds(self, observation: Observation) -> bool:
-        """Whether something belongs to it; the first that fits decides which exchange it is."""
+        """Tell whether an envelope belongs to it; the first that fits decides on the exchange."""
         if not observation.exchange:
             return False
         if observation.exchange != self.exchange:
@@ -134,6 +134,6 @@ def _named(sender: str) -> frozenset[str]:
 
 
 def _came_or_went(entry: TimelineEntry) -> frozenset[str]:
-    """Who came or went by an envelope."""
+    """The participant that came or went by an envelope."""
     came_or_went = entry.envelope.kind == kinds.SYSTEM_PRESENCE
     return frozenset((entry.words.who,)) if came_or_went else frozenset()

@@ -1,9 +1,14 @@
-"""What became of the proposals of a space, and who decided it, read from its journal.
+"""The proposals of a space with their decisions, folded from its journal.
 
-:class:`Audit` takes the entries of a journal one by one, in their order, and keeps a
-:class:`ProposalAudit` of each proposal and an :class:`Operation` for each thing that was done to
-the space itself. Both are there as JSON values, too. :class:`SettledProposals` hands over what a
-long journal is done with, and lets go of it.
+The entries of a journal come in, one by one and in their order. A
+:class:`~meup_agent.protocol.audit.folder.ProposalFolder` lets the exchange table decide what each
+does to a proposal; :class:`Audit` writes it down: a :class:`ProposalAudit` of each proposal, with
+every step and the decision, and an :class:`Operation` for each grant, revocation, invitation and
+kick. Both go out as records or as JSON values. :class:`SettledProposals` hands over what a long
+journal is done with, and lets go of it. An audit decides nothing itself, sends nothing, and has no
+clock: time is that of the entries.
+
+``meup audit``, the gateway's ``/proposals`` and ``meup tail`` share this one fold.
 """
 
 from __future__ import annotations

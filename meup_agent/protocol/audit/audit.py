@@ -1,7 +1,6 @@
-"""Folds the entries of a journal into what became of each proposal.
+"""The audit: folds the entries of a journal, and hands settled proposals over.
 
-What an envelope does to a proposal is not decided here: the audit only writes down what the
-folder's table made of it.
+What an envelope does to a proposal is decided by the folder; the audit writes it down.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from meup_agent.protocol.space.journal import Entry
 from meup_agent.reasons import read_reason
 
 MAX_OPERATIONS: Final = 10_000
-"""What was done to the space is kept up to so many operations, where proposals are bounded."""
+"""Operations that are kept, where proposals are bounded."""
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Bytes that proposals and what was said about them take, where they are bounded."""
 
 
 class Audit:
-    """The proposals of a space, and what was done to the space.
+    """The proposals of a space, and the operations on it.
 
     Without a limit it grows with the journal: by each proposal with its payload, the requests that
     carry it out with theirs, and up to a few hundred bytes for each step.
@@ -62,7 +61,7 @@ class Audit:
 
     @property
     def operations(self) -> list[Operation]:
-        """Everything that was done to the space, oldest first."""
+        """Every operation on the space, oldest first."""
         return list(self._operations)
 
     def release(self, proposal: ProposalAudit) -> None:
@@ -140,7 +139,7 @@ class Audit:
                 self._index.add(known, entry, StepKind.PROPOSED, ignored=why or Ignored.AGAIN)
             return
         if known is not None and known.decision is None:
-            # Its proposer began to count anew: nobody will ask for the older one.
+            # Its proposer began to count anew, and will not ask for the older one.
             reason = known.record.reason
             step = self._index.add(known, entry, StepKind.WITHDREW, reason=reason, text=USED_AGAIN)
             decide(known, step)
@@ -267,5 +266,5 @@ class SettledProposals:
                 yield proposal
 
     def rest(self) -> Iterator[ProposalAudit]:
-        """Those that are left when there are no more envelopes; none is released."""
+        """The proposals that are left when there are no more envelopes; none is released."""
         yield from self._audit.proposals

@@ -1,4 +1,4 @@
-"""The requests that carry proposals out, and what became of them."""
+"""The requests that carry proposals out: progress, cancels, answers, and the decision by these."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from meup_agent.protocol.space.journal import Entry
 
 
 class FulfillmentRecorder:
-    """Writes down which requests carry a proposal out, and how they end.
+    """Records the requests that carry proposals out, and their ends.
 
     Args:
-        folder: Tells what an envelope does.
-        kept: Where it is written down.
+        folder: Decides what an envelope does.
+        index: Keeps the records.
     """
 
-    def __init__(self, folder: ProposalFolder, kept: ProposalIndex) -> None:
+    def __init__(self, folder: ProposalFolder, index: ProposalIndex) -> None:
         self._folder = folder
         self._proposal_store = folder.proposal_store
-        self._index = kept
+        self._index = index
 
     def requested(self, entry: Entry, call: Call) -> None:
-        """Somebody requests something; it may name a proposal."""
+        """Record a request, which may name a proposal."""
         envelope = entry.envelope
         if not envelope.correlation:
             return
@@ -67,7 +67,7 @@ class FulfillmentRecorder:
         self._index.add_request(proposal, item)
 
     def _referred(self, entry: Entry, call: Call) -> None:
-        """A request that only refers to a proposal: whoever asked for little decides nothing."""
+        """Record a request that only refers to a proposal: it decides nothing."""
         now, said = seconds(entry), f"{call.method} {call.name}".rstrip()
         doubt = resolve(entry.envelope, self._proposal_store, now).doubt
         why = None if doubt is None else Ignored.AMBIGUOUS
@@ -77,7 +77,7 @@ class FulfillmentRecorder:
                 self._index.add(proposal, entry, StepKind.REFERRED, text=said, ignored=why)
 
     def cancelled(self, entry: Entry, call: Call) -> None:
-        """A request is taken back."""
+        """Record the cancel of a request."""
         envelope = entry.envelope
         request_id = call.params.get("requestId")
         names = (str(request_id), *envelope.correlation)
@@ -111,7 +111,7 @@ class FulfillmentRecorder:
         return None
 
     def progressed(self, entry: Entry, call: Call) -> None:
-        """Somebody tells how far a request is."""
+        """Record progress of a request."""
         envelope = entry.envelope
         found = self._answered(envelope, seconds(entry))
         if found is None:
@@ -134,7 +134,7 @@ class FulfillmentRecorder:
         self._index.add(proposal, entry, StepKind.PROGRESSED, about=item.id)
 
     def responded(self, entry: Entry) -> None:
-        """Somebody answers a request."""
+        """Record an answer to a request."""
         envelope = entry.envelope
         folded = self._folder.fold(envelope, seconds(entry))
         found = self._item(folded.record, folded.fulfillment)

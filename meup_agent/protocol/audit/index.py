@@ -1,4 +1,4 @@
-"""The proposals that an audit keeps, and how what is said about them finds them."""
+"""The proposals that an audit keeps, and the index by which later envelopes find them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ProposalIndex:
     """The proposals of an audit, each with its chain; without a limit, all of them.
 
     Args:
-        proposal_store: StepKind everybody knows of them; what is forgotten here is forgotten there.
+        proposal_store: The folder's; what is forgotten here is forgotten there.
         limit: Proposals that are kept; one that was decided is forgotten first.
         max_bytes: Bytes that they may take, where there is a limit.
     """
@@ -116,7 +116,7 @@ class ProposalIndex:
         text: str = "",
         ignored: Ignored | None = None,
     ) -> Step:
-        """Write down what was said about a proposal."""
+        """Append a step to a proposal."""
         step = _step(entry, what, proposal.state)
         step.about, step.reason, step.text = about, reason or "", text[:MAX_TEXT]
         step.ignored = ignored
@@ -160,11 +160,11 @@ class ProposalIndex:
             released.popitem(last=False)
 
     def was_released(self, *names: str) -> bool:
-        """Whether one of these is the id of a released proposal."""
+        """Tell whether one of these is the id of a released proposal."""
         return any(name in self._released for name in names)
 
     def is_released(self, proposal: Envelope) -> bool:
-        """Whether a proposal is one that was released, said again."""
+        """Tell whether a proposal is one that was released, sent again."""
         return _mark(proposal) in self._released
 
     def make_room(self, coming: int) -> None:

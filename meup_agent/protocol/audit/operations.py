@@ -1,4 +1,9 @@
-"""What was done to a space itself: grants, revocations, invitations, kicks."""
+"""Operations on a space: grants, revocations, invitations, kicks, and which grant rests on which.
+
+The gateway's configuration is in no journal. The capabilities that a participant had by it are
+those that it was announced with when it first joined, less what it had been granted by then; if it
+never joined, none is known.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,7 @@ OPERATIONS: Final = {
     "space/invite": "invite",
     "space/kick": "kick",
 }
-"""What a kind does to the space, by its name in memory."""
+"""Operations by kind."""
 
 MAX_OPERATION_BYTES: Final = 16 * 1024
 """Bytes of a payload that is kept whole; of a larger one only what it was."""
@@ -38,17 +43,17 @@ _WHOM: Final = ("recipient", "participant_id", "participant")
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One thing that was done to the space.
+    """One operation on the space.
 
     Attributes:
         seq: The number of the entry.
         at: When the gateway accepted it, in microseconds since 1970 (UTC).
         what: ``grant``, ``revoke``, ``grant_ack``, ``invite`` or ``kick``.
-        by: Who did it.
+        by: Its sender.
         id: The envelope's id; of a grant, what revocations name it by.
-        whom: To whom it was done.
+        whom: The participant that it is about.
         grant: The grant that a revocation or an acknowledgement names.
-        reason: StepKind was given as the reason.
+        reason: The reason that was given.
         rests_on: Of a grant: the grants to its granter that it rests on; none: the configuration.
         ended: The grants that are in force no more by it: the one that it names, and those that
             rested on that.
@@ -70,7 +75,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 def read_operation(entry: Entry, grants: GrantHistory) -> Operation | None:
-    """What an entry did to the space, if it did anything.
+    """The operation of an entry, if it is one.
 
     Args:
         entry: The entry.
@@ -113,7 +118,7 @@ def _text(value: object) -> str:
 
 
 class GrantEffect(NamedTuple):
-    """What an operation has to do with grants.
+    """The effect of an operation on grants.
 
     Attributes:
         rests_on: The grants that what it gave rests on; none: on the configuration.
@@ -128,7 +133,7 @@ NO_EFFECT = GrantEffect()
 
 
 class GrantHistory:
-    """Follows the grants of a space."""
+    """Follows the grants of a space, by the gateway's own rules."""
 
     def __init__(self) -> None:
         self._store = GrantStore({})
@@ -136,7 +141,7 @@ class GrantHistory:
         self._announced: set[str] = set()
 
     def joined(self, payload: JsonObject) -> None:
-        """Somebody was announced, with all that they may send."""
+        """Note the capabilities with which a participant was announced."""
         participant = as_object(payload.get("participant"))
         name = participant.get("id")
         if payload.get("event") != "join" or not isinstance(name, str) or name in self._announced:
@@ -216,7 +221,7 @@ def _ended(change: GrantChange) -> GrantEffect:
 
 
 def operation_as_json(operation: Operation) -> JsonObject:
-    """What was done to the space."""
+    """An operation as a JSON value."""
     return {
         "operation": operation.what,
         "id": operation.id,

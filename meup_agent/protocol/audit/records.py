@@ -1,4 +1,4 @@
-"""What an audit knows of one proposal."""
+"""The records of an audit: a proposal, its steps, its fulfillments and its decision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_STEPS: Final = 1_000
 lifecycle has a few dozen steps at the most."""
 
 MAX_TEXT: Final = 2_000
-"""Characters of what somebody said that are kept."""
+"""Characters of a text that are kept."""
 
 MAX_RESULT_BYTES: Final = 4_096
 """Bytes of a response that are kept; of a longer one only what it was."""
@@ -34,13 +34,13 @@ def seconds(entry: Entry) -> float:
 
 
 class StepKind(StrEnum):
-    """What happened in a step."""
+    """The kinds of steps."""
 
     PROPOSED = "proposed"
     REQUESTED = "requested"
-    """Somebody made the real request."""
+    """The real request was made."""
     CANCELLED = "cancelled"
-    """Somebody took that request back."""
+    """That request was cancelled."""
     PROGRESSED = "progressed"
     RESPONDED = "responded"
     REJECTED = "rejected"
@@ -52,16 +52,16 @@ class StepKind(StrEnum):
 
 
 class Ignored(StrEnum):
-    """Why a step changed nothing."""
+    """Reasons why a step changed nothing."""
 
     LATE = "late"
     """It was decided before."""
     AGAIN = "again"
     """The same was said before."""
     NOT_THEIRS = "not_theirs"
-    """Only somebody else may say this (PROTOCOL 5)."""
+    """Only another participant may send this (PROTOCOL 5)."""
     OWN_PROPOSAL = "own_proposal"
-    """Nobody rejects their own proposal: they withdraw it."""
+    """A participant rejected its own proposal, which it can only withdraw."""
     AMBIGUOUS = "ambiguous"
     """It does not tell which of several proposals it means, so it means none (PROTOCOL 4.4)."""
     REFUSED = "refused"
@@ -71,22 +71,22 @@ class Ignored(StrEnum):
 
 
 class Step(msgspec.Struct):
-    """One thing that was said about a proposal, in the gateway's order.
+    """One envelope about a proposal, in the gateway's order.
 
     Attributes:
         seq: The number of the entry.
         at: When the gateway accepted it, in microseconds since 1970 (UTC).
-        what: StepKind it is.
-        by: Who said it.
+        what: Its kind.
+        by: Its sender.
         id: The envelope's id.
-        to: Whom it was said to; empty: everybody.
+        to: Its addressees; empty: all participants.
         state: Where the proposal stood after it.
         about: The id of the request, reject or other envelope that it is about, where that is not
             the proposal itself.
         reason: The reason code, where there is one.
         text: StepKind it said in words.
         ignored: Why it changed nothing; empty if it did, or had nothing to change.
-        times: How often it was said; only progress is gathered into one step.
+        times: Count of envelopes; only progress is gathered into one step.
         until: When it was said the last time.
     """
 
@@ -106,10 +106,10 @@ class Step(msgspec.Struct):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """How a proposal came to its final state.
+    """The decision that brought a proposal to its final state.
 
     Attributes:
-        by: Who decided: whoever fulfilled or rejected it, or its proposer, who withdrew it, or the
+        by: The participant that fulfilled or rejected it, its proposer, who withdrew it, or the
             gateway, where its proposer may not make it any more.
         at: When they did, in microseconds since 1970 (UTC).
         step: The step that said so; of a fulfilled proposal, its request.
@@ -130,7 +130,7 @@ class FulfillmentAudit(msgspec.Struct):
         step: When it was said.
         changes: StepKind in it is not as it was proposed.
         says_edited: It says of itself that it is not as it was proposed.
-        progress: How many times progress was told.
+        progress: Count of progress notifications.
         cancelled: When it was taken back.
         response: The answer that came first; a refusal only as long as it is the only answer.
         is_error: That answer was an error, or a result that says that it failed.
@@ -150,7 +150,7 @@ class FulfillmentAudit(msgspec.Struct):
 
     @property
     def was_refused(self) -> bool:
-        """Whether it was only refused so far: of several executors one may still run it."""
+        """``True`` if it was only refused so far: of several executors one may still run it."""
         return self.response is not None and self.response.ignored is Ignored.REFUSED
 
     @property
@@ -160,12 +160,12 @@ class FulfillmentAudit(msgspec.Struct):
 
     @property
     def by(self) -> str:
-        """Who fulfills: the request's sender."""
+        """The fulfiller: the request's sender."""
         return self.request.by
 
     @property
     def to(self) -> tuple[str, ...]:
-        """Who is to execute it."""
+        """The executors."""
         return self.request.envelope.to
 
 
@@ -173,11 +173,11 @@ class ProposalAudit(msgspec.Struct):
     """One proposal, from its beginning.
 
     Attributes:
-        record: StepKind every participant knows of it (PROTOCOL 4.2).
+        record: The proposal as every participant knows it (PROTOCOL 4.2).
         first: Its proposal.
         steps: Everything that was said about it, its proposal first; at most :data:`MAX_STEPS`.
         fulfillments: The requests that carry it out, in the gateway's order.
-        decision: How it ended; ``None`` while it is pending.
+        decision: Its end; ``None`` while it is pending.
         omitted: Steps beyond those that are kept.
         size: Bytes that all this takes, as a round figure.
     """
@@ -197,16 +197,15 @@ class ProposalAudit(msgspec.Struct):
 
     @property
     def proposer(self) -> str:
-        """Who proposed it."""
+        """The proposer."""
         return self.record.key.proposer
 
     @property
     def state(self) -> ProposalState:
-        """Where it stands.
+        """The state.
 
-        ``rejected``: somebody rejected it, and its proposer took that for an answer (PROTOCOL 4.5),
-        which shows in a withdrawal without a reason of its own. Until its proposer says so, a
-        rejected proposal is pending.
+        ``rejected``: its proposer took a rejection for an answer (PROTOCOL 4.5), which shows in a
+        withdrawal without a reason of its own. Until then a rejected proposal is pending.
         """
         return self.record.state
 
@@ -217,7 +216,7 @@ class ProposalAudit(msgspec.Struct):
 
     @property
     def rejections(self) -> list[Step]:
-        """Who rejected it, in order; of each participant, the first rejection."""
+        """The rejections, in order; of each participant, the first."""
         return [
             step
             for step in self.steps
@@ -232,7 +231,7 @@ class ProposalAudit(msgspec.Struct):
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What was carried out otherwise than proposed: of the fulfillment that was answered."""
+        """The edits of the fulfillment that was answered, or else of the one in progress."""
         live = (item for item in self.fulfillments if item.request.live)
         chosen = self.answered or next(live, None)
         return () if chosen is None else chosen.changes
@@ -246,7 +245,7 @@ class ProposalAudit(msgspec.Struct):
         return next((step for step in self.rejections if step.by == by), None)
 
     def explanation(self, step: Step | None) -> str:
-        """What somebody said later about a rejection or withdrawal of theirs (PROTOCOL 4.3)."""
+        """The chats of a rejection's or withdrawal's sender about it (PROTOCOL 4.3)."""
         if step is None:
             return ""
         return "\n".join(
@@ -256,7 +255,7 @@ class ProposalAudit(msgspec.Struct):
         )
 
     def is_past(self, now: float) -> bool:
-        """Whether it is pending although the time that its proposer gave it has passed.
+        """Tell whether it is pending although the time that its proposer gave it has passed.
 
         That is only a hint: the proposer's clock says when, and only the proposer ends it.
 
