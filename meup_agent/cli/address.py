@@ -13,6 +13,7 @@ import typer
 from meup_agent.cli.options import OptionGroup
 from meup_agent.errors import ConfigurationError
 from meup_agent.transport.handshake import handshake_url
+from meup_agent.transport.http import check_http_url
 
 Url = Annotated[
     str | None,
@@ -48,6 +49,23 @@ Participant = Annotated[
         help="Your name, for a gateway that does not know it by the token; else MEUP_PARTICIPANT.",
     ),
 ]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="URL",
+        help="The gateway's HTTP address, for example http://localhost:8421; else MEUP_HTTP.",
+    ),
+]
+As = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="NAME",
+        help="Act as NAME, whose token you have, over HTTP: the agent that runs under this name"
+        " keeps its connection.",
+    ),
+]
 
 
 class Address(NamedTuple):
@@ -63,6 +81,22 @@ class Address(NamedTuple):
     url: str
     space: str
     token: str | Callable[[], str]
+    participant: str | None = None
+
+
+class HttpAddress(NamedTuple):
+    """Where the HTTP API is, and who calls.
+
+    Attributes:
+        url: The API's address, without a slash at its end.
+        token: The token, or what reads it.
+        space: The space that the token must be for; ``None``: whichever it is for.
+        participant: The participant that the token must belong to; ``None``: whoever.
+    """
+
+    url: str
+    token: str | Callable[[], str]
+    space: str | None = None
     participant: str | None = None
 
 
@@ -83,6 +117,24 @@ class SpaceOptions(OptionGroup):
             ConfigurationError: Something is missing, said twice, or cannot be read.
         """
         return resolve_address(self.url, self.space, self.token, self.token_file, self.participant)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideOptions(SpaceOptions):
+    """The same, for a command that can also act beside the participant's agent, over HTTP."""
+
+    act_as: As = None
+    http: Http = None
+
+    def resolve(self) -> Address | HttpAddress:
+        """The HTTP address with ``--as``, else the gateway's.
+
+        Raises:
+            ConfigurationError: Something is missing, said twice, or cannot be read.
+        """
+        if self.act_as is None:
+            return self.address()
+        return http_address(self.http, self.space, self.token, self.token_file, self.act_as)
 
 
 def resolve_address(
@@ -107,6 +159,45 @@ def resolve_address(
     if participant is None:
         participant = os.environ.get("MEUP_PARTICIPANT")
     return Address(url, space, found, participant or None)
+
+
+def http_url(given: str | None) -> str | None:
+    """The HTTP address from the option or the environment; ``None`` if there is none.
+
+    Raises:
+        ConfigurationError: It is no address.
+    """
+    url = os.environ.get("MEUP_HTTP") if given is None else given
+    if not url:
+        return None
+    check_http_url(url)
+    return url.rstrip("/")
+
+
+def http_address(
+    http: str | None,
+    space: str | None,
+    token: str | None,
+    token_file: Path | None,
+    participant: str | None = None,
+) -> HttpAddress:
+    """The address from options and environment.
+
+    Raises:
+        ConfigurationError: Something is missing, said twice, or cannot be read.
+    """
+    url = http_url(http)
+    if url is None:
+        raise ConfigurationError(
+            "the gateway's HTTP address is missing; give --http or set MEUP_HTTP"
+        )
+    found = token_from(token, token_file)
+    if found is None:
+        raise ConfigurationError(
+            "the token is missing; set MEUP_TOKEN, or give --token-file or --token"
+        )
+    space = os.environ.get("MEUP_SPACE") if space is None else space
+    return HttpAddress(url, found, space or None, participant)
 
 
 def token_from(token: str | None, token_file: Path | None) -> str | Callable[[], str] | None:

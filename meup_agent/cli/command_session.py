@@ -18,7 +18,7 @@ import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Address, SpaceOptions
+from meup_agent.cli.address import Address, HttpAddress, SpaceOptions
 from meup_agent.cli.connector import (
     ConnectionEnded,
     ConnectionEvent,
@@ -27,6 +27,7 @@ from meup_agent.cli.connector import (
     format_loss,
 )
 from meup_agent.cli.failures import Failure
+from meup_agent.cli.http_api import HttpApi, open_http_api
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.render.console import Stderr
@@ -38,11 +39,13 @@ from meup_agent.errors import Refused
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Settings
+from meup_agent.transport.http import http_connector
 from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
+    from meup_agent.transport.base import Connector
 
 WELCOME_SECONDS: Final = 10.0
 """Wait of a command for its welcome."""
@@ -60,7 +63,7 @@ class CommandSession:
     """One run of a command in a space.
 
     Args:
-        where: The space, and the participant.
+        where: The space, and the participant; over HTTP, whose agent keeps its connection.
         colour: ``False``: none, also on a terminal.
         as_json: Print results as JSON.
         welcome_seconds: Wait for the welcome; ``None``: as long as it takes.
@@ -69,7 +72,8 @@ class CommandSession:
 
     Attributes:
         space: The space, once it has been joined.
-        where: As given.
+        space_name: The space's name.
+        api: The gateway's HTTP API, where the session is over HTTP.
         output: Standard output: the result, and nothing else.
         stderr: Standard error.
         as_json: As given.
@@ -77,10 +81,11 @@ class CommandSession:
     """
 
     space: Space
+    api: HttpApi
 
     def __init__(
         self,
-        where: Address,
+        where: Address | HttpAddress,
         *,
         colour: bool = True,
         as_json: bool = False,
@@ -88,7 +93,8 @@ class CommandSession:
         mode: Mode = Mode.OUTGOING_ONLY,
         take_over: bool = False,
     ) -> None:
-        self.where = where
+        self.space_name = where.space or ""
+        self._where = where
         self.output = Output(colour=colour)
         self.stderr = Stderr(colour=colour)
         self.as_json = as_json
@@ -124,14 +130,27 @@ class CommandSession:
             raise Failure(str(error), exit_codes.NO_CONNECTION) from error
 
     async def _join_and(self, act: Act) -> None:
-        where = self.where
-        dial = ReportingConnector(where.url, where.space, self._report, patient=False)
+        where = self._where
+        if isinstance(where, Address):
+            await self._stay(act, where.participant)
+            return
+        async with open_http_api(where) as self.api:
+            me, self.space_name = self.api.me, self.api.space
+            connector = http_connector(where.url, space=self.space_name, participant=me)
+            # The token has told who we are, and there is no join frame to name it in.
+            await self._stay(act, None, connector)
+
+    async def _stay(
+        self, act: Act, participant: str | None, connector: Connector | None = None
+    ) -> None:
+        url, space = self._where.url, self.space_name
+        dial = ReportingConnector(url, space, self._report, patient=False, connector=connector)
         settings = Settings(first_welcome=self._welcome_seconds, mode=self._mode)
         async with Agent("meup").join(
             dial,
-            space=where.space,
-            token=where.token,
-            participant=where.participant,
+            space=space,
+            token=self._where.token,
+            participant=participant,
             settings=settings,
             grace=0.0,
             take_over=self._take_over,
@@ -202,7 +221,7 @@ class CommandSession:
         hint = f"; did you mean {visible(close[0], 64)}?" if close else ""
         who = ", ".join(map(repr, names))
         verb = "is" if len(names) == 1 else "are"
-        return f"{who} {verb} not in the space {self.where.space!r}; here: {here}{more}{hint}"
+        return f"{who} {verb} not in the space {self.space_name!r}; here: {here}{more}{hint}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

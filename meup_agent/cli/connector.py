@@ -9,7 +9,7 @@ from typing import Final
 
 from meup_agent.cli.render.escape import visible
 from meup_agent.errors import CannotConnect
-from meup_agent.transport.base import ABNORMAL, CloseInfo, Transport
+from meup_agent.transport.base import ABNORMAL, CloseInfo, Connector, Transport
 from meup_agent.transport.websocket import websocket_connector
 
 FINAL: Final = frozenset({4400, 4403, 4404, 4409})
@@ -42,23 +42,30 @@ class FirstAttemptFailed(Exception):
 
 
 class ReportingConnector:
-    """A connector over WebSockets that tells what becomes of its connections.
+    """A connector that tells what becomes of its connections.
 
     Args:
         url: The gateway's address.
         space: The space to join.
         tell: Told of each event.
         patient: ``False``: where the first attempt finds no gateway, do not go on trying.
+        connector: Opens the connections; ``None``: over WebSockets.
 
     Attributes:
         where: The gateway's address, for errors and the log.
     """
 
     def __init__(
-        self, url: str, space: str, tell: OnConnectionEvent, *, patient: bool = True
+        self,
+        url: str,
+        space: str,
+        tell: OnConnectionEvent,
+        *,
+        patient: bool = True,
+        connector: Connector | None = None,
     ) -> None:
         self.where = url
-        self._connector = websocket_connector(url, space=space)
+        self._connector = connector or websocket_connector(url, space=space)
         self._tell = tell
         self._patient = patient
 

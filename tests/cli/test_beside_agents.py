@@ -123,7 +123,7 @@ def test_a_person_withdraws_what_an_agent_proposed(scene: Scene) -> None:
             said = scene.beside("paula", "withdraw", proposal, "policy")
             assert f"proposal {proposal} is withdrawn" in said
             assert asking.end() == exit_codes.OK
-        assert asking.out == "Withdrawn: policy\n"
+        assert asking.out == "Withdrawal: policy\n"
 
 
 def test_a_person_rejects_what_an_agent_looks_at(scene: Scene) -> None:

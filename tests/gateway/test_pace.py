@@ -7,9 +7,10 @@ import anyio
 import pytest
 from websockets.sync.client import ClientConnection
 
-from meup_agent.cli.beside.address import HttpAddress
-from meup_agent.cli.beside.http_space import open_http
 from meup_agent.protocol import kinds
+from meup_agent.protocol.dialects import encode
+from meup_agent.protocol.envelope import draft
+from meup_agent.transport.http import http_connector
 from tests.gateway.conftest import envelope
 from tests.gateway.edges import SECONDS, edge
 
@@ -87,10 +88,11 @@ async def test_our_http_client_says_again_what_ends_something(kind: str, said: s
     }
     limits = {"messages_per_second": 2, "messages_burst": 1, "withdrawals_burst": 1}
     with edge(kind, withdrawals_per_second=2, **limits) as it:
-        async with open_http(HttpAddress(it.http, it.place.token("bob"))) as space:
-            with anyio.fail_after(SECONDS):
+        headers = {"Authorization": f"Bearer {it.place.token('bob')}"}
+        with anyio.fail_after(SECONDS):
+            async with http_connector(it.http)(headers) as transport:
                 for number in range(3):
                     name, payload = ends[said]
-                    kept = await space.say(name, payload, id=f"w{number}", correlation=("p",))
-                    assert kept.seq
+                    sent = draft(name, payload, id=f"w{number}", sender="bob", correlation=("p",))
+                    await transport.send(encode(sent, "meup/v0.1"))
         assert it.place.counters.accepted == 3

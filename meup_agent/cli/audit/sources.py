@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from anyio.lowlevel import checkpoint
 
-from meup_agent.cli.beside.address import HttpAddress
+from meup_agent.cli.address import HttpAddress
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
@@ -19,7 +19,7 @@ from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.space.journal import Entry
 
 if TYPE_CHECKING:
-    from meup_agent.cli.beside.http_space import HttpSpace
+    from meup_agent.cli.http_api import HttpApi
     from meup_agent.gateway.journal.archive import Archive
 
 PAGE: Final = 500
@@ -76,10 +76,10 @@ class _File:
 
 
 class _Http:
-    def __init__(self, space: HttpSpace, since: int | None) -> None:
-        self._http = space
+    def __init__(self, api: HttpApi, since: int | None) -> None:
+        self._http = api
         self._since = since
-        self.space = space.name
+        self.space = api.space
 
     async def pages(self) -> AsyncGenerator[tuple[Entry, ...]]:
         since = None if self._since is None else _rfc3339(self._since)
@@ -117,10 +117,10 @@ async def over_http(where: HttpAddress, wanted: JournalQuery) -> AsyncGenerator[
     Raises:
         Failure: The gateway does not answer, or refuses us.
     """
-    from meup_agent.cli.beside.http_space import open_http
+    from meup_agent.cli.http_api import open_http_api
 
-    async with open_http(where) as space:
-        yield _Http(space, wanted.since)
+    async with open_http_api(where) as api:
+        yield _Http(api, wanted.since)
 
 
 def _space_in(spaces: list[str], path: Path, wanted: str | None) -> str:

@@ -14,13 +14,20 @@ import typer
 from rich.text import Text
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Space, Token, TokenFile
+from meup_agent.cli.address import (
+    Http,
+    HttpAddress,
+    Space,
+    Token,
+    TokenFile,
+    http_address,
+    http_url,
+)
 from meup_agent.cli.audit.listing import ProposalListing
 from meup_agent.cli.audit.phrases import names, time_of
 from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
 from meup_agent.cli.audit.sources import JournalQuery, JournalSource, from_file, over_http
 from meup_agent.cli.audit.times import moment
-from meup_agent.cli.beside.address import Http, HttpAddress, http_address, http_url
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import NoColour

@@ -6,10 +6,7 @@ from typing import Annotated
 
 import typer
 
-from meup_agent.cli.address import SpaceOptions
-from meup_agent.cli.beside.address import As, Http, http_address
-from meup_agent.cli.beside.calling import run_tool_call as carry_out_beside
-from meup_agent.cli.beside.visit import HttpVisit
+from meup_agent.cli.address import BesideOptions
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.options import ResultOptions, seconds
 from meup_agent.cli.tool_call import CallOptions, ToolCall, run_tool_call
@@ -23,9 +20,7 @@ def call(
         bool,
         typer.Option("--idempotent", help="A request may be sent again after a lost connection."),
     ] = False,
-    act_as: As = None,
-    http: Http = None,
-    where: SpaceOptions,
+    where: BesideOptions,
     timeout: Annotated[
         float,
         typer.Option(
@@ -56,12 +51,6 @@ def call(
         accept_edits=options.accept_edits,
         as_json=result.as_json,
     )
-    if act_as is not None:
-        beside = http_address(http, where.space, where.token, where.token_file, act_as)
-        HttpVisit(beside, colour=result.colour).run(
-            lambda session: carry_out_beside(session, wanted)
-        )
-        return
-    CommandSession(where.address(), colour=result.colour).run(
+    CommandSession(where.resolve(), colour=result.colour).run(
         lambda session: run_tool_call(session, wanted)
     )

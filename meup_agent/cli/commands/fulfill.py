@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import anyio
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Space, Token, TokenFile
+from meup_agent.cli.address import As, Http, Space, Token, TokenFile, http_address
 from meup_agent.cli.arguments import convert_arguments, read_arguments
-from meup_agent.cli.beside.address import As, Http, http_address
-from meup_agent.cli.beside.deciding import digest_of, pending_proposal
-from meup_agent.cli.beside.requesting import request
-from meup_agent.cli.beside.showing import call_in_lines, changes_in_lines, confirmed
-from meup_agent.cli.beside.visit import HttpVisit
+from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.options import Args, ArgsFile, Json, NoColour, seconds
-from meup_agent.cli.render.escape import visible
+from meup_agent.cli.proposal_lookup import digest_of, pending_proposal
+from meup_agent.cli.render.escape import compact, visible
+from meup_agent.cli.render.progress import progress_line
 from meup_agent.cli.render.results import as_json_line, as_text
 from meup_agent.client.requests import TIMEOUT
-from meup_agent.errors import RequestError, ToolError
+from meup_agent.errors import OutcomeUnknown, RequestError, ToolError
 from meup_agent.protocol import payloads
+from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import value_of
-from meup_agent.protocol.payloads import build_fulfillment
+from meup_agent.protocol.payloads import Call, as_object, build_fulfillment, without_meta
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from meup_agent.cli.arguments import GivenArguments
+    from meup_agent.cli.http_api import HttpApi
+    from meup_agent.cli.render.console import Stderr
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.payloads import Change
+
+WHOLE: Final = sys.maxsize
+"""Characters of what is approved that are shown: all of them."""
+
+MAX_NAME: Final = 64
 
 OTHERWISE: Final = "read the call above, and give --yes to carry it out"
 
@@ -101,11 +113,11 @@ def fulfill(
     limit = seconds(timeout, "--timeout")
     given = read_arguments(edit or [], args, args_file)
 
-    async def act(session: HttpVisit) -> None:
+    async def act(session: CommandSession) -> None:
         record = await pending_proposal(
-            session.space, proposal, proposer=proposer, digest=digest, whichever_call=False
+            session.api, proposal, proposer=proposer, digest=digest, whichever_call=False
         )
-        envelope = await session.space.envelope(int(record["seq"]))
+        envelope = await session.api.envelope(int(record["seq"]))
         if envelope.sender == session.space.me:
             raise Failure(
                 f"proposal {envelope.id} is {session.space.me!r}'s own, and nobody approves their"
@@ -119,9 +131,8 @@ def fulfill(
                 f"proposal {envelope.id} does not say who should carry it out; give --executor",
                 exit_codes.USAGE,
             )
-        params, changes = build_fulfillment(
-            call, _edited(call.arguments, given), to, proposer=envelope.sender
-        )
+        arguments = _edited(call.arguments, given)
+        params, changes = build_fulfillment(call, arguments, to, proposer=envelope.sender)
         said = f"{visible(to, 64)}.{visible(call.name or call.method, 64)}"
         session.stderr.write_lines(call_in_lines(envelope, to, call.method, params))
         for change in changes_in_lines(changes):
@@ -130,15 +141,21 @@ def fulfill(
             await confirmed(session.stderr, "carry it out?", otherwise=OTHERWISE)
             # It may have been withdrawn, or its id used again, while somebody read it.
             await pending_proposal(
-                session.space,
+                session.api,
                 envelope.id,
                 proposer=envelope.sender,
                 digest=digest_of(record),
                 whichever_call=False,
             )
-        answer = await request(
-            session, to, call.method, params, seconds=limit, fulfills=(envelope.sender, envelope.id)
-        )
+        session.given_up = f"{visible(to, 64)} was asked to stop"
+        try:
+            async with progress_line(session.stderr.console, f"waiting for {to}") as waiting:
+                answer = await session.space.proposal(envelope).fulfill(
+                    arguments, executor=to, timeout=limit, on_progress=waiting.update
+                )
+        except OutcomeUnknown as error:
+            raise await _withdrawn(session.api, record) or error from None
+        session.given_up = ""
         try:
             value = value_of(answer)
         except (ToolError, RequestError) as error:
@@ -157,7 +174,7 @@ def fulfill(
         else:
             session.stderr.note(f"{said} is done; it returned nothing")
 
-    HttpVisit(where, colour=not no_colour).run(act)
+    CommandSession(where, colour=not no_colour).run(act)
 
 
 def _edited(proposed: dict[str, Any], given: GivenArguments) -> dict[str, Any] | None:
@@ -170,3 +187,69 @@ def _edited(proposed: dict[str, Any], given: GivenArguments) -> dict[str, Any] |
     }
     others = {name: text for name, text in given.pairs.items() if name not in texts}
     return {**proposed, **convert_arguments(given._replace(pairs=others)), **texts}
+
+
+async def _withdrawn(api: HttpApi, record: dict[str, Any]) -> Failure | None:
+    """The failure of a fulfillment whose proposal was withdrawn; ``None`` if it was not."""
+    for each in await api.proposals(str(record["id"])):
+        if each.get("seq") == record["seq"] and each.get("state") == ProposalState.WITHDRAWN:
+            why = visible(str(as_object(each.get("decision")).get("reason")), MAX_NAME)
+            return Failure(
+                f"{str(record['proposer'])!r} withdrew proposal {record['id']} while it was"
+                f" carried out: {why}"
+            )
+    return None
+
+
+def call_in_lines(proposal: Envelope, executor: str, method: str, params: dict[str, Any]) -> str:
+    """A call in as many lines as it has arguments, none of which is cut.
+
+    Args:
+        proposal: The proposal that it carries out.
+        executor: Who carries it out.
+        method: Its method.
+        params: Its parameters, with what was edited.
+    """
+    call = Call(method, params)
+    values = call.arguments if call.name else without_meta(as_object(params))
+    who, whose = visible(executor, MAX_NAME), visible(proposal.sender, MAX_NAME)
+    lines = [
+        f"proposal {visible(proposal.id, MAX_NAME)} of {whose}:",
+        f"  {who}.{visible(call.name or method, MAX_NAME)}",
+        *(f"    {visible(name)} = {compact(value, WHOLE)}" for name, value in values.items()),
+    ]
+    return "\n".join(lines)
+
+
+def changes_in_lines(changes: Iterable[Change]) -> list[str]:
+    """The differences from the proposal."""
+    return [
+        f"{visible(change.path)} is {_value(change.fulfilled)} instead of {_value(change.proposed)}"
+        for change in changes
+    ]
+
+
+async def confirmed(stderr: Stderr, question: str, *, otherwise: str) -> None:
+    """Ask the person at the terminal; return if they say yes.
+
+    Args:
+        stderr: Where to ask.
+        question: The question.
+        otherwise: What to do where nobody can be asked.
+
+    Raises:
+        Failure: They do not, or there is no terminal to ask at.
+    """
+    if not sys.stdin.isatty():
+        raise Failure(
+            f"standard input is no terminal, so you cannot be asked; {otherwise}", exit_codes.USAGE
+        )
+    stderr.prompt(f"{question} [y/N] ")
+    # The loop goes on meanwhile: a signal ends the wait, which a thread in a read would survive.
+    await anyio.wait_readable(sys.stdin)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Failure("not confirmed; nothing was sent")
+
+
+def _value(value: object) -> str:
+    return "nothing" if value is None else compact(value, WHOLE)

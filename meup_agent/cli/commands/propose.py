@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from meup_agent.cli.address import SpaceOptions
+from meup_agent.cli.address import BesideOptions
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.options import ResultOptions, seconds
 from meup_agent.cli.tool_call import CallOptions, ToolCall, run_tool_call
@@ -33,13 +33,16 @@ def propose(
             help="How long to wait for the decision and the result; inf: as long as it takes.",
         ),
     ] = TTL,
-    where: SpaceOptions,
+    where: BesideOptions,
     result: ResultOptions,
 ) -> None:
     """Propose the call of a tool, wait, and print its result.
 
     Its id is on standard error at once; what becomes of it shows in the exit code. Ctrl-C
     withdraws it.
+
+    With `--as` it is said over HTTP, beside the agent that runs under that name: joining with its
+    token would take its connection over.
 
     Example: `MEUP_TOKEN=… meup propose tools delete_file path=notes.txt --to fulfiller --ttl 60`
     """
@@ -55,6 +58,6 @@ def propose(
         as_proposal=True,
         as_json=result.as_json,
     )
-    CommandSession(where.address(), colour=result.colour).run(
+    CommandSession(where.resolve(), colour=result.colour).run(
         lambda session: run_tool_call(session, wanted)
     )

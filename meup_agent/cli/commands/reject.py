@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final
 
 import anyio
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.beside.address import As, Http, http_address, http_url
-from meup_agent.cli.beside.deciding import pending_proposal
-from meup_agent.cli.beside.requesting import new_id
-from meup_agent.cli.beside.visit import HttpVisit
+from meup_agent.cli.address import As, Http, http_address, http_url
 from meup_agent.cli.command_session import CommandSession, JoinOptions, send_confirmed, unconfirmed
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import complete_reason
+from meup_agent.cli.proposal_lookup import pending_proposal
 from meup_agent.cli.render.console import Stderr
-from meup_agent.cli.render.results import as_json_line
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.protocol import kinds
 from meup_agent.reasons import Reason
@@ -85,20 +81,16 @@ def reject(
         if not value.strip():
             raise Failure(f"the {name} is empty; see meup reject --help", exit_codes.USAGE)
     # Who names another gateway does not mean the HTTP address in the environment.
-    if act_as is not None or http is not None or (join.url is None and http_url(http) is not None):
-        beside = http_address(
-            http, join.space, join.token, join.token_file, act_as or join.participant
-        )
-        said = Rejecting(proposal, reason, explain, proposer, limit, join.as_json)
-        HttpVisit(beside, colour=not join.no_colour).run(partial(_reject_beside, said))
-        return
+    is_http = act_as is not None or http is not None
+    is_http = is_http or (join.url is None and http_url(http) is not None)
 
     async def act(session: CommandSession) -> None:
-        record = seen_as(session.space.proposals, proposal, proposer)
-        whole = proposal if record is None else record.id
-        whose = proposer if record is None else record.proposer
-        if record is None:
-            _remark_id(session, proposal)
+        whose: str | None
+        if is_http:
+            known = await pending_proposal(session.api, proposal, proposer=proposer)
+            whole, whose = str(known["id"]), str(known["proposer"])
+        else:
+            whole, whose = _meant(session, proposal, proposer)
         to = (whose,) if whose else ()
         session.remark_absence(to)
         with anyio.move_on_after(limit) as waiting:
@@ -116,42 +108,21 @@ def reject(
         if waiting.cancelled_caught:
             raise unconfirmed("the rejection", join.timeout)
 
-    join.run(act)
+    if not is_http:
+        join.run(act)
+        return
+    me = act_as or join.participant
+    where = http_address(http, join.space, join.token, join.token_file, me)
+    CommandSession(where, colour=not join.no_colour, as_json=join.as_json).run(act)
 
 
-class Rejecting(NamedTuple):
-    """What is rejected, and how."""
-
-    proposal: str
-    reason: str
-    explain: str | None
-    proposer: str | None
-    seconds: float | None
-    as_json: bool
-
-
-async def _reject_beside(wanted: Rejecting, session: HttpVisit) -> None:
-    with anyio.move_on_after(wanted.seconds) as waiting:
-        await _say_beside(wanted, session)
-    if waiting.cancelled_caught:
-        raise unconfirmed("the rejection", wanted.seconds or math.inf)
-
-
-async def _say_beside(wanted: Rejecting, session: HttpVisit) -> None:
-    space = session.space
-    record = await pending_proposal(space, wanted.proposal, proposer=wanted.proposer)
-    whole, to = str(record["id"]), (str(record["proposer"]),)
-    rejection = await space.say(
-        kinds.MCP_REJECT, {"reason": wanted.reason}, id=new_id(), to=to, correlation=(whole,)
-    )
-    if wanted.explain:
-        body = {"message": wanted.explain}
-        await space.say(kinds.CHAT, body, id=new_id(), to=to, correlation=(rejection.id,))
-    _remark_reason(session.stderr, wanted.reason)
-    session.stderr.note(f"rejection of {whole} sent; nobody confirms that it counts")
-    if wanted.as_json:
-        document = {"rejection": rejection.id, "proposal": whole, "confirmed": True}
-        await session.output.write(as_json_line(document))
+def _meant(session: CommandSession, given: str, proposer: str | None) -> tuple[str, str | None]:
+    """Id and proposer of the proposal that is meant, as far as it was seen."""
+    record = seen_as(session.space.proposals, given, proposer)
+    if record is None:
+        _remark_id(session, given)
+        return given, proposer
+    return record.id, record.proposer
 
 
 def seen_as(

@@ -11,10 +11,7 @@ import typer
 from rich.text import Text
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import SpaceOptions
-from meup_agent.cli.beside.address import As, Http, http_address
-from meup_agent.cli.beside.listing import names_to_ask, tools_of
-from meup_agent.cli.beside.visit import HttpVisit
+from meup_agent.cli.address import BesideOptions
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.input_schema import InputField, read_input_schema
@@ -32,9 +29,6 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 16
 """Participants that are asked at the same time."""
-
-AT_ONCE_OVER_HTTP: Final = 4
-"""The same over HTTP, where each takes an event stream, of which a participant has only some."""
 
 _WAITING: Final = "waiting for everybody's answer"
 
@@ -60,9 +54,7 @@ def tools(
         ),
     ] = None,
     *,
-    where: SpaceOptions,
-    act_as: As = None,
-    http: Http = None,
+    where: BesideOptions,
     timeout: Annotated[
         float,
         typer.Option(
@@ -91,25 +83,12 @@ def tools(
         may = session.space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, ""))
         await _tell(session, listed, session.space.me, may=may, as_json=result.as_json)
 
-    async def act_beside(session: HttpVisit) -> None:
-        names = await names_to_ask(session, owner)
-        async with progress_line(session.stderr.console, _WAITING) as waiting:
-            ask = partial(tools_of, session, seconds=limit, waiting=waiting)
-            listed = await _ask(names, ask, AT_ONCE_OVER_HTTP)
-        asked = payloads.request("tools/list", {}, "")
-        may = session.space.capabilities.allow(kinds.MCP_REQUEST, asked)
-        await _tell(session, listed, session.space.me, may=may, as_json=result.as_json)
-
-    if act_as is not None:
-        beside = http_address(http, where.space, where.token, where.token_file, act_as)
-        HttpVisit(beside, colour=result.colour).run(act_beside)
-        return
     # It has no handlers: what is proposed to its participant is not for it to reject.
-    CommandSession(where.address(), colour=result.colour).run(act)
+    CommandSession(where.resolve(), colour=result.colour).run(act)
 
 
 async def _tell(
-    session: CommandSession | HttpVisit, listed: list[_Listed], me: str, *, may: bool, as_json: bool
+    session: CommandSession, listed: list[_Listed], me: str, *, may: bool, as_json: bool
 ) -> None:
     """Print what everybody said.
 

@@ -55,7 +55,7 @@ async def _print_json(session: CommandSession) -> None:
         for each in space.participants
     ]
     document = {
-        "space": session.where.space,
+        "space": session.space_name,
         "me": space.me,
         "capabilities": list(space.capabilities),
         "participants": participants,

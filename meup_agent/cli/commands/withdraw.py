@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from meup_agent.cli.address import Space, Token, TokenFile
-from meup_agent.cli.beside.address import As, Http, http_address
-from meup_agent.cli.beside.deciding import pending_proposal
-from meup_agent.cli.beside.requesting import new_id
-from meup_agent.cli.beside.visit import HttpVisit
+from meup_agent.cli.address import As, Http, Space, Token, TokenFile, http_address
+from meup_agent.cli.command_session import CommandSession, send_confirmed
 from meup_agent.cli.options import Json, NoColour, complete_reason
+from meup_agent.cli.proposal_lookup import pending_proposal
 from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.results import as_json_line
 from meup_agent.protocol import kinds
 from meup_agent.protocol.payloads import as_object
 from meup_agent.reasons import Reason
@@ -51,21 +49,22 @@ def withdraw(
     """
     where = http_address(http, space, token, token_file, act_as)
 
-    async def act(session: HttpVisit) -> None:
+    async def act(session: CommandSession) -> None:
         record = await pending_proposal(
-            session.space, proposal, proposer=session.space.me, in_progress=True
+            session.api, proposal, proposer=session.space.me, in_progress=True
         )
         whole = str(record["id"])
-        withdrawal = await session.space.say(
+        send = partial(
+            session.space.send,
             kinds.MCP_WITHDRAW,
             {"reason": reason},
-            id=new_id(),
             to=tuple(map(str, record.get("to") or ())),
-            correlation=(whole,),
+            correlation=whole,
         )
+        withdrawal, _ = await send_confirmed(session.space, "the withdrawal", send)
         [now] = [
             each
-            for each in await session.space.proposals(whole)
+            for each in await session.api.proposals(whole)
             if each.get("seq") == record.get("seq")
         ] or [record]
         state = str(now.get("state"))
@@ -75,8 +74,6 @@ def withdraw(
             else f"the withdrawal of {whole} came too late: it is {visible(state, 64)},"
             f" by {visible(str(as_object(now.get('decision')).get('by')), 64)}"
         )
-        if as_json:
-            document = {"withdrawal": withdrawal.id, "proposal": whole, "state": state}
-            await session.output.write(as_json_line(document))
+        await session.print_json({"withdrawal": withdrawal, "proposal": whole, "state": state})
 
-    HttpVisit(where, colour=not no_colour).run(act)
+    CommandSession(where, colour=not no_colour, as_json=as_json).run(act)

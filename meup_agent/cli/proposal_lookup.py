@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.beside.http_space import HttpSpace
 from meup_agent.cli.failures import Failure
+from meup_agent.cli.http_api import HttpApi
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import format_call
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
@@ -19,7 +19,7 @@ MAX_NAMED = 4
 
 
 async def pending_proposal(
-    space: HttpSpace,
+    api: HttpApi,
     given: str,
     *,
     proposer: str | None = None,
@@ -30,7 +30,7 @@ async def pending_proposal(
     """The pending proposal that an id, or the beginning of one, means.
 
     Args:
-        space: The space.
+        api: The gateway's HTTP API.
         given: The id.
         proposer: Whose it is; ``None``: anybody's.
         digest: Of the call that is meant, where one is.
@@ -47,7 +47,7 @@ async def pending_proposal(
         raise Failure("the proposal is empty; give its id", exit_codes.USAGE)
     found = [
         each
-        for each in await space.proposals(given)
+        for each in await api.proposals(given)
         if (proposer is None or each.get("proposer") == proposer)
         and (digest is None or digest_of(each) == digest)
     ]

@@ -1,1 +1,0 @@
-"""Acts as a participant over HTTP, beside its running agent, whose connection stays its own."""
