@@ -9,10 +9,13 @@ import anyio
 import pytest
 
 from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway.journal import engines
+from meup_agent.gateway.journal.engines import ENGINES
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space.journal import Entry, Fact, MemoryJournal
+from meup_agent.protocol.space.journal import Entry, Fact, Journal
+from tests.gateway.journal.elsewhere import ELSEWHERE
 
 PATIENCE = 20.0
 
@@ -69,26 +72,49 @@ def chat(number: int, sender: str = "alice", message: str = "hi") -> Envelope:
     )
 
 
-AnyJournal = MemoryJournal | SqliteJournal
+ALL_ENGINES = {**ENGINES, "elsewhere": ELSEWHERE}
+"""Every engine of the gateway, and one whose store is on another machine."""
 
-MakeJournal = Callable[[], AbstractAsyncContextManager[AnyJournal]]
+DURABLE_ENGINES = [name for name, engine in ALL_ENGINES.items() if engine.durable]
+
+MakeJournal = Callable[[], AbstractAsyncContextManager[Journal]]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def make_journal(request: pytest.FixtureRequest, path: Path, clock: Clock) -> MakeJournal:
+def _maker(name: str, path: Path, clock: Clock) -> MakeJournal:
     @asynccontextmanager
-    async def make() -> AsyncGenerator[AnyJournal]:
-        if request.param == "memory":
-            yield MemoryJournal(clock)
-        else:
-            async with opened(path, clock) as journal:
-                yield journal
+    async def make() -> AsyncGenerator[Journal]:
+        journal = ALL_ENGINES[name].open(JournalConfig(path), clock)
+        try:
+            yield journal
+        finally:
+            await journal.aclose()
 
     return make
 
 
+@pytest.fixture(params=ALL_ENGINES)
+def make_journal(request: pytest.FixtureRequest, path: Path, clock: Clock) -> MakeJournal:
+    """Opens a journal, with each engine."""
+    return _maker(request.param, path, clock)
+
+
+@pytest.fixture(params=DURABLE_ENGINES)
+def make_durable(request: pytest.FixtureRequest, path: Path, clock: Clock) -> MakeJournal:
+    """Opens a journal that is the same again, with each engine that outlives its process."""
+    return _maker(request.param, path, clock)
+
+
+@pytest.fixture(params=ALL_ENGINES)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Has gateways keep what they accept in each engine; its name."""
+    name: str = request.param
+    opened = {name: ALL_ENGINES[name]._replace(serves=lambda _: True)}
+    monkeypatch.setattr(engines, "ENGINES", opened)
+    return name
+
+
 async def kept(
-    journal: AnyJournal, *envelopes: Envelope, space: str = "demo", facts: tuple[Fact, ...] = ()
+    journal: Journal, *envelopes: Envelope, space: str = "demo", facts: tuple[Fact, ...] = ()
 ) -> list[Entry]:
     """Append, and wait until it is kept."""
     entries: list[Entry] = []
@@ -99,7 +125,7 @@ async def kept(
     return entries
 
 
-async def settled(journal: AnyJournal) -> None:
+async def settled(journal: Journal) -> None:
     """Wait until everything that was appended before is kept."""
     done = anyio.Event()
     journal.call_when_kept(done.set)
@@ -108,7 +134,7 @@ async def settled(journal: AnyJournal) -> None:
 
 
 async def read(
-    journal: AnyJournal,
+    journal: Journal,
     space: str = "demo",
     *,
     after: int = 0,

@@ -1,9 +1,25 @@
-"""What every journal does, in memory and in a file."""
+"""The contract of a journal, with every engine, and with one whose store is elsewhere."""
+
+from pathlib import Path
 
 import pytest
 
+from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway.journal import sqlite
+from meup_agent.gateway.journal.engines import ENGINES
 from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, Fact
-from tests.gateway.journal.conftest import NOW, Clock, MakeJournal, chat, ids, kept, read, settled
+from tests.gateway.journal import elsewhere
+from tests.gateway.journal.conftest import (
+    NOW,
+    PATIENCE,
+    Clock,
+    MakeJournal,
+    chat,
+    ids,
+    kept,
+    read,
+    settled,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +74,7 @@ async def test_entry_says_where_and_when(make_journal: MakeJournal, clock: Clock
     async with make_journal() as journal:
         clock.now += 5
         (entry,) = await kept(journal, chat(1), space="other")
-        assert entry == Entry(NOW + 1, "other", NOW + 5, chat(1))
+        assert entry == Entry(entry.seq, "other", NOW + 5, chat(1))
         assert await read(journal, "other") == (entry,)
 
 
@@ -109,3 +125,92 @@ async def test_recovered_are_the_latest(make_journal: MakeJournal, clock: Clock)
         assert recovered(NOW, 3) == ["14", "5", "15"]
         assert recovered(NOW + 6, 100) == []
         assert recovered(NOW, 0) == []
+
+
+async def test_number_comes_with_the_entry_and_is_the_latest_then(
+    make_journal: MakeJournal,
+) -> None:
+    told: list[tuple[int, int]] = []
+    async with make_journal() as journal:
+
+        def then(entry: Entry) -> None:
+            told.append((entry.seq, journal.latest("demo")))
+
+        for number in range(3):
+            journal.append("demo", chat(number), (), then)
+        await settled(journal)
+    assert [seq for seq, _ in told] == sorted({seq for seq, _ in told})
+    assert all(latest >= seq for seq, latest in told)
+
+
+async def test_reader_continues_where_nothing_is_missing(make_journal: MakeJournal) -> None:
+    async with make_journal() as journal:
+        floor = journal.floor("demo")
+        entries = await kept(journal, *map(chat, range(3)))
+        for seen in (floor, *(entry.seq for entry in entries)):
+            assert journal.resume_from("demo", seen) == seen
+        for seen in (floor - 1, entries[-1].seq + 1):
+            assert journal.resume_from("demo", seen) == floor
+
+
+async def test_flush_waits_for_all_that_was_appended(make_journal: MakeJournal) -> None:
+    follows: list[Entry] = []
+    async with make_journal() as journal:
+        for number in range(500):
+            journal.append("demo", chat(number), (), follows.append)
+        await journal.flush(PATIENCE)
+        assert ids(tuple(follows)) == [str(number) for number in range(500)]
+
+
+async def test_abandoned_calls_nothing_more(make_journal: MakeJournal) -> None:
+    async with make_journal() as journal:
+        await kept(journal, chat(1))
+        follows: list[Entry] = []
+        journal.append("demo", chat(2), (), follows.append)
+        before = len(follows)  # in memory it is kept at once
+        journal.abandon()
+        await journal.flush(PATIENCE)
+    assert len(follows) == before
+
+
+async def test_it_says_once_that_it_is_full_and_that_there_is_room_again(
+    make_durable: MakeJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (sqlite, elsewhere):
+        monkeypatch.setattr(module, "MAX_PENDING", 100)
+    told: list[bool] = []
+    async with make_durable() as journal:
+        journal.on_full = told.append
+        entries = await kept(journal, *map(chat, range(300)))  # in one turn of the loop
+    assert told == [True, False]
+    assert len(entries) == 300
+
+
+async def test_what_was_kept_is_there_again(make_durable: MakeJournal) -> None:
+    async with make_durable() as journal:
+        start = journal.floor("demo")
+        entries = await kept(journal, *map(chat, range(1_000)))
+        facts = (Fact("grant/1", {"to": "bob"}), Fact("grant/2", None))
+        (other,) = await kept(journal, chat(1), space="other", facts=facts)
+
+    async with make_durable() as journal:
+        assert await read(journal) == tuple(entries)
+        assert journal.recover("demo", since=0, limit=700).entries == tuple(entries[-700:])
+        assert journal.recover("other", since=0, limit=9).facts == {"grant/1": {"to": "bob"}}
+        assert journal.floor("demo") == journal.floor("other") == start
+        assert journal.latest("demo") == entries[-1].seq
+        (next_one,) = await kept(journal, chat(2))
+        assert next_one.seq > other.seq
+
+
+async def test_what_waits_is_kept_before_the_end(make_durable: MakeJournal) -> None:
+    async with make_durable() as journal:
+        for number in range(5_000):
+            journal.append("demo", chat(number), (), lambda _: None)
+    async with make_durable() as journal:
+        assert len(journal.recover("demo", since=0, limit=10_000).entries) == 5_000
+
+
+def test_engine_is_chosen_by_the_configuration(path: Path) -> None:
+    for config, expected in ((JournalConfig(path), "sqlite"), (JournalConfig(), "memory")):
+        assert next(name for name, each in ENGINES.items() if each.serves(config)) == expected

@@ -35,21 +35,6 @@ def rows(path: Path, sql: str) -> list[Any]:
         return connection.execute(sql).fetchall()
 
 
-async def test_what_was_kept_is_there_again(path: Path, clock: Clock) -> None:
-    async with opened(path, clock) as journal:
-        entries = await kept(journal, *map(chat, range(1_000)))
-        facts = (Fact("grant/1", {"to": "bob"}), Fact("grant/2", None))
-        await kept(journal, chat(1), space="other", facts=facts)
-
-    async with opened(path, clock) as journal:
-        assert await read(journal) == tuple(entries)
-        recovered = journal.recover("demo", since=0, limit=700)
-        assert recovered.entries == tuple(entries[-700:])
-        assert journal.recover("other", since=0, limit=9).facts == {"grant/1": {"to": "bob"}}
-        assert journal.floor("demo") == journal.floor("other") == NOW
-        assert journal.latest("demo") == entries[-1].seq
-
-
 @pytest.mark.rule("6.journal.numbers")
 async def test_numbers_do_not_go_back_with_the_clock(path: Path, clock: Clock) -> None:
     async with opened(path, clock) as journal:
@@ -177,13 +162,6 @@ async def test_killed_process_leaves_what_was_committed_and_no_more(
     assert follows == []
     async with opened(path, clock) as journal:
         assert ids(await read(journal)) == ["1"]
-
-
-async def test_what_waits_is_written_before_the_end(path: Path, clock: Clock) -> None:
-    async with opened(path, clock) as journal:
-        for number in range(5_000):
-            journal.append("demo", chat(number), (), lambda _: None)
-    assert rows(path, "SELECT count(*) FROM envelope") == [(5_000,)]
 
 
 async def test_one_failure_of_what_follows_keeps_nothing_from_the_others(

@@ -81,14 +81,9 @@ async def rest(client: ClientConnection) -> list[dict[str, Any]]:
 
 
 @pytest.mark.rule("6.resume.order")
-@pytest.mark.parametrize("journal", ["sqlite", "memory"])
-async def test_who_comes_back_gets_what_it_missed_before_anything_new(
-    path: Path, journal: str
-) -> None:
-    config = config_with(path)
-    if journal == "memory":
-        config = replace(config, journal=JournalConfig())
-    async with Gateway(config=config) as gateway:
+@pytest.mark.usefixtures("engine")
+async def test_who_comes_back_gets_what_it_missed_before_anything_new(path: Path) -> None:
+    async with Gateway(config=config_with(path)) as gateway:
         alice_token, bob_token = gateway.token("alice"), gateway.token("bob")
         async with dial(gateway, alice_token) as alice:
             async with dial(gateway, bob_token) as bob:

@@ -1,0 +1,201 @@
+"""An engine whose store is elsewhere: it gives the numbers, and answers late and out of band.
+
+The store is a thread, and what it says comes back through ``call_soon_threadsafe``, as from a
+client library of a server. Nothing knows a number before the store has given it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway.journal.engines import Engine
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.space.journal import (
+    MAX_PAGE_BYTES,
+    Entry,
+    Fact,
+    Journal,
+    Recovered,
+    ignore,
+)
+
+MAX_PENDING = 1_000
+
+
+class Store:
+    """What outlives the gateway's process, on the other machine."""
+
+    def __init__(self, start: int) -> None:
+        self.start = self.seq = start
+        self.entries: list[Entry] = []
+        self.facts: dict[str, dict[str, dict[str, Any]]] = {}
+
+    def append(self, space: str, at: int, envelope: Envelope, facts: tuple[Fact, ...]) -> Entry:
+        self.seq += 1
+        entry = Entry(self.seq, space, at, envelope)
+        self.entries.append(entry)
+        held = self.facts.setdefault(space, {})
+        for key, value in facts:
+            if value is None:
+                held.pop(key, None)
+            else:
+                held[key] = value
+        return entry
+
+    def page(self, space: str, after: int, until: int, limit: int) -> tuple[Entry, ...]:
+        found: list[Entry] = []
+        size = 0
+        for entry in self.entries:
+            if entry.space == space and after < entry.seq <= until:
+                if len(found) == limit or size >= MAX_PAGE_BYTES:
+                    break
+                found.append(entry)
+                size += len(entry.envelope.frame)
+        return tuple(found)
+
+
+_stores: dict[Path | None, Store] = {}
+"""The stores by their address: here, the path of a file that is never made."""
+
+
+class RemoteJournal:
+    """The gateway's end of it."""
+
+    def __init__(self, config: JournalConfig, now: Callable[[], int]) -> None:
+        self.on_full: Callable[[bool], None] = ignore
+        self.on_failed: Callable[[str], None] = ignore
+        self._loop = asyncio.get_running_loop()
+        self._now = now
+        self._store = store = _stores.setdefault(config.path, Store(now()))
+        self._latest = {entry.space: entry.seq for entry in store.entries}
+        # What is to be called, in order, after how many answers of the store.
+        self._asked = self._answered = 0
+        self._then: deque[tuple[int, Callable[[], None]]] = deque()
+        self._full = self._ended = False
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def append(
+        self,
+        space: str,
+        envelope: Envelope,
+        facts: tuple[Fact, ...],
+        then: Callable[[Entry], None],
+    ) -> None:
+        if self._ended:
+            return
+        self._asked += 1
+        at, asked = self._now(), self._asked
+
+        def keep() -> None:
+            entry = self._store.append(space, at, envelope, facts)
+            self._tell(self._kept, asked, entry, then)
+
+        self._work.put(keep)
+        if not self._full and self._asked - self._answered > MAX_PENDING:
+            self._full = True
+            self.on_full(True)
+
+    def call_when_kept(self, then: Callable[[], None]) -> None:
+        if self._ended:
+            return
+        if self._asked == self._answered and not self._then:
+            then()
+        else:
+            self._then.append((self._asked, then))
+
+    def read(
+        self,
+        space: str,
+        *,
+        after: int,
+        until: int,
+        limit: int,
+        then: Callable[[tuple[Entry, ...]], None],
+    ) -> None:
+        if not self._ended:
+            page = partial(self._store.page, space, after, until, limit)
+            self._work.put(lambda: self._tell(self._unless_ended, then, page()))
+
+    def floor(self, space: str) -> int:
+        return self._store.start
+
+    def latest(self, space: str) -> int:
+        return self._latest.get(space, self._store.start)
+
+    def resume_from(self, space: str, seen: int) -> int:
+        return seen if self.floor(space) <= seen <= self.latest(space) else self.floor(space)
+
+    def recover(self, space: str, *, since: int, limit: int) -> Recovered:
+        lately = [each for each in self._store.entries if each.space == space and each.at >= since]
+        entries = tuple(lately[max(0, len(lately) - limit) :])
+        return Recovered(dict(self._store.facts.get(space, {})), entries)
+
+    async def flush(self, timeout: float) -> None:
+        done = anyio.Event()
+        self.call_when_kept(done.set)
+        with anyio.move_on_after(timeout, shield=True):
+            if not self._ended:
+                await done.wait()
+
+    async def aclose(self) -> None:
+        self._work.put(None)
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._thread.join)
+        self._ended = True
+
+    def abandon(self) -> None:
+        self._ended = True
+        with suppress(Exception):
+            while True:
+                self._work.get_nowait()
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def _tell(self, then: Callable[..., None], *told: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(then, *told)
+
+    def _unless_ended(self, then: Callable[..., None], told: object) -> None:
+        if not self._ended:
+            then(told)
+
+    def _kept(self, asked: int, entry: Entry, then: Callable[[Entry], None]) -> None:
+        if self._ended:
+            return
+        self._latest[entry.space] = entry.seq
+        try:
+            self._call_due(asked - 1)
+            self._answered = asked
+            then(entry)
+        finally:
+            self._call_due(asked)
+            if self._full and self._asked - self._answered <= MAX_PENDING // 2:
+                self._full = False
+                self.on_full(False)
+
+    def _call_due(self, answered: int) -> None:
+        while self._then and self._then[0][0] <= answered:
+            self._then.popleft()[1]()
+
+
+def _open(config: JournalConfig, now: Callable[[], int]) -> Journal:
+    return RemoteJournal(config, now)
+
+
+ELSEWHERE = Engine(lambda _: True, _open, durable=True)
