@@ -64,7 +64,7 @@ NO_LIMITS = {
     "capabilities.MAX_KINDS_REMEMBERED",
     # The form of the journal's file, and how much of it is looked at in a turn.
     *("database.APPLICATION", "database.VERSION", "retention.ROW_BYTES"),
-    *("database.PAGE_SIZE_AT", "lock.LOCKED_BYTE", "wal.MAGIC", "wal.USUAL_PAGE_SIZE"),
+    *("database.PAGE_SIZE_AT", "database.LOCKED_BYTE", "wal.MAGIC", "wal.USUAL_PAGE_SIZE"),
     *("sqlite.MAX_SEQ", "sqlite.A_TURN", "sqlite.RECOVER_PAGE"),
     # Where a short cut ends; what is beyond takes the long way.
     *("joining.MAX_JOINED_KEYS", "joining.MAX_JOINED_LEVELS"),

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal import lock
-from meup_agent.gateway.journal.database import Database
-from meup_agent.gateway.journal.lock import FileLock
+from meup_agent.gateway.journal import database as database_module
+from meup_agent.gateway.journal.database import Database, FileLock
 
 HOLD = """
 import sys
@@ -164,7 +163,7 @@ def test_failed_lock_leaves_no_descriptor_open(path: Path) -> None:
 
 @pytest.fixture
 def no_descriptor_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "HAS_DESCRIPTOR_LOCKS", False)
+    monkeypatch.setattr(database_module, "HAS_DESCRIPTOR_LOCKS", False)
 
 
 @pytest.mark.usefixtures("no_descriptor_locks")
@@ -172,7 +171,7 @@ def no_descriptor_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lock_beside_the_file_is_that_of_the_file_itself(path: Path, name: str) -> None:
     database = Database(path, "normal")
     other = named(path, name)
-    lock._held.clear()  # as another process, which knows nothing of this one
+    database_module._held.clear()  # as another process, which knows nothing of this one
     try:
         with pytest.raises(ConfigurationError, match="another gateway's"):
             Database(other, "normal")
