@@ -19,6 +19,7 @@ from meup_agent.protocol.capability import Pattern, compile_kind, compile_patter
 from meup_agent.protocol.exchange import Role
 
 if TYPE_CHECKING:
+    from meup_agent.agent.registry import Match
     from meup_agent.agent.scope import Scope
     from meup_agent.client.space import Space
     from meup_agent.protocol.exchange import Work
@@ -35,6 +36,7 @@ class Invocation(NamedTuple):
     session: Session
     scope: Scope
     work: Work
+    match: Match
 
 
 Reader = Callable[[Invocation], Any]

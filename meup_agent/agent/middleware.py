@@ -259,7 +259,6 @@ def _messages_of(middleware: Layer, source: Source) -> frozenset[type]:
 async def pass_inbound(
     layers: Sequence[Layer],
     run: Invocation,
-    handler: str,
     space: Space,
     handle: Callable[[Invocation], Awaitable[Any]],
 ) -> Any:
@@ -268,7 +267,6 @@ async def pass_inbound(
     Args:
         layers: The inbound middleware, outermost first.
         run: The run of its handlers.
-        handler: Their name.
         space: The space without middleware.
         handle: Runs them.
 
@@ -277,7 +275,7 @@ async def pass_inbound(
     """
     scope, work = run.scope, run.work
     message = InboundMessage(
-        role=str(work.role), handler=handler, envelope=work.envelope, space=space, _run=run
+        role=str(work.role), handler=run.match.name, envelope=work.envelope, space=space, _run=run
     )
     begun = False
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from meup_agent.agent.middleware import Layer
+    from meup_agent.client.deciding import ProposalRecord
     from meup_agent.client.proposing import ProposalHandle
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.outcomes import Fulfillment
     from meup_agent.session import Session
 
@@ -167,7 +167,7 @@ class MiddlewareSpace(Space):
         return Proposing(self._proposing(message, options))
 
     def proposal(
-        self, of: ProposalEntry | Envelope | str, *, proposer: str | None = None
+        self, of: ProposalRecord | Envelope | str, *, proposer: str | None = None
     ) -> Proposal:
         """See :meth:`Space.proposal`."""
         bare = self._bare.proposal(of, proposer=proposer)

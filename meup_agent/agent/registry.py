@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
@@ -122,7 +122,12 @@ class Registry:
         return tuple(tool for tool in found if tool is not None)
 
     def find(
-        self, role: Role, envelope: Envelope, call: payloads.Call | None, *, me: str = ""
+        self,
+        role: Role,
+        envelope: Envelope,
+        call: payloads.Call | None,
+        *,
+        me: Callable[[], str] = str,
     ) -> Match | None:
         """Find the handlers for an envelope.
 
@@ -130,7 +135,7 @@ class Registry:
             role: The role.
             envelope: The envelope.
             call: What it asks for, of a request or a proposal.
-            me: Our name in the space.
+            me: Tells our name in the space.
         """
         if role is Role.KIND:
             return self._watchers(envelope, me) if self._kinds else None
@@ -151,13 +156,13 @@ class Registry:
         offered = call.method == mcp.TOOL_LIST and bool(self._tools)
         return self._plain.get(call.method) if envelope.to or offered else None
 
-    def _watchers(self, envelope: Envelope, me: str) -> Match | None:
+    def _watchers(self, envelope: Envelope, me: Callable[[], str]) -> Match | None:
         return Match.of(
             tuple(
                 each
                 for each in self._kinds
                 if each.matches_kind(envelope.kind)
-                and (not each.type.kinds or envelope.concerns(me))
+                and (not each.type.kinds or envelope.concerns(me()))
             )
         )
 

@@ -81,9 +81,6 @@ class Runner:
         # gives its place to another, which then needs a thread of its own.
         self._threads = anyio.CapacityLimiter(math.inf)
         self._over = False
-        self._session: Session | None = None
-        self._space: Space | None = None
-        self._bare_space: Space | None = None
         self._layers = layers
         # Bound once: an agent without middleware has no step more in its way.
         self._handle: Callable[[Invocation], Awaitable[Any]] = (
@@ -98,7 +95,9 @@ class Runner:
             space: The space as handlers see it.
             bare: The space without middleware.
         """
-        self._session, self._space, self._bare_space = session, space, bare
+        self._session = session
+        self._space = space
+        self._bare_space = bare
 
     # --- what the session asks ---
 
@@ -106,7 +105,10 @@ class Runner:
         self, role: exchange.Role, envelope: Envelope, call: payloads.Call | None
     ) -> Match | None:
         """Find the handlers for an envelope in a role."""
-        return self._registry.find(role, envelope, call, me=self._used_session.me)
+        return self._registry.find(role, envelope, call, me=self._get_name)
+
+    def _get_name(self) -> str:
+        return self._session.me
 
     def start(self, key: Key, work: Work) -> None:
         """Start the handlers for some work."""
@@ -143,9 +145,7 @@ class Runner:
         self._over = True
         for key, scope in list(self._scopes.items()):
             if scope.cause is None:
-                cause = Cause(
-                    Reason.NO_LONGER_NEEDED, self._used_session.me, "the agent shuts down"
-                )
+                cause = Cause(Reason.NO_LONGER_NEEDED, self._session.me, "the agent shuts down")
                 self._handler_events.stopping(key, cause)
                 scope.cancel(cause)
         self.abandon_threads()
@@ -153,9 +153,9 @@ class Runner:
     # --- one handler ---
 
     async def _run(self, scope: Scope, work: Work) -> None:
-        session = self._used_session
+        session = self._session
         if self._events.observers and scope.cause is None:
-            self._handler_events.started(scope.key, work, matched(work).name)
+            self._handler_events.started(scope.key, work, cast("Match", work.handler).name)
         try:
             begin_handler(RunningHandler(scope.key, session, scope.why))
             result = await scope.run(partial(self._result, scope, work))
@@ -179,14 +179,14 @@ class Runner:
             self._stopped(scope)
             return
         try:
-            self._used_session.returned(scope.key, result)
+            self._session.returned(scope.key, result)
         except NotExpressible as error:
             self._handler_events.raised(scope.key, error)
             self._answer_error(scope, error)
 
     def _stopped(self, scope: Scope) -> None:
         """Note the end of a cancelled handler, which owes no answer."""
-        self._used_session.raised(scope.key, payloads.EXCHANGE_ERROR, "cancelled")
+        self._session.raised(scope.key, payloads.EXCHANGE_ERROR, "cancelled")
         log.info("%s has stopped", scope.name)
 
     def _failed(self, scope: Scope, raised: BaseException) -> bool:
@@ -203,7 +203,7 @@ class Runner:
         elif isinstance(error, anyio.get_cancelled_exc_class()) and not is_cancelled_here():
             # A future of the handler's own was cancelled: its failure, and no end of ours.
             log.error("%s was interrupted", scope.name, exc_info=error)
-            self._used_session.raised(
+            self._session.raised(
                 scope.key, payloads.INTERNAL_ERROR, f"{scope.name} was interrupted"
             )
         else:
@@ -214,14 +214,14 @@ class Runner:
     def _answer_error(self, scope: Scope, error: BaseException) -> None:
         if scope.cause is not None:
             log.info("%s failed while it was cancelled: %r", scope.name, error)
-            self._used_session.raised(scope.key, payloads.EXCHANGE_ERROR, "cancelled")
+            self._session.raised(scope.key, payloads.EXCHANGE_ERROR, "cancelled")
         elif isinstance(error, RequestError) and error.by is None:
             log.info("%s answers with an error: %s", scope.name, error)
             code = error.code if isinstance(error.code, int) else payloads.EXCHANGE_ERROR
-            self._used_session.raised(scope.key, code, error.message, error.data)
+            self._session.raised(scope.key, code, error.message, error.data)
         else:
             log.error("%s failed", scope.name, exc_info=error)
-            self._used_session.raised(scope.key, payloads.INTERNAL_ERROR, f"{scope.name} failed")
+            self._session.raised(scope.key, payloads.INTERNAL_ERROR, f"{scope.name} failed")
 
     async def _watch_the_end(self, scope: Scope) -> None:
         """Name a handler that does not end although it was cancelled."""
@@ -239,7 +239,7 @@ class Runner:
 
     def _result(self, scope: Scope, work: Work) -> Awaitable[Any]:
         """Run the handlers of some work; for a request, the result to answer with."""
-        run = Invocation(self._used_space, self._used_session, scope, work)
+        run = Invocation(self._space, self._session, scope, work, cast("Match", work.handler))
         call = work.call
         if work.role is exchange.Role.REQUEST and call is not None and call.method == mcp.TOOL_CALL:
             return self._tool_result(run)
@@ -247,7 +247,7 @@ class Runner:
 
     async def _tool_result(self, run: Invocation) -> Any:
         """Run a tool; what it raises is a result, too, but for an answer of its own choice."""
-        scope, handlers = run.scope, matched(run.work).handlers
+        scope, handlers = run.scope, run.match.handlers
         try:
             value = await self._handle(run)
             if scope.cause is not None:
@@ -271,15 +271,12 @@ class Runner:
         return encode_result(error_result(failure))
 
     async def _pass_layers(self, run: Invocation) -> Any:
-        assert self._bare_space is not None
-        name = matched(run.work).name
-        return await pass_inbound(self._layers, run, name, self._bare_space, self._run_handlers)
+        return await pass_inbound(self._layers, run, self._bare_space, self._run_handlers)
 
     async def _run_handlers(self, run: Invocation) -> Any:
         """Run the handlers; for a request, the value that a tool returned, or a plain result."""
-        handlers = matched(run.work).handlers
-        if run.work.role is exchange.Role.REQUEST:
-            call = called(run.work)
+        handlers, call = run.match.handlers, run.work.call
+        if run.work.role is exchange.Role.REQUEST and call is not None:
             if call.method != mcp.TOOL_CALL:
                 return mcp.answer(call.method, self._registry.tools(), self._name)
             return await self._invoke(run, *_bound(call, handlers))
@@ -315,27 +312,6 @@ class Runner:
             self._handler_events.returned(run.scope.key)
         return value
 
-    @property
-    def _used_session(self) -> Session:
-        assert self._session is not None
-        return self._session
-
-    @property
-    def _used_space(self) -> Space:
-        assert self._space is not None
-        return self._space
-
-
-def matched(work: Work) -> Match:
-    """The handlers that were found for some work."""
-    return cast("Match", work.handler)
-
-
-def called(work: Work) -> payloads.Call:
-    """The call that a request or a proposal asks for."""
-    assert work.call is not None
-    return work.call
-
 
 def _bound(
     call: payloads.Call, handlers: tuple[HandlerDefinition, ...]
@@ -357,9 +333,8 @@ def _bound(
 
 def _name_of(work: Work) -> str:
     """The handler's name and the exchange's, for the log."""
-    envelope, name = work.envelope, matched(work).name
-    if work.role is exchange.Role.REQUEST:
-        call = called(work)
+    envelope, call, name = work.envelope, work.call, cast("Match", work.handler).name
+    if work.role is exchange.Role.REQUEST and call is not None:
         # Of an unknown tool, too: the name is the sender's word.
         name = repr((call.name if call.method == mcp.TOOL_CALL else call.method)[:64])
     return f"{name} for {envelope.sender!r} ({envelope.id[:32]!r})"

@@ -38,7 +38,7 @@ def found(
     registry: Registry, role: Role, envelope: Envelope, call: payloads.Call | None = None
 ) -> list[Callable[..., Any]]:
     """The functions that an envelope starts."""
-    match = registry.find(role, envelope, call, me="me")
+    match = registry.find(role, envelope, call, me=lambda: "me")
     return [] if match is None else [each.fn for each in match.handlers]
 
 
@@ -56,7 +56,9 @@ def call_of(method: str, name: str | None) -> payloads.Call:
 
 def tool(registry: Registry, name: str) -> HandlerDefinition | None:
     """The tool of this name."""
-    match = registry.find(Role.REQUEST, envelope(to=()), call_of("tools/call", name))
+    match = registry.find(
+        Role.REQUEST, envelope(to=()), call_of("tools/call", name), me=lambda: "me"
+    )
     return None if match is None else match.handlers[0]
 
 

@@ -13,6 +13,7 @@ import meup_agent
 from meup_agent import (
     Agent,
     Backoff,
+    CallNext,
     Cause,
     CauseStep,
     Change,
@@ -25,7 +26,9 @@ from meup_agent import (
     Gap,
     Gone,
     Guarantees,
+    InboundMessage,
     Limits,
+    OutboundMessage,
     Outcome,
     Participant,
     Progress,
@@ -43,6 +46,7 @@ from meup_agent import (
     events,
     handlers,
 )
+from meup_agent.errors import RejectMessage
 from meup_agent.gateway import Gateway
 from meup_agent.testing import MemorySpace
 
@@ -178,6 +182,43 @@ def what_no_decorator_takes() -> None:
     agent.on_proposal(tool="x")  # type: ignore[call-overload]
     agent.on(1)  # type: ignore[arg-type]
     agent.on_request()  # type: ignore[attr-defined]
+    agent.on_chat("hi")  # type: ignore[call-overload]
+
+
+# --- middleware -----------------------------------------------------------------------------------
+
+
+@agent.middleware
+async def handled(message: InboundMessage, call_next: CallNext) -> Any:
+    assert_type(message.sender, str)
+    assert_type(message.arguments, dict[str, Any])
+    assert_type(message.proposal, Proposal | None)
+    assert_type(message.reason, Cause | None)
+    if message.role == "request":
+        raise RejectMessage(Reason.BUSY, "later")
+    message.sender = "another"  # type: ignore[misc]
+    return await call_next(message)
+
+
+@agent.middleware
+async def sent(message: OutboundMessage, call_next: CallNext) -> Any:
+    return await call_next(message.replace(arguments={}))
+
+
+@agent.middleware
+async def handled_or_sent(message: InboundMessage | OutboundMessage, call_next: CallNext) -> int:
+    await call_next(1)  # type: ignore[arg-type]
+    return 1
+
+
+async def middleware_stays_what_it_was(message: InboundMessage, call_next: CallNext) -> None:
+    assert_type(await handled_or_sent(message, call_next), int)
+    Agent("typed", middleware=[handled, sent, handled_or_sent])
+
+
+def what_no_middleware_is() -> None:
+    agent.middleware(count_words)  # type: ignore[type-var]
+    Agent("typed", middleware=[count_words])  # type: ignore[list-item]
 
 
 # --- the context ----------------------------------------------------------------------------------
