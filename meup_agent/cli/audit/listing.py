@@ -33,9 +33,9 @@ from meup_agent.cli.audit.phrases import (
 from meup_agent.cli.render.capabilities import format_capability
 from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_answer
-from meup_agent.cli.render.layout import NARROW, Glyphs, Row
+from meup_agent.cli.render.layout import NARROW, Glyphs, RowBuilder
 from meup_agent.cli.render.observer import MAX_FOLLOWED
-from meup_agent.protocol.audit import Operation, ProposalAudit, StepKind
+from meup_agent.protocol.audit import ProposalAudit, SpaceOperation, StepKind
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import objects_in
 
@@ -93,7 +93,7 @@ class ProposalListing:
                 list(self._details(item)),
             )
 
-    def operations(self, operations: Sequence[Operation]) -> Iterator[Text]:
+    def operations(self, operations: Sequence[SpaceOperation]) -> Iterator[Text]:
         """The lines of what was done next to the space."""
         ids = self._ids.of([item.id for item in operations])
         self._widen(ids.values(), {item.by for item in operations})
@@ -119,7 +119,7 @@ class ProposalListing:
         if self._width is None:
             said = [time + short.ljust(self._id_width), who, what, state, "; ".join(details)]
             return Text("  ".join(filter(None, said)), no_wrap=True)
-        row = Row(self._width)
+        row = RowBuilder(self._width)
         row.put(Text(time, style="dim"), 0)
         row.put(Text(short, style="cyan"), BEFORE_IDS)
         row.put(Text(who, style="bold"), BEFORE_IDS + self._id_width + 2)
@@ -129,7 +129,7 @@ class ProposalListing:
             row.put(Text(detail, style="dim"), self._below)
         return row.text()
 
-    def _put_call(self, row: Row, call: Text, state: Text) -> None:
+    def _put_call(self, row: RowBuilder, call: Text, state: Text) -> None:
         """Put a call beside its proposer where it has room there, else below."""
         width = self._width or NARROW
         beside = max(row.used, BEFORE_IDS + self._id_width + 2 + self._who_width) + 2
@@ -191,7 +191,7 @@ class ProposalListing:
             yield format_answer(answered.answer)[0] if answered.answer else "failed"
 
 
-def _about_operation(item: Operation) -> Iterator[str]:
+def _about_operation(item: SpaceOperation) -> Iterator[str]:
     if item.reason:
         yield why(item.reason)
     if item.rests_on:
@@ -201,7 +201,7 @@ def _about_operation(item: Operation) -> Iterator[str]:
         yield f"ended the grant {names(also)}, too" if item.grant else f"ended {names(also)}"
 
 
-def _operation(item: Operation) -> str:
+def _operation(item: SpaceOperation) -> str:
     capabilities = ", ".join(
         format_capability(each)
         for key in ("capabilities", "initial_capabilities")

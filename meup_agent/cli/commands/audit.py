@@ -40,9 +40,9 @@ from meup_agent.cli.render.results import as_json_line
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.audit import (
     Audit,
-    Operation,
     ProposalAudit,
     SettledProposals,
+    SpaceOperation,
     operation_as_json,
     proposal_as_json,
 )
@@ -238,7 +238,7 @@ class _AuditRun:
         self._remark(0 if self._shown.grants else audit.unknown)
 
     def _lines(
-        self, proposals: Sequence[ProposalAudit], operations: Sequence[Operation]
+        self, proposals: Sequence[ProposalAudit], operations: Sequence[SpaceOperation]
     ) -> list[str | Text]:
         """The entries that the filters let through."""
         shown = self._shown

@@ -38,7 +38,7 @@ class Glyphs:
             self.arrow, self.ellipsis, self.done, self.left, self.yes, self.no = fancy
 
 
-class Row:
+class RowBuilder:
     """One row, which is filled from the left to the right.
 
     Args:

@@ -30,7 +30,7 @@ from meup_agent.cli.render.formatting import (
     ProgressFigures,
     format_envelope,
 )
-from meup_agent.cli.render.layout import NARROW, NARROWEST, Glyphs, Row, folded
+from meup_agent.cli.render.layout import NARROW, NARROWEST, Glyphs, RowBuilder, folded
 from meup_agent.cli.render.observer import (
     AGAIN,
     REJECTED,
@@ -236,9 +236,9 @@ class Timeline:
 
     def _head(
         self, columns: Columns, names: str, noun: str, style: str, ids: str = "", colour: str = ""
-    ) -> Row:
+    ) -> RowBuilder:
         """Time, ids, participants and noun: the columns on the left."""
-        row = Row(columns.width)
+        row = RowBuilder(columns.width)
         now = self._now()
         milliseconds = f".{now.microsecond // 1000:03d}"
         row.put(Text(f"{now:%H:%M:%S}{milliseconds}"[: columns.time], style="dim"), 0)
@@ -260,12 +260,12 @@ class Timeline:
         return bar.append(f" {progress.done:g}/{progress.total:g}", style="")
 
 
-def _after(row: Row, columns: Columns) -> int:
+def _after(row: RowBuilder, columns: Columns) -> int:
     """The next column on a line that never ends."""
     return row.used + columns.gap if columns.width is None else 0
 
 
-def _put_said(row: Row, said: Text, state: Text, columns: Columns) -> None:
+def _put_said(row: RowBuilder, said: Text, state: Text, columns: Columns) -> None:
     """Put what is said beside the rest where it has room there, else below; and the state."""
     room = columns.room
     with_state = said.cell_len + (state.cell_len + 2 if state else 0)

@@ -3,8 +3,8 @@
 The entries of a journal come in, one by one and in their order. A
 :class:`~meup_agent.protocol.audit.folder.ProposalFolder` lets the exchange table decide what each
 does to a proposal; :class:`Audit` writes it down: a :class:`ProposalAudit` of each proposal, with
-every step and the decision, and an :class:`Operation` for each grant, revocation, invitation and
-kick. Both go out as records or as JSON values. :class:`SettledProposals` hands over what a long
+every step and the decision, and an :class:`SpaceOperation` for each grant, revocation, invitation
+and kick. Both go out as records or as JSON values. :class:`SettledProposals` hands over what a long
 journal is done with, and lets go of it. An audit decides nothing itself, sends nothing, and has no
 clock: time is that of the entries.
 
@@ -14,7 +14,7 @@ clock: time is that of the entries.
 from __future__ import annotations
 
 from meup_agent.protocol.audit.audit import Audit, SettledProposals
-from meup_agent.protocol.audit.operations import Operation, operation_as_json
+from meup_agent.protocol.audit.operations import SpaceOperation, operation_as_json
 from meup_agent.protocol.audit.records import (
     Decision,
     FulfillmentAudit,
@@ -30,9 +30,9 @@ __all__ = [
     "Decision",
     "FulfillmentAudit",
     "Ignored",
-    "Operation",
     "ProposalAudit",
     "SettledProposals",
+    "SpaceOperation",
     "Step",
     "StepKind",
     "operation_as_json",

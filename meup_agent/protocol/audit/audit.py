@@ -14,7 +14,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit.folder import ProposalFolder
 from meup_agent.protocol.audit.fulfillments import FulfillmentRecorder
 from meup_agent.protocol.audit.index import ProposalIndex, decide
-from meup_agent.protocol.audit.operations import GrantHistory, Operation, read_operation
+from meup_agent.protocol.audit.operations import GrantHistory, SpaceOperation, read_operation
 from meup_agent.protocol.audit.records import Ignored, ProposalAudit, StepKind, seconds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN
@@ -49,7 +49,7 @@ class Audit:
         self._index = ProposalIndex(self._proposal_store, limit=limit, max_bytes=max_bytes)
         self._requests = FulfillmentRecorder(self._folder, self._index)
         self._most_operations = None if limit is None else MAX_OPERATIONS
-        self._operations: list[Operation] = []
+        self._operations: list[SpaceOperation] = []
         self._grants = GrantHistory()
         self._latest = 0
         self._unknown = 0
@@ -60,7 +60,7 @@ class Audit:
         return self._index.proposals
 
     @property
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[SpaceOperation]:
         """Every operation on the space, oldest first."""
         return list(self._operations)
 
@@ -71,7 +71,7 @@ class Audit:
         """
         self._index.release(proposal)
 
-    def take_operations(self) -> list[Operation]:
+    def take_operations(self) -> list[SpaceOperation]:
         """The operations since the last call, which are forgotten by it."""
         taken, self._operations = self._operations, []
         return taken

@@ -42,7 +42,7 @@ MAX_OPERATION_BYTES: Final = 16 * 1024
 _WHOM: Final = ("recipient", "participant_id", "participant")
 
 
-class Operation(msgspec.Struct, frozen=True):
+class SpaceOperation(msgspec.Struct, frozen=True):
     """One operation on the space.
 
     Attributes:
@@ -74,7 +74,7 @@ class Operation(msgspec.Struct, frozen=True):
     details: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
-def read_operation(entry: Entry, grants: GrantHistory) -> Operation | None:
+def read_operation(entry: Entry, grants: GrantHistory) -> SpaceOperation | None:
     """The operation of an entry, if it is one.
 
     Args:
@@ -87,7 +87,7 @@ def read_operation(entry: Entry, grants: GrantHistory) -> Operation | None:
         return None
     payload = envelope.payload_object
     effect = grants.take(envelope, payload)
-    return Operation(
+    return SpaceOperation(
         seq=entry.seq,
         at=entry.at,
         what=what,
@@ -220,7 +220,7 @@ def _ended(change: GrantChange) -> GrantEffect:
     return GrantEffect(ended=tuple(grants))
 
 
-def operation_as_json(operation: Operation) -> JsonObject:
+def operation_as_json(operation: SpaceOperation) -> JsonObject:
     """An operation as a JSON value."""
     return {
         "operation": operation.what,

@@ -84,7 +84,7 @@ class Step(msgspec.Struct):
         about: The id of the request, reject or other envelope that it is about, where that is not
             the proposal itself.
         reason: The reason code, where there is one.
-        text: StepKind it said in words.
+        text: Its words.
         ignored: Why it changed nothing; empty if it did, or had nothing to change.
         times: Count of envelopes; only progress is gathered into one step.
         until: When it was said the last time.
@@ -128,7 +128,7 @@ class FulfillmentAudit(msgspec.Struct):
     Attributes:
         request: The request, and who sent it.
         step: When it was said.
-        changes: StepKind in it is not as it was proposed.
+        changes: Its differences from the proposal.
         says_edited: It says of itself that it is not as it was proposed.
         progress: Count of progress notifications.
         cancelled: When it was taken back.
