@@ -1,0 +1,186 @@
+"""The roads through the code are what is entered when each case runs."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import anyio
+import pytest
+from websockets.asyncio.client import connect
+
+import meup_agent
+from meup_agent import Agent, Proposal
+from meup_agent.cli import program
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.protocol import kinds, payloads
+from tests.interaction.people import PATIENCE, InMemory, Notes, gathered, join, raw
+from tests.programs import ROOT
+
+PACKAGE = Path(meup_agent.__file__).parent
+PAGE = (ROOT / "docs" / "explanation" / "roads.md").read_text(encoding="utf-8")
+SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+FUNCTION = re.compile(r"^\| `([\w.]+:[\w.<>]+)` \|", re.MULTILINE)
+
+ROADS = {title: FUNCTION.findall(text) for title, text in SECTION.findall(PAGE)}
+EVERYBODY: dict[str, list[dict[str, Any]]] = {"alice": [{"kind": "**"}], "bob": [{"kind": "**"}]}
+
+
+class Trace:
+    """The functions of the package that this thread enters, in their order."""
+
+    def __init__(self) -> None:
+        self.entered: list[str] = []
+        self._names: dict[CodeType, str | None] = {}
+
+    @contextmanager
+    def on(self) -> Generator[None]:
+        before = sys.getprofile()
+        sys.setprofile(self._note)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+    def _note(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            code = frame.f_code
+            if code not in self._names:
+                self._names[code] = self._name(code)
+            if name := self._names[code]:
+                self.entered.append(name)
+
+    def _name(self, code: CodeType) -> str | None:
+        path = Path(code.co_filename)
+        if not path.is_relative_to(PACKAGE):
+            return None
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        return f"{module.removesuffix('.__init__')}:{code.co_qualname}"
+
+
+async def frame_at_a_gateway(trace: Trace) -> None:
+    async with Gateway(participants=EVERYBODY) as gateway:
+        header = {"Authorization": f"Bearer {gateway.token('alice')}"}
+        address = f"{gateway.url.removesuffix('/ws')}/ws?space=demo"
+        async with connect(address, additional_headers=header, proxy=None) as alice:
+            await alice.recv()  # the welcome
+            await alice.recv()  # its own presence
+            said = {"protocol": "meup/v0.1", "id": "e1", "from": "alice", "kind": "chat"}
+            with trace.on():
+                await alice.send(json.dumps({**said, "payload": {"message": "hello"}}))
+                await alice.recv()
+
+
+async def frame_at_an_agent(trace: Trace) -> None:
+    meeting, tools = InMemory(), Agent("tools")
+
+    @tools.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    async with join(meeting, tools), raw(meeting) as peer:
+        call = {"name": "add", "arguments": {"a": 1, "b": 2}}
+        with trace.on():
+            await peer.request("tools", "tools/call", call, id="r")
+            await peer.response("r")
+
+
+async def call(trace: Trace) -> None:
+    meeting = InMemory()
+    async with (
+        raw(meeting) as peer,
+        join(meeting, "second") as space,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def answer() -> None:
+            request = await peer.hear(lambda envelope: envelope.kind == kinds.MCP_REQUEST)
+            result = payloads.result(request.id, {"content": []})
+            about = (request.id,)
+            await peer.say(kinds.MCP_RESPONSE, result, id="x", to=("second",), correlation=about)
+
+        tasks.start_soon(answer)
+        with trace.on():
+            await space.request("mallory", "work")
+
+
+async def withdrawal(trace: Trace) -> None:
+    meeting, reviewer, notes = InMemory(), Agent("reviewer"), Notes()
+
+    @reviewer.on_proposal
+    async def review(proposal: Proposal) -> None:
+        notes("runs")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            notes("stopped")
+
+    async with gathered(meeting, reviewer, "proposer") as (_, space):
+        proposing = space.propose("tools", "write", to="reviewer")
+        await proposing.__aenter__()
+        await notes.until("runs")
+        with trace.on():
+            await proposing.__aexit__(None, None, None)
+            await notes.until("stopped")
+            await anyio.wait_all_tasks_blocked()
+
+
+def command(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Gateway(participants=EVERYBODY).in_thread() as gateway:
+        monkeypatch.setenv("MEUP_URL", gateway.url)
+        monkeypatch.setenv("MEUP_SPACE", "demo")
+        monkeypatch.setenv("MEUP_TOKEN", gateway.token("alice"))
+        # It is loaded by the command, as in a process of its own.
+        monkeypatch.delitem(sys.modules, "meup_agent.cli.commands.chat", raising=False)
+        with trace.on():
+            assert program.run(["chat", "hello"]) == 0
+
+
+IN_A_LOOP: dict[str, Callable[[Trace], Any]] = {
+    "A frame in at a gateway": frame_at_a_gateway,
+    "A frame in at an agent": frame_at_an_agent,
+    "A call": call,
+    "A withdrawal": withdrawal,
+}
+
+
+def off_the_road(listed: list[str], entered: list[str]) -> str | None:
+    """The first function of a road that is not entered after the one before it."""
+    rest = iter(entered)
+    return next((name for name in listed if name not in rest), None)
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_functions_are_entered_in_the_order_of_the_page(
+    road: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = Trace()
+
+    async def bounded() -> None:
+        with anyio.fail_after(PATIENCE):
+            await IN_A_LOOP[road](trace)
+
+    if road == "A command":
+        command(trace, monkeypatch)
+    else:
+        anyio.run(bounded)
+    wrong = off_the_road(ROADS[road], trace.entered)
+    assert wrong is None, (
+        f"docs/explanation/roads.md, {road!r}: {wrong} is not entered there; what is, in order:\n"
+        + "\n".join(dict.fromkeys(trace.entered))
+    )
+
+
+def test_five_roads_are_on_the_page() -> None:
+    assert [*ROADS] == [*IN_A_LOOP, "A command"]
+    assert all(len(road) > 10 for road in ROADS.values())
+
+
+def test_a_road_that_is_not_taken_is_found() -> None:
+    assert off_the_road(["a", "c"], ["a", "b", "c"]) is None
+    assert off_the_road(["c", "a"], ["a", "b", "c"]) == "a"
+    assert off_the_road(["a", "x"], ["a", "b", "c"]) == "x"
