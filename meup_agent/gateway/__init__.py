@@ -14,7 +14,6 @@ if typing.TYPE_CHECKING:
         Config,
         HttpConfig,
         JournalConfig,
-        Limits,
         ParticipantConfig,
         SpaceConfig,
         TlsConfig,
@@ -22,6 +21,7 @@ if typing.TYPE_CHECKING:
     from meup_agent.gateway.config_file import load_config
     from meup_agent.gateway.edge.mount import GatewayApp, asgi_app
     from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+    from meup_agent.gateway.limits import Limits
     from meup_agent.gateway.presets import dev_config
     from meup_agent.gateway.server import RunningGateway, serve
 
@@ -49,7 +49,7 @@ _MODULES = {
     "GatewayApp": "edge.mount",
     "HttpConfig": "config",
     "JournalConfig": "config",
-    "Limits": "config",
+    "Limits": "limits",
     "ParticipantConfig": "config",
     "RunningGateway": "server",
     "SpaceConfig": "config",

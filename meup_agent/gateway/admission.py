@@ -8,7 +8,7 @@ from math import ceil
 from typing import Final, Generic, Protocol, TypeVar
 
 from meup_agent.gateway.auth import AuthThrottled, Identity, network_of
-from meup_agent.gateway.config import Limits
+from meup_agent.gateway.limits import Limits
 from meup_agent.protocol.space.management import REMOVED
 from meup_agent.protocol.space.members import Observers, crowded
 from meup_agent.protocol.space.rate_limits import TokenBucket

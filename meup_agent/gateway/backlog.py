@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.config import Limits
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.protocol.space.rate_limits import NoticeThrottle

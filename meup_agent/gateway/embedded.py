@@ -11,7 +11,8 @@ from anyio import AsyncContextManagerMixin
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from meup_agent.errors import UsageError
-from meup_agent.gateway.config import DEFAULT_HOST, Config, Limits
+from meup_agent.gateway.config import DEFAULT_HOST, Config
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.presets import Participants, first_token, one_space_config
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.protocol.space.counters import Counters

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from meup_agent.gateway.auth import Identity
-    from meup_agent.gateway.config import Limits
+    from meup_agent.gateway.limits import Limits
     from meup_agent.gateway.runtime import GatewayRuntime
     from meup_agent.protocol.space.fanout import FrameFormat
 

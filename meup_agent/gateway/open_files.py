@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from meup_agent.gateway.config import Config, Limits
+from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge.listener import CONNECTIONS_TO_A_HANDSHAKE
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.logs import log
 
 OTHER_FILES: Final = 64

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from meup_agent.gateway.auth import new_token
-from meup_agent.gateway.config import Config, Limits, SpaceConfig, participant
+from meup_agent.gateway.config import Config, SpaceConfig, participant
+from meup_agent.gateway.limits import Limits
 
 DEV_SPACE: Final = "demo"
 """The id of the one space."""

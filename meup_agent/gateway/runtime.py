@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
@@ -134,16 +135,9 @@ class GatewayRuntime:
             self.batcher = WriteBatcher(loop)
         self.journal.on_full = self.hold
         self.journal.on_failed = self.fail
+        # Those of a space have the same names there.
         allowance = Allowance(
-            max_depth=limits.max_depth,
-            messages_per_second=limits.messages_per_second,
-            messages_burst=limits.messages_burst,
-            bytes_per_second=limits.bytes_per_second,
-            bytes_burst=limits.bytes_burst,
-            withdrawals_per_second=limits.withdrawals_per_second,
-            withdrawals_burst=limits.withdrawals_burst,
-            max_open_proposals=limits.max_open_proposals,
-            max_observers=limits.max_observers,
+            **{each.name: getattr(limits, each.name) for each in fields(Allowance)}
         )
         self.spaces = {
             space.id: SpaceServer(

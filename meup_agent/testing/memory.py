@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
     from typing import Self
 
-    from meup_agent.gateway.config import Config, Limits
+    from meup_agent.gateway.config import Config
+    from meup_agent.gateway.limits import Limits
     from meup_agent.protocol.space.counters import Counters
     from meup_agent.protocol.space.server import SpaceServer
     from meup_agent.transport.base import Connector, Transport

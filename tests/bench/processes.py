@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import uvloop
 
 from meup_agent.gateway.auth import new_token
-from meup_agent.gateway.config import Config, JournalConfig, Limits, SpaceConfig, participant
+from meup_agent.gateway.config import Config, JournalConfig, SpaceConfig, participant
 from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.limits import Limits
 
 START = "spawn"
 """How processes begin: as a program does, so that each has memory of its own alone."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway.config import Config, Limits, SpaceConfig, participant
+from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.limits import Limits
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from tests.conformance.wire import Site
 

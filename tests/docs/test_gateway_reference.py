@@ -7,7 +7,6 @@ import pytest
 from pydantic import BaseModel
 
 from meup_agent.gateway.auth import hash_token
-from meup_agent.gateway.config import Limits
 from meup_agent.gateway.config_file import (
     DefaultsForm,
     OurFile,
@@ -16,7 +15,8 @@ from meup_agent.gateway.config_file import (
     load_config,
 )
 from meup_agent.gateway.edge.http.problems import refused
-from meup_agent.gateway.settings import SECTIONS, Settings, variable_of
+from meup_agent.gateway.limits import LIMIT_ROWS
+from meup_agent.gateway.settings import SECTIONS, GatewaySettings, variable_of
 from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.space import rules
 from meup_agent.protocol.space.decisions import ID_IN_USE, LIMIT_EXCEEDED, refusal
@@ -26,7 +26,7 @@ from tests.programs import ROOT
 PAGE = (ROOT / "docs" / "reference" / "gateway.md").read_text(encoding="utf-8")
 HOW_TO = (ROOT / "docs" / "how-to" / "run-a-gateway.md").read_text(encoding="utf-8")
 
-LIMITS = set(Limits.__dataclass_fields__)
+LIMITS = {row.name for row in LIMIT_ROWS}
 
 
 def rows() -> list[list[str]]:
@@ -43,7 +43,7 @@ def key_of(setting: str) -> str:
 def test_every_setting_has_a_row_with_its_variable() -> None:
     shown = {row[0].strip("`"): row[1].strip("`") for row in rows() if "MEUP_GATEWAY_" in row[1]}
     assert shown.pop("gateway.<limit>") == "MEUP_GATEWAY_<LIMIT>"
-    settings = set(Settings.model_fields) - LIMITS
+    settings = set(GatewaySettings.model_fields) - LIMITS
     assert shown == {key_of(name): variable_of(name) for name in settings}
 
 

@@ -18,9 +18,10 @@ from multidict import CIMultiDict
 from picows import WSCloseCode, WSMsgType
 
 from meup_agent.gateway.admission import NotAdmitted
-from meup_agent.gateway.config import Config, Limits, SpaceConfig, participant
+from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.edge.handshake import Handshake, read_handshake
 from meup_agent.gateway.edge.websocket import WebSocketConnection
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.runtime import GatewayRuntime
 from tests.fuzz.frames import EXAMPLES, join_frame
 from tests.fuzz.logs import checked_log

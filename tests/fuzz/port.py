@@ -12,7 +12,8 @@ import struct
 from contextlib import suppress
 from typing import Any
 
-from meup_agent.gateway.config import Config, Limits, SpaceConfig, participant
+from meup_agent.gateway.config import Config, SpaceConfig, participant
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.server import serve
 from tests.fuzz.frames import EXAMPLES
 from tests.fuzz.logs import checked_log

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import anyio
 import pytest
 
-from meup_agent.gateway.config import Limits
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.testing.memory import MemorySpace

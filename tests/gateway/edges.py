@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 import httpx
 from websockets.sync.client import ClientConnection, connect
 
-from meup_agent.gateway.config import HttpConfig, Limits
+from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import PARTICIPANTS
 from tests.gateway.mounted import MountedPlace, mounted

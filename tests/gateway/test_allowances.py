@@ -10,8 +10,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.config import Config, Limits, TlsConfig
+from meup_agent.gateway.config import Config, TlsConfig
 from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.by_hand import raw
 from tests.gateway.conftest import PARTICIPANTS, envelope

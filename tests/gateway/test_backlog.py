@@ -6,7 +6,7 @@ import pytest
 
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.backlog import IMPATIENT_SECONDS, Backlog, Backlogs
-from meup_agent.gateway.config import Limits
+from meup_agent.gateway.limits import Limits
 from meup_agent.protocol.space.counters import Counters
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import Identity, hash_token
-from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, Limits, TlsConfig
+from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, TlsConfig
 from meup_agent.gateway.config_file import MAX_TOKEN_FILE_BYTES, load_config
+from meup_agent.gateway.limits import Limits
 
 OURS = """
 spaces:

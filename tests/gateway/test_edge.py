@@ -16,8 +16,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.config import Limits
 from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.limits import Limits
 from tests.gateway.by_hand import masked, raw, said_close, shaken
 from tests.gateway.conftest import DIALECT, PARTICIPANTS, envelope
 

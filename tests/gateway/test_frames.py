@@ -13,10 +13,11 @@ import anyio
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from meup_agent.gateway.config import Config, Limits, TlsConfig
+from meup_agent.gateway.config import Config, TlsConfig
 from meup_agent.gateway.edge.connection import FRAMES_PER_TURN
 from meup_agent.gateway.edge.listener import MEMBER_READ_BYTES
 from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.by_hand import Streams, frames, masked, raw, said_close, shaken
 from tests.gateway.conftest import envelope

@@ -13,8 +13,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from meup_agent.gateway.config import Limits
 from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.limits import Limits
 from tests.gateway.by_hand import frames, masked, raw, said_close, shaken
 from tests.gateway.conftest import envelope
 

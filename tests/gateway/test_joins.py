@@ -15,9 +15,10 @@ from websockets.http11 import Response
 from meup_agent.gateway import admission, logs
 from meup_agent.gateway.admission import JoinThrottle, NotAdmitted
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.config import Config, HttpConfig, Limits
+from meup_agent.gateway.config import Config, HttpConfig
 from meup_agent.gateway.edge.websocket import WebSocketConnection
 from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.logs import LINES_BURST, RefusalLog
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.by_hand import frames, raw

@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.config import Config, Limits
+from meup_agent.gateway.config import Config
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.member import GatewayMember
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.fanout import FrameFormat

@@ -8,7 +8,7 @@ import pytest
 from trio.testing import MockClock
 
 from meup_agent.errors import CannotConnect, HandshakeRefused, TransportClosed
-from meup_agent.gateway.config import Limits
+from meup_agent.gateway.limits import Limits
 from meup_agent.testing.memory import MemorySpace
 from tests.gateway.conftest import PARTICIPANTS, envelope, hear, hear_end
 

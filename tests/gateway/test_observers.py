@@ -10,7 +10,7 @@ from meup_agent.errors import HandshakeRefused
 from meup_agent.gateway.admission import JoinThrottle, NotAdmitted
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.backlog import Backlog, Backlogs
-from meup_agent.gateway.config import Limits
+from meup_agent.gateway.limits import Limits
 from meup_agent.protocol.space.counters import Counters
 from meup_agent.transport.base import OBSERVE_HEADER
 from tests.gateway.conftest import LIMITS, Site, envelope, hear

@@ -5,13 +5,14 @@ import sys
 
 import pytest
 
-from meup_agent.gateway.config import Limits
+from meup_agent.gateway.limits import Limits
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 
 FIT = """
 import logging, resource, sys
-from meup_agent.gateway.config import Config, HttpConfig, Limits
+from meup_agent.gateway.config import Config, HttpConfig
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.open_files import fit_open_files
 
 logging.basicConfig(format="%(message)s", stream=sys.stdout, level=sys.argv.pop())

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from meup_agent.errors import ConfigurationError, UsageError
 from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.auth import Identity, Tokens, new_token
-from meup_agent.gateway.config import Limits
 from meup_agent.gateway.edge.framing import (
     BINARY,
     CONTINUATION,
@@ -24,6 +23,7 @@ from meup_agent.gateway.edge.framing import (
 )
 from meup_agent.gateway.edge.handshake import bearer
 from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.logs import MAX_SHOWN_CHARS, quote
 from meup_agent.gateway.presets import GUESTS, PARTICIPANTS, dev_config
 

@@ -16,14 +16,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from meup_agent.gateway.config import (
-    Config,
-    HttpConfig,
-    JournalConfig,
-    Limits,
-    SpaceConfig,
-    participant,
-)
+from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, SpaceConfig, participant
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.server import RunningGateway, serve
 from tests.gateway.conftest import envelope
 

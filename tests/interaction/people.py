@@ -10,8 +10,8 @@ import anyio
 from meup_agent import Agent, Backoff, Envelope, ProposalState, Settings, Space
 from meup_agent.errors import CannotConnect
 from meup_agent.events import Event
-from meup_agent.gateway.config import Limits
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.limits import Limits
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import draft

@@ -13,7 +13,7 @@ import aiofastnet
 from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # not in picows' stubs
 
-from meup_agent.gateway.config import Limits
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.logs import PicowsLog, RefusalLog, log
 from meup_agent.gateway.runtime import wall_clock
 

@@ -10,8 +10,9 @@ import httpx
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from meup_agent.gateway.config import Config, HttpConfig, Limits
+from meup_agent.gateway.config import Config, HttpConfig
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.presets import one_space_config
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {

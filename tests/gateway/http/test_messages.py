@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from meup_agent.gateway.config import JournalConfig, Limits
+from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.limits import Limits
 from tests.gateway.http.conftest import LIMITS, Api, config, served
 
 

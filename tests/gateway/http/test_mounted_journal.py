@@ -13,9 +13,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from meup_agent.gateway.config import Config, JournalConfig, Limits
+from meup_agent.gateway.config import Config, JournalConfig
 from meup_agent.gateway.journal import sqlite
 from meup_agent.gateway.journal.sqlite import SqliteJournal
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import envelope
 from tests.gateway.mounted import MountedPlace, mounted

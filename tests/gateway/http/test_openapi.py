@@ -10,8 +10,8 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, assume, settings
 
-from meup_agent.gateway.config import Limits
 from meup_agent.gateway.edge.http.openapi import document
+from meup_agent.gateway.limits import Limits
 from tests.gateway.http.conftest import Api, served
 
 EXAMPLES = 15

@@ -16,10 +16,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.config import Config, JournalConfig, Limits
+from meup_agent.gateway.config import Config, JournalConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.journal import sqlite
 from meup_agent.gateway.journal.sqlite import SqliteJournal
+from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER

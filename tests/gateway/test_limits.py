@@ -1,0 +1,52 @@
+"""The table of limits: each row is configured, documented, bounded and enforced."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import meup_agent.gateway
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.limits import LIMIT_ROWS, LimitRow, Limits
+from meup_agent.gateway.presets import dev_config
+from meup_agent.gateway.settings import environment_over, variable_of
+from meup_agent.protocol.space.rate_limits import Allowance
+
+ROWS = pytest.mark.parametrize("row", LIMIT_ROWS, ids=[row.name for row in LIMIT_ROWS])
+
+SOURCES = [
+    path.read_text(encoding="utf-8")
+    for path in Path(meup_agent.gateway.__file__).parent.rglob("*.py")
+    if path.name != "limits.py"
+]
+
+
+@ROWS
+def test_limit_is_configured_by_its_name(row: LimitRow, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Half, but never less than the deadline that has to fit into it.
+    other = row.default * 2 if row.name == "ping_interval" else row.default / 2
+    monkeypatch.setenv(variable_of(row.name), str(type(row.default)(other)))
+    assert getattr(environment_over(dev_config()).limits, row.name) == other
+
+
+@ROWS
+def test_limit_is_bounded(row: LimitRow) -> None:
+    for wrong in (0, -1, *(() if row.at_most is None else (row.at_most + 1,))):
+        with pytest.raises(ConfigurationError, match=f"^{row.name}: expected "):
+            Limits(**{row.name: wrong})
+
+
+@ROWS
+def test_limit_is_enforced(row: LimitRow) -> None:
+    """By the gateway, or by its spaces, which have it under the same name."""
+    in_spaces = {each.name for each in fields(Allowance)}
+    used = any(re.search(rf"limits\.{row.name}\b", source) for source in SOURCES)
+    assert used or row.name in in_spaces
+
+
+@ROWS
+def test_limit_says_what_it_limits(row: LimitRow) -> None:
+    assert row.about
+    assert not row.about.endswith(".")
+    assert row.shown[0].isdigit()
