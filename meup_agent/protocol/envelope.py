@@ -1,7 +1,7 @@
-"""The envelope: a decoded header around a payload that stays raw until somebody reads it.
+"""The envelope: a decoded header around a payload that stays raw until it is read.
 
 Most envelopes that a participant sees are not for it, and a gateway forwards without change, so
-decoding the payload is left to whoever needs it.
+decoding the payload is left to its reader.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         id: The sender's id for it, unique for that sender. Empty where a gateway left it out.
-        sender: Who sent it (``from`` on the wire).
+        sender: Its sender (``from`` on the wire).
         kind: The kind with slashes, for example ``mcp/request``.
         to: Whom it is for; empty: everybody.
         correlation: Ids of the envelopes that it refers to.
@@ -110,7 +110,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return _decode_json(self.raw_payload)
         except msgspec.ValidationError:
             # JSON has numbers that are too large for a float. Most readers take them for infinite;
-            # refusing them only here would let a stranger's number stop whoever reads a payload.
+            # refusing them only here would let a stranger's number stop the readers of a payload.
             return json.loads(self.raw_payload, parse_int=_int)
 
     @property
@@ -132,7 +132,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
     def concerns(self, participant: str) -> bool:
-        """Whether it is addressed to the participant, or to everybody."""
+        """True if it is addressed to the participant, or to all."""
         return not self.to or participant in self.to
 
     def replace(self, **changes: Any) -> Envelope:

@@ -1,4 +1,4 @@
-"""What a gateway gives: what may be built on it, and what may not (PROTOCOL 2 and 3)."""
+"""Guarantees of a gateway, on which its members may build (PROTOCOL 2 and 3)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ sent something, and observers send nothing."""
 
 
 class Guarantees(msgspec.Struct, frozen=True):
-    """What this gateway gives.
+    """The guarantees of one gateway.
 
-    What a gateway does not say of itself is taken from what gateways of its dialect were seen to
-    do, and at its worst where nothing is known.
+    Those that a gateway does not state are taken from what gateways of its dialect were seen to do,
+    and at their worst where nothing is known.
 
     Attributes:
         identity_checked: The name in ``from`` is the one that the sender's token stands for, and
-            ``system/*`` comes from the gateway alone. Where it is not, anybody can approve,
-            withdraw or answer in anybody's name.
+            ``system/*`` comes from the gateway alone. Where it is not, each participant
+            can approve, withdraw or answer in the name of any other.
         echo: Everything that we send comes back to us, in the gateway's order: so we know what it
             took, and which of two things that crossed came first.
         resume: What we miss while we are away is sent to us when we come back.
-        hidden_targets: What is addressed to somebody is seen by them alone: a proposer does not see
-            the fulfillment of its proposal, nor an onlooker who approved what.
+        hidden_targets: An addressed envelope is seen by its addressees alone: a proposer does not
+            see the fulfillment of its proposal, nor an onlooker who approved what.
     """
 
     identity_checked: bool = False
@@ -40,7 +40,7 @@ class Guarantees(msgspec.Struct, frozen=True):
 
 
 OURS: Final = Guarantees(identity_checked=True, echo=True, resume=True)
-"""What the gateway of this package gives."""
+"""The guarantees of the gateway of this package."""
 
 _BY_DIALECT: Final[dict[str, Guarantees]] = {
     "meup/v0.2": Guarantees(hidden_targets=True),
@@ -54,7 +54,7 @@ def said_by(guarantees: Guarantees) -> dict[str, Any]:
 
 
 def may_evict(welcome: dict[str, Any], dialect: str) -> bool:
-    """Whether a gateway may throw a new connection out when an older one of ours ends (PROTOCOL 2).
+    """True if a gateway may throw a new connection out as an older one of ours ends (PROTOCOL 2).
 
     Those that were seen to do so say nothing of what they give, and were seen to send back what we
     address to ourselves. Of any other, neither is known: waiting for such an echo might lock us
@@ -64,14 +64,14 @@ def may_evict(welcome: dict[str, Any], dialect: str) -> bool:
 
 
 def is_eviction(refusal: dict[str, Any]) -> bool:
-    """Whether a ``system/error`` says that its gateway forgot us: we may do nothing at all."""
+    """True if a ``system/error`` shows that its gateway forgot us: we may do nothing at all."""
     return refusal.get("error") == "capability_violation" and refusal.get("your_capabilities") == []
 
 
 def read_guarantees(welcome: dict[str, Any], dialect: str) -> Guarantees:
-    """What a gateway gives, by the payload of its first welcome on a connection and its dialect.
+    """The guarantees that a gateway's first welcome on a connection, and its dialect, give.
 
-    A later welcome says nothing of it: where identity is not checked, anybody may forge one.
+    A later welcome says nothing of it: where identity is not checked, it may be forged.
     """
     said = welcome.get(WELCOME_KEY)
     if said is None:

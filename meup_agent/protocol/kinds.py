@@ -35,13 +35,13 @@ Sender = Literal["member", "gateway"]
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """What is known of a kind.
+    """The facts about a kind.
 
     Attributes:
         name: The kind in memory.
-        correlated: Whether it must say what it refers to; one that does not is dropped by its
+        correlated: It must say what it refers to; one that does not is dropped by its
             readers, and passes a gateway, which refuses only what the protocol lets it.
-        sender: Who may send it.
+        sender: The participants that may send it.
     """
 
     name: str

@@ -14,7 +14,7 @@ from meup_agent.errors import IllegalStep
 
 
 class ProposalState(StrEnum):
-    """What a proposal is. ``in_progress`` is pending with a fulfilling request on its way."""
+    """The state of a proposal; *in progress* is pending with a fulfilling request on its way."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -30,7 +30,7 @@ class ProposalState(StrEnum):
 
 
 class ProposalEvent(StrEnum):
-    """What can happen to a proposal."""
+    """The events of a proposal."""
 
     REQUEST = "request"
     """A fulfilling request is out."""
@@ -71,7 +71,7 @@ def proposal_step(state: ProposalState, event: ProposalEvent) -> ProposalState:
 
 
 class InboundState(StrEnum):
-    """A request or proposal that we handle."""
+    """The state of a request or proposal that we handle."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -80,7 +80,7 @@ class InboundState(StrEnum):
 
 
 class InboundEvent(StrEnum):
-    """What can happen to a request or proposal that we handle."""
+    """The events of a request or proposal that we handle."""
 
     START = "start"
     RETURNED = "returned"
@@ -91,7 +91,7 @@ class InboundEvent(StrEnum):
     SENDER_ABSENT = "sender_absent"
     """The sender has been away for the whole grace period."""
     REJECTED = "rejected"
-    """The handler of a proposal has rejected it: nothing that others say of it matters any more."""
+    """The handler of a proposal has rejected it: envelopes of others about it matter no more."""
     LOST = "connection_lost"
     SHUTDOWN = "shutdown"
     SHUTDOWN_OVER = "shutdown_over"
@@ -99,7 +99,7 @@ class InboundEvent(StrEnum):
 
 
 class InboundAction(StrEnum):
-    """What is to be done about it."""
+    """The action that a step asks for."""
 
     START = "start"
     RESPOND = "respond"
@@ -175,7 +175,7 @@ def inbound_step(state: InboundState, event: InboundEvent) -> InboundStep:
 
 
 class OutboundState(StrEnum):
-    """A request or proposal of our own."""
+    """The state of a request or proposal of our own."""
 
     UNSENT = "unsent"
     WAITING = "waiting"
@@ -184,7 +184,7 @@ class OutboundState(StrEnum):
 
 
 class OutboundEvent(StrEnum):
-    """What can happen to a request or proposal of our own."""
+    """The events of a request or proposal of our own."""
 
     SENT = "sent"
     RESPONSE = "response"
@@ -202,7 +202,7 @@ class OutboundEvent(StrEnum):
 
 
 class OutboundAction(StrEnum):
-    """What is to be done about it; ``…_AND_END`` also sends the withdraw or cancel."""
+    """The action that a step asks for; ``…_AND_END`` also sends the withdraw or cancel."""
 
     NOTE_SENT = "note_sent"
     DROP = "drop"
@@ -258,7 +258,7 @@ OUTBOUND: Final[Mapping[tuple[OutboundState, OutboundEvent], OutboundStep]] = {
     (_O.GIVEN_UP, _OE.WELCOME): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
     (_O.GIVEN_UP, _OE.STOPPED): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
 }
-"""PROTOCOL 5, third table. What was ended is remembered and said again as rule 4.14 asks."""
+"""PROTOCOL 5, third table. Endings are kept and sent again as rule 4.14 asks."""
 
 
 def outbound_step(state: OutboundState, event: OutboundEvent) -> OutboundStep:

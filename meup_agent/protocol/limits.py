@@ -1,4 +1,4 @@
-"""What a frame from the network must keep before anything looks into it."""
+"""Limits of a frame from the network, checked before it is decoded."""
 
 from __future__ import annotations
 

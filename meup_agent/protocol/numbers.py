@@ -23,7 +23,7 @@ _DIGITS: Final = b"0123456789"
 
 
 def is_finite(value: object) -> bool:
-    """Whether a value that has a form in JSON holds neither NaN nor an infinity.
+    """True if a value that has a form in JSON holds neither NaN nor an infinity.
 
     Args:
         value: JSON values, structs and dataclasses; raw JSON in it holds none by its form.
@@ -36,7 +36,7 @@ def is_finite(value: object) -> bool:
 
 
 def _inside(value: object) -> object:
-    """What stands in a value that the standard library has no JSON form for."""
+    """The plain values in one that the standard library has no JSON form for."""
     if isinstance(value, msgspec.Struct):
         return [getattr(value, name) for name in value.__struct_fields__]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -52,7 +52,7 @@ _STRICT: Final = json.JSONEncoder(
 
 
 def fits_double(raw: bytes, value: object) -> bool:
-    """Whether every integer in some JSON is within the range of a double.
+    """True if every integer in some JSON is within the range of a double.
 
     Args:
         raw: The JSON, which a decoder has taken: other numbers are its affair.

@@ -1,4 +1,4 @@
-"""How an exchange of our own can end."""
+"""The endings of an exchange of our own."""
 
 from __future__ import annotations
 
@@ -138,13 +138,12 @@ class Withdrawal(msgspec.Struct, frozen=True):
 
 
 class Expiry(msgspec.Struct, frozen=True):
-    """The deadline passed; what was sent was withdrawn or cancelled.
+    """A deadline that passed; what was sent was withdrawn or cancelled.
 
     Attributes:
         proposal_id: The proposal or request.
-        sent: ``False``: it never left, so nobody can have carried it out.
-        begun_by: Who had begun to fulfill the proposal, and was not done; empty: nobody was seen
-            to.
+        sent: ``False``: it never left, so no participant can have carried it out.
+        begun_by: The participant that had begun to fulfill the proposal; empty: none was seen to.
     """
 
     proposal_id: str
@@ -153,11 +152,12 @@ class Expiry(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """Everyone it was addressed to has been absent too long (PROTOCOL 4.6).
+    """An absence, for too long, of all participants that could answer (PROTOCOL 4.6).
 
     Attributes:
         proposal_id: The proposal or request.
-        participants: Who is absent; empty: a proposal was for whoever may, and nobody was here.
+        participants: The absent ones; empty: a broadcast proposal, and none present that may
+            fulfill it.
     """
 
     proposal_id: str
@@ -165,10 +165,10 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class Responded(msgspec.Struct, frozen=True):
-    """A request was answered.
+    """The answer to a request.
 
     Attributes:
-        by: Who answered.
+        by: The participant that answered.
         result: The result as JSON values; ``None`` if the answer was an error.
         error: The JSON-RPC error; ``None`` if there was a result.
     """
@@ -179,7 +179,7 @@ class Responded(msgspec.Struct, frozen=True):
 
 
 class GatewayRefused(msgspec.Struct, frozen=True):
-    """The gateway did not let it through."""
+    """A refusal by the gateway."""
 
     error: str
     message: str
@@ -187,28 +187,28 @@ class GatewayRefused(msgspec.Struct, frozen=True):
 
 
 class Unsent(msgspec.Struct, frozen=True):
-    """It certainly did not leave."""
+    """An end before it was sent: it certainly did not leave."""
 
     why: str
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """It was sent, and an answer can no longer arrive."""
+    """An unknown outcome: it was sent, and an answer can no longer arrive."""
 
     why: str
 
 
 class LostRace(msgspec.Struct, frozen=True):
-    """Somebody else's fulfilling request came first in the gateway's order (PROTOCOL 4.4)."""
+    """A fulfilling request of ours that came second in the gateway's order (PROTOCOL 4.4)."""
 
     by: str
 
 
 Outcome = Fulfillment | Rejection | Withdrawal | Expiry | Gone
-"""How a proposal ends for the one who waits for it."""
+"""The end of a proposal for the caller that waits for it."""
 
 Ending = Outcome | Responded | GatewayRefused | Unsent | Unknown | LostRace
-"""How any exchange of our own ends."""
+"""The end of any exchange of our own."""
 
 
 def result_of(answer: Responded | Fulfillment) -> Any:

@@ -1,7 +1,7 @@
 """Payloads: the MCP messages that travel in envelopes, read leniently and written strictly.
 
-MCP's own types are not needed here: an exchange reads a handful of fields. Whoever hands MCP
-content to a person's code uses ``mcp_types``.
+MCP's own types are not needed here: an exchange reads a handful of fields. Code that hands MCP
+content to users takes ``mcp_types``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROPOSER: Final = "dev.meup/proposer"
 EXPIRES_AT: Final = "dev.meup/expires_at"
 CAUSE: Final = "dev.meup/cause"
 BEGUN_BY: Final = "dev.meup/begun_by"
-"""In what the gateway ends in somebody's place: who began it; an id is unique for each alone."""
+"""In an end that the gateway sends for a participant: the participant, whose ids are its own."""
 WRAPPED: Final = "dev.meup/wrapped"
 """In a result: its structured content is ``{"result": value}`` because the value is no object."""
 PROGRESS_TOKEN: Final = "progressToken"
@@ -86,18 +86,18 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def meta(self) -> JsonObject:
-        """What stands in ``_meta``."""
+        """The object in ``_meta``."""
         return as_object(self.params.get(META))
 
     @property
     def target(self) -> str | None:
-        """Who should execute a proposal (PROTOCOL 4.4)."""
+        """The participant that should execute a proposal (PROTOCOL 4.4)."""
         target = self.meta.get(TARGET)
         return target if isinstance(target, str) and target else None
 
     @property
     def expires_at(self) -> datetime | None:
-        """When a proposal's proposer gives it up, by the proposer's clock: a hint (PROTOCOL 6)."""
+        """The time at which the proposer gives up, by its own clock: a hint (PROTOCOL 6)."""
         said = self.meta.get(EXPIRES_AT)
         try:
             moment = datetime.fromisoformat(said) if isinstance(said, str) else None
@@ -176,7 +176,7 @@ def called(body: JsonObject) -> tuple[str, str]:
 
 
 def meta_of(body: JsonObject) -> JsonObject:
-    """What stands in the ``_meta`` of a call; an empty object where there is none."""
+    """The object in the ``_meta`` of a call; an empty one where there is none."""
     params = body.get("params")
     return as_object(cast("JsonObject", params).get(META)) if isinstance(params, dict) else {}
 
@@ -224,11 +224,11 @@ def cancelled_by_gateway(request_id: str, reason: str, requester: str) -> JsonOb
 
 
 def on_behalf_of(sender: str, said: JsonObject) -> str:
-    """Whose exchange a withdrawal or cancel ends: its sender's, or that of whom the gateway names.
+    """The participant whose exchange an end is about: its sender, or one that the gateway names.
 
     Args:
-        sender: Who said it. That it is the gateway proves something only where identity is checked.
-        said: What it says: a withdrawal's payload, a cancel's params.
+        sender: Its sender; that this is the gateway is certain only where names are checked.
+        said: A withdrawal's payload, or a cancel's params.
     """
     if sender not in kinds.GATEWAY_NAMES:
         return sender
@@ -300,7 +300,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def changes(proposed: Call, fulfilled: Call, executor: str | None) -> tuple[Change, ...]:
-    """What a fulfilling request changed of its proposal, ``_meta`` left aside."""
+    """The values that a fulfilling request has otherwise than its proposal, without ``_meta``."""
     found: list[Change] = []
     if proposed.method != fulfilled.method:
         found.append(Change("method", proposed.method, fulfilled.method))

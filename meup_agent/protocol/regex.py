@@ -1,4 +1,4 @@
-"""The one door to RE2: regular expressions whose time is linear in the text, whoever wrote them."""
+"""Regular expressions of strangers, by RE2: their time is linear in the text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_PROGRAM_BYTES: Final = 1 << 20
 
 MAX_PROGRAM_STEPS: Final = 1000
 """Instructions of one compiled pattern. In the worst case each is tried at every byte of a text, in
-5 to 15 ns: whoever matches long texts counts what it costs."""
+5 to 15 ns: callers that match long texts count what it costs."""
 
 MAX_UNICODE_CLASSES: Final = 8
 r"""Classes such as ``\pL`` in one pattern: each is read as hundreds of ranges, and a pattern of
@@ -28,7 +28,7 @@ class Program(NamedTuple):
     """A compiled pattern.
 
     Attributes:
-        matches: Whether a text, as UTF-8, matches.
+        matches: Tells whether a text, as UTF-8, matches.
         steps: The instructions that each byte of it may take.
     """
 

@@ -1,4 +1,4 @@
-"""What a gateway and a member that resumes say to each other of what was missed (PROTOCOL 6)."""
+"""Resuming: the words of a gateway and its member about what was missed (PROTOCOL 6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPLAYED: Final = "dev.meup/replayed"
 that is out to fulfill it: an object, whose ``in_progress`` says whether there is such a request."""
 
 MISSED_NOTHING: Final = frozenset({"new", "resumed"})
-"""What stands there for those to whom nobody need say anything again."""
+"""The values for members to which nothing need be sent again."""
 
 _LAST_FIELD: Final = b',"seq":'
 _AT: Final = len(_LAST_FIELD)
@@ -28,7 +28,7 @@ _FROM_THE_END: Final = -_AT - 21
 
 
 class Missed(NamedTuple):
-    """What the first welcome of a connection says of what its reader missed.
+    """The first welcome's word on what the member missed.
 
     Attributes:
         resumed: We were here before, and what we missed comes now.
@@ -50,7 +50,7 @@ _decode_json = msgspec.json.Decoder().decode
 
 
 def read_missed(welcome: dict[str, Any]) -> Missed | None:
-    """What a welcome says of what its reader missed; ``None`` if it says nothing of it."""
+    """A welcome's word on what the member missed; ``None`` if it has none."""
     until = welcome.get("until")
     if not isinstance(until, int) or isinstance(until, bool):
         return None
@@ -102,7 +102,7 @@ def replayed(frame: bytes, seq: int, *, in_progress: bool) -> bytes:
 
 
 def read_replayed(extra: tuple[tuple[str, bytes], ...]) -> bool | None:
-    """Whether a proposal of before is in progress; ``None``: the envelope is no replay.
+    """True if a replayed proposal is in progress; ``None``: the envelope is no replay.
 
     Args:
         extra: The header fields of an envelope that no dialect knows. A sender can write this one,

@@ -38,8 +38,8 @@ effect                    what the session does
 
 The road of an envelope goes down through these files, never up::
 
-    table.receive            effects are collected
-      dispatcher             old or new, from the gateway, others, ourselves or a sibling; its kind
+    table                    receive: collects the effects
+      dispatcher             by number, by sender (gateway, others, ourselves, a sibling), by kind
         system_messages      welcome, presence, refusals  -> roster, both sides
         inbound_proposals    proposal, withdraw, reject   -> proposal_store
         inbound_requests     request, cancel              -> resolution: which proposal it means

@@ -70,12 +70,6 @@ class TTLMap(Generic[K, V]):
             if self._size is not None and self._used > self._size:
                 self._forget_surplus(now)
 
-    def change(self, key: K, value: V) -> None:
-        """Put another value in the place of one that is remembered, of the same age and size."""
-        entry = self._entries.get(key)
-        if entry is not None:
-            self._entries[key] = (entry[0], entry[1], value)
-
     def get(self, key: K, now: float) -> V | None:
         """The value, if it is still remembered."""
         entry = self._entries.get(key)
