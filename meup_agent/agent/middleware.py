@@ -191,6 +191,15 @@ Middleware = (
 M = TypeVar("M", bound=Middleware)
 
 
+class RequestRefused(RequestError):
+    """The answer to a request that a layer refused before its handler began."""
+
+    def __init__(self, rejection: RejectMessage) -> None:
+        # Of a fulfillment, this says that the proposal waits on (PROTOCOL 4.4).
+        data = {"reason": payloads.REFUSED}
+        super().__init__(payloads.EXCHANGE_ERROR, f"{payloads.REFUSED}: {rejection}", data)
+
+
 # --- the onion ---
 
 
@@ -271,7 +280,7 @@ async def pass_inbound(
         handle: Runs them.
 
     Raises:
-        RequestError: A layer refused a request.
+        RequestRefused: A layer refused a request.
     """
     scope, work = run.scope, run.work
     message = InboundMessage(
@@ -308,12 +317,7 @@ async def pass_inbound(
 async def _refuse(message: InboundMessage, rejection: RejectMessage) -> None:
     """Tell the sender that nothing was begun, where an answer is owed."""
     if message.role == exchange.Role.REQUEST:
-        # Of a fulfillment, this says that the proposal waits on (PROTOCOL 4.4).
-        raise RequestError(
-            payloads.EXCHANGE_ERROR,
-            f"{payloads.REFUSED}: {rejection}",
-            {"reason": payloads.REFUSED},
-        )
+        raise RequestRefused(rejection)
     if (proposal := message.proposal) is not None:
         with suppress(AlreadyDecided, AlreadyInProgress):
             await proposal.reject(rejection.reason, explain=rejection.explain)

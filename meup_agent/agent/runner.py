@@ -12,7 +12,7 @@ import anyio
 from meup_agent.agent import mcp
 from meup_agent.agent.definitions import HandlerDefinition, Invocation
 from meup_agent.agent.handler_events import HandlerEvents
-from meup_agent.agent.middleware import pass_inbound
+from meup_agent.agent.middleware import RequestRefused, pass_inbound
 from meup_agent.agent.results import encode_result
 from meup_agent.agent.scope import (
     LATE_SECONDS,
@@ -218,7 +218,8 @@ class Runner:
         elif isinstance(error, RequestError) and error.by is None:
             log.info("%s answers with an error: %s", scope.name, error)
             code = error.code if isinstance(error.code, int) else payloads.EXCHANGE_ERROR
-            self._session.raised(scope.key, code, error.message, error.data)
+            begun = not isinstance(error, RequestRefused)
+            self._session.raised(scope.key, code, error.message, error.data, begun=begun)
         else:
             log.error("%s failed", scope.name, exc_info=error)
             self._session.raised(scope.key, payloads.INTERNAL_ERROR, f"{scope.name} failed")

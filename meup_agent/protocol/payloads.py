@@ -258,12 +258,8 @@ def number(value: object) -> float | None:
 
 def is_refusal(response: object) -> bool:
     """True if a response says that the request was refused: nothing was carried out for it."""
-    return is_refused(as_object(as_object(response).get("error")).get("data"))
-
-
-def is_refused(data: object) -> bool:
-    """True if the data of an error say so."""
-    return as_object(data).get("reason") == REFUSED
+    data = as_object(as_object(as_object(response).get("error")).get("data"))
+    return data.get("reason") == REFUSED
 
 
 def without_meta(params: JsonObject) -> JsonObject:

@@ -449,9 +449,11 @@ class Session(AsyncContextManagerMixin):
         """A handler has ended well."""
         self.apply(self.table.returned(key, result, self.now()))
 
-    def raised(self, key: Key, code: int, message: str, data: Any = None) -> None:
-        """A handler has failed, or has ended cancelled."""
-        self.apply(self.table.raised(key, code, message, data, self.now()))
+    def raised(
+        self, key: Key, code: int, message: str, data: Any = None, *, begun: bool = True
+    ) -> None:
+        """A handler has failed, has ended cancelled, or was refused before it had ``begun``."""
+        self.apply(self.table.raised(key, code, message, data, self.now(), begun=begun))
 
     def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """Do something in a task of the session's own; what it raises ends the session.

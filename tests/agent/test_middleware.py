@@ -1,4 +1,4 @@
-"""What can be a middleware, and which messages pass it."""
+"""Functions that can be a middleware, and the messages that pass them."""
 
 import functools
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""What an agent has registered, what it includes from elsewhere, and which handler is meant."""
+"""The registry: handlers of an agent, included ones, and those that an envelope is for."""
 
 import functools
 import types
@@ -271,7 +271,7 @@ def test_function_marked_by_an_agents_own_decorator_is_included_once() -> None:
 
 
 def result_of(awaitable: Awaitable[Any]) -> Any:
-    """What a coroutine that waits for nothing returns."""
+    """The result of a coroutine that waits for nothing."""
     with pytest.raises(StopIteration) as stopped:
         awaitable.__await__().__next__()
     return stopped.value.value

@@ -1,4 +1,4 @@
-"""What a tool's return value becomes on the wire; the official types read every one."""
+"""Results of tools on the wire; the official types read every one."""
 
 import asyncio
 import dataclasses

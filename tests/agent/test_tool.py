@@ -1,4 +1,4 @@
-"""What a tool says of itself, and which arguments it takes."""
+"""Tools: how they are described, and which arguments they take."""
 
 import dataclasses
 import datetime

@@ -29,7 +29,9 @@ from meup_agent.errors import (
     UsageError,
 )
 from meup_agent.protocol import kinds
+from meup_agent.testing import MemorySpace
 from tests.interaction.people import (
+    EVERYTHING,
     PATIENCE,
     Meeting,
     Notes,
@@ -163,7 +165,7 @@ async def test_refused_proposal_is_rejected_with_its_reason(meeting: Meeting, no
 
 
 async def test_refused_fulfillment_leaves_the_proposal_pending(meeting: Meeting) -> None:
-    """What was not begun is not done: the same proposal is carried out at the second attempt."""
+    """A refused request has begun nothing: the proposal is carried out at the second attempt."""
     attempts: list[str] = []
 
     async def refuse_once(message: InboundMessage, call_next: CallNext) -> Any:
@@ -192,6 +194,38 @@ async def test_refused_fulfillment_leaves_the_proposal_pending(meeting: Meeting)
     assert attempts == ["add", "add"]
 
 
+async def test_handler_that_says_refused_has_run(meeting: Meeting, notes: Notes) -> None:
+    """The word of a handler does not let an approved call run twice, as a layer's refusal does."""
+    tools, reviewer = Agent("tools"), Agent("reviewer")
+
+    @tools.tool
+    async def run() -> None:
+        notes("run")
+        raise RequestError(-32000, "refused", {"reason": "refused"})
+
+    @reviewer.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        assert (await proposal.fulfill()).error == {
+            "code": -32000,
+            "message": "refused",
+            "data": {"reason": "refused"},
+        }
+        again = await proposal.fulfill()
+        assert again.error is not None
+        notes(again.error["message"])
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, tools),
+            join(meeting, reviewer),
+            join(meeting, "proposer") as proposer,
+        ):
+            async with proposer.propose("tools", "run", to="reviewer") as proposal:
+                await until(lambda: len(notes.all) == 2)
+                said = f"refused: proposal {proposal.id} is fulfilled by 'reviewer'"
+    assert notes.all == ["run", said]
+
+
 async def test_refused_notice_is_not_handled(meeting: Meeting, notes: Notes) -> None:
     async def refuse(message: InboundMessage, call_next: CallNext) -> Any:
         if message.envelope.payload_object.get("message") == "spam":
@@ -214,7 +248,7 @@ async def test_refused_notice_is_not_handled(meeting: Meeting, notes: Notes) -> 
 
 @pytest.mark.parametrize("how", ["new", "written"])
 async def test_what_is_handled_cannot_be_changed(meeting: Meeting, notes: Notes, how: str) -> None:
-    """What was approved is what runs, and the context tells what was asked."""
+    """The approved call is what runs, and the context tells what was asked."""
     kept: list[InboundMessage] = []
 
     async def attack(message: InboundMessage, call_next: CallNext) -> Any:
@@ -533,6 +567,44 @@ async def test_changed_call_is_judged_as_the_call_that_it_is(meeting: Meeting) -
                 assert isinstance(outcome, Fulfillment)
                 assert outcome.as_proposed
     assert seen == [{"a": 5, "b": 5}, {"a": 5, "b": 5}]
+
+
+async def test_call_that_is_changed_beyond_the_capabilities_is_proposed(notes: Notes) -> None:
+    async def change(message: OutboundMessage, call_next: CallNext) -> Any:
+        message.arguments["path"] = "b"
+        return await call_next(message.replace(tool=f"write_{message.tool}"))
+
+    reads = {"kind": "mcp/request", "payload": {"params": {"name": "read"}}}
+    space = MemorySpace(
+        participants={
+            "tools": EVERYTHING,
+            "reviewer": EVERYTHING,
+            "second": [reads, {"kind": "mcp/proposal"}],
+        }
+    )
+    tools, reviewer = Agent("tools"), Agent("reviewer")
+
+    @tools.tool
+    async def write_read(path: str) -> str:
+        notes("written")
+        return path
+
+    @reviewer.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        notes(f"{proposal.tool} {proposal.arguments}")
+        await proposal.fulfill()
+
+    def joining(agent: Agent) -> Any:
+        return agent.join(space.connector(agent.name), token=space.token(agent.name))
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            joining(tools),
+            joining(reviewer),
+            joining(Agent("second", middleware=[change])) as second,
+        ):
+            assert await second.call("tools", "read", {"path": "a"}) == "b"
+    assert notes.all == ["write_read {'path': 'b'}", "written"]
 
 
 @pytest.mark.parametrize("how", ["replaced", "written"])

@@ -296,19 +296,20 @@ class HandlerScheduler:
             _note_carried_out(exchange)
         self._close(exchange, now)
 
-    def raised(self, key: Key, code: int, message: str, data: object, now: float) -> None:
-        """End a handler that raised, or stopped because it was cancelled."""
+    def raised(
+        self, key: Key, code: int, message: str, data: object, now: float, *, begun: bool = True
+    ) -> None:
+        """End a handler that raised, stopped because it was cancelled, or never began."""
         exchange = self._open.get(key)
         if exchange is None:
             return
         if self._apply(exchange, InboundEvent.RAISED, now) is InboundAction.RESPOND_ERROR:
             if exchange.is_request:
                 self.responses.failure(exchange, code, message, data, now)
-                if payloads.is_refused(data):
-                    # Nothing was begun for it: the proposal waits for another request.
-                    self._note_not_carried_out(exchange)
-                else:
+                if begun:
                     _note_carried_out(exchange)
+                else:
+                    self._note_not_carried_out(exchange)
             elif exchange.is_proposal and not self._fulfillment_sent(exchange, now):
                 self.responses.rejection(exchange, Reason.OTHER, now)
         self._close(exchange, now)

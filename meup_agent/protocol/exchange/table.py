@@ -268,9 +268,14 @@ class ExchangeTable:
         self._scheduler.returned(key, result, now)
         return self._flush()
 
-    def raised(self, key: Key, code: int, message: str, data: Any, now: float) -> list[Effect]:
-        """End a handler that raised, or stopped because it was cancelled."""
-        self._scheduler.raised(key, code, message, data, now)
+    def raised(
+        self, key: Key, code: int, message: str, data: Any, now: float, *, begun: bool = True
+    ) -> list[Effect]:
+        """End a handler that raised, or stopped because it was cancelled.
+
+        Of a request that was refused before it had ``begun``, nothing is remembered as carried out.
+        """
+        self._scheduler.raised(key, code, message, data, now, begun=begun)
         return self._flush()
 
     # --- the connection, the clock, our own end ---
