@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import griffe
-
-import meup_agent
 
 _ROLE = re.compile(r":(?:class|meth|func|attr|exc|data|mod):`~?([\w.]+)`")
 _LITERAL_BLOCK = re.compile(r"::$", re.MULTILINE)
@@ -20,6 +19,13 @@ _ANCHORS = {
     number: f"{number}-{re.sub(r'[^a-z0-9 ]', '', title.lower()).replace(' ', '-')}"
     for number, title in _HEADING.findall(_PROTOCOL)
 }
+
+_SHOWN = {
+    name.rpartition(".")[2]: name
+    for page in Path(__file__).parent.glob("reference/*.md")
+    for name in re.findall(r"^::: (\S+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+}
+"""Each name that a page of the reference shows, and where it is."""
 
 
 class Docstrings(griffe.Extension):
@@ -36,11 +42,10 @@ class Docstrings(griffe.Extension):
 
 
 def _link(target: str, scope: str) -> str:
-    """A link to a public name, or the name alone."""
-    name = target.removeprefix("meup_agent.").removeprefix("errors.")
+    """A link to a name that the reference has, or the name alone."""
+    name = target.removeprefix("meup_agent.").removeprefix("errors.").removeprefix("events.")
     for path in (name, f"{scope}.{name}"):
         owner, _, member = path.partition(".")
-        found = getattr(meup_agent, owner, None)
-        if owner in meup_agent.__all__ and (not member or hasattr(found, member)):
-            return f"[`{name}`][meup_agent.{path}]"
+        if (shown := _SHOWN.get(owner)) and (not member or hasattr(resolve_name(shown), member)):
+            return f"[`{name}`][{shown.removesuffix(owner)}{path}]"
     return f"`{name}`"
