@@ -12,7 +12,7 @@ def read(path: Path, space: str) -> Audit:
     until = archive.latest(space)
     while page := archive.read(space, after=seen, until=until, limit=500):
         for entry in page:
-            audit.take(entry)
+            audit.add(entry)
         seen = page[-1].seq
     archive.close()
     return audit

@@ -306,7 +306,7 @@ def test_everything_that_was_done_to_a_space_can_be_read_later(
     audit = Audit()
     with closing(Archive(file)) as archive:
         for entry in archive.read("demo", after=0, until=archive.latest("demo"), limit=1_000):
-            audit.take(entry)
+            audit.add(entry)
     done = [(each.what, each.by, each.whom, each.grant or each.id) for each in audit.operations]
     assert [each[:3] for each in done] == [
         ("grant", "manager", "bob"),

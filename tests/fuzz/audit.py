@@ -40,7 +40,7 @@ def run(data: bytes) -> None:
     audit = Audit(limit=50)
     for number, line in enumerate(lines[:MAX_STEPS], 1):
         with suppress(InvalidEnvelope):
-            audit.take(Entry(number, "demo", START + number * 1_000_000, decode(line)))
+            audit.add(Entry(number, "demo", START + number * 1_000_000, decode(line)))
     glyphs = Glyphs("utf-8")
     listing = ProposalListing(width, glyphs, START / 1e6 + 100)
     shown: list[Text] = [*listing.proposals(audit.proposals), *listing.operations(audit.operations)]

@@ -15,7 +15,7 @@ def folded(log: Iterable[Envelope]) -> Audit:
     """The audit of everything that a gateway ordered."""
     audit = Audit()
     for seq, envelope in enumerate(log, 1):
-        audit.take(Entry(seq, "demo", seq, envelope))
+        audit.add(Entry(seq, "demo", seq, envelope))
     return audit
 
 

@@ -43,7 +43,7 @@ class Journal:
         if self._dialect and sender != kinds.GATEWAY:
             envelope = decode(encode(envelope, self._dialect), self._dialect)
         self._at += SECOND
-        self.audit.take(Entry(seq, "demo", self._at, envelope))
+        self.audit.add(Entry(seq, "demo", self._at, envelope))
         return envelope.id
 
     def propose(self, sender: str = "alice", *, id: str = "", **header: Any) -> str:
@@ -554,12 +554,12 @@ def test_with_a_limit_bytes_are_bounded_too() -> None:
     payload = payloads.proposal("tools/call", {"name": "x", "arguments": {"text": "x" * 9_000}})
     for seq in range(1, 20):
         envelope = draft(kinds.MCP_PROPOSAL, payload, id=f"p{seq}", sender="alice")
-        audit.take(Entry(seq, "demo", BEGIN, envelope))
+        audit.add(Entry(seq, "demo", BEGIN, envelope))
     assert 4 <= len(audit.proposals) <= 6
     for seq in range(20, 500):
         text = {"message": "x" * 1_000}
         envelope = draft(kinds.CHAT, text, id=f"c{seq}", sender="eve", correlation=("p19",))
-        audit.take(Entry(seq, "demo", BEGIN, envelope))
+        audit.add(Entry(seq, "demo", BEGIN, envelope))
     assert sum(item.size for item in audit.proposals) <= 50_000
 
 
@@ -696,5 +696,5 @@ def test_whatever_decodes_is_taken() -> None:
                 envelope = draft(
                     kind, payload, id=f"{seq % 3}", sender="eve", correlation=correlation
                 )
-                audit.take(Entry(seq, "demo", seq, envelope))
+                audit.add(Entry(seq, "demo", seq, envelope))
     assert audit.latest == seq

@@ -26,10 +26,10 @@ def read(
 ) -> Iterator[list[ProposalAudit]]:
     """What is handed over after each page, and at the end."""
     for taken, entry in enumerate(entries(said), 1):
-        audit.take(entry)
+        audit.add(entry)
         if taken % PAGE == 0:
-            yield list(settled.take(taken))
-    yield list(settled.rest())
+            yield list(settled.pop(taken))
+    yield list(settled.remaining())
 
 
 def as_json(found: Iterable[ProposalAudit]) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def test_what_is_handed_over_is_what_an_audit_of_everything_has() -> None:
     said = list(envelopes(2_000))
     whole = Audit()
     for entry in entries(said):
-        whole.take(entry)
+        whole.add(entry)
     audit = Audit()
     pages = list(read(said, audit, SettledProposals(audit, look_ahead=100)))
     assert as_json(item for page in pages for item in page) == as_json(whole.proposals)
@@ -79,9 +79,9 @@ def test_what_is_wanted_is_kept() -> None:
         for each in said
     ]
     for number, entry in enumerate(entries(said)):
-        audit.take(entry)
-        list(settled.take(number))
-    list(settled.take(1_000))
+        audit.add(entry)
+        list(settled.pop(number))
+    list(settled.pop(1_000))
     assert [item.id for item in audit.proposals] == ["p1"]
 
 
@@ -108,9 +108,9 @@ def test_what_was_said_again_of_a_released_proposal_is_nothing_new(
     settled = SettledProposals(audit, look_ahead=0)
     *said, last = entries([first, withdraw, *again(first)])
     for entry in said:
-        audit.take(entry)
-    assert [item.id for item in settled.take(1)] == ["p"]
-    audit.take(last)
+        audit.add(entry)
+    assert [item.id for item in settled.pop(1)] == ["p"]
+    audit.add(last)
     assert audit.proposals == []
     assert audit.unknown == 0
 
@@ -126,7 +126,7 @@ def test_an_id_that_is_used_again_is_another_proposal() -> None:
     ]
     shown: list[ProposalAudit] = []
     for number, entry in enumerate(entries(said)):
-        audit.take(entry)
-        shown += settled.take(number)
+        audit.add(entry)
+        shown += settled.pop(number)
     assert [item.state for item in shown] == ["withdrawn"]
     assert [item.call.method for item in audit.proposals] == ["prompts/get"]

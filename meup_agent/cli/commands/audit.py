@@ -220,12 +220,12 @@ class _AuditRun:
         )
         async for page in source.pages():
             for entry in page:
-                audit.take(entry)
+                audit.add(entry)
             if page and not count:
                 self._begin = page[0].at
             count += len(page)
             waiting.rename(f"reading the journal: {count:,} envelopes")
-            lines = self._lines(list(settled.take(count)), audit.take_operations())
+            lines = self._lines(list(settled.pop(count)), audit.pop_operations())
             if lines and self._output.is_terminal:
                 # The lines themselves show how far it is; on one terminal the two would mix.
                 await meanwhile.aclose()
@@ -234,7 +234,7 @@ class _AuditRun:
         if wanted is not None:
             await self._show_chain(audit, wanted)
             return
-        await self._output.show_all(self._lines(list(settled.rest()), []))
+        await self._output.show_all(self._lines(list(settled.remaining()), []))
         self._remark(0 if self._shown.grants else audit.unknown)
 
     def _lines(

@@ -47,7 +47,7 @@ class Audit:
         self._folder = ProposalFolder(store, OURS)
         self._proposal_store = self._folder.proposal_store
         self._index = ProposalIndex(self._proposal_store, limit=limit, max_bytes=max_bytes)
-        self._requests = FulfillmentRecorder(self._folder, self._index)
+        self._fulfillments = FulfillmentRecorder(self._folder, self._index)
         self._most_operations = None if limit is None else MAX_OPERATIONS
         self._operations: list[SpaceOperation] = []
         self._grants = GrantHistory()
@@ -71,7 +71,7 @@ class Audit:
         """
         self._index.release(proposal)
 
-    def take_operations(self) -> list[SpaceOperation]:
+    def pop_operations(self) -> list[SpaceOperation]:
         """The operations since the last call, which are forgotten by it."""
         taken, self._operations = self._operations, []
         return taken
@@ -97,39 +97,39 @@ class Audit:
         exact = [item for item in theirs if item.id == wanted]
         return exact or [item for item in theirs if item.id.startswith(wanted)]
 
-    def take(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         """Take the next entry of the space's journal in."""
         self._latest = entry.seq
         envelope = entry.envelope
         self._index.make_room(1 if envelope.kind == kinds.MCP_PROPOSAL else 0)
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
-                self._proposed(entry)
+                self._record_proposal(entry)
             case kinds.MCP_WITHDRAW:
-                self._withdrew(entry)
+                self._record_withdrawal(entry)
             case kinds.MCP_REJECT:
-                self._rejected(entry)
+                self._record_rejection(entry)
             case kinds.MCP_REQUEST:
                 call = payloads.read_call(envelope.payload)
                 if call.method == kinds.CANCELLED:
-                    self._requests.cancelled(entry, call)
+                    self._fulfillments.record_cancel(entry, call)
                 elif call.method == kinds.PROGRESS:
-                    self._requests.progressed(entry, call)
+                    self._fulfillments.record_progress(entry, call)
                 elif not call.is_notification:
-                    self._requests.requested(entry, call)
+                    self._fulfillments.record_request(entry, call)
             case kinds.MCP_RESPONSE:
-                self._requests.responded(entry)
+                self._fulfillments.record_response(entry)
             case kinds.CHAT:
-                self._said(entry)
+                self._record_chat(entry)
             case _:
-                self._operated(entry)
+                self._record_operation(entry)
 
     # --- proposals ---
 
-    def _proposed(self, entry: Entry) -> None:
+    def _record_proposal(self, entry: Entry) -> None:
         envelope = entry.envelope
         key = ProposalKey(envelope.sender, envelope.id)
-        known = self._index.current(key)
+        known = self._index.latest(key)
         if known is None and self._index.is_released(envelope):
             return
         folded = self._folder.fold(envelope, seconds(entry))
@@ -147,10 +147,10 @@ class Audit:
         if not record.state.is_pending:  # its withdrawal was there before it
             decide(proposal, proposal.first)
 
-    def _withdrew(self, entry: Entry) -> None:
+    def _record_withdrawal(self, entry: Entry) -> None:
         envelope, now = entry.envelope, seconds(entry)
         reason = read_reason(envelope.payload_object.get("reason"))
-        named = (self._withdrawn(envelope, name, now) for name in envelope.correlation)
+        named = (self._find_withdrawn(envelope, name, now) for name in envelope.correlation)
         found = [proposal for proposal in named if proposal is not None]
         why = self._folder.fold(envelope, now).ignored
         for proposal in found:
@@ -166,17 +166,17 @@ class Audit:
         if not found and not self._index.was_released(*envelope.correlation):
             self._unknown += 1
 
-    def _withdrawn(self, withdraw: Envelope, name: str, now: float) -> ProposalAudit | None:
+    def _find_withdrawn(self, withdraw: Envelope, name: str, now: float) -> ProposalAudit | None:
         """The proposal that a withdrawal takes back, or would."""
         proposer = payloads.on_behalf_of(withdraw.sender, withdraw.payload_object)
-        own = self._index.current(ProposalKey(proposer, name))
+        own = self._index.latest(ProposalKey(proposer, name))
         named = self._proposal_store.under(name, now)
-        return own or (self._index.of(named[0]) if len(named) == 1 else None)
+        return own or (self._index.find(named[0]) if len(named) == 1 else None)
 
-    def _rejected(self, entry: Entry) -> None:
+    def _record_rejection(self, entry: Entry) -> None:
         envelope = entry.envelope
         folded = self._folder.fold(envelope, seconds(entry))
-        proposal, why = self._index.of(folded.record), folded.ignored
+        proposal, why = self._index.find(folded.record), folded.ignored
         if proposal is None:
             if not self._index.was_released(*envelope.correlation):
                 self._unknown += 1
@@ -188,9 +188,9 @@ class Audit:
 
     # --- what is said besides ---
 
-    def _said(self, entry: Entry) -> None:
+    def _record_chat(self, entry: Entry) -> None:
         envelope = entry.envelope
-        found = self._index.referred_to(envelope)
+        found = self._index.find_referenced(envelope)
         if found is None:
             return
         payload = envelope.payload_object
@@ -199,9 +199,9 @@ class Audit:
         said = text if isinstance(text, str) else ""
         self._index.add(found.proposal, entry, StepKind.SAID, about=about, text=said)
 
-    def _operated(self, entry: Entry) -> None:
+    def _record_operation(self, entry: Entry) -> None:
         if entry.envelope.kind == kinds.SYSTEM_PRESENCE:
-            self._grants.joined(entry.envelope.payload_object)
+            self._grants.note_join(entry.envelope.payload_object)
             return
         operation = read_operation(entry, self._grants)
         if operation is None:
@@ -242,7 +242,7 @@ class SettledProposals:
         self._begun: dict[int, int] = {}
         self._decided: dict[int, int] = {}
 
-    def take(self, taken: int) -> Iterator[ProposalAudit]:
+    def pop(self, taken: int) -> Iterator[ProposalAudit]:
         """The proposals that are settled by now, which the audit forgets.
 
         Args:
@@ -265,6 +265,6 @@ class SettledProposals:
                 self._audit.release(proposal)
                 yield proposal
 
-    def rest(self) -> Iterator[ProposalAudit]:
+    def remaining(self) -> Iterator[ProposalAudit]:
         """The proposals that are left when there are no more envelopes; none is released."""
         yield from self._audit.proposals

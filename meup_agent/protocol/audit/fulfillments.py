@@ -36,15 +36,15 @@ class FulfillmentRecorder:
         self._proposal_store = folder.proposal_store
         self._index = index
 
-    def requested(self, entry: Entry, call: Call) -> None:
+    def record_request(self, entry: Entry, call: Call) -> None:
         """Record a request, which may name a proposal."""
         envelope = entry.envelope
         if not envelope.correlation:
             return
         folded = self._folder.fold(envelope, seconds(entry))
-        proposal, fulfillment = self._index.of(folded.record), folded.fulfillment
+        proposal, fulfillment = self._index.find(folded.record), folded.fulfillment
         if proposal is None or fulfillment is None:
-            self._referred(entry, call)
+            self._record_reference(entry, call)
         elif any(item.request is fulfillment for item in proposal.fulfillments):
             self._index.add(proposal, entry, StepKind.REQUESTED, ignored=Ignored.AGAIN)
         else:
@@ -52,9 +52,9 @@ class FulfillmentRecorder:
             step = self._index.add(
                 proposal, entry, StepKind.REQUESTED, ignored=Ignored.LATE if late else None
             )
-            self._note(proposal, fulfillment, call, step)
+            self._record_fulfillment(proposal, fulfillment, call, step)
 
-    def _note(
+    def _record_fulfillment(
         self, proposal: ProposalAudit, fulfillment: FulfillingRequest, call: Call, step: Step
     ) -> None:
         to = fulfillment.executors
@@ -66,22 +66,22 @@ class FulfillmentRecorder:
         )
         self._index.add_request(proposal, item)
 
-    def _referred(self, entry: Entry, call: Call) -> None:
+    def _record_reference(self, entry: Entry, call: Call) -> None:
         """Record a request that only refers to a proposal: it decides nothing."""
         now, said = seconds(entry), f"{call.method} {call.name}".rstrip()
         doubt = resolve(entry.envelope, self._proposal_store, now).doubt
         why = None if doubt is None else Ignored.AMBIGUOUS
         for record in find_referenced(entry.envelope, self._proposal_store, now):
-            proposal = self._index.of(record)
+            proposal = self._index.find(record)
             if proposal is not None:
                 self._index.add(proposal, entry, StepKind.REFERRED, text=said, ignored=why)
 
-    def cancelled(self, entry: Entry, call: Call) -> None:
+    def record_cancel(self, entry: Entry, call: Call) -> None:
         """Record the cancel of a request."""
         envelope = entry.envelope
         request_id = call.params.get("requestId")
         names = (str(request_id), *envelope.correlation)
-        found = self._request(names, payloads.on_behalf_of(envelope.sender, call.params))
+        found = self._find_request(names, payloads.on_behalf_of(envelope.sender, call.params))
         was_live = found is not None and found[1].request.live
         self._folder.fold(envelope, seconds(entry))
         if found is None:
@@ -100,23 +100,23 @@ class FulfillmentRecorder:
         if not is_late:
             item.cancelled = step
 
-    def _request(
+    def _find_request(
         self, names: Iterable[str], sender: str
     ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
         """The fulfilling request that its sender calls by one of these names."""
         for name in names:
-            for proposal, item in self._index.requests(name):
+            for proposal, item in self._index.find_requests(name):
                 if item.by == sender:
                     return proposal, item
         return None
 
-    def progressed(self, entry: Entry, call: Call) -> None:
+    def record_progress(self, entry: Entry, call: Call) -> None:
         """Record progress of a request."""
         envelope = entry.envelope
-        found = self._answered(envelope, seconds(entry))
+        found = self._find_progressed(envelope, seconds(entry))
         if found is None:
             token = call.params.get(payloads.PROGRESS_TOKEN)
-            known = self._index.requests(token) if isinstance(token, str) else ()
+            known = self._index.find_requests(token) if isinstance(token, str) else ()
             answering = (pair for pair in known if pair[1].request.may_answer(envelope.sender))
             found = next(answering, None)
         if found is None:
@@ -133,13 +133,13 @@ class FulfillmentRecorder:
                 return
         self._index.add(proposal, entry, StepKind.PROGRESSED, about=item.id)
 
-    def responded(self, entry: Entry) -> None:
+    def record_response(self, entry: Entry) -> None:
         """Record an answer to a request."""
         envelope = entry.envelope
         folded = self._folder.fold(envelope, seconds(entry))
-        found = self._item(folded.record, folded.fulfillment)
+        found = self._find_item(folded.record, folded.fulfillment)
         if found is None:
-            about = self._index.referred_to(envelope)
+            about = self._index.find_referenced(envelope)
             if about is not None:
                 self._index.add(
                     about.proposal, entry, StepKind.RESPONDED, ignored=Ignored.NOT_THEIRS
@@ -170,16 +170,18 @@ class FulfillmentRecorder:
         else:
             decide(proposal, item.step)
 
-    def _answered(
+    def _find_progressed(
         self, envelope: Envelope, now: float
     ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
         """The fulfilling request that progress is about."""
-        return self._item(*(find_answered(envelope, self._proposal_store, now) or (None, None)))
+        return self._find_item(
+            *(find_answered(envelope, self._proposal_store, now) or (None, None))
+        )
 
-    def _item(
+    def _find_item(
         self, record: ProposalEntry | None, request: FulfillingRequest | None
     ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
-        proposal = self._index.of(record)
+        proposal = self._index.find(record)
         if proposal is None or request is None:
             return None
         items = (item for item in proposal.fulfillments if item.request is request)

@@ -73,23 +73,23 @@ class ProposalIndex:
 
     # --- finding them ---
 
-    def current(self, key: ProposalKey) -> ProposalAudit | None:
+    def latest(self, key: ProposalKey) -> ProposalAudit | None:
         """The latest proposal that a proposer made under an id."""
         return self._current.get(key)
 
-    def of(self, record: ProposalEntry | None) -> ProposalAudit | None:
+    def find(self, record: ProposalEntry | None) -> ProposalAudit | None:
         """The proposal of one of the store's records."""
         # Each is kept as long as its record, so that no other record can have its number.
         return None if record is None else self._by_record.get(id(record))
 
-    def referred_to(self, envelope: Envelope) -> Named | None:
+    def find_referenced(self, envelope: Envelope) -> Named | None:
         """The envelope that one refers to: its sender's own, otherwise the latest."""
         found = [named for name in envelope.correlation for named in self._names.get(name, ())]
         return max(
             found, key=lambda named: (named.sender == envelope.sender, named.seq), default=None
         )
 
-    def requests(self, name: str) -> Iterable[tuple[ProposalAudit, FulfillmentAudit]]:
+    def find_requests(self, name: str) -> Iterable[tuple[ProposalAudit, FulfillmentAudit]]:
         """The requests with one of their names that carry a proposal out, latest first."""
         return reversed(self._requests.get(name, ()))
 
@@ -101,7 +101,7 @@ class ProposalIndex:
         proposal = ProposalAudit(record, first)
         self._proposals[id(proposal)] = self._current[record.key] = proposal
         self._by_record[id(record)] = proposal
-        self._keep(proposal, first)
+        self._append(proposal, first)
         self.grow(proposal, len(entry.envelope.raw_payload))
         return proposal
 
@@ -120,7 +120,7 @@ class ProposalIndex:
         step = _step(entry, what, proposal.state)
         step.about, step.reason, step.text = about, reason or "", text[:MAX_TEXT]
         step.ignored = ignored
-        self._keep(proposal, step)
+        self._append(proposal, step)
         return step
 
     def add_request(self, proposal: ProposalAudit, item: FulfillmentAudit) -> None:
@@ -135,7 +135,7 @@ class ProposalIndex:
         proposal.size += size
         self._bytes += size
 
-    def _keep(self, proposal: ProposalAudit, step: Step) -> None:
+    def _append(self, proposal: ProposalAudit, step: Step) -> None:
         if len(proposal.steps) >= MAX_STEPS:
             proposal.omitted += 1
             return

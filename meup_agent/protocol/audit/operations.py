@@ -86,7 +86,7 @@ def read_operation(entry: Entry, grants: GrantHistory) -> SpaceOperation | None:
     if what is None:
         return None
     payload = envelope.payload_object
-    effect = grants.take(envelope, payload)
+    effect = grants.apply(envelope, payload)
     return SpaceOperation(
         seq=entry.seq,
         at=entry.at,
@@ -140,7 +140,7 @@ class GrantHistory:
         self._given: dict[str, list[JsonObject]] = {}
         self._announced: set[str] = set()
 
-    def joined(self, payload: JsonObject) -> None:
+    def note_join(self, payload: JsonObject) -> None:
         """Note the capabilities with which a participant was announced."""
         participant = as_object(payload.get("participant"))
         name = participant.get("id")
@@ -152,7 +152,7 @@ class GrantHistory:
         own = [each for each in announced if each not in given and _compiles(each)]
         self._store.configure(name, compile_announced(own))
 
-    def take(self, envelope: Envelope, payload: JsonObject) -> GrantEffect:
+    def apply(self, envelope: Envelope, payload: JsonObject) -> GrantEffect:
         """Follow an operation; what the gateway of another version did may be none of ours."""
         try:
             match envelope.kind:

@@ -65,7 +65,7 @@ class SpaceProposals:
                     host, after=max(seen, floor), until=until, limit=FOLD_PAGE
                 )
                 for entry in entries:
-                    self.audit.take(entry)
+                    self.audit.add(entry)
                 seen = entries[-1].seq if entries else until
                 await checkpoint()
 
