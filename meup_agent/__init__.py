@@ -17,12 +17,12 @@ if TYPE_CHECKING:  # the names of _PUBLIC, for type checkers; tests/test_exports
     from meup_agent.agent.middleware import OutboundMessage as OutboundMessage
     from meup_agent.agent.observers import Counters as Counters
     from meup_agent.agent.observers import log_events as log_events
-    from meup_agent.client.chat import Chat as Chat
-    from meup_agent.client.deciding import Proposal as Proposal
-    from meup_agent.client.deciding import ProposalRecord as ProposalRecord
-    from meup_agent.client.managing import Invitation as Invitation
-    from meup_agent.client.progress import Progress as Progress
-    from meup_agent.client.proposing import ProposalHandle as ProposalHandle
+    from meup_agent.client.management import Invitation as Invitation
+    from meup_agent.client.messages import Chat as Chat
+    from meup_agent.client.messages import Progress as Progress
+    from meup_agent.client.proposal import Proposal as Proposal
+    from meup_agent.client.proposal import ProposalRecord as ProposalRecord
+    from meup_agent.client.proposal_handle import ProposalHandle as ProposalHandle
     from meup_agent.client.space import Space as Space
     from meup_agent.protocol.envelope import Envelope as Envelope
     from meup_agent.protocol.exchange import Conflict as Conflict
@@ -54,11 +54,10 @@ else:  # or every name would pass for one of ours
         "agent.decorators": "handlers",
         "agent.middleware": "CallNext InboundMessage OutboundMessage",
         "agent.observers": "Counters log_events",
-        "client.chat": "Chat",
-        "client.deciding": "Proposal ProposalRecord",
-        "client.managing": "Invitation",
-        "client.progress": "Progress",
-        "client.proposing": "ProposalHandle",
+        "client.proposal": "Proposal ProposalRecord",
+        "client.management": "Invitation",
+        "client.messages": "Chat Progress",
+        "client.proposal_handle": "ProposalHandle",
         "client.space": "Space",
         "protocol.envelope": "Envelope",
         "protocol.exchange": "Conflict Gap Limits Mode Participant Wait",

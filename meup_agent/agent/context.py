@@ -10,9 +10,8 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from meup_agent.client.current import handler_is
-from meup_agent.client.forgetting import awaited
-from meup_agent.client.proposing import TTL
+from meup_agent.client.proposal_handle import TTL
+from meup_agent.client.running_handler import awaited, handler_is
 from meup_agent.client.space import send_progress
 from meup_agent.protocol import payloads
 from meup_agent.protocol.exchange import Wait
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from meup_agent.agent.scope import Scope
-    from meup_agent.client.progress import OnProgress
-    from meup_agent.client.proposing import ProposalHandle
+    from meup_agent.client.messages import OnProgress
+    from meup_agent.client.proposal_handle import ProposalHandle
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.reasons import Cause

@@ -24,10 +24,10 @@ from meup_agent.agent.definitions import (
     define,
 )
 from meup_agent.agent.tool import ToolHints, ToolOptions
-from meup_agent.client.chat import Chat
-from meup_agent.client.deciding import Proposal
-from meup_agent.client.rejections import with_explanation
+from meup_agent.client.messages import Chat
+from meup_agent.client.proposal import Proposal
 from meup_agent.client.space import Space
+from meup_agent.client.waits import with_explanation
 from meup_agent.errors import HandlerDefinitionError
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Conflict, Gap, Participant, Role

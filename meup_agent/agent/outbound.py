@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from meup_agent.agent.middleware import InboundMessage, OutboundMessage, Verb, wrap
-from meup_agent.client.current import handler_is
-from meup_agent.client.deciding import Proposal
-from meup_agent.client.forgetting import Proposing, awaited
+from meup_agent.client.proposal import Proposal
+from meup_agent.client.proposal_handle import PendingProposal
+from meup_agent.client.running_handler import awaited, handler_is
 from meup_agent.client.space import Space
 from meup_agent.errors import UsageError
 from meup_agent.protocol import kinds
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from meup_agent.agent.middleware import Layer
-    from meup_agent.client.deciding import ProposalRecord
-    from meup_agent.client.proposing import ProposalHandle
+    from meup_agent.client.proposal import ProposalRecord
+    from meup_agent.client.proposal_handle import ProposalHandle
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.outcomes import Fulfillment
     from meup_agent.session import Session
@@ -164,7 +164,7 @@ class MiddlewareSpace(Space):
     ) -> AbstractAsyncContextManager[ProposalHandle]:
         """See :meth:`Space.propose`."""
         message = self._calling("propose", participant, tool, arguments, to)
-        return Proposing(self._proposing(message, options))
+        return PendingProposal(self._proposing(message, options))
 
     def proposal(
         self, of: ProposalRecord | Envelope | str, *, proposer: str | None = None

@@ -22,7 +22,7 @@ from meup_agent.agent.scope import (
     without_cancellations,
 )
 from meup_agent.agent.tool import error_result, untyped_result
-from meup_agent.client.current import RunningHandler, begin_handler
+from meup_agent.client.running_handler import RunningHandler, begin_handler
 from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
 from meup_agent.reasons import Cause, Reason

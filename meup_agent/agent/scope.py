@@ -15,7 +15,7 @@ from weakref import WeakSet
 import anyio
 import anyio.to_thread
 
-from meup_agent.client.forgetting import plain_handler
+from meup_agent.client.running_handler import plain_handler
 from meup_agent.errors import HandlerCancelled
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from meup_agent.protocol.capability import compile_capabilities
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
-    from meup_agent.client.schemas import Checker
+    from meup_agent.client.schema_check import Checker
 
 STDIN: Final = "-"
 """In place of a text: it is read from standard input."""

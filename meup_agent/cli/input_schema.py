@@ -1,7 +1,8 @@
 """A tool's input schema for people: its arguments' names, and what kind of value each takes.
 
 That is enough to read ``key=value`` as it was meant, and to show what a tool takes. Whether
-arguments fit is checked by :mod:`meup_agent.client.schemas`. The schema is a stranger's: references
+arguments fit is checked by :mod:`meup_agent.client.schema_check`. The schema is a stranger's:
+references
 are followed within it only, and only so far.
 """
 

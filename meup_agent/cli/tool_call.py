@@ -21,10 +21,9 @@ from meup_agent.cli.render.escape import arguments as in_words
 from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.cli.render.results import as_json_line, as_text
-from meup_agent.client.chat import Chat
-from meup_agent.client.endings import raise_for
-from meup_agent.client.proposing import TTL
-from meup_agent.client.schemas import checker_for
+from meup_agent.client.messages import Chat
+from meup_agent.client.proposal_handle import TTL
+from meup_agent.client.schema_check import checker_for
 from meup_agent.errors import (
     ParticipantGone,
     ProposalRejected,
@@ -43,6 +42,7 @@ from meup_agent.protocol.outcomes import (
     Rejection,
     Responded,
     Withdrawal,
+    raise_for,
     value_of,
 )
 

@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from meup_agent.client.current import cause_of_leaving, parent_in
-from meup_agent.client.endings import response_of
-from meup_agent.client.progress import relay
+from meup_agent.client.messages import relay
+from meup_agent.client.running_handler import cause_of_leaving, parent_in
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.outcomes import Responded, Withdrawal
+from meup_agent.protocol.outcomes import Responded, Withdrawal, response_of
 from meup_agent.session.deadlines import checked_timeout, checked_total
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from meup_agent.client.progress import OnProgress
+    from meup_agent.client.messages import OnProgress
     from meup_agent.protocol.exchange import Key, ProposalKey
     from meup_agent.protocol.outcomes import Ending
     from meup_agent.session import Session

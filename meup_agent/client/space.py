@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client.deciding import Proposal, ProposalRecord
-from meup_agent.client.forgetting import Proposing, awaited
-from meup_agent.client.managing import Managing
-from meup_agent.client.presence import present
-from meup_agent.client.proposing import TTL, ProposalHandle, propose
+from meup_agent.client.management import SpaceManagement
+from meup_agent.client.proposal import Proposal, ProposalRecord
+from meup_agent.client.proposal_handle import TTL, PendingProposal, ProposalHandle, propose
 from meup_agent.client.requests import TIMEOUT, request
-from meup_agent.client.tools import ToolLists
+from meup_agent.client.running_handler import awaited
+from meup_agent.client.tool_lists import ToolLists
+from meup_agent.client.waits import wait_for_participant
 from meup_agent.errors import AmbiguousProposal, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-    from meup_agent.client.progress import OnProgress
+    from meup_agent.client.messages import OnProgress
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.guarantees import Guarantees
     from meup_agent.protocol.payloads import JsonObject
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from meup_agent.session.listeners import EnvelopeStream
 
 
-class Space(Managing):
+class Space(SpaceManagement):
     """A participant's presence in a space; :meth:`meup_agent.Agent.join` gives one."""
 
     def __init__(self, session: Session) -> None:
@@ -98,7 +98,7 @@ class Space(Managing):
         Raises:
             ParticipantGone: They did not come in time.
         """
-        return await present(self._session, participant, timeout=timeout)
+        return await wait_for_participant(self._session, participant, timeout)
 
     # --- requests ---
 
@@ -284,7 +284,7 @@ class Space(Managing):
             if participant is None
             else partial(self._tools.check, participant, tool, given, ttl),
         )
-        return Proposing(block)
+        return PendingProposal(block)
 
     def proposal(
         self, of: ProposalRecord | Envelope | str, *, proposer: str | None = None

@@ -8,7 +8,7 @@ import pytest
 from meup_agent.cli.arguments import convert_arguments, read_arguments, unknown_arguments
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.input_schema import ToolInputs, read_input_schema
-from meup_agent.client.schemas import checker_for
+from meup_agent.client.schema_check import checker_for
 
 
 def inputs(schema: dict[str, Any], **more: Any) -> ToolInputs:

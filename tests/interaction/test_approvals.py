@@ -95,7 +95,7 @@ async def test_fulfill_waits_as_long_as_its_proposer_does(
         asked.append(more["timeout"])
         return await request(*args, **more)
 
-    monkeypatch.setattr("meup_agent.client.deciding.request", noted)
+    monkeypatch.setattr("meup_agent.client.proposal.request", noted)
     async with gathered(meeting, calculator(), willing(), "proposer") as (_, _, proposers):
         for ttl in (600.0, None):
             async with proposers.propose("tools", "add", {"a": 1, "b": 1}, ttl=ttl) as proposal:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Context, Envelope, Limits, Proposal, Settings, Space
-from meup_agent.client import tools
+from meup_agent.client import tool_lists
 from meup_agent.errors import InvalidArguments, RequestError, RequestTimeout, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode
@@ -489,7 +489,7 @@ async def test_an_old_list_refuses_nothing_before_it_was_asked_for_again(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not everybody says when theirs changes."""
-    monkeypatch.setattr(tools, "SURE_SECONDS", 0.0)
+    monkeypatch.setattr(tool_lists, "SURE_SECONDS", 0.0)
     lists: list[Any] = []
 
     async def propose(space: Space, tool: str) -> None:
@@ -515,7 +515,7 @@ async def test_an_old_list_refuses_nothing_before_it_was_asked_for_again(
             await propose(space, "write")
             await propose(space, "read")
             # Who does not answer has the last word on the call itself.
-            monkeypatch.setattr(tools, "ASKING_SECONDS", 0.0)
+            monkeypatch.setattr(tool_lists, "ASKING_SECONDS", 0.0)
             await propose(space, "erase")
 
 

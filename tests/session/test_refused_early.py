@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from meup_agent import Proposal, Space
-from meup_agent.client.proposing import ProposalHandle
+from meup_agent.client.proposal_handle import ProposalHandle
 from meup_agent.errors import UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Role

@@ -7,7 +7,6 @@ import anyio
 import pytest
 import trio
 
-from meup_agent.client.endings import raise_for
 from meup_agent.client.space import Space
 from meup_agent.errors import (
     NotExpressible,
@@ -24,7 +23,7 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Limits, Priority
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
-from meup_agent.protocol.outcomes import Expiry, Withdrawal
+from meup_agent.protocol.outcomes import Expiry, Withdrawal, raise_for
 from meup_agent.session import Backoff, Session, Settings
 from meup_agent.session.listeners import WATCHED
 from meup_agent.session.outbox import MAX_ENVELOPES

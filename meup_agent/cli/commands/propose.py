@@ -10,7 +10,7 @@ from meup_agent.cli.address import BesideOptions
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.options import ResultOptions, seconds
 from meup_agent.cli.tool_call import CallOptions, ToolCall, run_tool_call
-from meup_agent.client.proposing import TTL
+from meup_agent.client.proposal_handle import TTL
 from meup_agent.protocol.exchange import Wait
 
 

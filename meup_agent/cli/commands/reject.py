@@ -21,7 +21,7 @@ from meup_agent.protocol import kinds
 from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
-    from meup_agent.client.deciding import ProposalRecord
+    from meup_agent.client.proposal import ProposalRecord
 
 WHOLE_ID: Final = 32
 """Characters of an id as this package draws them."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from meup_agent.client.progress import Progress
+    from meup_agent.client.messages import Progress
 
 PATIENCE: Final = 2.0
 """Seconds before anything is shown; a progress shows it at once."""

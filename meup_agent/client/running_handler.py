@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
+from meup_agent.errors import UsageError
 from meup_agent.reasons import Cause, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Coroutine, Generator
 
     from meup_agent.protocol.exchange import Key
     from meup_agent.session import Session
@@ -69,3 +72,40 @@ def handler_is(handler: RunningHandler | None) -> Generator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_running: Final = threading.local()
+
+
+@contextmanager
+def plain_handler(name: str) -> Generator[None]:
+    """In the block this thread runs a handler that is not ``async``.
+
+    It is the thread's own, and not a context variable's: what such a handler has the event loop do
+    has the handler's context.
+    """
+    _running.name = name
+    try:
+        yield
+    finally:
+        del _running.name
+
+
+def awaited(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Refuse a verb in a handler that cannot await it."""
+
+    @functools.wraps(verb)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        name = getattr(_running, "name", None)
+        if name is not None:
+            raise UsageError(
+                f"{verb.__name__}() was called by {name}, which is no async function, so nothing "
+                f"was done; declare it with async def and await {verb.__name__}(), or call "
+                f"anyio.from_thread.run(…) with it"
+            )
+        return verb(*args, **kwargs)
+
+    return call

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from meup_agent.client.problems import MAX_PROBLEMS
-from meup_agent.client.schemas import MAX_SCHEMA_BYTES, checker_for
-from meup_agent.client.validators import MAX_SCHEMA_OBJECTS
+from meup_agent.client.schema_check import (
+    MAX_PROBLEMS,
+    MAX_SCHEMA_BYTES,
+    MAX_SCHEMA_OBJECTS,
+    checker_for,
+)
 
 JsonObject = dict[str, Any]
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client.current import (
+from meup_agent.client.requests import request
+from meup_agent.client.running_handler import (
     RunningHandler,
     begins_more,
     cause_of_leaving,
     handler_is,
     parent_in,
 )
-from meup_agent.client.requests import request
-from meup_agent.client.schemas import checker_for
+from meup_agent.client.schema_check import checker_for
 from meup_agent.errors import InvalidArguments, MeupError, OutcomeUnknown, RequestTimeout, printable
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import encode_json
@@ -31,7 +31,7 @@ from meup_agent.protocol.outcomes import result_of
 from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
-    from meup_agent.client.schemas import Checker
+    from meup_agent.client.schema_check import Checker
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.payloads import JsonObject
     from meup_agent.reasons import Cause

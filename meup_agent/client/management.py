@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client.current import parent_in
-from meup_agent.client.forgetting import awaited
 from meup_agent.client.requests import TIMEOUT
+from meup_agent.client.running_handler import awaited, parent_in
 from meup_agent.errors import OutcomeUnknown, Refused, UsageError
 from meup_agent.protocol import kinds, management_payloads
 from meup_agent.protocol.management_payloads import Grant
@@ -65,7 +64,7 @@ class _Answer:
         return answers and self.id in envelope.correlation
 
 
-class Managing:
+class SpaceManagement:
     """The verbs of a participant that manages a space."""
 
     def __init__(self, session: Session) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from meup_agent.client.current import cause_of_leaving, parent_in
-from meup_agent.client.endings import outcome_of, raise_for
-from meup_agent.client.forgetting import awaited
-from meup_agent.client.progress import relay
-from meup_agent.client.rejections import said_of, with_explanation
-from meup_agent.errors import ProposalEdited
+from meup_agent.client.messages import relay
+from meup_agent.client.running_handler import awaited, cause_of_leaving, parent_in
+from meup_agent.client.waits import explanation_so_far, with_explanation
+from meup_agent.errors import ProposalEdited, UsageError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey, Wait
@@ -23,6 +23,8 @@ from meup_agent.protocol.outcomes import (
     Fulfillment,
     Rejection,
     Withdrawal,
+    outcome_of,
+    raise_for,
     value_of,
 )
 from meup_agent.protocol.payloads import build_proposal
@@ -31,8 +33,10 @@ from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
 
-    from meup_agent.client.progress import OnProgress
+    from meup_agent.client.messages import OnProgress
     from meup_agent.protocol.exchange import Key
     from meup_agent.protocol.outcomes import Ending, Outcome
     from meup_agent.session import Session
@@ -144,7 +148,7 @@ class ProposalHandle:
     def _explained(self, outcome: Outcome) -> str:
         if not isinstance(outcome, Rejection):
             return ""
-        return said_of(self._session, outcome)
+        return explanation_so_far(self._session, outcome)
 
     @awaited
     async def withdraw(self, reason: str = Reason.NO_LONGER_NEEDED) -> None:
@@ -226,3 +230,69 @@ async def propose(
         yield proposal
     finally:
         proposal.leave()
+
+
+class PendingProposal:
+    """A proposal about to be made: ``async with`` makes it, and gives the handle."""
+
+    def __init__(self, block: AbstractAsyncContextManager[ProposalHandle]) -> None:
+        self._block = block
+        self._entered = False
+        self._written = _place()
+
+    async def __aenter__(self) -> ProposalHandle:
+        """Propose."""
+        self._entered = True
+        return await self._block.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Withdraw it, if it is undecided."""
+        return await self._block.__aexit__(kind, error, traceback)
+
+    def __await__(self) -> NoReturn:
+        self._refuse("it was awaited")
+
+    def __enter__(self) -> NoReturn:
+        self._refuse("it was entered without async")
+
+    def __exit__(self, *_: object) -> None:
+        """Never reached; for the words that :meth:`__enter__` has instead of Python's own."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self._refuse(f"{name!r} was asked of it")
+
+    def _refuse(self, what: str) -> NoReturn:
+        self._entered = True  # it has been told of
+        raise UsageError(
+            f"propose() has proposed nothing yet, and {what}; write: "
+            "async with space.propose(…) as proposal"
+        )
+
+    def __del__(self) -> None:
+        if not self._entered:
+            warnings.warn_explicit(
+                "propose() was never entered, so nothing was proposed; write: "
+                "async with space.propose(…) as proposal",
+                RuntimeWarning,
+                *self._written,
+            )
+
+
+def _place() -> tuple[str, int]:
+    """File and line outside of this package."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] != _PACKAGE:
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return __file__, 0
+
+
+_PACKAGE: Final = __name__.partition(".")[0]

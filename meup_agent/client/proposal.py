@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from meup_agent.client.forgetting import awaited
 from meup_agent.client.requests import request
+from meup_agent.client.running_handler import awaited
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, Refused, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
@@ -16,8 +16,8 @@ from meup_agent.protocol.payloads import build_fulfillment
 from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
 
 if TYPE_CHECKING:
-    from meup_agent.client.progress import OnProgress, Progress
-    from meup_agent.client.tools import ToolLists
+    from meup_agent.client.messages import OnProgress, Progress
+    from meup_agent.client.tool_lists import ToolLists
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.lifecycle import ProposalState
