@@ -164,8 +164,8 @@ def early_fulfillment(request: Envelope, call: payloads.Call) -> FulfillingReque
     """The record of a request that names a proposal we do not know: all but its arguments."""
     proposer = claimed_proposer(call)
     meta = {} if proposer is None else {payloads.META: {payloads.PROPOSER: proposer}}
-    said = payloads.request(call.method, {"name": call.name, **meta}, call.rpc_name or request.id)
-    kept = request.replace(raw_payload=encode_json(said), added=())
+    body = payloads.request(call.method, {"name": call.name, **meta}, call.rpc_name or request.id)
+    kept = request.replace(raw_payload=encode_json(body), added=())
     return FulfillingRequest(kept, request.to, early=True)
 
 
@@ -186,8 +186,8 @@ def _is_rival(item: FulfillingRequest, call: payloads.Call, proposer: str | None
     if not (item.running or item.carried_out):
         return False
     other = payloads.read_call(item.envelope.payload)
-    said = {name for name in (proposer, claimed_proposer(other)) if name is not None}
-    return len(said) == 1 and (call.method, call.name) == (other.method, other.name)
+    claimed = {name for name in (proposer, claimed_proposer(other)) if name is not None}
+    return len(claimed) == 1 and (call.method, call.name) == (other.method, other.name)
 
 
 PATHS: Final[Mapping[Role, Callable[[Admission, InboundExchange, float], Denial | None]]] = {

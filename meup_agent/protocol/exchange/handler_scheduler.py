@@ -326,7 +326,8 @@ class HandlerScheduler:
                 if exchange.record is not None:
                     exchange.record.handled = True
                 self._context.effects.append(Start(exchange.key, exchange.work))
-                self._begin_grace(exchange)
+                if exchange.sender_left_at is not None:
+                    self._begin_grace(exchange)
             case InboundAction.BEGIN_GRACE:
                 self._begin_grace(exchange)
             case InboundAction.ANSWER_BUSY:
@@ -354,8 +355,8 @@ class HandlerScheduler:
         return action
 
     def _begin_grace(self, exchange: InboundExchange) -> None:
-        if exchange.sender_left_at is not None:
-            self._context.look_again(exchange.sender_left_at + ABSENCE_SECONDS, exchange.key)
+        assert exchange.sender_left_at is not None
+        self._context.look_again(exchange.sender_left_at + ABSENCE_SECONDS, exchange.key)
 
     def _cancel_scope(self, exchange: InboundExchange, cause: Cause | None, now: float) -> None:
         """Cancel the handler, and in the same step what it has open elsewhere."""
@@ -382,8 +383,9 @@ class HandlerScheduler:
             exchange.record.holders -= 1
             if self._by_proposal.get(exchange.record.key) is exchange:
                 del self._by_proposal[exchange.record.key]
-        leftover = exchange.cause or self._own_cause(exchange, "", now)
-        self._outbound.give_up_children(key, leftover, now)
+        if len(self._outbound):  # usually nothing is open, and no cause has to be made
+            leftover = exchange.cause or self._own_cause(exchange, "", now)
+            self._outbound.give_up_children(key, leftover, now)
         if exchange.withdrawal is not None and exchange.record is not None:
             self.notify_withdrawn(exchange.record, exchange.withdrawal, now)
 

@@ -193,14 +193,14 @@ class InboundRequests:
 
         The gateway cancels in the place of a requester that may not make its request any more.
         """
-        context, said = self._context, call.params.get("requestId")
+        context, named = self._context, call.params.get("requestId")
         is_ours = envelope.sender == context.me
         concerns = context.me in envelope.to if is_ours else envelope.concerns(context.me)
-        if isinstance(said, bool) or not isinstance(said, int | str):
+        if isinstance(named, bool) or not isinstance(named, int | str):
             if concerns:
                 context.drop("malformed_cancel", envelope)
             return
-        requester, request_id = context.on_behalf_of(envelope, call.params), str(said)
+        requester, request_id = context.on_behalf_of(envelope, call.params), str(named)
         self._free_proposal(requester, (request_id, *envelope.correlation), now)
         if requester != envelope.sender:
             self._outbound.end_by_gateway(requester, request_id, Reason.REVOKED, now)

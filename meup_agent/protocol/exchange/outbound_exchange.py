@@ -57,7 +57,7 @@ class OutboundExchange(msgspec.Struct):
         progress: The last value reported.
         late: A result came after its end.
         expires: The time at which the proposer gives up what it fulfills, by the proposer's clock.
-        nobody_since: The time since which no participant is present that may fulfill a broadcast
+        unanswerable_since: The time since which no participant is present that may fulfill a
             proposal.
         patience: Seconds from each progress until the wait ends by itself; ``None``: progress
             changes nothing.
@@ -80,7 +80,7 @@ class OutboundExchange(msgspec.Struct):
     progress: float = float("-inf")
     late: bool = False
     expires: datetime | None = None
-    nobody_since: float | None = None
+    unanswerable_since: float | None = None
     patience: float | None = None
     latest: float = float("inf")
 

@@ -228,7 +228,7 @@ class OutboundTracker:
         for exchange in list(self._open.values()):
             if exchange.proposal is not None and not exchange.draft.to:
                 if joined:  # a newcomer may decide it, or be followed by one that does
-                    exchange.nobody_since = None
+                    exchange.unanswerable_since = None
                 self.reconsider(exchange, exchange.proposal, now)
             self.watch_absence(exchange, now)
 
@@ -266,11 +266,11 @@ class OutboundTracker:
         if awaited or exchange.proposal is None or exchange.wait is Wait.DEADLINE:
             return self._context.absent_for_good(awaited, now)
         if self._has_able_participant(exchange.proposal):
-            exchange.nobody_since = None
+            exchange.unanswerable_since = None
             return None
-        if exchange.nobody_since is None:
-            exchange.nobody_since = now
-        return exchange.nobody_since + ABSENCE_SECONDS
+        if exchange.unanswerable_since is None:
+            exchange.unanswerable_since = now
+        return exchange.unanswerable_since + ABSENCE_SECONDS
 
     def _has_able_participant(self, record: ProposalEntry) -> bool:
         """True if a participant is present that may fulfill a broadcast proposal."""
@@ -305,11 +305,11 @@ class OutboundTracker:
         exchange = self._open.get(envelope_id)
         if exchange is None:
             return self._ended.get(envelope_id, now) is not None
-        error, said = payload.get("error"), payload.get("message")
+        error, words = payload.get("error"), payload.get("message")
         code = error if isinstance(error, str) else "error"
         message = f"the gateway refused {exchange.draft.kind} {envelope_id}: {code}"
-        if isinstance(said, str) and said:
-            message = f"{message} ({said})"
+        if isinstance(words, str) and words:
+            message = f"{message} ({words})"
         self.note_left(exchange, now)
         self.apply(exchange, OutboundEvent.REFUSAL, now, GatewayRefused(code, message, payload))
         return True
@@ -322,7 +322,7 @@ class OutboundTracker:
         if by == self._context.me:
             self.refused(exchange_id, {"error": reason}, now)
 
-    def of_proposal(self, record: ProposalEntry, now: float) -> OutboundExchange | None:
+    def find_own_proposal(self, record: ProposalEntry, now: float) -> OutboundExchange | None:
         """Our wait for a proposal's outcome, open or ended lately; ``None`` if it is not ours."""
         exchange = self.find(record.key.id, now)
         return exchange if exchange is not None and exchange.proposal is record else None

@@ -70,12 +70,12 @@ class Relays:
         token = None if record is None else record.call.meta.get(payloads.PROGRESS_TOKEN)
         if not isinstance(token, int | str) or payloads.rpc_name(token) is None:
             return
-        said = payloads.progress(token, done, total, message or None)
-        if not self._context.roster.is_allowed(self._context.me, kinds.MCP_REQUEST, said):
+        report = payloads.progress(token, done, total, message or None)
+        if not self._context.roster.is_allowed(self._context.me, kinds.MCP_REQUEST, report):
             return
         self._context.envelope_sender.send(
             kinds.MCP_REQUEST,
-            said,
+            report,
             now=now,
             priority=Priority.TALK,
             to=(proposal.proposer,),
@@ -132,7 +132,7 @@ def outcome_of_relay(record: ProposalEntry, relay: Envelope) -> Fulfillment:
     )
 
 
-def _with_edits(result: object, said: payloads.JsonObject) -> object:
+def _with_edits(result: object, meta: payloads.JsonObject) -> object:
     """The result with the digest and edit mark of our request, where there is room for them.
 
     Those of the executor are left out: it is not the executor that may edit.
@@ -143,7 +143,7 @@ def _with_edits(result: object, said: payloads.JsonObject) -> object:
     names = (payloads.DIGEST, payloads.EDITED)
     given = payloads.as_object(body.get(payloads.META))
     kept = {name: value for name, value in given.items() if name not in names}
-    added = {name: said[name] for name in names if name in said}
+    added = {name: meta[name] for name in names if name in meta}
     return {**body, payloads.META: {**kept, **added}}
 
 

@@ -143,8 +143,8 @@ def carries_out(record: ProposalEntry, call: Call) -> bool:
 
 def claimed_proposer(call: Call) -> str | None:
     """The proposer that a request claims to carry a proposal out for."""
-    said = call.meta.get(payloads.PROPOSER)
-    return said if isinstance(said, str) else None
+    proposer = call.meta.get(payloads.PROPOSER)
+    return proposer if isinstance(proposer, str) else None
 
 
 def _carried_out(
@@ -158,9 +158,9 @@ def _carried_out(
         named = proposal_store.under(name, now)
         if proposer is not None:
             # An id that very many have used has no place for all of them.
-            said = proposal_store.get(ProposalKey(proposer, name), now)
-            if said is not None and said not in named:
-                named.append(said)
+            claimed = proposal_store.get(ProposalKey(proposer, name), now)
+            if claimed is not None and claimed not in named:
+                named.append(claimed)
         if named:
             by_id.append(named)
     if len(by_id) > 1:
@@ -202,11 +202,11 @@ def _fits(record: ProposalEntry, call: Call) -> bool:
     proposed = record.call
     if payloads.changes(proposed, call, proposed.target):
         return False
-    said = call.meta.get(payloads.DIGEST)
-    if not isinstance(said, str):
+    claimed = call.meta.get(payloads.DIGEST)
+    if not isinstance(claimed, str):
         return True
     own = payloads.digest(proposed.method, proposed.params, proposed.target)
-    return own is None or said == own
+    return own is None or claimed == own
 
 
 def _one_of(named: list[ProposalEntry], meant: list[ProposalEntry]) -> Resolution:

@@ -47,8 +47,8 @@ class RejectExplanations:
         """Keep a chat for the rejects of its sender that it names, if it is the first."""
         for name in chat.correlation:
             if self._words.get((chat.sender, name), now) == "":
-                said = chat.payload_object
-                text = said.get("message", said.get("text"))
+                payload = chat.payload_object
+                text = payload.get("message", payload.get("text"))
                 if isinstance(text, str) and text:
                     words = text[:EXPLANATION_CHARS]
                     self._words.put((chat.sender, name), words, now, size=4 * len(words))
@@ -116,7 +116,7 @@ class ResponseReader:
             return False
         exchange = None
         if record.key.proposer == self._context.me:
-            exchange = self._outbound.of_proposal(record, now)
+            exchange = self._outbound.find_own_proposal(record, now)
         if exchange is not None:
             outcome = outcome_of(record, fulfillment, envelope, *answer)
             self._end_with(exchange, envelope, outcome, now)
@@ -145,7 +145,7 @@ class ResponseReader:
     def _is_relayed(self, envelope: Envelope, now: float) -> bool:
         """End our wait for a proposal whose outcome its fulfiller sends on; whether it does."""
         record = self._relays.about(envelope, now)
-        exchange = None if record is None else self._outbound.of_proposal(record, now)
+        exchange = None if record is None else self._outbound.find_own_proposal(record, now)
         if record is None or exchange is None:
             return False
         if payloads.is_refusal(envelope.payload):
@@ -180,7 +180,7 @@ class ResponseReader:
 
     def _order_unechoed(self, record: ProposalEntry, now: float) -> None:
         """Order our withdraw before an answer on a gateway without echoes (PROTOCOL 4.13)."""
-        exchange = self._outbound.of_proposal(record, now)
+        exchange = self._outbound.find_own_proposal(record, now)
         given_up = exchange is not None and exchange.state is OutboundState.GIVEN_UP
         if exchange is not None and given_up and not exchange.echoed:
             reason = cause_of(exchange.ending).code
@@ -193,7 +193,7 @@ class ResponseReader:
     ) -> None:
         """Apply a rejection of our proposal, and tell handlers while a caller waits for it."""
         self.explanations.expect(rejection.by, rejection.id, now)
-        exchange = self._outbound.of_proposal(record, now)
+        exchange = self._outbound.find_own_proposal(record, now)
         if exchange is None or not exchange.is_open:
             return
         self._outbound.note_left(exchange, now)
@@ -212,13 +212,13 @@ class ResponseReader:
                     lost = LostRace(first.by)
                     self._outbound.apply(exchange, OutboundEvent.GIVE_UP, now, lost, cause=cause)
         if record.key.proposer == me:
-            own = self._outbound.of_proposal(record, now)
+            own = self._outbound.find_own_proposal(record, now)
             if own is not None and own.is_open:
                 self._outbound.watch_absence(own, now)
 
     def note_fulfillment_ended(self, record: ProposalEntry, now: float) -> None:
         """Let the rejections recorded meanwhile decide: a fulfillment came to nothing."""
-        exchange = self._outbound.of_proposal(record, now)
+        exchange = self._outbound.find_own_proposal(record, now)
         if exchange is not None and exchange.is_open:
             self._outbound.reconsider(exchange, record, now)
             self._outbound.watch_absence(exchange, now)
@@ -248,7 +248,7 @@ class ResponseReader:
                 return None
         found = find_answered(envelope, self._context.proposal_store, now)
         record = found[0] if found is not None else self._relays.about(envelope, now)
-        proposal = None if record is None else self._outbound.of_proposal(record, now)
+        proposal = None if record is None else self._outbound.find_own_proposal(record, now)
         return proposal if proposal is not None and proposal.is_open else None
 
 

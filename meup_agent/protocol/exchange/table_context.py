@@ -181,13 +181,13 @@ class TableContext(msgspec.Struct):
             return False
         return self.since is not None and sent.tzinfo is not None and sent < self.since
 
-    def on_behalf_of(self, envelope: Envelope, said: payloads.JsonObject) -> str:
+    def on_behalf_of(self, envelope: Envelope, payload: payloads.JsonObject) -> str:
         """The participant whose exchange an end is about: its sender, or the one it names.
 
         Only the gateway may name another one, and only where names are checked is it the gateway.
         """
         checked = self.roster.guarantees.identity_checked
-        return payloads.on_behalf_of(envelope.sender, said) if checked else envelope.sender
+        return payloads.on_behalf_of(envelope.sender, payload) if checked else envelope.sender
 
     # --- timers ---
 

@@ -55,7 +55,7 @@ class Peer:
     Args:
         name: The participant's name.
         roles: What it has handlers for.
-        wants: Tells more closely which envelopes a handler takes.
+        find_handler: Finds the handler more closely than by role.
         limits: How much is handled at once.
         wall_clock: Tells the time of day.
         dialect: What the gateway speaks.
@@ -67,7 +67,7 @@ class Peer:
         name: str = ME,
         *,
         roles: Iterable[Role] = EXCHANGES,
-        wants: Callable[..., bool] | None = None,
+        find_handler: Callable[..., object] | None = None,
         limits: Limits | None = None,
         wall_clock: Callable[[], datetime] | None = None,
         dialect: str = DIALECT,
@@ -81,7 +81,7 @@ class Peer:
         roles = frozenset(roles)
         self.table = ExchangeTable(
             new_id=self._new_id,
-            find_handler=wants or (lambda role, *_: role in roles),
+            find_handler=find_handler or (lambda role, *_: role in roles),
             limits=limits,
             wall_clock=wall_clock,
             mode=mode,

@@ -336,7 +336,7 @@ def test_a_handler_that_never_began_cannot_end() -> None:
 
 @pytest.mark.rule("5.codes")
 def test_an_unknown_method_is_answered_with_its_code() -> None:
-    me = Peer(wants=lambda *_: False)
+    me = Peer(find_handler=lambda *_: False)
     me.welcomed("alice")
     (response,) = said(me.request("alice", "a1", method="no/such"))
     assert response.payload["error"]["code"] == -32601
@@ -351,7 +351,7 @@ def test_a_request_without_a_method_is_invalid(me: Peer) -> None:
 
 @pytest.mark.rule("5.codes")
 def test_a_broadcast_request_for_another_participant_is_not_answered() -> None:
-    me = Peer(wants=lambda *_: False)
+    me = Peer(find_handler=lambda *_: False)
     me.welcomed("alice")
     assert said(me.request("alice", "a1", method="no/such", to=())) == []
 
@@ -359,7 +359,7 @@ def test_a_broadcast_request_for_another_participant_is_not_answered() -> None:
 @pytest.mark.rule("5.codes")
 @pytest.mark.parametrize("wanted", [True, False])
 def test_a_notification_is_never_answered(wanted: bool) -> None:
-    me = Peer(wants=lambda *_: wanted)
+    me = Peer(find_handler=lambda *_: wanted)
     me.welcomed("alice")
     effects = me.request("alice", "a1", method="notifications/roots/list_changed")
     assert said(effects) == []
