@@ -193,7 +193,10 @@ def participant(
         InvalidPattern: A capability does not compile, or names what nobody is granted.
     """
     place = place or f"participants.{participant_id}"
-    check_id(participant_id, place)
+    if not is_name(participant_id):
+        raise ConfigurationError(
+            f"{place}: expected an id of 1 to {MAX_ID_CHARS} printable characters"
+        )
     if participant_id in GATEWAY_NAMES:
         raise ConfigurationError(f"{place}: this name is the gateway's; expected another")
     if not all(token.strip() == token and token.isascii() and token for token in tokens):
@@ -204,15 +207,3 @@ def participant(
     compiled = member_capabilities(listed, place=f"{place}.capabilities")
     refuse_reserved(listed, place=f"{place}.capabilities")
     return ParticipantConfig(compiled, tuple(tokens), dialect, tuple(token_hashes))
-
-
-def check_id(text: str, place: str) -> None:
-    """Check that a text can be the id of a participant or a space.
-
-    Raises:
-        ConfigurationError: It cannot.
-    """
-    if not is_name(text):
-        raise ConfigurationError(
-            f"{place}: expected an id of 1 to {MAX_ID_CHARS} printable characters"
-        )

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from meup_agent.errors import ConfigurationError, InvalidPattern
 from meup_agent.gateway.auth import read_hash
@@ -35,18 +35,115 @@ from meup_agent.gateway.config import (
     HttpConfig,
     ParticipantConfig,
     SpaceConfig,
-    check_id,
     participant,
 )
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.settings import describe_problem, read_settings
 from meup_agent.protocol.dialects import DIALECTS, spoken
+from meup_agent.protocol.space.inbound import MAX_ID_CHARS, is_name
 
 REFERENCE_DIALECT: Final = "mew/v0.4"
-"""What is spoken in the space of a reference's file, if nothing else says (PROTOCOL 1)."""
+"""The dialect of the space in a reference's file, if nothing else says (PROTOCOL 1)."""
 
 MAX_TOKEN_FILE_BYTES: Final = 4_096
 """Bytes of a file with a token: a wrong path may lead to a large one."""
+
+IGNORED_OF_A_SPACE: Final = {"description", "default_participant", "ui_theme"}
+IGNORED_OF_A_PARTICIPANT: Final = {
+    *("args", "auto_connect", "auto_start", "bridge_config", "command", "cwd", "env", "fifo"),
+    *("mcp_server", "output_log", "type"),
+}
+"""Keys of the reference's file about starting participants: this gateway starts none. They are
+taken with a warning; any other unknown key is an error, since it may be a typing mistake."""
+
+
+# --- the forms ---
+
+
+def _known_dialect(name: str) -> str:
+    known = spoken(name)
+    if known is None:
+        raise ValueError(f"expected one of {', '.join(DIALECTS)}")
+    return known
+
+
+def _valid_id(text: str) -> str:
+    if not is_name(text):
+        raise ValueError(f"expected an id of 1 to {MAX_ID_CHARS} printable characters")
+    return text
+
+
+Dialect = Annotated[str, AfterValidator(_known_dialect)]
+SpaceId = Annotated[str, AfterValidator(_valid_id)]
+
+
+class Form(BaseModel):
+    """A mapping of a configuration file; a key that it does not have is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ParticipantForm(Form):
+    """``participants.<id>``."""
+
+    tokens: tuple[SecretStr, ...] = ()
+    token_hashes: tuple[str, ...] = ()
+    token_files: tuple[Path, ...] = ()
+    capabilities: tuple[dict[str, Any], ...] | None = None
+    dialect: Dialect | None = None
+
+
+class DefaultsForm(Form):
+    """``defaults``."""
+
+    capabilities: tuple[dict[str, Any], ...] = ()
+
+
+class SpaceHeadForm(Form):
+    """The keys of a space, wherever its participants stand."""
+
+    name: str = ""
+    dialect: Dialect | None = None
+    announce_withdrawals: bool = False
+
+
+class SpaceForm(SpaceHeadForm):
+    """``spaces.<id>``."""
+
+    participants: dict[str, ParticipantForm]
+    defaults: DefaultsForm | None = None
+
+
+class ReferenceSpaceForm(SpaceHeadForm):
+    """``space`` of the reference's file."""
+
+    id: SpaceId
+
+
+class SettingsForm(Form):
+    """The keys of either file besides its spaces."""
+
+    defaults: DefaultsForm = DefaultsForm()
+    gateway: dict[str, Any] = Field(default_factory=dict[str, Any])
+    journal: dict[str, Any] = Field(default_factory=dict[str, Any])
+    http: dict[str, Any] | None = None
+    tls: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class OurFile(SettingsForm):
+    """A file with a key ``spaces``."""
+
+    spaces: Annotated[dict[SpaceId, SpaceForm], Field(min_length=1)]
+
+
+class ReferenceFile(SettingsForm):
+    """A file with the keys ``space`` and ``participants``, as the reference's ``space.yaml``."""
+
+    space: ReferenceSpaceForm
+    participants: dict[str, ParticipantForm]
+
+
+# --- the file ---
 
 
 def load_config(path: str | Path) -> Config:
@@ -65,12 +162,12 @@ def load_config(path: str | Path) -> Config:
         raise ConfigurationError(f"{path}: expected one of the keys 'space' and 'spaces', not both")
     form = OurFile if "spaces" in raw else ReferenceFile
     try:
-        if "spaces" in raw:
-            return _settle(path, *_our_spaces(path, OurFile.model_validate(raw)))
-        _drop_ignored(raw.get("space"), IGNORED_OF_A_SPACE, f"{path}: space")
-        for name, entry in _object(raw.get("participants")).items():
-            _drop_ignored(entry, IGNORED_OF_A_PARTICIPANT, f"{path}: participants.{name}")
-        return _settle(path, *_one_space(path, ReferenceFile.model_validate(raw)))
+        if form is ReferenceFile:
+            _drop_ignored(raw.get("space"), IGNORED_OF_A_SPACE, f"{path}: space")
+            for name, entry in _object(raw.get("participants")).items():
+                _drop_ignored(entry, IGNORED_OF_A_PARTICIPANT, f"{path}: participants.{name}")
+        file = form.model_validate(raw)
+        return _with_sections(path, file, _spaces(path, file))
     except ValidationError as error:
         key, problem = describe_problem(error, form)
         raise ConfigurationError(f"{path}: {key}: {problem}") from None
@@ -78,37 +175,25 @@ def load_config(path: str | Path) -> Config:
         raise ConfigurationError(f"{path}: {error}") from None
 
 
-def _our_spaces(path: Path, file: OurFile) -> tuple[SettingsForm, list[SpaceConfig]]:
-    spaces: list[SpaceConfig] = []
-    for space_id, form in file.spaces.items():
-        place = f"spaces.{space_id}"
-        check_id(space_id, place)
-        defaults = form.defaults or file.defaults
-        spaces.append(
-            SpaceConfig(
-                space_id,
-                _participants(path, form.participants, defaults, f"{place}.participants"),
-                form.name,
-                _dialect(form.dialect, f"{place}.dialect"),
-                form.announce_withdrawals,
-            )
-        )
-    if not spaces:
-        raise ConfigurationError("spaces: expected at least one space")
-    return file, spaces
+def _spaces(path: Path, file: OurFile | ReferenceFile) -> tuple[SpaceConfig, ...]:
+    if isinstance(file, ReferenceFile):
+        people = _participants(path, file.participants, file.defaults, "participants")
+        return (_space(file.space.id, file.space, people, REFERENCE_DIALECT),)
+    found: list[SpaceConfig] = []
+    for name, form in file.spaces.items():
+        defaults, place = form.defaults or file.defaults, f"spaces.{name}.participants"
+        found.append(_space(name, form, _participants(path, form.participants, defaults, place)))
+    return tuple(found)
 
 
-def _one_space(path: Path, file: ReferenceFile) -> tuple[SettingsForm, list[SpaceConfig]]:
-    form = file.space
-    check_id(form.id, "space.id")
-    space = SpaceConfig(
-        form.id,
-        _participants(path, file.participants, file.defaults, "participants"),
-        form.name,
-        _dialect(form.dialect, "space.dialect") or REFERENCE_DIALECT,
-        form.announce_withdrawals,
-    )
-    return file, [space]
+def _space(
+    space_id: str,
+    form: SpaceHeadForm,
+    participants: Mapping[str, ParticipantConfig],
+    dialect: str | None = None,
+) -> SpaceConfig:
+    said = form.dialect or dialect
+    return SpaceConfig(space_id, participants, form.name, said, form.announce_withdrawals)
 
 
 def _participants(
@@ -119,25 +204,24 @@ def _participants(
         here = f"{place}.{name}"
         if not (form.tokens or form.token_hashes or form.token_files):
             log.warning("%s: %s has no token; nobody can join as it", path, here)
-        own = form.capabilities if form.capabilities is not None else defaults.capabilities
         tokens = [token.get_secret_value() for token in form.tokens]
         tokens += [
-            _token_in(path.parent / each, f"{here}.token_files") for each in form.token_files
+            _token_in(path.parent / file, f"{here}.token_files") for file in form.token_files
         ]
         participants[name] = participant(
             name,
-            own,
+            defaults.capabilities if form.capabilities is None else form.capabilities,
             tokens,
-            dialect=_dialect(form.dialect, f"{here}.dialect"),
+            dialect=form.dialect,
             token_hashes=[read_hash(text, f"{here}.token_hashes") for text in form.token_hashes],
             place=here,
         )
     return participants
 
 
-def _settle(path: Path, file: SettingsForm, spaces: list[SpaceConfig]) -> Config:
+def _with_sections(path: Path, file: SettingsForm, spaces: tuple[SpaceConfig, ...]) -> Config:
     """The whole configuration: the spaces, and the settings of the file and the environment."""
-    config = Config(tuple(spaces), http=HttpConfig() if "http" in file.model_fields_set else None)
+    config = Config(spaces, http=HttpConfig() if "http" in file.model_fields_set else None)
     sections = {
         "journal": _from_here(path, file.journal, "path"),
         "http": file.http or {},
@@ -157,15 +241,6 @@ def _from_here(path: Path, section: Mapping[str, Any], *keys: str) -> dict[str, 
         if isinstance(value, str) and value:
             here[key] = path.parent / value
     return here
-
-
-def _dialect(name: str | None, place: str) -> str | None:
-    if name is None:
-        return None
-    known = spoken(name)
-    if known is None:
-        raise ConfigurationError(f"{place}: expected one of {', '.join(DIALECTS)}")
-    return known
 
 
 def _token_in(path: Path, place: str) -> str:
@@ -211,11 +286,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _object(value: object) -> dict[str, Any]:
-    """The value if it is an object; what else stands there is reported when it is checked."""
+    """The value if it is an object; anything else is reported when it is checked."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _drop_ignored(entry: object, ignored: frozenset[str], place: str) -> None:
+def _drop_ignored(entry: object, ignored: set[str], place: str) -> None:
     """Take out what other gateways' files say and this gateway does not use."""
     fields = _object(entry)
     found = sorted(ignored & fields.keys())
@@ -239,87 +314,3 @@ class _Loader(yaml.SafeLoader):
                     )
                 seen.add(key)
         return super().construct_mapping(node, deep)
-
-
-IGNORED_OF_A_SPACE: Final = frozenset({"description", "default_participant", "ui_theme"})
-IGNORED_OF_A_PARTICIPANT: Final = frozenset(
-    {
-        "args",
-        "auto_connect",
-        "auto_start",
-        "bridge_config",
-        "command",
-        "cwd",
-        "env",
-        "fifo",
-        "mcp_server",
-        "output_log",
-        "type",
-    }
-)
-"""What the reference's file says of starting participants: this gateway starts nobody. These keys
-are taken with a warning; any other unknown key is an error, since it may be a typing mistake."""
-
-
-class Form(BaseModel):
-    """A mapping of a configuration file; a key that it does not have is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ParticipantForm(Form):
-    """``participants.<id>``."""
-
-    tokens: tuple[SecretStr, ...] = ()
-    token_hashes: tuple[str, ...] = ()
-    token_files: tuple[Path, ...] = ()
-    capabilities: tuple[dict[str, Any], ...] | None = None
-    dialect: str | None = None
-
-
-class DefaultsForm(Form):
-    """``defaults``."""
-
-    capabilities: tuple[dict[str, Any], ...] = ()
-
-
-class SpaceForm(Form):
-    """``spaces.<id>``."""
-
-    name: str = ""
-    dialect: str | None = None
-    announce_withdrawals: bool = False
-    participants: dict[str, ParticipantForm]
-    defaults: DefaultsForm | None = None
-
-
-class SettingsForm(Form):
-    """What either file can say besides its spaces."""
-
-    defaults: DefaultsForm = DefaultsForm()
-    gateway: dict[str, Any] = Field(default_factory=dict[str, Any])
-    journal: dict[str, Any] = Field(default_factory=dict[str, Any])
-    http: dict[str, Any] | None = None
-    tls: dict[str, Any] = Field(default_factory=dict[str, Any])
-
-
-class OurFile(SettingsForm):
-    """A file with a key ``spaces``."""
-
-    spaces: dict[str, SpaceForm]
-
-
-class OneSpaceForm(Form):
-    """``space`` of the reference's file."""
-
-    id: str
-    name: str = ""
-    dialect: str | None = None
-    announce_withdrawals: bool = False
-
-
-class ReferenceFile(SettingsForm):
-    """A file with the keys ``space`` and ``participants``, as the reference's ``space.yaml``."""
-
-    space: OneSpaceForm
-    participants: dict[str, ParticipantForm]

@@ -1,4 +1,4 @@
-"""A gateway to try things out: a participant for each role, an administrator and free seats."""
+"""Configurations without a file: one space for a program, and one to try things out."""
 
 from __future__ import annotations
 
@@ -50,34 +50,41 @@ PARTICIPANTS: Final[dict[str, tuple[dict[str, Any], ...]]] = {
 """The participants of a ``--dev`` gateway, with their capabilities."""
 
 
-def dev_config(tokens: Mapping[str, str] | None = None, space: str = DEV_SPACE) -> Config:
-    """A configuration with the participants of :data:`PARTICIPANTS`.
-
-    Args:
-        tokens: The token of each participant; one that is not in it gets a new token.
-        space: The id of its one space.
-    """
-    known = tokens or {}
-    entries = {
-        name: participant(name, capabilities, (known.get(name) or new_token(),))
-        for name, capabilities in PARTICIPANTS.items()
-    }
-    return Config((SpaceConfig(space, entries),))
-
-
 Participants = Mapping[str, Iterable[Mapping[str, Any]]]
 """Capabilities by participant."""
 
 
 def one_space_config(
-    space: str, participants: Participants, limits: Limits | None = None
+    space: str,
+    participants: Participants,
+    limits: Limits | None = None,
+    *,
+    tokens: Mapping[str, str] | None = None,
 ) -> Config:
-    """A configuration of one space, with a random token for each participant."""
+    """A configuration of one space.
+
+    Args:
+        space: Its id.
+        participants: Its participants, with their capabilities.
+        limits: The limits; the defaults, if none are given.
+        tokens: The token of each participant; one that is not in it gets a new token.
+    """
+    known = tokens or {}
     entries = {
-        name: participant(name, capabilities, (new_token(),))
+        name: participant(name, capabilities, (known.get(name) or new_token(),))
         for name, capabilities in participants.items()
     }
     return Config((SpaceConfig(space, entries),), limits=limits or Limits())
+
+
+def dev_config(tokens: Mapping[str, str] | None = None, space: str = DEV_SPACE) -> Config:
+    """A configuration with the participants of :data:`PARTICIPANTS`; see :func:`one_space_config`.
+
+    Args:
+        tokens: The token of each participant; one that is not in it gets a new token.
+        space: The id of its one space.
+    """
+    return one_space_config(space, PARTICIPANTS, tokens=tokens)
 
 
 def first_token(config: Config, participant_id: str, space: str | None = None) -> str:

@@ -187,6 +187,7 @@ _EXPECTED: Final = {
     "tuple_type": "a list",
     "string_type": "a text; put it in quotes",
     "path_type": "a path",
+    "too_short": "at least one space",
 }
 """The expected type, in the words of a file, not of the types behind it."""
 
