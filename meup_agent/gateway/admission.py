@@ -75,7 +75,7 @@ class AdmittingSpace(Protocol):
     """A space, as far as its entrance has to know it."""
 
     def is_kicked(self, participant: str) -> bool:
-        """Whether a participant was removed, and not invited again."""
+        """True if a participant was removed, and not invited again."""
         ...
 
 
@@ -99,9 +99,9 @@ def check_connections(accepting: bool, count: int, most: int) -> None:
     """Check that a gateway takes one more connection.
 
     Args:
-        accepting: Whether it takes any.
-        count: How many it has.
-        most: How many it may have.
+        accepting: It takes connections at all.
+        count: Its connections.
+        most: The connections that it may have.
 
     Raises:
         NotAdmitted: It does not.
@@ -120,8 +120,8 @@ def check_members(participant: str, members: Container[str], count: int, most: i
     Args:
         participant: The participant that wants to come in.
         members: The members of the space.
-        count: How many these are.
-        most: How many there may be.
+        count: Their number.
+        most: The highest number.
 
     Raises:
         NotAdmitted: It has none.
@@ -150,8 +150,8 @@ K = TypeVar("K", bound=Hashable)
 class JoinThrottle:
     """Limits joins per participant, and connections without a token per address.
 
-    A join is told to everybody in its space, so one token that joins and leaves without end costs
-    all of them. A connection without a token costs its place and its lines in the log.
+    Every member is told of a join, so one token that joins and leaves without end costs all of
+    them. A connection without a token costs its place and its lines in the log.
 
     Args:
         limits: The limits.

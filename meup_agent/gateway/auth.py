@@ -1,4 +1,7 @@
-"""Tokens, and whose they are. A token is compared and never kept, shown or logged."""
+"""Tokens and their identities, and the limit on failed logins.
+
+A token is compared, and never kept, shown or logged.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _HASH_DIGITS = 64
 
 
 class Identity(NamedTuple):
-    """Who a token says that one is.
+    """The space and participant of a token.
 
     Attributes:
         space: The space that the token is for.
@@ -35,12 +38,12 @@ class Identity(NamedTuple):
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
+    """A random token, too long to guess."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def hash_token(token: str) -> str:
-    """What stands in a configuration in place of a token: ``sha256:`` and 64 digits.
+    """The form of a token in a configuration that does not hold it: ``sha256:`` and 64 digits.
 
     A plain hash is enough for tokens that are long and random, as those of :func:`new_token` are.
     """
@@ -66,7 +69,7 @@ def read_hash(text: str, place: str) -> str:
 class Tokens:
     """Every token of a gateway, as SHA-256 digests.
 
-    A look-up by digest takes a time that tells nothing of the token, since nobody can steer a
+    A look-up by digest takes a time that tells nothing of the token, since no caller can steer a
     digest; the comparison behind it takes the same time for every token.
 
     Args:
@@ -98,7 +101,7 @@ class Tokens:
         self._identities.pop(bytes.fromhex(digits), None)
 
     def identify(self, token: str) -> Identity | None:
-        """Whose token it is; ``None`` for a token that nobody has."""
+        """The identity of a token; ``None`` if it is unknown."""
         digest = _digest(token)
         stored, identity = self._identities.get(digest, (b"", None))
         return identity if hmac.compare_digest(stored, digest) else None
@@ -121,7 +124,7 @@ MAX_ADDRESSES: Final = 10_000
 """Addresses that are remembered; the one whose wrong token is the longest ago is forgotten."""
 
 IPV6_PREFIX: Final = 64
-"""Bits of an IPv6 address that stand for whoever it is: one network gives out all the others."""
+"""Bits of an IPv6 address that stand for its owner: one network gives out all the others."""
 
 
 class AuthThrottled(Exception):
@@ -160,7 +163,7 @@ class AuthThrottle:
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def identify(self, token: str, address: str) -> Identity | None:
-        """Whose token it is that came from an address; ``None`` for a token that nobody has.
+        """The identity of a token that came from an address; ``None`` if it is unknown.
 
         Raises:
             AuthThrottled: The token was not looked at.
@@ -176,7 +179,7 @@ class AuthThrottle:
         return identity
 
     def __len__(self) -> int:
-        """How many addresses are remembered."""
+        """Number of addresses that are remembered."""
         return len(self._buckets)
 
     def _failed(self, who: str, at: int) -> None:
@@ -190,7 +193,7 @@ class AuthThrottle:
 
 
 def network_of(address: str) -> str:
-    """What stands for whoever has an address: of IPv6 its network, otherwise the address."""
+    """The network that one caller may have all of: the /64 of an IPv6 address, else the address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -38,14 +38,14 @@ _MICROSECONDS: Final = 1_000_000
 
 
 class Backlog:
-    """What waits for one reader; made by :meth:`Backlogs.open`.
+    """Counts the frames that wait for one reader; made by :meth:`Backlogs.open`.
 
     Attributes:
         bytes: Bytes that wait.
         frames: Frames that wait.
-        dropped: Whether its reader was too slow.
-        waited_since: Since when somebody waits for it, in seconds; ``None``: nobody does.
-        awaited: Whether senders wait for its reader at all; they wait for no observer.
+        dropped: True if its reader was too slow.
+        waited_since: Since when senders wait for it, in seconds; ``None``: none does.
+        awaited: True if senders wait for its reader; they wait for no observer.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class Backlog:
         """Count what waits from now on; may drop this queue or others.
 
         Args:
-            waits: What waits; must stay alive until it is taken out.
+            waits: The frames; they must stay alive until it is taken out.
             behind: The reader has not taken what came before.
         """
         for packed in waits:
@@ -128,7 +128,7 @@ class Backlog:
 
 
 class _Share:
-    """What waits for a participant of a space, over all its queues."""
+    """The queues of a participant in a space, and their bytes together."""
 
     __slots__ = ("backlogs", "bytes", "impatient_until", "participant", "space", "streams")
 
@@ -141,10 +141,10 @@ class _Share:
 
 
 class Backlogs:
-    """Everything that waits for the readers of a gateway.
+    """Counts the frames that wait for the readers of a gateway, and bounds them.
 
     Args:
-        limits: How much may wait.
+        limits: The limits.
         counters: Where to count.
         now: Tells the time in seconds, from any beginning on.
 
@@ -175,7 +175,7 @@ class Backlogs:
 
         Args:
             space: The space.
-            participant: Who reads.
+            participant: The reader.
             drop: Drops the queue, for a reason in words. Never raises, and calls nothing of this
                 object but :meth:`Backlog.remove` and :meth:`Backlog.close`.
             awaited: Senders wait for its reader.
@@ -205,8 +205,8 @@ class Backlogs:
         """Count what comes from a participant and is not taken yet; whether there is room for it.
 
         Args:
-            identity: Who sends it.
-            size: How many bytes.
+            identity: The sender.
+            size: Its bytes.
         """
         share, limits = self._share(*identity), self._limits
         if (
@@ -227,7 +227,7 @@ class Backlogs:
         self._forget(share)
 
     def in_space(self, space: str) -> SpaceBacklogs:
-        """What waits for the readers of one space."""
+        """The backlogs of one space."""
         return SpaceBacklogs(self, space)
 
     @property
@@ -308,14 +308,14 @@ class Backlogs:
     # --- who waits ---
 
     def is_filling(self, space: str) -> bool:
-        """Whether somebody in a space does not keep up, and is worth waiting for."""
+        """True if a reader in a space does not keep up, and is worth waiting for."""
         return space in self._filling
 
     def wait(self, space: str, sender: str) -> float:
-        """Seconds for which a loud sender in a space waits now; 0: nobody is worth it.
+        """Seconds for which a loud sender in a space waits now; 0: no reader is worth it.
 
         Readers for whom a sender waited long enough are dropped. Only a sender's own queue is not,
-        and the sender goes on: there are clients that read nothing while nobody reads of them.
+        and the sender goes on: there are clients that read nothing while they are not read.
         """
         now, wait = self._now(), 0.0
         for backlog in tuple(self._filling.get(space, ())):
@@ -391,7 +391,7 @@ class Backlogs:
 
 
 class SpaceBacklogs:
-    """What waits for the readers of one space, as its host sees it."""
+    """The backlogs of one space, as its server asks for them."""
 
     def __init__(self, backlogs: Backlogs, space: str) -> None:
         self._backlogs = backlogs
@@ -399,7 +399,7 @@ class SpaceBacklogs:
 
     @property
     def filling(self) -> bool:
-        """Whether somebody does not keep up, and is worth waiting for."""
+        """True if a reader does not keep up, and is worth waiting for."""
         return self._backlogs.is_filling(self._space)
 
     @property

@@ -1,4 +1,4 @@
-"""What a gateway serves: its spaces, who is in them, and its limits.
+"""The configuration of a gateway: its spaces, their participants, its ports and its journal.
 
 The records here are made by :mod:`~meup_agent.gateway.config_file` from a file, by
 :mod:`~meup_agent.gateway.presets` for trying things out, or by a program.
@@ -35,13 +35,13 @@ PortNumber = Annotated[int, Ge(0), Le(65535)]
 
 @dataclass(frozen=True, slots=True)
 class JournalConfig:
-    """Where accepted envelopes are kept, and how many of them.
+    """The journal: its place, and how much it keeps.
 
     Attributes:
         path: An SQLite file; ``None``: in memory, gone with the process.
         synchronous: Of the file: ``normal`` outlives the process, ``full`` a power cut as well.
         accept_damage: With ``full``: start where the file was damaged after it was written, without
-            what is lost. With ``normal`` a power cut can do the same, so nobody is asked.
+            what is lost. With ``normal`` a power cut can do the same, so it is not asked for.
         max_age: Seconds after which the file forgets an envelope; ``None``: never.
         max_bytes: Bytes of the file beyond which it forgets the oldest; ``None``: no limit.
         memory_entries: Envelopes that are kept in memory where there is no file.
@@ -59,7 +59,7 @@ class JournalConfig:
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """Where the HTTP port listens."""
+    """The address of the HTTP port."""
 
     host: str = DEFAULT_HOST
     port: PortNumber = DEFAULT_HTTP_PORT
@@ -78,9 +78,9 @@ class ParticipantConfig:
     """A participant that may join.
 
     Attributes:
-        capabilities: What it may send, ready to ask.
+        capabilities: The envelopes that it may send, compiled.
         tokens: Any of these proves who it is; never shown.
-        dialect: What it speaks, if neither its handshake nor its join frame says.
+        dialect: Its dialect, if neither its handshake nor its join frame says.
         token_hashes: SHA-256 of further tokens, as 64 hexadecimal digits.
     """
 
@@ -96,10 +96,10 @@ class SpaceConfig:
 
     Attributes:
         id: The name by which members join.
-        participants: Who may join, by id.
+        participants: The participants that may join, by id.
         name: For people.
-        dialect: What its members speak, if nothing else says (PROTOCOL 1).
-        announce_withdrawals: Whether everybody is told of each valid withdrawal.
+        dialect: The dialect of its members, if nothing else says (PROTOCOL 1).
+        announce_withdrawals: Every member is told of each valid withdrawal.
     """
 
     id: str
@@ -111,16 +111,16 @@ class SpaceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that a gateway is told.
+    """The whole configuration.
 
     Attributes:
         spaces: Its spaces; each id once.
         host: Where to listen.
         port: Where to listen; 0: any free port.
-        limits: What it takes and waits for.
+        limits: Its limits.
         journal: Where it keeps what it accepted.
         http: Where its HTTP port listens; ``None``: it has none.
-        tls: What it proves with who it is; ``None``: it speaks without encryption.
+        tls: Its certificate; ``None``: it speaks without encryption.
         insecure: It may speak without encryption where others than this machine can listen.
     """
 
@@ -158,14 +158,14 @@ class Config:
         Raises:
             ConfigurationError: Two participants have the same token.
         """
-        everybody = [
+        entries = [
             (Identity(space.id, name), entry)
             for space in self.spaces
             for name, entry in space.participants.items()
         ]
         return Tokens(
-            ((token, identity) for identity, entry in everybody for token in entry.tokens),
-            ((digits, identity) for identity, entry in everybody for digits in entry.token_hashes),
+            ((token, identity) for identity, entry in entries for token in entry.tokens),
+            ((digits, identity) for identity, entry in entries for digits in entry.token_hashes),
         )
 
 
@@ -182,15 +182,15 @@ def participant(
 
     Args:
         participant_id: Its id.
-        capabilities: What it may send.
+        capabilities: Patterns of the envelopes that it may send.
         tokens: Any of these proves who it is.
-        dialect: What it speaks, if neither its handshake nor its join frame says.
+        dialect: Its dialect, if neither its handshake nor its join frame says.
         token_hashes: SHA-256 of further tokens, as 64 hexadecimal digits.
         place: Where it is configured, for errors.
 
     Raises:
         ConfigurationError: Its id cannot be one, or a token is empty.
-        InvalidPattern: A capability does not compile, or names what nobody is granted.
+        InvalidPattern: A capability does not compile, or names what no participant is granted.
     """
     place = place or f"participants.{participant_id}"
     if not is_name(participant_id):

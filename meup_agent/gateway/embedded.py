@@ -30,11 +30,11 @@ class Gateway(AsyncContextManagerMixin):
 
     Args:
         space: The id of its one space.
-        participants: Who may join, and their capabilities; each gets a random token.
+        participants: The participants, and their capabilities; each gets a random token.
         config: A whole configuration, in place of these two.
         host: Where to listen.
         port: Where to listen; 0: any free port, the same again after :meth:`restart`.
-        limits: What it takes and waits for, where no ``config`` says it.
+        limits: Its limits, where no ``config`` says it.
 
     Raises:
         ConfigurationError: A participant's id cannot be one.
@@ -89,14 +89,14 @@ class Gateway(AsyncContextManagerMixin):
 
     @property
     def counters(self) -> Counters:
-        """What has happened since it began to listen, or was restarted."""
+        """Counts since it began to listen, or was restarted."""
         return self._gateway.counters
 
     def token(self, participant: str, space: str | None = None) -> str:
         """A token of a participant.
 
         Args:
-            participant: Whose.
+            participant: The participant.
             space: In which space; the first one by default.
 
         Raises:
@@ -163,7 +163,7 @@ class ThreadedGateway:
 
     @property
     def counters(self) -> Counters:
-        """What has happened; it goes on changing while it is read."""
+        """Counts of events; they go on changing while they are read."""
         return self._gateway.counters
 
     def token(self, participant: str, space: str | None = None) -> str:

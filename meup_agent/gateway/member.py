@@ -35,7 +35,7 @@ class FrameWriter(Protocol):
 
     @property
     def joins_frames(self) -> bool:
-        """Whether frames that leave together may be one piece: packed, they mark their ends."""
+        """True if frames that leave together may be one piece: packed, they mark their ends."""
         ...
 
     def write(self, packed: bytes) -> None:
@@ -89,7 +89,7 @@ class FrameQueue:
 
     Attributes:
         form: See above.
-        closed: Whether it takes no more frames.
+        closed: True if it takes no more frames.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class GatewayMember(FrameQueue):
     Attributes:
         participant: The participant.
         last_seen: The number of the last envelope that it got before; ``None``: it does not resume.
-        observes: Whether it only looks on (PROTOCOL 3).
+        observes: True if it only looks on (PROTOCOL 3).
     """
 
     def __init__(

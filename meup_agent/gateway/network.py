@@ -1,4 +1,4 @@
-"""The addresses of a gateway's ports, as text."""
+"""Addresses and TLS of a gateway's ports, and the errors of both."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def listen_error(host: str, port: int, error: OSError, purpose: str = "") -> Con
     Args:
         host: Where to listen.
         port: Where to listen.
-        error: What the system, or the look-up of the name, says.
-        purpose: What for, where it is not for WebSocket.
+        error: The error of the system, or of the look-up of the name.
+        purpose: The purpose, where it is not WebSocket.
     """
     number = error.errno or 0
     # A loop's own words are longer than the system's; a name that is not found has a number of
@@ -42,11 +42,11 @@ def listen_error(host: str, port: int, error: OSError, purpose: str = "") -> Con
 
 
 def check_encrypted(config: Config, host: str) -> None:
-    """Check that nobody reads tokens on their way to a port.
+    """Check that tokens cannot be read on their way to a port.
 
     Args:
-        config: What the gateway was told.
-        host: Where the port listens.
+        config: The configuration.
+        host: The host that the port listens at.
 
     Raises:
         ConfigurationError: Others than this machine reach the port, and it does not encrypt.
@@ -59,7 +59,7 @@ def check_encrypted(config: Config, host: str) -> None:
 
 
 def server_context(tls: TlsConfig) -> ssl.SSLContext:
-    """What a port encrypts with.
+    """The TLS context of a port.
 
     Raises:
         ConfigurationError: The certificate or the key cannot be read, or do not belong together.
@@ -84,7 +84,7 @@ def server_context(tls: TlsConfig) -> ssl.SSLContext:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """True if only this machine reaches an address."""
     if host == "localhost":
         return True
     try:
@@ -94,5 +94,5 @@ def is_loopback(host: str) -> bool:
 
 
 def _no_password() -> NoReturn:
-    """Nobody is there to be asked, and OpenSSL would ask at the terminal."""
+    """Refuse an encrypted key: OpenSSL would ask for its password at the terminal."""
     raise ConfigurationError("tls.key: is encrypted; give a key that is not")

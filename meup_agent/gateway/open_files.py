@@ -25,14 +25,14 @@ OPEN_MAX: Final = 10_240
 
 
 def fit_open_files(config: Config) -> Config:
-    """The configuration with no more connections than this process may have files open.
+    """Lower the connections of a configuration to the files that this process may have open.
 
     A gateway that runs out of files cannot even refuse a connection. The process is allowed as many
     as the system lets it have; if these are too few, the limit is lowered. The log warns of that
-    where somebody asked for more; as many as there is room for are no news by default.
+    where more were asked for; as many as there is room for are no news by default.
 
     Args:
-        config: What is to be served.
+        config: The configuration.
     """
     if sys.platform == "win32":
         return config

@@ -45,7 +45,7 @@ class UnknownKey(NamedTuple):
 
     Attributes:
         path: Where it stands, from the capability on: ``payload.params.nam``.
-        what: What has no such key.
+        what: The kind or method without such a key.
         near: The key that was perhaps meant; empty where none is near.
     """
 
@@ -97,7 +97,7 @@ def _unknown_params(params: Mapping[str, Any], method: object) -> Iterator[Unkno
     if known is not None:
         yield from _unknown(params, known, "payload.params", str(method))
     elif not isinstance(method, str) or _is_pattern(method):
-        # A method of somebody's own may be meant, so only what looks like a slip is told.
+        # A method outside MCP may be meant, so only what looks like a slip is told.
         every = frozenset[str]().union(*methods.values())
         for unknown in _unknown(params, every, "payload.params", "MCP"):
             if unknown.near:

@@ -43,7 +43,7 @@ GUESTS: Final = ("guest1", "guest2", "guest3")
 
 PARTICIPANTS: Final[dict[str, tuple[dict[str, Any], ...]]] = {
     **ROLES,
-    # Nobody can grant what they lack, so the administrator may do everything.
+    # No participant can grant what it lacks, so the administrator may do everything.
     "admin": ({"kind": "*"},),
     **dict.fromkeys(GUESTS, ROLES["proposer"]),
 }

@@ -77,10 +77,10 @@ class GatewayRuntime:
         now: Tells the time in microseconds since 1970 (UTC).
 
     Attributes:
-        limits: What is taken and waited for.
-        journal: What was accepted.
+        limits: The limits.
+        journal: The envelopes that were accepted.
         counters: Counts over all spaces.
-        backlogs: What waits for slow readers, over all spaces.
+        backlogs: Frames that wait for slow readers, over all spaces.
         tokens: The identity of each token.
         url: See above.
         spaces: The spaces by id.
@@ -88,7 +88,7 @@ class GatewayRuntime:
         refusals: Logs refused connections.
         pending_requests: Requests over HTTP that wait for their answer.
         batcher: Writes the frames of a turn of the loop at its end.
-        accepting: Whether members can join at this moment.
+        accepting: True while members can join.
         failed: Set when nothing can be kept any more; then it has stopped by itself.
         failure: The reason of that, in one sentence.
 
@@ -284,7 +284,7 @@ class GatewayRuntime:
 
 
 class _SpaceInvites:
-    """Lets those into one space who were invited there."""
+    """Admits the participants that are invited into one space."""
 
     def __init__(self, runtime: GatewayRuntime, space: str) -> None:
         self._runtime = runtime

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 4_096
 """Connections that may wait to be taken. All members dial at once when their gateway has restarted,
-and whoever finds no room is heard again by its system after a second, or three, or seven."""
+and a client that finds no room tries again after a second, or three, or seven."""
 
 LAST_TURNS: Final = 1.0
 """Seconds for the loop to report that dropped sockets are closed; it takes one or two turns."""
@@ -85,7 +85,7 @@ class RunningGateway:
 
     @property
     def listens_at(self) -> str:
-        """The address it listens at, ``0.0.0.0`` included, which nobody can dial."""
+        """The address it listens at, ``0.0.0.0`` included, which cannot be dialled."""
         return self._url(self._host or "*")
 
     def _url(self, host: str) -> str:
@@ -160,7 +160,7 @@ class RunningGateway:
                 refused.status, str(refused).encode(), refused.headers
             )
         except Exception:
-            # Picows would tell whoever dials what was raised.
+            # Picows would tell the client what was raised.
             log.exception("a handshake from %s could not be answered", address)
             response = WSUpgradeResponse.create_error_response(500, b"internal error")
         return WSUpgradeResponseWithListener(response, None)

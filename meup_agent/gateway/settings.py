@@ -221,7 +221,7 @@ def suggest(name: str, known: Iterable[str], written: Callable[[str], str] = str
 
     Args:
         name: The name.
-        known: What it could have been.
+        known: Names that mean something.
         written: Writes one of these as it is to be given.
     """
     near = get_close_matches(name, tuple(known), 1)

@@ -18,8 +18,8 @@ from websockets.frames import Frame, Opcode
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import Limits
-from tests.gateway.by_hand import masked, raw, said_close, shaken
 from tests.gateway.conftest import DIALECT, PARTICIPANTS, envelope
+from tests.gateway.raw_client import masked, raw, said_close, shaken
 
 pytestmark = pytest.mark.anyio
 

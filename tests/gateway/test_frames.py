@@ -19,8 +19,8 @@ from meup_agent.gateway.edge.listener import MEMBER_READ_BYTES
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.presets import one_space_config
-from tests.gateway.by_hand import Streams, frames, masked, raw, said_close, shaken
 from tests.gateway.conftest import envelope
+from tests.gateway.raw_client import Streams, frames, masked, raw, said_close, shaken
 from tests.transport.peers import CERTIFICATE
 
 pytestmark = pytest.mark.anyio

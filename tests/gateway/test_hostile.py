@@ -15,8 +15,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import Limits
-from tests.gateway.by_hand import frames, masked, raw, said_close, shaken
 from tests.gateway.conftest import envelope
+from tests.gateway.raw_client import frames, masked, raw, said_close, shaken
 
 pytestmark = pytest.mark.anyio
 

@@ -21,8 +21,8 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.logs import LINES_BURST, RefusalLog
 from meup_agent.gateway.presets import one_space_config
-from tests.gateway.by_hand import frames, raw
 from tests.gateway.conftest import PARTICIPANTS
+from tests.gateway.raw_client import frames, raw
 from tests.gateway.test_edge import close_code, dial, join_frame, read
 
 SECOND = 1_000_000

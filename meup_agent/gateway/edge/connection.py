@@ -67,7 +67,7 @@ class MemberConnection(ABC):
     @property
     @abstractmethod
     def joins_frames(self) -> bool:
-        """Whether frames that leave together may be one piece."""
+        """True if frames that leave together may be one piece."""
 
     @abstractmethod
     def write(self, packed: bytes) -> None:

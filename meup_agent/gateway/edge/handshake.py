@@ -44,9 +44,9 @@ class Handshake(NamedTuple):
         space: The space that it asked for, where the address had one.
         dialect: The dialect that it asked for by header; once it is known who joins where, the one
             that it gets.
-        resumes: Whether it wants each envelope's number, to come back to (PROTOCOL 6).
+        resumes: True if it wants each envelope's number, to come back to (PROTOCOL 6).
         last_seen: The number of the last envelope that it got before.
-        observes: Whether it only looks on (PROTOCOL 3).
+        observes: True if it only looks on (PROTOCOL 3).
     """
 
     identity: Identity | None
@@ -58,7 +58,7 @@ class Handshake(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether the connection joins without a join frame."""
+        """True if the connection joins without a join frame."""
         return self.identity is not None and self.space is not None
 
     @property
@@ -147,7 +147,7 @@ def read_dialect(name: str | None) -> str | None:
 
 
 def read_observe(said: str | None) -> bool:
-    """Whether a connection only looks on (PROTOCOL 3).
+    """True if a connection only looks on (PROTOCOL 3).
 
     Args:
         said: Its header :data:`~meup_agent.transport.base.OBSERVE_HEADER`.
@@ -164,7 +164,7 @@ def read_observe(said: str | None) -> bool:
 
 
 def read_resume(asks: str | None, said: str | None) -> tuple[bool, int | None]:
-    """Whether a member wants each envelope's number, and the last one that it got (PROTOCOL 6).
+    """True if a member wants each envelope's number, and the last one that it got (PROTOCOL 6).
 
     Args:
         asks: Its header :data:`~meup_agent.transport.base.RESUME_HEADER`.
@@ -260,7 +260,7 @@ def read_join_frame(
 
 
 def repeats_join(message: bytes, participant: str | None, space: str) -> bool:
-    """Whether a joined connection's first message is a join frame of the same identity."""
+    """True if a joined connection's first message is a join frame of the same identity."""
     try:
         frame = _parse_join(message)
     except NotAdmitted:

@@ -1,4 +1,4 @@
-"""Listens for WebSocket connections, and knows of each where it comes from before its handshake."""
+"""The listening socket of the message port, and its bounds on handshakes: anybody can open them."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ async def listen(
         accept: Decides about handshakes.
         host: Where to listen.
         port: Where to listen; 0: any free port.
-        limits: What is taken and waited for.
+        limits: The limits.
         refusals: Logs who does not get in.
         backlog: Connections that wait to be taken.
-        context: What to encrypt with.
+        context: Encrypts, if it is given.
 
     Raises:
         OSError: The address cannot be listened at.
@@ -130,21 +130,21 @@ def peer_of(wire: asyncio.BaseTransport) -> str:
 
 CONNECTIONS_TO_A_HANDSHAKE: Final = 4
 """For so many connections that a gateway takes, one more may be in its handshake, which takes
-milliseconds where nobody means ill."""
+milliseconds where no peer means ill."""
 
 
 def max_handshakes(limits: Limits) -> int:
-    """How many connections may be in their handshake at once."""
+    """The number of connections that may be in their handshake at once."""
     return max(limits.max_connections // CONNECTIONS_TO_A_HANDSHAKE, 1)
 
 
 class HandshakeLimiter:
-    """The connections whose handshake has begun; one too many, and the oldest is dropped.
+    """Bounds connections whose handshake has begun; one too many, and the oldest is dropped.
 
     The oldest, and not the newest: those who only hold a place wait longer than those who want in.
 
     Args:
-        limit: How many at once.
+        limit: Their number at once.
     """
 
     def __init__(self, limit: int) -> None:
@@ -172,7 +172,7 @@ FAILED: Final = "SSL handshake failed"
 
 @contextmanager
 def shorten_tls_failures() -> Generator[None]:
-    """For the length of a block, log in one line whoever goes away in the middle of a handshake.
+    """For the length of a block, log a TLS handshake that fails in one line.
 
     A health check that only opens a connection is enough for that. aiofastnet hands it to the
     loop's exception handler, with a class in place of an exception, over which logging breaks.
@@ -196,6 +196,6 @@ def shorten_tls_failures() -> Generator[None]:
     try:
         yield
     finally:
-        # Somebody who set another one meanwhile goes on with theirs.
+        # A program that set another one meanwhile goes on with that.
         if loop.get_exception_handler() is handle:
             loop.set_exception_handler(before)

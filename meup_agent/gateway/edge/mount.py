@@ -92,7 +92,7 @@ class AsgiConnection(MemberConnection):
         self._readable.set()
 
     def is_closing(self) -> bool:
-        """Whether there is nothing to be read any more."""
+        """True if there is nothing to be read any more."""
         return False
 
     def _frame_format(self, dialect: str) -> FrameFormat:

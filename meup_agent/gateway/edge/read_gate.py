@@ -19,7 +19,7 @@ class ReadTransport(Protocol):
         ...
 
     def is_closing(self) -> bool:
-        """Whether it reads nothing more."""
+        """True if it reads nothing more."""
         ...
 
     def abort(self) -> None:
@@ -39,7 +39,7 @@ class ReadGate:
         reopened: Called when the gate opens again, before the socket is read; may close it again.
 
     Attributes:
-        open: Whether the connection is read at this moment.
+        open: True if the connection is read at this moment.
     """
 
     def __init__(

@@ -169,7 +169,7 @@ class WebSocketConnection(WSListener, MemberConnection):
             self._read_later(wait)
 
     def _over_budget(self, size: int) -> bool:
-        """Whether a connection has sent more than a join takes; it is closed then."""
+        """True if a connection has sent more than a join takes; it is closed then."""
         most = self._limits.join_frames
         self._join_frames += 1
         self._join_bytes += size

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from meup_agent.gateway.edge.http.openapi import document
-from meup_agent.gateway.edge.http.operations import OPERATIONS, Endpoint
+from meup_agent.gateway.edge.http.openapi import Endpoint, document
+from meup_agent.gateway.edge.http.operations import OPERATIONS
 from meup_agent.gateway.edge.http.problems import (
     UNAVAILABLE,
     Json,
@@ -37,9 +37,9 @@ def http_app(
     Args:
         find: Finds the gateway, for each request anew: a mounted one begins later than its routes.
         more: Further routes.
-        lifespan: What is to run as long as the application does.
+        lifespan: Runs as long as the application does.
     """
-    openapi = document()
+    openapi = document(OPERATIONS)
 
     async def get_openapi(request: Request) -> Response:
         # Relative to where it is mounted.

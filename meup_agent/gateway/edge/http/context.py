@@ -1,4 +1,4 @@
-"""What the HTTP API needs of the gateway behind it."""
+"""The start of each endpoint: the caller's identity, and what it waits for of the gateway."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 async def await_callback(ask: Callable[[Callable[[T], None]], object]) -> T:
-    """Ask for something that is told by a callback, and wait for it.
+    """Wait for the value that a callback gets.
 
     Args:
         ask: Takes the callback.
@@ -65,10 +65,10 @@ async def read_journal(
 
 
 def authenticate(runtime: GatewayRuntime, request: HTTPConnection) -> Identity:
-    """Whose token the request has. A token in its address is not looked at: addresses are logged.
+    """The identity of the request's token; not of one in its address, since addresses are logged.
 
     Raises:
-        Problem: It has none, or nobody's.
+        Problem: It has none, or an unknown one.
     """
     authorization = request.headers.get("authorization")
     try:
@@ -84,7 +84,7 @@ def authenticate(runtime: GatewayRuntime, request: HTTPConnection) -> Identity:
 def authorize_space(
     runtime: GatewayRuntime, request: HTTPConnection
 ) -> tuple[Identity, SpaceServer]:
-    """Who calls, and the space in the path, which must be that of the token.
+    """The caller, and the space in the path, which must be that of its token.
 
     Raises:
         Problem: As :func:`authenticate`, or it is another space.
@@ -101,10 +101,10 @@ def authorize_space(
 def authorize_participant(
     runtime: GatewayRuntime, request: HTTPConnection
 ) -> tuple[Identity, SpaceServer]:
-    """Who calls, which must be the participant in the path, and its space.
+    """The caller, which must be the participant in the path, and its space.
 
     Raises:
-        Problem: As :func:`authenticate`, or it is somebody else.
+        Problem: As :func:`authenticate`, or it is another participant.
     """
     identity = authenticate(runtime, request)
     if identity.participant != request.path_params["participant"]:
@@ -113,10 +113,10 @@ def authorize_participant(
 
 
 def _entered(runtime: GatewayRuntime, identity: Identity) -> SpaceServer:
-    """The space of somebody who was not removed from it.
+    """The space of a participant, unless it was removed.
 
     Raises:
-        Problem: They were, or the gateway ends, whose journal may answer no more.
+        Problem: It was, or the gateway ends, whose journal may answer no more.
     """
     if not runtime.accepting:
         raise Problem(UNAVAILABLE, "unavailable", "the gateway stops; come back soon")

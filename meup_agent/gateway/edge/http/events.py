@@ -68,8 +68,8 @@ class EventResponse:
     Args:
         runtime: The gateway.
         host: The space.
-        identity: Who reads.
-        form: How the reader takes what is said.
+        identity: The reader.
+        form: The form of the events.
         last_seen: The number after which it reads; ``None``: what comes from now on.
         follow: ``False``: end when there is nothing more for now.
         observes: The stream is an observer of the space (PROTOCOL 3): a welcome comes first, and

@@ -112,7 +112,7 @@ async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:
     since = request.query_params.get("since", "")
     floor, until = host.journal.floor(host.name), host.fanout.delivered
     after = await _after(host, since, until) if since else floor
-    # Whether anything was said between a time and the first that is kept, nobody knows any more.
+    # It is not known any more what was said between a time and the first that is kept.
     gap = after < floor if is_seq(since) else bool(since) and after == floor
     after = max(after, floor)
     page = await read_journal(host, after=after, until=until, limit=limit)
@@ -128,7 +128,7 @@ async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:
 
 
 def page_size(request: Request) -> int:
-    """How many are asked for at most.
+    """The size of the page that is asked for.
 
     Raises:
         Problem: It is no number that can be.
@@ -162,7 +162,7 @@ def _frames(entries: Iterable[Entry], dialect: str) -> Iterable[tuple[bytes, int
 
 
 def is_seq(text: str) -> bool:
-    """Whether a text is a number that an envelope can have."""
+    """True if a text is a number that an envelope can have."""
     return text.isascii() and text.isdigit() and len(text) <= MAX_SEQ_DIGITS
 
 
@@ -170,7 +170,7 @@ async def _after(host: SpaceServer, since: str, until: int) -> int:
     """The number before the first message that is asked for.
 
     Raises:
-        Problem: What is given is neither a number nor a time.
+        Problem: It is neither a number nor a time.
     """
     if is_seq(since):
         return int(since)

@@ -1,4 +1,4 @@
-"""What the gateway has counted, for Prometheus. No label names a participant."""
+"""Health and metrics, for what watches over a gateway. No label names a participant."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ABOUT: Final = {
     "frames_in": ("messages_received", "Messages that members sent."),
     "accepted": ("envelopes_accepted", "Envelopes of members that were accepted."),
     "delivered": ("frames_delivered", "Frames handed to members, the gateway's own included."),
-    "dropped": ("envelopes_dropped", "Envelopes of kinds that nobody reads."),
+    "dropped": ("envelopes_dropped", "Envelopes of kinds that no participant reads."),
     "repeated": ("envelopes_repeated", "Envelopes that had been accepted before."),
     "slowed": ("participants_slowed", "Times that a participant said more than is read at once."),
     "too_slow": ("queues_dropped", "Queues of readers that were too slow, by the limit's name."),

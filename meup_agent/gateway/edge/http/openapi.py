@@ -1,16 +1,188 @@
-"""The OpenAPI document, made of the table of endpoints."""
+"""The OpenAPI document, and what it is made of: bodies of requests and answers, and endpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import models_json_schema
+from starlette.requests import Request
+from starlette.responses import Response
 
-from meup_agent.gateway.edge.http import bodies
-from meup_agent.gateway.edge.http.operations import OPERATIONS, Operation
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.dialects import ALSO_READ, DIALECTS
+from meup_agent.protocol.space.inbound import MAX_ID_CHARS, MAX_NAMED
+
+_PRINTABLE: Final = r"[ \p{L}\p{M}\p{N}\p{P}\p{S}]"
+
+Name = Annotated[
+    str, WithJsonSchema({"type": "string", "pattern": f"^{_PRINTABLE}{{1,{MAX_ID_CHARS}}}$"})
+]
+"""An id, a name or a kind: printable characters, of the classes that Unicode counts as such."""
+
+NameOrNone = Annotated[
+    str | None,
+    WithJsonSchema({"type": ["string", "null"], "pattern": f"^{_PRINTABLE}{{0,{MAX_ID_CHARS}}}$"}),
+]
+"""The same, where it may be missing."""
+
+Ids = Annotated[list[NameOrNone], Field(max_length=MAX_NAMED)] | NameOrNone
+
+
+class _ExtensibleBody(BaseModel):
+    """An object that may have further fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class NewEnvelope(_ExtensibleBody):
+    """An envelope to send, in any dialect. What is left out of its header is filled in."""
+
+    kind: Name = Field(examples=["chat"])
+    payload: dict[str, Any]
+    id: NameOrNone = Field(
+        None, description="Sent again within 10 minutes, the same is not delivered twice."
+    )
+    protocol: Literal[*DIALECTS, *ALSO_READ, ""] | None = Field(  # type: ignore[valid-type]  # from a table
+        None, description="The dialect; else the participant's."
+    )
+    ts: str | None = None
+    sender: NameOrNone = Field(None, alias="from", description="Must be the caller.")
+    to: Ids = None
+    correlation_id: Ids = None
+    correlationId: Ids = None  # noqa: N815 - the name on the wire
+    context: str | None = None
+
+
+class Accepted(_ExtensibleBody):
+    """An envelope was taken."""
+
+    id: str
+    status: Literal["accepted", "dropped"] = Field(
+        description="Accepted: kept, and sent to every member. Dropped: no member reads this kind."
+    )
+    seq: int | None = Field(description="Its number in the journal; none if it was dropped.")
+    timestamp: str
+
+
+class ErrorBody(_ExtensibleBody):
+    """A request that was not done."""
+
+    error: str = Field(description="In a word, for programs.")
+    message: str = Field(description="In a sentence, for people.")
+
+
+class EnvelopeBody(_ExtensibleBody):
+    """An envelope of the space, in the caller's dialect, with its number."""
+
+    kind: str
+    seq: int
+
+
+class Messages(_ExtensibleBody):
+    """A page of what was said in a space."""
+
+    messages: list[EnvelopeBody]
+    times: list[str] = Field(
+        description="When each of them was accepted, by the gateway's clock (RFC 3339)."
+    )
+    next: int | None = Field(description="The `since` of the next page; none: this is the last.")
+    gap: bool = Field(description="Some of what was asked for may not be known any more.")
+
+
+class ParticipantBody(_ExtensibleBody):
+    """A participant, and the envelopes that it may send."""
+
+    id: str
+    capabilities: list[dict[str, Any]]
+
+
+class Me(_ExtensibleBody):
+    """The participant of a token."""
+
+    id: str
+    space: str
+    dialect: str
+    capabilities: list[dict[str, Any]]
+
+
+class Participants(_ExtensibleBody):
+    """The members of a space, in the order in which they came."""
+
+    participants: list[ParticipantBody]
+
+
+class Proposals(_ExtensibleBody):
+    """The proposals of a space, oldest first."""
+
+    proposals: list[dict[str, Any]]
+    gap: bool = Field(
+        description="Some of what was said was forgotten before it could be followed."
+    )
+
+
+class Health(_ExtensibleBody):
+    """The state of the gateway."""
+
+    status: Literal["ok", "unavailable"]
+
+
+# --- endpoints ---
+
+Endpoint = Callable[[GatewayRuntime, Request], Awaitable[Response]]
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of an endpoint.
+
+    Attributes:
+        name: Its name.
+        where: ``path``, ``query`` or ``header``.
+        about: Its description.
+        schema: Its JSON schema.
+    """
+
+    name: str
+    where: str
+    about: str
+    schema: Schema
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An endpoint.
+
+    Attributes:
+        method: The HTTP method.
+        path: The path, with its parameters in braces.
+        name: Its name for programs.
+        about: Its description.
+        endpoint: The function that answers.
+        answer: The body of the answer, or its media type.
+        problems: The statuses that say that something is wrong, besides those of every endpoint.
+        parameters: Its parameters.
+        body: The body of the request.
+        open: It needs no token.
+    """
+
+    method: str
+    path: str
+    name: str
+    about: str
+    endpoint: Endpoint
+    answer: type[BaseModel] | str
+    problems: tuple[int, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    body: type[BaseModel] | None = None
+    open: bool = False
+
+
+# --- the document ---
 
 _REF: Final = "#/components/schemas/{model}"
 _EVENT: Final[dict[str, Any]] = {
@@ -27,10 +199,10 @@ _EVENT: Final[dict[str, Any]] = {
 _OF_EVERY_CALLER: Final = (401, 403, 429)
 
 
-def document() -> dict[str, Any]:
+def document(operations: Sequence[Operation]) -> dict[str, Any]:
     """The OpenAPI document of the HTTP API."""
     paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
+    for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation)
     return {
         "openapi": "3.1.0",
@@ -41,7 +213,7 @@ def document() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": _schemas(),
+            "schemas": _schemas(operations),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -67,7 +239,7 @@ def _described(operation: Operation) -> dict[str, Any]:
         "responses": {
             "200": _answer(operation.answer),
             **{
-                str(status): {**_answer(bodies.ErrorBody), "description": HTTPStatus(status).phrase}
+                str(status): {**_answer(ErrorBody), "description": HTTPStatus(status).phrase}
                 for status in sorted(statuses)
             },
         },
@@ -90,16 +262,16 @@ def _answer(answer: type[BaseModel] | str) -> dict[str, Any]:
     return {"description": "OK", "content": {"application/json": {"schema": named}}}
 
 
-def _schemas() -> dict[str, Any]:
+def _schemas(operations: Sequence[Operation]) -> dict[str, Any]:
     _, schemas = models_json_schema(
-        [(model, "validation") for model in _models()], ref_template=_REF
+        [(model, "validation") for model in _models(operations)], ref_template=_REF
     )
     return cast("dict[str, Any]", schemas["$defs"])
 
 
-def _models() -> Iterable[type[BaseModel]]:
-    found: dict[type[BaseModel], None] = {bodies.ErrorBody: None}
-    for operation in OPERATIONS:
+def _models(operations: Sequence[Operation]) -> Iterable[type[BaseModel]]:
+    found: dict[type[BaseModel], None] = {ErrorBody: None}
+    for operation in operations:
         for each in (operation.answer, operation.body):
             if isinstance(each, type):
                 found[each] = None

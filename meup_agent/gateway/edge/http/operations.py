@@ -2,73 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Final
-
-from pydantic import BaseModel
-from starlette.requests import Request
-from starlette.responses import Response
+from typing import Final
 
 from meup_agent.gateway.edge.handshake import MAX_SEQ_DIGITS
-from meup_agent.gateway.edge.http import bodies
+from meup_agent.gateway.edge.http import openapi
 from meup_agent.gateway.edge.http.events import get_events
 from meup_agent.gateway.edge.http.messages import MAX_PAGE, PAGE, get_messages, post_message
 from meup_agent.gateway.edge.http.metrics import get_alive, get_metrics, get_ready
+from meup_agent.gateway.edge.http.openapi import Operation, Parameter, Schema
 from meup_agent.gateway.edge.http.space_views import get_me, get_participants, get_proposals
-from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import ALSO_READ, DIALECTS
 from meup_agent.protocol.lifecycle import ProposalState
-
-Endpoint = Callable[[GatewayRuntime, Request], Awaitable[Response]]
-Schema = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of an endpoint.
-
-    Attributes:
-        name: Its name.
-        where: ``path``, ``query`` or ``header``.
-        about: What it says.
-        schema: Its JSON schema.
-    """
-
-    name: str
-    where: str
-    about: str
-    schema: Schema
-
-
-@dataclass(frozen=True)
-class Operation:
-    """An endpoint.
-
-    Attributes:
-        method: The HTTP method.
-        path: The path, with its parameters in braces.
-        name: What programs call it.
-        about: What it does.
-        endpoint: What answers.
-        answer: The body of the answer, or its media type.
-        problems: The statuses that say that something is wrong, besides those of every endpoint.
-        parameters: Its parameters.
-        body: The body of the request.
-        open: Whether it needs no token.
-    """
-
-    method: str
-    path: str
-    name: str
-    about: str
-    endpoint: Endpoint
-    answer: type[BaseModel] | str
-    problems: tuple[int, ...] = ()
-    parameters: tuple[Parameter, ...] = ()
-    body: type[BaseModel] | None = None
-    open: bool = False
-
 
 _SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 10**MAX_SEQ_DIGITS - 1}
 _PARTICIPANT: Final = Parameter(
@@ -98,10 +42,10 @@ OPERATIONS: Final = (
         "Say something, as a message by WebSocket would: the same rules hold. The answer comes"
         " when it is kept. What is left out of the header is filled in.",
         post_message,
-        bodies.Accepted,
+        openapi.Accepted,
         (400, 403, 408, 409, 413, 415, 503),
         (_PARTICIPANT,),
-        bodies.NewEnvelope,
+        openapi.NewEnvelope,
     ),
     Operation(
         "GET",
@@ -109,7 +53,7 @@ OPERATIONS: Final = (
         "getMessages",
         "What was said in the token's space, oldest first, page by page.",
         get_messages,
-        bodies.Messages,
+        openapi.Messages,
         (400, 403, 503),
         (
             _PARTICIPANT,
@@ -130,7 +74,7 @@ OPERATIONS: Final = (
         "getMe",
         "Whom the token belongs to, and what they may send.",
         get_me,
-        bodies.Me,
+        openapi.Me,
     ),
     Operation(
         "GET",
@@ -138,7 +82,7 @@ OPERATIONS: Final = (
         "getParticipants",
         "Who is in the space, and what they may send.",
         get_participants,
-        bodies.Participants,
+        openapi.Participants,
         (403, 404, 503),
         (_SPACE,),
     ),
@@ -148,7 +92,7 @@ OPERATIONS: Final = (
         "getProposals",
         "The latest proposals of the space, oldest first: their state, who decided them and why.",
         get_proposals,
-        bodies.Proposals,
+        openapi.Proposals,
         (400, 403, 404, 503),
         (
             _SPACE,
@@ -209,7 +153,7 @@ OPERATIONS: Final = (
         "getAlive",
         "The process answers.",
         get_alive,
-        bodies.Health,
+        openapi.Health,
         open=True,
     ),
     Operation(
@@ -218,7 +162,7 @@ OPERATIONS: Final = (
         "getReady",
         "Members can join, and what they say is kept.",
         get_ready,
-        bodies.Health,
+        openapi.Health,
         (503,),
         open=True,
     ),

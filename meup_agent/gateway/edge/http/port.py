@@ -34,7 +34,7 @@ class HttpPort:
     Args:
         runtime: The gateway.
         where: Where to listen.
-        tls: What it proves with who it is.
+        tls: Its certificate.
     """
 
     def __init__(self, runtime: GatewayRuntime, where: HttpConfig, tls: TlsConfig | None) -> None:
@@ -50,7 +50,7 @@ class HttpPort:
             # Below, uvicorn writes whole addresses, with whatever a stranger put there.
             log_level=logging.WARNING,
             access_log=False,
-            # Whoever calls is limited by the address; nobody is to say another than their own.
+            # A caller is limited by the address; no caller is to give another than its own.
             proxy_headers=False,
             server_header=False,
             date_header=False,
@@ -74,7 +74,7 @@ class HttpPort:
 
     @property
     def listens_at(self) -> str:
-        """The address it listens at, ``0.0.0.0`` included, which nobody can dial."""
+        """The address it listens at, ``0.0.0.0`` included, which cannot be dialled."""
         return self._url(self._where.host or "*")
 
     def _url(self, host: str) -> str:

@@ -1,4 +1,4 @@
-"""What goes wrong over HTTP, in one form: ``{"error": code, "message": sentence}``."""
+"""Errors over HTTP, in one form: ``{"error": code, "message": sentence}``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _CODES: Final = {
 }
 
 RETRY_SECONDS: Final = 1
-"""Seconds after which somebody who was too fast may try again."""
+"""Seconds after which a caller that was too fast may try again."""
 
 
 class Json(Response):
@@ -70,8 +70,8 @@ class Problem(Exception):
 
     Args:
         status: The HTTP status.
-        code: What happened, in a word for programs.
-        message: What happened and what to do, in a sentence for people.
+        code: The error, in a word for programs.
+        message: The error and the way out, in a sentence for people.
         headers: Further headers of the answer.
         details: Further fields of the answer.
     """
@@ -96,7 +96,7 @@ class Problem(Exception):
 
 
 def not_admitted(refused: NotAdmitted) -> Problem:
-    """What is answered to somebody who does not get in."""
+    """The answer to a caller that is not admitted."""
     headers = {"WWW-Authenticate": "Bearer"} if refused.status == UNAUTHORIZED else {}
     headers.update(getattr(refused, "headers", {}))
     code = _CODES.get(refused.status, "bad_request")
@@ -104,7 +104,7 @@ def not_admitted(refused: NotAdmitted) -> Problem:
 
 
 def refused(decision: Refused) -> Problem:
-    """What is answered to the sender of an envelope that was refused."""
+    """The answer to the sender of an envelope that was refused."""
     payload = decision.error.payload_object
     code = str(payload.pop("error", decision.code))
     message = str(payload.pop("message", ""))
@@ -115,7 +115,7 @@ def refused(decision: Refused) -> Problem:
 
 
 def log_refusal(refusals: RefusalLog, method: str, path: str, problem: Problem) -> None:
-    """Log who does not get in.
+    """Log a refusal.
 
     Args:
         refusals: Where to log it.
@@ -146,5 +146,5 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 
 
 async def on_failure(request: Request, error: Exception) -> Response:
-    """Answer what is our own mistake, without a word of what it was."""
+    """Answer a failure of our own, without a word of its cause."""
     return Json({"error": "internal", "message": "the gateway failed; its log says more"}, 500)

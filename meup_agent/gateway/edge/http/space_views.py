@@ -1,4 +1,4 @@
-"""Who is in a space, who calls, and what was proposed."""
+"""The state of a space over HTTP: its members, the caller, and its proposals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from meup_agent.protocol.space.server import SpaceServer
 
 
 async def get_me(runtime: GatewayRuntime, request: Request) -> Response:
-    """Whom the token belongs to."""
+    """The participant of the token."""
     identity = authenticate(runtime, request)
     host = runtime.spaces[identity.space]
     return Json(
@@ -34,7 +34,7 @@ async def get_me(runtime: GatewayRuntime, request: Request) -> Response:
 
 
 async def get_participants(runtime: GatewayRuntime, request: Request) -> Response:
-    """Who is in the space, as a welcome says it."""
+    """The members of the space, as a welcome lists them."""
     _, host = authorize_space(runtime, request)
     return Json({"participants": host.present})
 
@@ -74,7 +74,7 @@ _proposals_by_space: WeakKeyDictionary[SpaceServer, SpaceProposals] = WeakKeyDic
 
 
 async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
-    """The latest proposals, oldest first, each with what became of it."""
+    """The latest proposals, oldest first, each with its outcome."""
     _, host = authorize_space(runtime, request)
     query = request.query_params
     wanted, state, limit = query.get("id"), query.get("state"), page_size(request)

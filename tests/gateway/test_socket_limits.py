@@ -14,8 +14,8 @@ from meup_agent.gateway.config import Config, TlsConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import Limits
 from meup_agent.gateway.presets import one_space_config
-from tests.gateway.by_hand import raw
 from tests.gateway.conftest import PARTICIPANTS, envelope
+from tests.gateway.raw_client import raw
 from tests.gateway.test_edge import (
     close_code,
     dial,
