@@ -1,4 +1,15 @@
-"""One participant's presence in a space, over as many connections as it takes."""
+"""One participant's presence in a space, over as many connections as it takes.
+
+:class:`~meup_agent.session.session.Session` owns the exchange table, the outbox and the waits of
+callers. Frames come in through :class:`~meup_agent.session.connection.SessionConnection`, which
+decodes each and hands it to the table; the table's effects start and cancel handlers, end waits and
+fill the outbox, whose one writer sends. :class:`~meup_agent.session.reconnector.Reconnector` dials
+again after a loss, and is the only place that does.
+
+The reader never waits for a program's code, so a withdraw or cancel takes effect before any work
+that comes after it. The session decides nothing of an exchange: the table does. It sends a request
+twice only where the caller or the gateway made that safe.
+"""
 
 from __future__ import annotations
 

@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.session")
 
 WELCOME_SECONDS: Final = 10.0
-"""How long a gateway may take to welcome us: one that accepts a connection and then says nothing
+"""Wait for the welcome: a gateway that accepts a connection and then says nothing
 would keep us out of the space for good."""
 
 ECHO_SECONDS: Final = 5.0
-"""How long a gateway may send nothing back while it owes us as much as we keep; then it will not,
+"""Silence of a gateway that owes us as many echoes as we keep; then it will send none,
 and what it owes is not sent again after a loss."""
 
 
 class SessionConnection:
-    """What a session does with each of its connections.
+    """Reads and writes each connection of a session, one after the other.
 
     Args:
-        outbox: What is to be said.
-        dialect: How we say it, until a welcome tells what the gateway speaks.
-        new_id: Draws an id that nobody used before.
+        outbox: The envelopes to send.
+        dialect: Of what is sent, until a welcome tells the gateway's.
+        new_id: Draws an unused id.
         heard: Told of each envelope, and of its number where it has one; must return at once, with
             what it said if it was the first welcome of this connection.
         caught_up: Tells whether what we missed has been read; nothing is sent before.
@@ -129,7 +129,7 @@ class SessionConnection:
         return None if self._welcomed_at is None else self._now() - self._welcomed_at
 
     def _forget(self) -> None:
-        """Nothing that was so on one connection is so on the next."""
+        """Reset the state of the connection before."""
         self._welcomed_at = None
         self._may_talk = self._numbered = self._catching_up = False
         self._first = self._probe = self._end = None
@@ -140,7 +140,7 @@ class SessionConnection:
         """Say which envelope the connection was closed for, if it was for one (PROTOCOL 3).
 
         Too large was certainly the largest: whatever passed before was smaller than the limit.
-        Invalid was the last, if it was the only one on its way; of several nobody knows which.
+        Invalid was the last, if it was the only one on its way; of several it cannot be told which.
         """
         if closed is None or closed.local or closed.code not in (INVALID, TOO_BIG):
             return
@@ -199,7 +199,7 @@ class SessionConnection:
                 tasks.start_soon(self._prove, transport, joining, self._first, True)
 
     def _begin(self, first: Welcomed) -> None:
-        """See what this gateway makes of what was sent before."""
+        """Keep what was sent before, if this gateway knows it again."""
         self._numbered, self._catching_up = first.numbered, first.numbered
         if not first.complete:
             self._outbox.keep_nothing()
@@ -215,7 +215,7 @@ class SessionConnection:
         self._changed.notify_all()
 
     def _see_accepted(self, envelope: Envelope) -> None:
-        """What has a number is accepted, and need not be sent again (PROTOCOL 6)."""
+        """Note that an envelope with a number was accepted, and is not sent again (PROTOCOL 6)."""
         outbox, first = self._outbox, self._first
         if not outbox.unaccepted or first is None:
             return
@@ -226,7 +226,7 @@ class SessionConnection:
                 outbox.accepted(name, replayed=self._catching_up)
 
     def _see_taken(self, envelope: Envelope) -> None:
-        """What comes back, or is answered, was taken, and so was all that left before it."""
+        """Note that an envelope that came back, or was answered, was taken, and all before it."""
         named = (envelope.id, *envelope.correlation)
         if self._last in named:
             self._last = self._before_last = ""
@@ -234,7 +234,7 @@ class SessionConnection:
             self._before_last = ""
 
     def _is_out(self, envelope: Envelope) -> bool:
-        """Whether a refusal shows that an older connection of ours has evicted this one."""
+        """Tell whether a refusal shows that an older connection of ours has evicted this one."""
         first = self._first
         return (
             envelope.kind == kinds.SYSTEM_ERROR

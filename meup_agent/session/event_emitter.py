@@ -51,7 +51,7 @@ log = logging.getLogger("meup_agent.session")
 
 
 class Happening(TypedDict):
-    """What every event says, to make one with."""
+    """The fields of every event."""
 
     space: str
     me: str
@@ -59,13 +59,13 @@ class Happening(TypedDict):
 
 
 class EventEmitter:
-    """What happens in one space, for whoever observes it.
+    """Hands the events of one space to its observers.
 
     On a road that many envelopes take, look at :attr:`observers` before calling: mostly there are
     none.
 
     Attributes:
-        observers: Who is told; more may come at any time.
+        observers: Called with each event; more may come at any time.
         space: The space's name.
     """
 
@@ -78,7 +78,7 @@ class EventEmitter:
         self._telling = False
 
     def tell(self, event: Event) -> None:
-        """Tell everybody; an observer that makes something happen is told of it afterwards."""
+        """Call each observer; an event that an observer causes is told afterwards."""
         self._untold.append(event)
         if self._telling:
             return
@@ -97,19 +97,19 @@ class EventEmitter:
                 log.exception("an observer failed at %s: %r", type(event).__name__, observer)
 
     def happening(self) -> Happening:
-        """What an event that happens now says first."""
+        """The fields of an event that happens now."""
         return {"space": self.space, "me": self._me, "at": anyio.current_time()}
 
     # --- the connection ---
 
     def connected(self, me: str, where: str, dialect: str) -> None:
-        """We have been welcomed."""
+        """The gateway has welcomed us."""
         again, self._me, self._connected = bool(self._me), me, True
         if self.observers:
             self.tell(Connected(**self.happening(), where=where, dialect=dialect, reconnect=again))
 
     def resumed(self, effect: CaughtUp) -> None:
-        """We have read what we missed."""
+        """What was missed has been read."""
         if self.observers:
             gap = effect.gap is not None
             self.tell(
@@ -124,7 +124,7 @@ class EventEmitter:
             self.tell(Disconnected(**self.happening(), code=code, reason=reason))
 
     def retrying(self, error: BaseException | None, delay: float) -> None:
-        """There will be another attempt."""
+        """Another attempt to connect follows."""
         if self.observers:
             self.tell(Retrying(**self.happening(), delay=delay, error=error))
 
@@ -231,11 +231,11 @@ def _is_error(error: object, result: object) -> bool:
 
 
 class DropCounters:
-    """Counts and logs what is left out.
+    """Counts, logs and tells envelopes that were dropped, by reason.
 
     Args:
         events: Told of it.
-        asked: Tells whether somebody waits for what an envelope says: it is theirs to report, and
+        asked: Tells whether a caller waits for what an envelope says, and reports it; then there is
             no line in the log.
 
     Attributes:
@@ -255,7 +255,7 @@ class DropCounters:
             self._events.dropped(drop)
         if drop.expected or self._asked(envelope):
             return
-        # What the gateway refused of ours, and nobody waits for, is lost but for this line.
+        # A refusal that no caller waits for is lost but for this line.
         level = logging.ERROR if drop.why == "refused_by_gateway" else logging.WARNING
         log.log(
             level,
@@ -306,6 +306,6 @@ def check_observer(observer: object) -> None:
         raise UsageError(f"an observer is called with each event, and {observer!r} cannot be")
     if any(map(inspect.iscoroutinefunction, (observer, type(observer).__call__))):
         raise UsageError(
-            f"the observer {observer!r} is async, and nobody would wait for it; "
+            f"the observer {observer!r} is async, and would never be awaited; "
             "make it a plain function that returns at once"
         )

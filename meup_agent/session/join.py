@@ -1,4 +1,4 @@
-"""How a connection is joined, and how we see that its gateway keeps us (PROTOCOL 2)."""
+"""Join frames, welcomes, and the probe that a gateway keeps us (PROTOCOL 2)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
+from meup_agent.errors import SessionEnded, WrongParticipant
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.guarantees import is_eviction
@@ -15,17 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.exchange import ExchangeTable, Mode
 
 PROBE_SECONDS: Final = 3.0
-"""How long a gateway may take to send our probe back. It is next to no work, so this is many times
-what the slowest network needs."""
+"""Wait for the echo of a probe: next to no work for a gateway, so many times what the slowest
+network needs."""
 
 PROBE_ATTEMPTS: Final = 3
 """Probes on one connection, each but the first after another join frame, before we dial anew."""
 
 
 class JoinPlan(NamedTuple):
-    """What there is to say on a connection to get into the space.
+    """The join frame of a connection, and when it is sent.
 
     Attributes:
         frame: The join frame; it holds the token.
@@ -43,7 +45,7 @@ class JoinPlan(NamedTuple):
 
 
 class Welcomed(NamedTuple):
-    """What the first welcome of a connection said.
+    """The first welcome of a connection.
 
     Attributes:
         me: Our name.
@@ -61,6 +63,37 @@ class Welcomed(NamedTuple):
     numbered: bool = False
     complete: bool = False
 
+    @classmethod
+    def read(cls, table: ExchangeTable, dialect: str) -> Welcomed:
+        """The welcome that a table has taken just now."""
+        roster = table.roster
+        return cls(
+            roster.me,
+            dialect,
+            roster.may_evict,
+            capable=bool(roster.my_capabilities),
+            numbered=table.seq is not None,
+            complete=table.is_complete,
+        )
+
+
+def check_welcome(table: ExchangeTable, participant: str | None, mode: Mode, where: str) -> None:
+    """Check that a gateway's welcome is for us, in our mode.
+
+    Raises:
+        WrongParticipant: It took us for another participant.
+        SessionEnded: We are to answer, and it lets us only stand beside our agent.
+    """
+    me = table.me
+    if participant not in (None, me):
+        raise WrongParticipant(str(participant), me, where)
+    if table.roster.observing and mode.answers:
+        # The agent would answer as well, and both might do the same work.
+        raise SessionEnded(
+            f"the gateway {where} lets us only stand beside the agent of {me!r}, and that one"
+            " answers; join with Mode.OUTGOING_ONLY"
+        )
+
 
 def join_frame(
     participant: str, space: str | None, token: str | None, dialect: str | None
@@ -68,7 +101,7 @@ def join_frame(
     """The first frame for a gateway that does not read the handshake's headers (PROTOCOL 2).
 
     Args:
-        participant: Who we are, or want to be.
+        participant: Our name, or the one that we ask for.
         space: The space's name, where we know it.
         token: Our token.
         dialect: The dialect that we speak, where the gateway may know it.
@@ -83,14 +116,14 @@ class EchoProbe:
 
     A probe is an ``mcp/response``, to ourselves, to itself. Every gateway sends that back: those of
     ``meup/v0.2`` because it is addressed to us, those of ``mew/v0.4`` because they send everything
-    to everybody, and let everybody respond. For all who see it, it answers a request that they
-    never made, which is the one thing that everybody leaves alone: a request would have to be
+    to every member, and let each respond. For its readers it answers a request that they never
+    made, which is the one thing that every participant leaves alone: a request would have to be
     answered, a chat is read, and ``system/*`` is not ours to send. Where we may not respond, the
     gateway's error names it, and shows as well that we are there.
 
     Args:
-        new_id: Draws an id that nobody used before.
-        welcomed: Who we are, and whether we may do anything.
+        new_id: Draws an unused id.
+        welcomed: The connection's welcome.
     """
 
     def __init__(self, new_id: Callable[[], str], welcomed: Welcomed) -> None:
@@ -115,7 +148,7 @@ class EchoProbe:
         )
 
     def takes(self, envelope: Envelope) -> bool:
-        """Whether what came is about a probe, and nobody else's business."""
+        """Take an envelope, if it is about a probe and so concerns no one else."""
         if envelope.kind == kinds.SYSTEM_ERROR:
             is_answer = envelope.sender in kinds.GATEWAY_NAMES and any(
                 name in self._sent for name in envelope.correlation

@@ -1,4 +1,4 @@
-"""Envelopes for those who only look on."""
+"""Listeners, which are handed every envelope after it took effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EnvelopeStream:
     """The envelopes of a space, in the gateway's order.
 
     Attributes:
-        missed: Envelopes dropped because they were not taken in time.
+        missed: Envelopes dropped because they were not read in time.
     """
 
     def __init__(self) -> None:
@@ -53,10 +53,10 @@ class EnvelopeStream:
 
 
 class EnvelopeListeners:
-    """Those who are handed every envelope at once, after it took effect.
+    """The listeners of a session.
 
     Attributes:
-        listeners: They.
+        listeners: Called with each envelope, in no order.
     """
 
     def __init__(self) -> None:
@@ -64,12 +64,12 @@ class EnvelopeListeners:
         self._asked: set[str] = set()
 
     def listen(self, listener: EnvelopeListener) -> None:
-        """Hand every envelope from here on to somebody at once, after it took effect."""
+        """Hand every envelope from here on to a listener."""
         self.listeners.add(listener)
 
     @contextmanager
     def listening(self, listener: EnvelopeListener) -> Generator[None]:
-        """Hand every envelope to somebody at once, for the length of a block."""
+        """Hand every envelope to a listener for the length of a block."""
         self.listeners.add(listener)
         try:
             yield
@@ -78,9 +78,9 @@ class EnvelopeListeners:
 
     @contextmanager
     def told_of(self, envelope_id: str, listener: EnvelopeListener) -> Generator[None]:
-        """Hand every envelope to somebody who waits for what the gateway says of one of ours.
+        """Hand every envelope to a listener that waits for the gateway's answer to one of ours.
 
-        That it was refused is theirs to report, and no line in the log.
+        A refusal is the listener's to report, and no line in the log.
         """
         self._asked.add(envelope_id)
         try:
@@ -97,5 +97,5 @@ class EnvelopeListeners:
             yield watcher
 
     def ask_about(self, envelope: Envelope) -> bool:
-        """Whether somebody waits for what the gateway says in this envelope of one of ours."""
+        """Tell whether a listener waits for the gateway's answer that an envelope is."""
         return not self._asked.isdisjoint(envelope.correlation)

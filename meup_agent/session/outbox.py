@@ -1,4 +1,4 @@
-"""What must still be said: bounded, what stops work first, everything else in order."""
+"""Envelopes to send: bounded, those that end work first, all others in order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECONDS_TO_LIVE: Final = {
     Priority.OPEN: float("inf"),
     Priority.TALK: 60.0,
 }
-"""How long an envelope is worth sending after it was said."""
+"""Age beyond which an envelope is not sent any more."""
 
 
 class QueuedEnvelope(msgspec.Struct, frozen=True):
@@ -68,16 +68,16 @@ class Outbox:
         """Envelopes that were left out, full or too old."""
 
     def __len__(self) -> int:
-        """How many envelopes wait."""
+        """The number of envelopes that wait."""
         return len(self._urgent) + len(self._ordered)
 
     @property
     def is_full(self) -> bool:
-        """Whether talk is dropped and new exchanges wait."""
+        """Tell whether talk is dropped and new exchanges wait."""
         return len(self) >= MAX_ENVELOPES or self._bytes >= MAX_BYTES
 
     def put(self, draft: Envelope, priority: Priority, now: float) -> None:
-        """Say something as soon as there is a connection; twice is once."""
+        """Queue an envelope; one that is queued already is queued once."""
         lane = self._lane(priority)
         if draft.id in lane or (self._in_flight and self._in_flight.draft.id == draft.id):
             return
@@ -99,7 +99,7 @@ class Outbox:
         self._filled.notify_all()
 
     def remove(self, envelope_id: str) -> None:
-        """Take something back that nobody needs to hear any more."""
+        """Take back an envelope that is not needed any more."""
         for lane in (self._urgent, self._ordered):
             waiting = lane.pop(envelope_id, None)
             if waiting is not None:
@@ -135,7 +135,7 @@ class Outbox:
 
     @property
     def is_owed_too_much(self) -> bool:
-        """Whether so much has not come back that nothing more should be sent for now."""
+        """Tell whether so many echoes are missing that nothing more should be sent for now."""
         return (
             len(self._unaccepted) >= MAX_UNACCEPTED
             or self._unaccepted_bytes >= MAX_UNACCEPTED_BYTES
@@ -166,7 +166,7 @@ class Outbox:
             self._accepted.notify_all()
 
     def send_again(self) -> None:
-        """What was not accepted is the next to be sent, in its order."""
+        """Put envelopes that were not accepted first in the queue again, in their order."""
         while self._unaccepted:
             waiting = self._unaccepted[next(reversed(self._unaccepted))]
             self._pop_unaccepted(waiting.draft.id)
@@ -174,7 +174,7 @@ class Outbox:
                 self.put_back(waiting)
 
     def keep_nothing(self) -> None:
-        """What was sent is not sent again: the gateway would not know it again."""
+        """Send nothing again: the gateway would not know it again."""
         self._unaccepted.clear()
         self._unaccepted_bytes = 0
 

@@ -1,4 +1,4 @@
-"""The exchanges of ours: how they begin, who waits for them, and how they ended."""
+"""Requests and proposals of ours: their beginning, the callers that wait, and their end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Wait:
 
 
 class PendingCalls:
-    """The exchanges of ours that somebody waits for, or has not looked at the end of.
+    """The requests and proposals of ours whose ending a caller waits for, or has not read yet.
 
     Args:
         table: Decides what becomes of them.
@@ -102,11 +102,11 @@ class PendingCalls:
             on_progress: Told of each progress; must return at once.
 
         Raises:
-            AlreadyInProgress: Somebody is fulfilling that proposal already.
+            AlreadyInProgress: Another request is fulfilling that proposal.
             AlreadyDecided: That proposal is no longer pending.
             NotExpressible: Our dialect has no words for it.
             NotSent: There is no connection any more, and there will be none.
-            UsageError: It is larger, or nests deeper, than anybody takes; or the timeout is none.
+            UsageError: It is larger, or nests deeper, than any reader takes; or it is no timeout.
         """
         timeout = checked_timeout(timeout)
         opening = self._written(self._table.date(opening))
@@ -154,7 +154,7 @@ class PendingCalls:
 
     @contextmanager
     def release_slot(self, parent: Key | None) -> Generator[None]:
-        """What a handler waits for in the block keeps no other handler from running."""
+        """Give up a handler's place among those that run, for the length of a block."""
         if parent is None:
             yield
             return
@@ -165,7 +165,7 @@ class PendingCalls:
             self._apply(self._table.count_waits(parent, -1, self._now()))
 
     def ended(self, key: Key) -> Ending | None:
-        """How one ended; ``None`` while it is open."""
+        """The ending of one; ``None`` while it is open."""
         wait = self._waits.get(key)
         return None if wait is None else wait.ending
 
@@ -184,13 +184,13 @@ class PendingCalls:
         ]
 
     def forget(self, key: Key) -> None:
-        """Nobody will ask for the ending any more."""
+        """Forget the ending, which no caller will ask for."""
         self._waits.pop(key, None)
 
     # --- what the table tells ---
 
     def end(self, key: Key, ending: Ending) -> None:
-        """It has ended: wake who waits."""
+        """Note the ending, and wake its callers."""
         wait = self._waits.get(key)
         if wait is None:
             return
@@ -200,7 +200,7 @@ class PendingCalls:
         wait.done.notify_all()
 
     def progressed(self, progress: Progressed) -> None:
-        """It has made progress."""
+        """Tell its caller of progress."""
         wait = self._waits.get(progress.key)
         if wait is not None and wait.on_progress is not None:
             wait.on_progress(progress)

@@ -1,4 +1,4 @@
-"""Whether the gateway took what ends something: a withdraw or a reject that a caller waits for."""
+"""The gateway's answers to withdraws and rejects that a caller waits for."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
 
 RECEIPT_SECONDS: Final = 30.0
-"""How long a caller waits for that; a gateway reads later what comes too fast, and after a thousand
-withdrawals at once that takes its time. What was said stays said when nobody waits any more."""
+"""Wait of a caller for that answer; a gateway reads later what comes too fast, and after a thousand
+withdrawals at once that takes its time. The envelope stays sent when its caller waits no longer."""
 
 
 class Receipts:
-    """Envelopes of ours of which somebody waits to see what the gateway made of them."""
+    """Envelopes of ours whose callers wait until the gateway has accepted or refused them."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, MeupError | None] = {}
         self._changed = Condition()
 
     def __bool__(self) -> bool:
-        """Whether somebody waits."""
+        """Tell whether a caller waits."""
         return bool(self._waiting)
 
     async def wait(self, envelope_ids: Iterable[str]) -> None:
@@ -59,7 +59,7 @@ class Receipts:
                 self._waiting.pop(each, None)
 
     def heard(self, envelope: Envelope, me: str) -> None:
-        """Look whether an envelope tells what became of one of them."""
+        """End the wait that an envelope answers, if it answers one."""
         if envelope.sender == me:
             if envelope.id in self._waiting:
                 del self._waiting[envelope.id]
@@ -69,13 +69,13 @@ class Receipts:
                 self.failed(name, _refused(envelope, name))
 
     def failed(self, envelope_id: str, problem: MeupError) -> None:
-        """One of them, perhaps, was not taken and will not be."""
+        """Note that an envelope was not taken and will not be, if a caller waits for it."""
         if envelope_id in self._waiting:
             self._waiting[envelope_id] = problem
             self._changed.notify_all()
 
     def lost(self) -> None:
-        """The connection is lost: nobody is told now what became of what was said."""
+        """End every wait: after a lost connection no answer comes."""
         if self._waiting:
             self._waiting.clear()
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""The connection that comes and goes: dial, say hello, back off, dial again.
+"""Connects again and again: dial, join, use the connection until its end, back off.
 
 This is the only place that retries (PROTOCOL 3, close codes).
 """
@@ -51,7 +51,7 @@ RESTORE_TOKEN_ONCE: Final = frozenset({401, _FORBIDDEN, 4401})
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait between attempts: full jitter, so that nobody comes back all at once.
+    """Pauses between attempts: with full jitter, so that not all agents come back at once.
 
     Attributes:
         first: Seconds at the most before the first attempt after a loss.
@@ -65,7 +65,7 @@ class Backoff:
 
 
 def _ignore(*_: object) -> None:
-    """Nobody wants to know."""
+    """The default of a callback."""
 
 
 class Reconnector:
@@ -79,8 +79,8 @@ class Reconnector:
             its dialect.
         insist: Send it also to a gateway that has taken the token from the handshake.
         observers_only: Leave a gateway that does not say in its handshake that we only look on.
-        line: What is done with each connection.
-        backoff: How long to wait in between.
+        line: Reads and writes each connection.
+        backoff: The pauses in between.
         where: The gateway's address, for the log.
         on_failure: Told of each failed attempt and lost connection.
         resume: Tells the headers with which we ask for what we missed.
@@ -147,7 +147,7 @@ class Reconnector:
         except OSError as error:
             if not self._was_welcomed:
                 raise
-            # Who gives it is as out of reach as the gateway may be for a while.
+            # Where the token comes from is out of reach for a while, as the gateway may be.
             failure = CannotConnect(f"no token could be had: {printable(str(error))}")
             self._on_failure(failure)
             raise failure from error
@@ -209,7 +209,7 @@ class Reconnector:
                     " reason: no gateway is at this path, or something in front of it refuses the"
                     " token; check the path in MEUP_URL, then MEUP_TOKEN"
                 ) from error
-            # A gateway of ours says it of somebody who was removed, whose token is right.
+            # A gateway of ours says it of a participant that was removed, whose token is right.
             advice = "" if code == _FORBIDDEN else "; check MEUP_TOKEN"
             raise TokenRefused(
                 f"the gateway {self._where} refused the token{because}{advice}"

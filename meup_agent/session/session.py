@@ -19,7 +19,6 @@ from meup_agent.errors import (
     NotSent,
     SessionEnded,
     UsageError,
-    WrongParticipant,
 )
 from meup_agent.protocol.dialects import encode, spoken
 from meup_agent.protocol.envelope import draft
@@ -43,7 +42,7 @@ from meup_agent.reasons import Cause, Reason
 from meup_agent.session.connection import SessionConnection
 from meup_agent.session.deadlines import Timer
 from meup_agent.session.event_emitter import DropCounters, EventEmitter
-from meup_agent.session.join import Welcomed, join_frame
+from meup_agent.session.join import Welcomed, check_welcome, join_frame
 from meup_agent.session.listeners import EnvelopeListeners
 from meup_agent.session.outbox import Outbox
 from meup_agent.session.pending_calls import PendingCalls, log_cancel
@@ -76,7 +75,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.session")
 
 FLUSH_SECONDS: Final = 2.0
-"""How long a session that ends tries to get its last words out."""
+"""Wait of a session that ends until its last envelopes are sent."""
 
 
 class Session(AsyncContextManagerMixin):
@@ -88,13 +87,13 @@ class Session(AsyncContextManagerMixin):
     Args:
         connector: Opens a connection to the gateway.
         token: The participant's token, or a callable that gives it.
-        handlers: What is done with what comes.
-        settings: How the session behaves.
+        handlers: Called to start and cancel handlers.
+        settings: Dialect, limits, pauses and mode.
         where: The gateway's address, for errors and the log.
         space: The space's name, for gateways that want to read it in a join frame.
-        participant: Who we must be: a gateway that takes us for somebody else is left.
-        name: Who we say we are where a gateway asks and ``participant`` is not given.
-        events: Told of what happens.
+        participant: Our name: a gateway that takes us for another participant is left.
+        name: The name in a join frame where ``participant`` is not given.
+        events: Hands events to observers.
         take_over: Where a session that only observes meets a gateway that knows no observers, join
             as a member all the same, and say nothing.
     """
@@ -131,10 +130,10 @@ class Session(AsyncContextManagerMixin):
         )
         self.outbox = Outbox()
         self.watchers: Final = EnvelopeListeners()
-        """Those who are handed every envelope."""
+        """Listeners that are handed every envelope."""
         self._dropped = DropCounters(self.events, self.watchers.ask_about)
         self.counters: Final = self._dropped.counters
-        """What was dropped and why, by the exchange table's codes."""
+        """Counts of dropped envelopes, by the exchange table's codes."""
         self._receipts: Final = Receipts()
         self.pending_calls: Final = PendingCalls(
             self.table,
@@ -145,9 +144,11 @@ class Session(AsyncContextManagerMixin):
             written=self._written,
             check_present=self._check_present,
         )
-        """Our own exchanges, and who waits for them."""
+        """Requests and proposals of ours, and the callers that wait for them."""
         self._welcomed = Condition()
-        self._timer = Timer(self.table.next_deadline, self._tick)
+        self._timer = Timer(
+            self.table.next_deadline, lambda: self.apply(self.table.tick(self.now()))
+        )
         self._failure: TransportError | None = None
         self._presence = anyio.CancelScope(shield=True)
         self._tasks: TaskGroup | None = None
@@ -254,7 +255,7 @@ class Session(AsyncContextManagerMixin):
             raise
 
     def _last_seen(self) -> dict[str, str]:
-        """From where on we ask a gateway that numbers what it says for what we missed."""
+        """The header that asks a gateway for what we missed, where it numbers envelopes."""
         seq = self.table.seq
         return {} if seq is None else {LAST_SEEN_HEADER: str(seq)}
 
@@ -262,20 +263,13 @@ class Session(AsyncContextManagerMixin):
         """Something came; what it said, if it was the first welcome of a connection.
 
         Raises:
-            WrongParticipant: It took us for somebody else.
+            WrongParticipant: It took us for another participant.
         """
         connected = self.table.connected
         effects = self.table.receive(envelope, self.now(), seq)
         welcomed = self.table.connected and not connected
-        if welcomed and self._participant not in (None, self.table.me):
-            raise WrongParticipant(str(self._participant), self.table.me, self._where)
-        if welcomed and self.table.roster.observing and self._settings.mode.answers:
-            # Its agent would answer as well, and both might do the same work.
-            raise SessionEnded(
-                f"the gateway {self._where} lets us only stand beside the agent of"
-                f" {self.table.me!r}, and that one answers; join with Mode.OUTGOING_ONLY"
-            )
         if welcomed:
+            check_welcome(self.table, self._participant, self._settings.mode, self._where)
             self.connections += 1
             self.events.connected(self.table.me, self._where, envelope.protocol)
         self.apply(effects)
@@ -285,21 +279,13 @@ class Session(AsyncContextManagerMixin):
             watcher.put(envelope)
         if not welcomed:
             return None
-        table, roster = self.table, self.table.roster
         self._dialect = spoken(envelope.protocol) or self._dialect
         log.info("connected to %s as %r", self._where, self.table.me)
         self._welcomed.notify_all()
-        return Welcomed(
-            roster.me,
-            self._dialect,
-            roster.may_evict,
-            capable=bool(roster.my_capabilities),
-            numbered=table.seq is not None,
-            complete=table.is_complete,
-        )
+        return Welcomed.read(self.table, self._dialect)
 
     def _left(self, envelope_id: str) -> bool:
-        """A request or proposal of ours is about to leave; ``False``: nobody wants it any more."""
+        """Note that a request or proposal leaves now; ``False``: its caller has given it up."""
         self.apply(self.table.sent(envelope_id, self.now()))
         return self.table.is_open(Key("out", self.me, envelope_id))
 
@@ -308,7 +294,7 @@ class Session(AsyncContextManagerMixin):
         self.apply(self.table.connection_lost(self.now()))
 
     def _unsayable(self, envelope_id: str, words: str) -> None:
-        """It has no wire form, or the gateway would rather close the connection than take it."""
+        """Fail an envelope that has no wire form, or that the gateway closed the connection for."""
         log.error("%s of ours could not be sent: %s", envelope_id, words)
         self.outbox.remove(envelope_id)
         self._receipts.failed(envelope_id, NotSent(f"{envelope_id} was not sent: {words}"))
@@ -316,9 +302,6 @@ class Session(AsyncContextManagerMixin):
 
     def _attempt_failed(self, error: TransportError) -> None:
         self._failure = error
-
-    def _tick(self) -> None:
-        self.apply(self.table.tick(self.now()))
 
     # --- effects ---
 
@@ -337,7 +320,7 @@ class Session(AsyncContextManagerMixin):
                 case Cancel():
                     self._handlers.cancel(effect.key, effect.cause)
                 case Wake():
-                    # Nobody waits for it, so it is not sent again after a loss.
+                    # No caller waits for it, so it is not sent again after a loss.
                     self.outbox.remove(effect.key.id)
                     self.pending_calls.end(effect.key, effect.ending)
                 case Progressed():
@@ -362,13 +345,13 @@ class Session(AsyncContextManagerMixin):
 
     @property
     def dialect(self) -> str:
-        """What the gateway speaks, by the first welcome of its latest connection."""
+        """The gateway's dialect, by the first welcome of its latest connection."""
         return self._dialect
 
     async def taken(self, envelope_ids: Iterable[str]) -> None:
         """Wait until the gateway has taken what was said just now, where it shows that for certain.
 
-        Where there is no connection it is said later, and nobody waits for that. Nor is a refusal
+        Without a connection it is sent later, and not waited for. Nor is a refusal
         the end where a gateway may have forgotten us: then it is said again (PROTOCOL 2).
 
         Raises:
@@ -381,7 +364,7 @@ class Session(AsyncContextManagerMixin):
             await checkpoint()
 
     def reject(self, proposal: ProposalKey, reason: str) -> Envelope:
-        """Say no to somebody's proposal; the reject."""
+        """Reject another participant's proposal; the reject."""
         envelope, effects = self.table.reject(proposal, reason, self.now())
         self.apply(effects)
         return envelope
@@ -399,7 +382,7 @@ class Session(AsyncContextManagerMixin):
         Raises:
             NotExpressible: Our dialect, or JSON, has no words for it.
             NotSent: There is no connection any more, and there will be none.
-            UsageError: It is larger, or nests deeper, than anybody takes.
+            UsageError: It is larger, or nests deeper, than any reader takes.
         """
         trial = self.sayable(kind, payload, to=to, correlation=correlation)
         envelope, effects = self.table.send(

@@ -1,4 +1,4 @@
-"""What a session is given: how it behaves, and who does something with what comes."""
+"""The settings of a session, and the interfaces that it calls."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a session behaves.
+    """The settings of a session.
 
     Attributes:
         dialect: The dialect that we begin with; the gateway's welcome may name another.
-        backoff: How long to wait between attempts to connect.
-        limits: How much is handled at once.
+        backoff: The pauses between attempts to connect.
+        limits: The handlers that run and wait at once.
         first_welcome: Seconds to wait for the first welcome; ``None``: as long as it takes.
-        mode: How much it does: take part, only ask, or only look on.
+        mode: Take part, only ask, or only look on.
     """
 
     dialect: str = DEFAULT_DIALECT
@@ -36,7 +36,7 @@ class Settings:
 
 
 class Handlers(Protocol):
-    """What an agent does with what comes; all of it returns at once."""
+    """The handlers of an agent; each call returns at once."""
 
     def find(self, role: Role, envelope: Envelope, call: Call | None) -> object:
         """Find the handler for an envelope in a role; something false where there is none.
@@ -60,7 +60,7 @@ class Handlers(Protocol):
 
 
 class EnvelopeListener(Protocol):
-    """Somebody who hears every envelope."""
+    """A callee for every envelope."""
 
     def put(self, envelope: Envelope) -> None:
         """Take one; returns at once."""

@@ -23,17 +23,17 @@ _CERTIFICATES: Final = {
     62: "dial by a name that stands in the certificate, or get one for this name",
     64: "dial by a name that stands in the certificate, or get one for this address",
 }
-"""What to do, by OpenSSL's numbers of what is wrong with a certificate (X509_V_ERR_…)."""
+"""Advice by OpenSSL's numbers of what is wrong with a certificate (X509_V_ERR_…)."""
 
 CHECK_PLACE: Final = "check the address and that a gateway listens there"
 
 
 class Advice(NamedTuple):
-    """A failure to connect.
+    """A failure to connect, in two halves of a sentence.
 
     Attributes:
-        said: What happened.
-        todo: What to do.
+        said: The failure.
+        todo: The remedy.
     """
 
     said: str
@@ -53,7 +53,7 @@ def untrusted(error: ssl.SSLCertVerificationError) -> Advice:
 
 
 def without_tls(scheme: str) -> str:
-    """What to do where TLS was tried, and nobody answered in it.
+    """Advice where TLS was tried, and the other end does not speak it.
 
     Args:
         scheme: Of the address: ``wss`` or ``https``.
@@ -62,7 +62,7 @@ def without_tls(scheme: str) -> str:
 
 
 def with_tls(scheme: str) -> str:
-    """What to do where no TLS was tried, and nobody answered without.
+    """Advice where no TLS was tried, and the other end may want it.
 
     Args:
         scheme: Of the address: ``ws`` or ``http``.
@@ -71,7 +71,7 @@ def with_tls(scheme: str) -> str:
 
 
 def advice_for(error: BaseException, scheme: str) -> Advice | None:
-    """What TLS, or none, has to do with a failure; ``None`` if nothing has.
+    """Advice for a failure that TLS, or its lack, explains; ``None`` for any other.
 
     Args:
         error: The failure.
@@ -96,7 +96,7 @@ def advice_for(error: BaseException, scheme: str) -> Advice | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An exception, and what is behind it."""
+    """An exception, its causes and contexts, and the members of groups, breadth first."""
     waiting: list[BaseException] = [error]
     for _ in range(MAX_CAUSES):
         if not waiting:

@@ -1,7 +1,7 @@
-"""What a connection promises, whatever carries it.
+"""The contract of a connection, whatever carries it.
 
-Both ends of :mod:`~meup_agent.transport.memory` and the client end of
-:mod:`~meup_agent.transport.websocket` keep this contract, and one suite of tests holds them to it.
+Both ends of :mod:`~meup_agent.transport.memory` and the client ends of
+:mod:`~meup_agent.transport.websocket` and :mod:`~meup_agent.transport.http` keep it.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ _SENDABLE_CODES = frozenset({1000, 1001, 1002, 1003, *range(1007, 1015), *range(
 
 
 class CloseInfo(msgspec.Struct, frozen=True):
-    """How a connection ended.
+    """The end of a connection.
 
     Attributes:
-        code: The WebSocket close code of whoever closed first; 1006 where nobody did.
+        code: The WebSocket close code of the end that closed first; 1006 where neither did.
         reason: The words that came with it, often none.
         local: This end closed first, by :meth:`Transport.aclose` or because the other broke a
             rule or was silent for too long. So 1009 says whose message was too large: ours,
@@ -82,10 +82,10 @@ class Transport(Protocol):
 
         Any number of tasks may send; messages stay whole. A cancelled send has sent all of the
         message, or nothing, or broken the connection: never half a message that another follows.
-        What a successful send says is that the message is on its way, not that it arrived.
+        A successful send says that the message is on its way, not that it arrived.
 
         Args:
-            frame: UTF-8 JSON. Its size is the receiver's to judge; who sends had better stay below
+            frame: UTF-8 JSON. Its size is the receiver's to judge; a sender had better stay below
                 the limit, since a reset may swallow the close frame that says 1009.
 
         Raises:
@@ -131,23 +131,23 @@ class Transport(Protocol):
 
     @property
     def closed(self) -> CloseInfo | None:
-        """How the connection ended; ``None`` while it is open or still closing."""
+        """The end of the connection; ``None`` while it is open or still closing."""
         ...
 
     @property
     def response_headers(self) -> Mapping[str, str]:
-        """What the other end answered in the handshake, by names in lower case."""
+        """The headers of the other end's answer in the handshake, by names in lower case."""
         ...
 
 
 class Connector(Protocol):
-    """How a session dials: a callable that opens one connection for the length of a block."""
+    """A callable that opens one connection for the length of a block."""
 
     def __call__(self, headers: Mapping[str, str]) -> AbstractAsyncContextManager[Transport]:
         """Open a connection; leaving the block closes it.
 
         The block is entered and left by the same task. Cancelling either leaves nothing behind.
-        What the block raises leaves it as it was raised.
+        An exception of the block leaves it as it was raised.
 
         Args:
             headers: Of the handshake, for example ``Authorization``.

@@ -1,4 +1,4 @@
-"""What goes into a WebSocket handshake, and what a failed one means."""
+"""The address and headers of a WebSocket handshake, and the exceptions of a failed one."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 @contextmanager
 def explained(url: str, timeout: float) -> Generator[None]:
-    """Raise what a failed handshake means, in place of what the library raises in the block.
+    """Turn the library's exceptions for a failed handshake into ours, in the block.
 
     Args:
         url: Where to, as :func:`handshake_url` made it.
@@ -147,7 +147,7 @@ def cannot_connect(url: str, error: BaseException, timeout: float) -> CannotConn
 
     Args:
         url: Where to, as :func:`handshake_url` made it.
-        error: What the library raised.
+        error: The library's exception.
         timeout: Seconds that the attempt was given.
     """
     parts = urlsplit(url)

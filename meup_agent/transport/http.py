@@ -9,8 +9,6 @@ reads as on any connection: what was taken comes back in the stream, and a refus
 ``system/error`` that a member would get. A POST without an answer ends the connection, since
 nothing tells whether it was taken; the next one resumes, and the session sends again what is
 missing.
-
-The reader of events is our own: ``httpx-sse`` bounds neither a line nor an event.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import ssl
 from collections import deque
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 import anyio
@@ -45,10 +43,11 @@ from meup_agent.transport.base import (
 )
 from meup_agent.transport.handshake import cannot_connect, check_headers, refused, retry_after
 from meup_agent.transport.loops import Condition
+from meup_agent.transport.server_events import EventParser, EventTooLarge, ServerEvent
 from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
     from typing import Self
 
     import httpx
@@ -66,89 +65,11 @@ LONGEST_PAUSE: Final = 10.0
 MAX_UNREAD_EVENTS: Final = 16
 """Frames received and not read yet before the stream is left to fill up, as for a WebSocket."""
 
-MAX_FIELD_BYTES: Final = 256
-"""Bytes of a line of the stream besides its data: the name of a field, an id, a comment."""
-
 TOKEN_REFUSED: Final = 4401
 TOO_MANY: Final = 429
 UNAUTHORIZED: Final = 401
 
 _ENDS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
-
-
-class ServerEvent(NamedTuple):
-    """An event of a stream.
-
-    Attributes:
-        type: Its type; empty: an envelope.
-        data: Its data, lines joined.
-        id: Its id; empty: it has none.
-    """
-
-    type: str
-    data: bytes
-    id: str
-
-
-class EventTooLarge(Exception):
-    """An event has more bytes than any frame may have."""
-
-
-class EventParser:
-    """Reads server-sent events; keeps the bytes of one event at most.
-
-    Args:
-        max_bytes: The most that an event may have.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._line = bytearray()
-        self._ends_in_cr = False
-        self._type = self._id = ""
-        self._data: list[bytes] = []
-        self._size = 0
-
-    def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
-        """The events that a chunk of the stream completes.
-
-        Raises:
-            EventTooLarge: The event that it continues is too large.
-        """
-        if self._ends_in_cr:
-            chunk = chunk.removeprefix(b"\n")
-        self._ends_in_cr = chunk.endswith(b"\r")
-        *lines, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        for line in lines:
-            line, self._line = bytes(self._line) + line, bytearray()
-            event = self._take_line(line)
-            if event is not None:
-                yield event
-        self._line += rest
-        if self._size + len(self._line) > self._max_bytes + MAX_FIELD_BYTES:
-            raise EventTooLarge
-
-    def _take_line(self, line: bytes) -> ServerEvent | None:
-        if not line:
-            event = ServerEvent(self._type, b"\n".join(self._data), self._id)
-            has_data = bool(self._data)
-            self._type, self._id, self._data, self._size = "", "", [], 0
-            return event if has_data else None
-        name, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        match name:
-            case b"data":
-                self._data.append(value)
-                self._size += len(value)
-                if self._size > self._max_bytes:
-                    raise EventTooLarge
-            case b"event":
-                self._type = value.decode(errors="replace")
-            case b"id":
-                self._id = value.decode(errors="replace")
-            case _:
-                pass  # a comment, which is a sign of life, or nothing that concerns us
-        return None
 
 
 class HttpTransport:
@@ -184,7 +105,7 @@ class HttpTransport:
 
     @property
     def closed(self) -> CloseInfo | None:
-        """How the connection ended; ``None`` while it is open."""
+        """The end of the connection; ``None`` while it is open."""
         return self._closed
 
     @property
@@ -441,7 +362,7 @@ async def _open_stream(
             raise cannot_connect(url, error, timeout) from error
         if OBSERVE_HEADER.lower() not in response.headers:
             raise CannotConnect(
-                f"what answers at {url} lets nobody take part beside a running agent; update the"
+                f"what answers at {url} lets no command act beside a running agent; update the"
                 " gateway, or check the address"
             )
         yield participant, response
@@ -468,7 +389,7 @@ def _read_json(response: httpx.Response) -> dict[str, Any]:
 
 
 def _read_close(data: bytes) -> CloseInfo:
-    """How the gateway says that the stream ends."""
+    """The end of a stream, as the gateway says it."""
     try:
         said = as_object(json.loads(data))
         code = said.get("code")

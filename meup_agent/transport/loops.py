@@ -1,4 +1,4 @@
-"""What can be had for less from asyncio than through anyio; on trio, anyio's way."""
+"""The loop's clock and a condition variable, cheaper on asyncio than through anyio."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def runs_on_asyncio() -> bool:
-    """Whether the loop that runs is asyncio's, or one in its place.
+    """Tell whether the loop that runs is asyncio's, or one in its place.
 
     Told by the name, so that importing an agent does not load a loop (a seventh of its time).
     """
@@ -55,7 +55,7 @@ class Condition:
         self._loop: AbstractEventLoop | None = None
 
     def notify_all(self) -> None:
-        """Wake everybody who waits now."""
+        """End every wait that has begun."""
         if self._futures is not None:
             futures, self._futures = self._futures, None
             for future in futures:
@@ -66,7 +66,7 @@ class Condition:
             self._event = None
 
     async def wait(self) -> None:
-        """Wait until somebody calls :meth:`notify_all`."""
+        """Wait for the next :meth:`notify_all`."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio_loop()

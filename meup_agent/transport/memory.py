@@ -42,11 +42,11 @@ class MemoryTransport:
         self._closed: CloseInfo | None = None
         self._peer = self
         self.response_headers: Mapping[str, str] = {}
-        """What the other end answered in the handshake, by names in lower case."""
+        """The headers of the other end's answer in the handshake, by names in lower case."""
 
     @property
     def closed(self) -> CloseInfo | None:
-        """How the connection ended; ``None`` while it is open."""
+        """The end of the connection; ``None`` while it is open."""
         return self._closed
 
     async def send(self, frame: bytes) -> None:
@@ -102,7 +102,7 @@ class MemoryTransport:
         self.drop()
 
     def drop(self) -> None:
-        """Lose the connection: code 1006 at both ends, and what nobody had read yet is gone."""
+        """Lose the connection: code 1006 at both ends, and what was not read yet is gone."""
         if self._closed is None:
             for end in (self, self._peer):
                 end._inbox.clear()
@@ -115,7 +115,7 @@ class MemoryTransport:
             self._peer._end(CloseInfo(info.code, info.reason))
 
     def _end(self, info: CloseInfo) -> None:
-        """Note how it ended, and wake everyone who waits at this end's queue."""
+        """Note the end, and end every wait at this end's queue."""
         self._closed = info
         self._arrived.notify_all()
         self._room.notify_all()
@@ -153,7 +153,7 @@ def memory_connector(
 
     Args:
         accept: Takes the gateway's end and the headers, as the handshake does: it returns when the
-            connection is accepted (who serves it runs in a task of the gateway's own), or raises
+            connection is accepted (it is served in a task of the gateway's own), or raises
             :class:`~meup_agent.errors.HandshakeRefused`. What it returns are the headers of its
             answer.
         capacity: As for :func:`memory_pair`.

@@ -1,4 +1,4 @@
-"""Users see the exception that matters, not our task groups."""
+"""Background tasks of a block: its user sees the exception that matters, not a group."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ in memory, and a reader that is busy for a moment does not stop the flow of smal
 
 
 class WebSocketDriver(Protocol):
-    """What the library's two forms of a connection have in common once each is adapted.
+    """The common face of the library's two kinds of connection, each adapted by a module.
 
     Its methods raise ``ConnectionClosed`` when the connection has ended, unless they say otherwise.
     """
@@ -97,11 +97,11 @@ class WebSocketTransport:
         answer = driver.response
         said = () if answer is None else answer.headers.raw_items()
         self.response_headers: Mapping[str, str] = {name.lower(): value for name, value in said}
-        """What the gateway answered in the handshake, by names in lower case."""
+        """The headers of the gateway's answer in the handshake, by names in lower case."""
 
     @property
     def closed(self) -> CloseInfo | None:
-        """How the connection ended; ``None`` while it is open or still closing."""
+        """The end of the connection; ``None`` while it is open or still closing."""
         state = self._driver.protocol
         if state.state is not State.CLOSED:
             return None

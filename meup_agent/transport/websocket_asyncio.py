@@ -1,4 +1,4 @@
-"""WebSocket connections of ``websockets.asyncio``, in the shape of a ``WebSocketDriver``."""
+"""WebSocket connections of ``websockets.asyncio``, as a ``WebSocketDriver``."""
 
 from __future__ import annotations
 

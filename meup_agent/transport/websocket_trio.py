@@ -1,4 +1,4 @@
-"""WebSocket connections of ``websockets.trio``, in the shape of a ``WebSocketDriver``.
+"""WebSocket connections of ``websockets.trio``, as a ``WebSocketDriver``.
 
 Imported only where trio runs: it is no dependency of this package.
 """

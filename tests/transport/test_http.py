@@ -9,13 +9,8 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.envelope import draft
 from meup_agent.reasons import Cause
-from meup_agent.transport.http import (
-    EventParser,
-    EventTooLarge,
-    ServerEvent,
-    check_http_url,
-    ends_something,
-)
+from meup_agent.transport.http import check_http_url, ends_something
+from meup_agent.transport.server_events import EventParser, EventTooLarge, ServerEvent
 
 STREAM = (
     b"retry: 1000\n\n: nothing new\n\n"

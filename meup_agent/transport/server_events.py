@@ -1,0 +1,89 @@
+"""Server-sent events, read from the bytes of a stream: no I/O, and at most one event in memory.
+
+Our own reader, since ``httpx-sse`` bounds neither a line nor an event.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_FIELD_BYTES: Final = 256
+"""Bytes of a line of the stream besides its data: the name of a field, an id, a comment."""
+
+
+class ServerEvent(NamedTuple):
+    """An event of a stream.
+
+    Attributes:
+        type: Its type; empty: an envelope.
+        data: Its data, lines joined.
+        id: Its id; empty: it has none.
+    """
+
+    type: str
+    data: bytes
+    id: str
+
+
+class EventTooLarge(Exception):
+    """An event has more bytes than any frame may have."""
+
+
+class EventParser:
+    """Reads server-sent events; keeps the bytes of one event at most.
+
+    Args:
+        max_bytes: The most that an event may have.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._line = bytearray()
+        self._ends_in_cr = False
+        self._type = self._id = ""
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
+        """The events that a chunk of the stream completes.
+
+        Raises:
+            EventTooLarge: The event that it continues is too large.
+        """
+        if self._ends_in_cr:
+            chunk = chunk.removeprefix(b"\n")
+        self._ends_in_cr = chunk.endswith(b"\r")
+        *lines, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
+            line, self._line = bytes(self._line) + line, bytearray()
+            event = self._take_line(line)
+            if event is not None:
+                yield event
+        self._line += rest
+        if self._size + len(self._line) > self._max_bytes + MAX_FIELD_BYTES:
+            raise EventTooLarge
+
+    def _take_line(self, line: bytes) -> ServerEvent | None:
+        if not line:
+            event = ServerEvent(self._type, b"\n".join(self._data), self._id)
+            has_data = bool(self._data)
+            self._type, self._id, self._data, self._size = "", "", [], 0
+            return event if has_data else None
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        match name:
+            case b"data":
+                self._data.append(value)
+                self._size += len(value)
+                if self._size > self._max_bytes:
+                    raise EventTooLarge
+            case b"event":
+                self._type = value.decode(errors="replace")
+            case b"id":
+                self._id = value.decode(errors="replace")
+            case _:
+                pass  # a comment, which is a sign of life, or nothing that concerns us
+        return None
