@@ -65,9 +65,9 @@ LONGEST_PAUSE: Final = 10.0
 MAX_UNREAD_EVENTS: Final = 16
 """Frames received and not read yet before the stream is left to fill up, as for a WebSocket."""
 
-TOKEN_REFUSED: Final = 4401
-TOO_MANY: Final = 429
-UNAUTHORIZED: Final = 401
+_TOKEN_REFUSED: Final = 4401
+_TOO_MANY: Final = 429
+_UNAUTHORIZED: Final = 401
 
 _ENDS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 
@@ -171,8 +171,8 @@ class HttpTransport:
             if response.status_code == 200:
                 return
             problem = _read_json(response)
-            if response.status_code == UNAUTHORIZED:
-                self._end(CloseInfo(TOKEN_REFUSED, str(problem.get("message", ""))))
+            if response.status_code == _UNAUTHORIZED:
+                self._end(CloseInfo(_TOKEN_REFUSED, str(problem.get("message", ""))))
             elif not problem:
                 self._end(CloseInfo(ABNORMAL))  # something in between answered
             else:
@@ -195,7 +195,7 @@ class HttpTransport:
                 self._end(CloseInfo(ABNORMAL))
                 raise TransportClosed(ABNORMAL, "") from None
             left = until - anyio.current_time()
-            if response.status_code != TOO_MANY or left <= 0 or not ends_something(frame):
+            if response.status_code != _TOO_MANY or left <= 0 or not ends_something(frame):
                 return response
             asked = retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC))
             await anyio.sleep(min(left, LONGEST_PAUSE, 1.0 if asked is None else asked))

@@ -68,7 +68,12 @@ NO_LIMITS = {
     # Where a short cut ends; what is beyond takes the long way.
     *("joining.MAX_JOINED_KEYS", "joining.MAX_JOINED_LEVELS"),
     # How deep an error is looked into, how much of a reason is logged; the size of a double.
-    *("advice.MAX_CAUSES", "cancels.MAX_LOGGED_CHARS", "numbers.DOUBLE_DIGITS"),
+    *(
+        "advice.MAX_CAUSES",
+        "server_events.MAX_FIELD_BYTES",
+        "pending_calls.MAX_LOGGED_CHARS",
+        "numbers.DOUBLE_DIGITS",
+    ),
     # No numbers, but flags for type checkers.
     *("__init__.TYPE_CHECKING", "uncaught.TYPE_CHECKING"),
     # Prices and not budgets.
