@@ -129,8 +129,8 @@ class OutboundMessage:
         participant: The participant that should carry it out; ``None``: it is not said.
         to: Participants that it is addressed to besides; empty: every participant.
         method: The MCP method of a request.
-        tool: The tool's name; empty for other methods.
-        arguments: The tool's arguments, or the parameters of another method.
+        tool: The tool's name; empty for ``request``, whatever its method.
+        arguments: The tool's arguments; of ``request`` the parameters.
         kind: The envelope's kind, of ``send``.
         payload: JSON values, of ``send``; of a chat ``{"message": text}``.
         correlation: Ids of the envelopes that it refers to, of ``send``.

@@ -105,9 +105,12 @@ class MiddlewareSpace(Space):
         self, to: str, method: str, params: dict[str, Any] | None = None, **options: Any
     ) -> Any:
         """See :meth:`Space.request`."""
-        given = copy.deepcopy(params or {})
         message = OutboundMessage(
-            verb="request", space=self._bare, participant=to, method=method, arguments=given
+            verb="request",
+            space=self._bare,
+            participant=to,
+            method=method,
+            arguments=copy.deepcopy(params or {}),
         )
 
         async def send(given: OutboundMessage) -> Any:
@@ -199,7 +202,12 @@ class MiddlewareSpace(Space):
     async def _proposing(
         self, message: OutboundMessage, options: dict[str, Any]
     ) -> AsyncGenerator[ProposalHandle]:
-        """Propose within the layers, which run beside the block and are told of its outcome."""
+        """Propose within the layers, which run beside the block and are told of its outcome.
+
+        Beside it, since the block goes on while a layer waits in ``call_next``, and the outcome may
+        come long before the block is left. In a group of the block's own, so that a layer ends
+        with it.
+        """
         passage = _Passage()
         async with background_tasks() as tasks:
             given: OutboundMessage = await tasks.start(
