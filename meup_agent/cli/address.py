@@ -91,7 +91,7 @@ class HttpAddress(NamedTuple):
         url: The API's address, without a slash at its end.
         token: The token, or what reads it.
         space: The space that the token must be for; ``None``: whichever it is for.
-        participant: The participant that the token must belong to; ``None``: whoever.
+        participant: The participant that the token must belong to; ``None``: any.
     """
 
     url: str
@@ -217,7 +217,7 @@ def token_from(token: str | None, token_file: Path | None) -> str | Callable[[],
 
 
 def _missing(**values: object) -> ConfigurationError:
-    """What to say of the settings that are not there, all in one sentence."""
+    """The error for missing settings, all in one sentence."""
     names = [name for name, value in values.items() if not value]
     if names == ["token"]:
         return ConfigurationError(

@@ -247,7 +247,7 @@ class JoinOptions(SpaceOptions):
         CommandSession(self.address(), colour=colour, as_json=self.as_json).run(act)
 
 
-# --- envelopes that nobody answers ---
+# --- envelopes without an answer ---
 
 
 async def send_confirmed(

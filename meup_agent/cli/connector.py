@@ -1,4 +1,4 @@
-"""Connections that are told of: when one is made, when it ends, and when none can be made."""
+"""A connector that reports: a connection made, one that ended, and none that can be made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meup_agent.transport.base import ABNORMAL, CloseInfo, Connector, Transport
 from meup_agent.transport.websocket import websocket_connector
 
 FINAL: Final = frozenset({4400, 4403, 4404, 4409})
-"""Close codes after which nobody dials again (PROTOCOL 3); the error that follows says why."""
+"""Close codes after which a session does not dial again (PROTOCOL 3); its error says why."""
 
 MAX_WORDS: Final = 200
 """Characters that are said of an end: more than a close frame has room for."""
@@ -38,7 +38,7 @@ OnConnectionEvent = Callable[[ConnectionEvent], Awaitable[None]]
 
 
 class FirstAttemptFailed(Exception):
-    """The very first attempt to connect failed, and nobody wants to wait for another."""
+    """The very first attempt to connect failed, and no other is wanted."""
 
 
 class ReportingConnector:
@@ -93,14 +93,14 @@ class ReportingConnector:
 
 
 def format_close(info: CloseInfo) -> str:
-    """How a connection ended, for a person; the reason is a stranger's text."""
+    """The end of a connection, in words; the reason is a stranger's text."""
     if info.code == ABNORMAL:
         return "dropped without a close frame"
     return f"closed with code {info.code}" + (f": {info.reason}" if info.reason else "")
 
 
 def format_loss(info: CloseInfo) -> str:
-    """How a connection ended and what comes next, on a line that is safe to print."""
+    """The end of a connection and what comes next, on a line that is safe to print."""
     if info.code in FINAL:
         return f"connection ended, closed with code {info.code}"
     return f"connection lost, {visible(format_close(info), MAX_WORDS)}; dialling again"

@@ -59,7 +59,7 @@ class HttpApi:
 
         Args:
             since: The number of the last one that is known, or a time; ``None``: from the first.
-            limit: How many at most.
+            limit: The most of them.
             dialect: The dialect in which they are said.
         """
         begin = {} if since is None else {"since": since}

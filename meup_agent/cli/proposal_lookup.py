@@ -34,8 +34,8 @@ async def pending_proposal(
         given: The id.
         proposer: Whose it is; ``None``: anybody's.
         digest: Of the call that is meant, where one is.
-        in_progress: Whether its fulfillment may be on its way.
-        whichever_call: Whether the pending one is meant where its proposer has used the id before
+        in_progress: Its fulfillment may be on its way.
+        whichever_call: The pending one is meant where its proposer has used the id before
             for another call; it is not where something is approved.
 
     Raises:

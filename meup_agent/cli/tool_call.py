@@ -1,9 +1,9 @@
-"""Calls a tool and waits for its result: as a request, or as a proposal that somebody decides."""
+"""A call of a tool, as a request or as a proposal, and its result on the terminal."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -50,16 +50,15 @@ if TYPE_CHECKING:
     from meup_agent.cli.arguments import GivenArguments, read_arguments
     from meup_agent.cli.command_session import CommandSession
     from meup_agent.cli.render.console import Stderr
-    from meup_agent.cli.render.output import Output
     from meup_agent.client.space import Space
     from meup_agent.protocol.outcomes import Outcome
     from meup_agent.session.listeners import EnvelopeStream
 
 LIST_SECONDS: Final = 5.0
-"""How long a participant may take to say which tools it has; then the call goes unchecked."""
+"""Wait for a participant's list of tools; then the call goes unchecked."""
 
 EXPLANATION_SECONDS: Final = 0.5
-"""How long an explanation may follow its rejection to be shown; nobody owes one (PROTOCOL 4.3)."""
+"""Wait for an explanation behind its rejection; none is owed (PROTOCOL 4.3)."""
 
 MAX_CHANGES: Final = 400
 MAX_NAMED: Final = 12
@@ -67,17 +66,17 @@ MAX_NAMED: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """What is to be called, and how.
+    """A call, and the way to make it.
 
     Attributes:
         participant: The participant that has the tool.
         tool: Its name.
         given: The arguments as they were given.
-        to: Who should decide, if it is proposed.
+        to: The participants that should decide, if it is proposed.
         seconds: Seconds to wait for the decision and the result; ``None``: as long as it takes.
         wait: Which rejection ends the wait, if it is proposed.
         idempotent: A request may be sent again after a reconnect.
-        accept_edits: What was carried out otherwise than proposed counts as well.
+        accept_edits: A call carried out otherwise than proposed counts as well.
         as_proposal: Propose it, whatever we may do.
         as_json: The result as one JSON document.
     """
@@ -117,24 +116,17 @@ class CallOptions(OptionGroup):
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What came of the call.
+    """The result of a call.
 
     Attributes:
-        executor: Who carried it out.
+        executor: The participant that carried it out.
         result: The result, as JSON values.
-        fulfilled: How a proposal of it ended; ``None``: it was requested.
+        fulfilled: The fulfillment of its proposal; ``None``: it was requested.
     """
 
     executor: str
     result: Any
     fulfilled: Fulfillment | None = None
-
-
-class CommandStreams(Protocol):
-    """Where a command tells what came of it."""
-
-    output: Output
-    stderr: Stderr
 
 
 async def run_tool_call(session: CommandSession, wanted: ToolCall) -> None:
@@ -153,7 +145,7 @@ async def run_tool_call(session: CommandSession, wanted: ToolCall) -> None:
         else:
             answer = await _propose(session, wanted, arguments)
         session.given_up = ""
-        await print_result(session, wanted, answer)
+        await _print_result(session, wanted, answer)
     except ToolError as error:
         raise Failure(f"{_name(wanted)} failed: {error}", code_for(error)) from error
     except RequestError as error:
@@ -172,11 +164,11 @@ async def _arguments(session: CommandSession, wanted: ToolCall) -> dict[str, Any
     """
     async with progress_line(session.stderr.console, f"asking {wanted.participant} for its tools"):
         tools = await _tools(session.space, wanted)
-    return check_arguments(tools, wanted, session.stderr)
+    return _check_arguments(tools, wanted, session.stderr)
 
 
 async def _tools(space: Space, wanted: ToolCall) -> list[dict[str, Any]] | None:
-    """What its owner has; ``None`` where we may not ask, or get no answer."""
+    """The owner's tools; ``None`` where we may not ask, or get no answer."""
     if not _may(space, "tools/list", {}):
         return None
     try:
@@ -185,13 +177,13 @@ async def _tools(space: Space, wanted: ToolCall) -> list[dict[str, Any]] | None:
         return None
 
 
-def check_arguments(
+def _check_arguments(
     tools: list[dict[str, Any]] | None, wanted: ToolCall, stderr: Stderr
 ) -> dict[str, Any]:
     """The arguments, read and checked by what the tool's owner says of its tools.
 
     Args:
-        tools: What it says; ``None``: nothing is known of them.
+        tools: The owner's; ``None``: not known.
         wanted: The call.
         stderr: Told of arguments that the tool does not know.
 
@@ -212,7 +204,7 @@ def check_arguments(
 
 
 def _no_such_tool(wanted: ToolCall, names: list[str]) -> Failure:
-    """That somebody has no such tool, and which they have."""
+    """The failure that names the tools that there are."""
     hint = did_you_mean(wanted.tool, names)
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     has = f"its tools: {', '.join(names[:MAX_NAMED])}{more}" if names else "it has none"
@@ -247,7 +239,7 @@ async def _request(
             "tools/call",
             _params(wanted, arguments),
             timeout=wanted.seconds,
-            # Whoever says how long means it, whatever comes meanwhile.
+            # The time that was given holds, whatever progress comes meanwhile.
             total_timeout=wanted.seconds,
             idempotent=wanted.idempotent,
             on_progress=waiting.update,
@@ -290,15 +282,15 @@ async def _propose(
         if isinstance(outcome, Rejection):
             error = ProposalRejected(outcome.proposal_id, outcome.reason, outcome.by)
             explained = await _explanation(envelopes, outcome)
-            await print_outcome(session, wanted, outcome, explained)
+            await _print_outcome(session, wanted, outcome, explained)
             said = f"{error} ({explained})" if explained else str(error)
             raise Failure(said, exit_codes.REJECTED) from error
-        await print_outcome(session, wanted, outcome)
+        await _print_outcome(session, wanted, outcome)
     raise_for(outcome, what=f"proposal {proposal.id}")
 
 
 def _nobody_may(space: Space, wanted: ToolCall, arguments: dict[str, Any]) -> bool:
-    """Whether nobody else who is present has announced that they may make the call."""
+    """``True`` if no other participant that is present may make the call, as announced."""
     payload = payloads.request("tools/call", _params(wanted, arguments), "")
     return not any(
         compile_announced(each.capabilities).allow(kinds.MCP_REQUEST, payload)
@@ -308,7 +300,7 @@ def _nobody_may(space: Space, wanted: ToolCall, arguments: dict[str, Any]) -> bo
 
 
 async def _explanation(envelopes: EnvelopeStream, rejected: Rejection) -> str:
-    """What the rejecting participant says of it, where it comes at once; else empty."""
+    """The rejecting participant's explanation, where it comes at once; else empty."""
     with anyio.move_on_after(EXPLANATION_SECONDS):
         async for envelope in envelopes:
             if envelope.kind == kinds.CHAT and envelope.sender == rejected.by:
@@ -329,10 +321,10 @@ _UNDONE: dict[type[Outcome], str] = {
 """Outcomes without a result, as ``--json`` names them."""
 
 
-async def print_outcome(
-    session: CommandStreams, wanted: ToolCall, outcome: Outcome, explanation: str = ""
+async def _print_outcome(
+    session: CommandSession, wanted: ToolCall, outcome: Outcome, explanation: str = ""
 ) -> None:
-    """What became of a proposal that has no result, for programs; a person reads the sentence."""
+    """Print the outcome of a proposal without a result, for programs; people read the error."""
     if not wanted.as_json:
         return
     rejected = outcome if isinstance(outcome, Rejection) else None
@@ -346,7 +338,7 @@ async def print_outcome(
     await session.output.write(as_json_line(document))
 
 
-async def print_result(session: CommandStreams, wanted: ToolCall, answer: CallResult) -> None:
+async def _print_result(session: CommandSession, wanted: ToolCall, answer: CallResult) -> None:
     """The result, and what in it is not as it was proposed.
 
     Raises:

@@ -1,8 +1,9 @@
-"""Where an audit is read from: a journal's file, or a gateway that runs, over HTTP."""
+"""Sources of an audit: a journal's file, or a running gateway over HTTP."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -30,10 +31,12 @@ DIALECT: Final = "mew/v0.4"
 
 _SHOWN_SPACES: Final = 8
 _MICROSECONDS: Final = 1_000_000
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_AGO: Final = re.compile(r"(\d{1,9})([smhdw])")
 
 
 class JournalQuery(NamedTuple):
-    """What is wanted of a source.
+    """The space and the time to read from a source.
 
     Attributes:
         space: The space; ``None``: the only one that there is.
@@ -112,7 +115,7 @@ async def from_file(path: Path, wanted: JournalQuery) -> AsyncGenerator[JournalS
 
 @asynccontextmanager
 async def over_http(where: HttpAddress, wanted: JournalQuery) -> AsyncGenerator[JournalSource]:
-    """What a gateway that runs keeps of the space that a token is for.
+    """The journal of a running gateway, for the space that a token is for.
 
     Raises:
         Failure: The gateway does not answer, or refuses us.
@@ -157,3 +160,27 @@ def _microseconds(time: str) -> int:
 
 def _rfc3339(at: int) -> str:
     return datetime.fromtimestamp(at / _MICROSECONDS, UTC).isoformat().replace("+00:00", "Z")
+
+
+def moment(given: str, option: str, now: float) -> int:
+    """A moment in microseconds since 1970 (UTC).
+
+    Args:
+        given: ``2026-01-31``, ``2026-01-31T22:00`` (in the user's zone, unless it says which), or
+            how long ago it is: ``90s``, ``15m``, ``2h``, ``7d``, ``4w``.
+        option: Where it was given, for the error.
+        now: Seconds since 1970 (UTC).
+
+    Raises:
+        ConfigurationError: It is none of these.
+    """
+    ago = _AGO.fullmatch(given.strip())
+    if ago is not None:
+        return max(round((now - int(ago[1]) * _UNITS[ago[2]]) * _MICROSECONDS), 0)
+    try:
+        return max(round(datetime.fromisoformat(given.strip()).timestamp() * _MICROSECONDS), 0)
+    except (ValueError, OverflowError, OSError):
+        raise ConfigurationError(
+            f"{option} takes a time such as 2026-01-31T22:00, or how long ago, such as 2h;"
+            f" {given!r} is neither"
+        ) from None

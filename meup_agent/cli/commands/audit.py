@@ -26,8 +26,7 @@ from meup_agent.cli.address import (
 from meup_agent.cli.audit.listing import ProposalListing
 from meup_agent.cli.audit.phrases import names, time_of
 from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
-from meup_agent.cli.audit.sources import JournalQuery, JournalSource, from_file, over_http
-from meup_agent.cli.audit.times import moment
+from meup_agent.cli.audit.sources import JournalQuery, JournalSource, from_file, moment, over_http
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import NoColour
@@ -60,7 +59,7 @@ class StateName(StrEnum):
 
 
 class AuditFilter(NamedTuple):
-    """What is shown of an audit.
+    """Selects what is shown of an audit.
 
     Attributes:
         proposal: One proposal: its id, or the beginning of it.

@@ -1,4 +1,4 @@
-"""``meup call``: call somebody's tool, or propose the call where we may not."""
+"""``meup call``: call a participant's tool, or propose the call where it needs approval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``meup fulfill``: carry somebody's proposal out, beside the agent that may decide it."""
+"""``meup fulfill``: carry a proposal out, beside the agent that may decide it."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def fulfill(
             session.stderr.write_lines(f"  {change}")
         if not yes:
             await confirmed(session.stderr, "carry it out?", otherwise=OTHERWISE)
-            # It may have been withdrawn, or its id used again, while somebody read it.
+            # It may have been withdrawn, or its id used again, while it was being read.
             await pending_proposal(
                 session.api,
                 envelope.id,
@@ -206,7 +206,7 @@ def call_in_lines(proposal: Envelope, executor: str, method: str, params: dict[s
 
     Args:
         proposal: The proposal that it carries out.
-        executor: Who carries it out.
+        executor: The participant that carries it out.
         method: Its method.
         params: Its parameters, with what was edited.
     """
@@ -235,7 +235,7 @@ async def confirmed(stderr: Stderr, question: str, *, otherwise: str) -> None:
     Args:
         stderr: Where to ask.
         question: The question.
-        otherwise: What to do where nobody can be asked.
+        otherwise: Advice for where no terminal is.
 
     Raises:
         Failure: They do not, or there is no terminal to ask at.

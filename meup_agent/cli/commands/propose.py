@@ -1,4 +1,4 @@
-"""``meup propose``: propose a call, and wait for what becomes of it."""
+"""``meup propose``: propose a call, and wait for its outcome."""
 
 from __future__ import annotations
 

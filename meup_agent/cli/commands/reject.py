@@ -1,4 +1,4 @@
-"""``meup reject``: say no to somebody's proposal."""
+"""``meup reject``: reject a proposal."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def seen_as(
 
 
 def _remark_id(session: CommandSession, given: str) -> None:
-    """Who has just come has seen no proposal, and cannot tell what a shortened id means."""
+    """Note an id that looks shortened: a newcomer has seen no proposal that it could begin."""
     if len(given) < WHOLE_ID and _HEX.issuperset(given):
         session.stderr.note(
             f"{given!r} looks shortened, and nobody may know it by that; meup tail --json shows ids"

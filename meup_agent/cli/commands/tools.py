@@ -39,7 +39,7 @@ NARROWEST: Final = 40
 
 
 class _Listed(NamedTuple):
-    """What one participant said."""
+    """One participant's answer."""
 
     participant: str
     tools: list[dict[str, Any]]
@@ -90,10 +90,10 @@ def tools(
 async def _tell(
     session: CommandSession, listed: list[_Listed], me: str, *, may: bool, as_json: bool
 ) -> None:
-    """Print what everybody said.
+    """Print the answers.
 
     Raises:
-        Failure: Nobody answered.
+        Failure: No participant answered.
         MeupError: Likewise.
     """
     errors = [each.error for each in listed if each.error is not None]
@@ -107,7 +107,7 @@ async def _tell(
 
 
 def _not_allowed(me: str, error: MeupError | Failure, *, may: bool) -> Failure | None:
-    """What to say where it is our capabilities that do not allow the question."""
+    """The failure where our capabilities do not allow the question."""
     if not isinstance(error, Refused) or may:
         return None
     return Failure(
@@ -120,7 +120,7 @@ def _not_allowed(me: str, error: MeupError | Failure, *, may: bool) -> Failure |
 async def _ask(
     names: list[str], tools_of: Callable[[str], Awaitable[list[dict[str, Any]]]], at_once: int
 ) -> list[_Listed]:
-    """Ask everybody, so many at once; the answers in the order of the names."""
+    """Ask each participant, so many at once; the answers in the order of the names."""
     answers: dict[str, _Listed] = {}
     limiter = anyio.CapacityLimiter(at_once)
 
@@ -159,7 +159,7 @@ async def _show(output: Output, listed: list[_Listed]) -> None:
 
 
 def _without(listed: list[_Listed]) -> Iterator[Text]:
-    """Those of whom there is nothing to show."""
+    """The participants without tools, and those without an answer."""
     none = [each.participant for each in listed if each.error is None and not each.tools]
     if none:
         names = ", ".join(visible(name, MAX_NAME) for name in none)

@@ -109,7 +109,7 @@ class OneShotConnector:
         where: The gateway's address, for errors.
         waiting: Ends when the welcome is overdue.
         tap: The connection; ``None`` where none was made.
-        failure: Why none was made.
+        failure: The reason why none was made.
         closed: The end of the connection.
     """
 

@@ -48,8 +48,8 @@ class Folded(NamedTuple):
     Attributes:
         record: The proposal that it is about; ``None`` where there is none that is known.
         fulfillment: The fulfilling request that it is, or that it answers.
-        was_pending: That proposal was pending before; ``True`` where there is none.
-        ignored: Why it changed nothing; ``None`` if it did, or had nothing to change.
+        was_pending: The proposal was pending before; ``True`` where there is none.
+        ignored: The reason why it changed nothing; ``None`` if it did, or had nothing to change.
         rejection: The rejection that a withdrawal takes for an answer.
     """
 

@@ -40,7 +40,7 @@ class StepKind(StrEnum):
     REQUESTED = "requested"
     """The real request was made."""
     CANCELLED = "cancelled"
-    """That request was cancelled."""
+    """The request was cancelled."""
     PROGRESSED = "progressed"
     RESPONDED = "responded"
     REJECTED = "rejected"
@@ -85,7 +85,7 @@ class Step(msgspec.Struct):
             the proposal itself.
         reason: The reason code, where there is one.
         text: Its words.
-        ignored: Why it changed nothing; empty if it did, or had nothing to change.
+        ignored: The reason why it changed nothing; empty if it did, or had nothing to change.
         times: Count of envelopes; only progress is gathered into one step.
         until: When it was said the last time.
     """
@@ -133,7 +133,7 @@ class FulfillmentAudit(msgspec.Struct):
         progress: Count of progress notifications.
         cancelled: When it was taken back.
         response: The answer that came first; a refusal only as long as it is the only answer.
-        is_error: That answer was an error, or a result that says that it failed.
+        is_error: The answer was an error, or a result that says that it failed.
         answer: The answer as JSON values: ``{"result": …}`` or ``{"error": …}``; ``None`` if there
             is none yet, or it has more than :data:`MAX_RESULT_BYTES`.
     """
