@@ -209,9 +209,9 @@ class InboundDispatcher:
             case kinds.MCP_PROPOSAL:
                 self.proposals.receive(envelope, now)
             case kinds.MCP_WITHDRAW:
-                self.proposals.withdraw(envelope, now)
+                self.proposals.receive_withdraw(envelope, now)
             case kinds.MCP_REJECT:
-                self.proposals.read_reject(envelope, now)
+                self.proposals.receive_reject(envelope, now)
             case kinds.MCP_RESPONSE:
                 self.reader.receive(envelope, now)
             case _:
@@ -225,9 +225,9 @@ class InboundDispatcher:
         if len(envelope.correlation) > MAX_NAMED:
             envelope = envelope.replace(correlation=envelope.correlation[:MAX_NAMED])
         if call.method == kinds.CANCELLED:
-            self._requests.cancel(envelope, call, now)
+            self._requests.receive_cancel(envelope, call, now)
         elif call.method == kinds.PROGRESS:
-            self.reader.progress(envelope, call.params, now)
+            self.reader.receive_progress(envelope, call.params, now)
 
     def _grant_or_revoke(self, envelope: Envelope, now: float) -> None:
         """Acknowledge a grant to us; tell handlers of it, or of its revocation."""

@@ -102,7 +102,7 @@ class InboundProposals:
 
     # --- a withdraw ---
 
-    def withdraw(self, envelope: Envelope, now: float) -> None:
+    def receive_withdraw(self, envelope: Envelope, now: float) -> None:
         """Apply a withdraw: only the proposer's, and only of what is pending (PROTOCOL 4.1, 4.2).
 
         The gateway withdraws in the place of a proposer that may not propose it any more.
@@ -142,7 +142,7 @@ class InboundProposals:
 
     # --- a reject ---
 
-    def read_reject(self, envelope: Envelope, now: float) -> None:
+    def receive_reject(self, envelope: Envelope, now: float) -> None:
         """Apply a reject of another participant's, to the record and to our wait (PROTOCOL 4.5)."""
         means = resolve(envelope, self._context.proposal_store, now)
         record = means.record

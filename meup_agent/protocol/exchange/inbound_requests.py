@@ -188,7 +188,7 @@ class InboundRequests:
 
     # --- a cancel ---
 
-    def cancel(self, envelope: Envelope, call: Call, now: float) -> None:
+    def receive_cancel(self, envelope: Envelope, call: Call, now: float) -> None:
         """Apply ``notifications/cancelled``: to a proposal's record and a handler of ours.
 
         The gateway cancels in the place of a requester that may not make its request any more.

@@ -57,8 +57,8 @@ class OutboundExchange(msgspec.Struct):
         progress: The last value reported.
         late: A result came after its end.
         expires: The time at which the proposer gives up what it fulfills, by the proposer's clock.
-        unanswerable_since: The time since which no participant is present that may fulfill a
-            proposal.
+        unanswerable_since: The time since which no participant is present that may fulfill the
+            broadcast proposal.
         patience: Seconds from each progress until the wait ends by itself; ``None``: progress
             changes nothing.
         latest: The time at which the wait ends, however often progress comes.

@@ -225,7 +225,7 @@ class ResponseReader:
 
     # --- progress ---
 
-    def progress(self, envelope: Envelope, params: payloads.JsonObject, now: float) -> None:
+    def receive_progress(self, envelope: Envelope, params: payloads.JsonObject, now: float) -> None:
         """Report the progress of an exchange of ours; it only increases (PROTOCOL 4.9)."""
         done = payloads.number(params.get("progress"))
         exchange = self._reported(envelope, params.get(payloads.PROGRESS_TOKEN), now)
