@@ -113,6 +113,7 @@ class EventResponse:
             self._stream = FrameQueue(runtime, identity, form, self._sending)
         self._last_seen = last_seen
         self._follow = follow
+        self._released = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the reader goes, is too slow, or the gateway stops."""
@@ -144,15 +145,24 @@ class EventResponse:
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
                     if host.is_kicked(self._identity.participant):
                         stream.close(KICKED, "you were removed from the space")
+                # Before its reader can know that it has ended, and ask for another.
+                self._release()
                 await send({"type": "http.response.body", "body": self._last_words()})
                 tasks.cancel_scope.cancel()
         finally:
-            if observer is not None:
-                host.leave(observer)
-            else:
-                host.fanout.unsubscribe(stream)
-            stream.lost()
-            self._backlogs.remove_stream(*self._identity)
+            self._release()
+
+    def _release(self) -> None:
+        """Leave the space, and make room for another stream; once."""
+        if self._released:
+            return
+        self._released = True
+        if self._observer is not None:
+            self._host.leave(self._observer)
+        else:
+            self._host.fanout.unsubscribe(self._stream)
+        self._stream.lost()
+        self._backlogs.remove_stream(*self._identity)
 
     def _last_words(self) -> bytes:
         """The event that tells an observer's reader what a close frame would tell."""
