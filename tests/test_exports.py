@@ -1,6 +1,7 @@
 """The list of public names, what stands behind it, and what importing it costs."""
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import meup_agent
-from meup_agent import errors, events
+from meup_agent import Context, Proposal, ProposalHandle, ProposalRecord, Space, errors, events
 
 PUBLIC: list[str] = vars(meup_agent)["__all__"]
 
@@ -149,3 +150,17 @@ def test_missing_name_in_the_reference_is_found() -> None:
         "::: meup_agent\n    members:\n      - Context\n",
     ]
     assert undocumented({"Agent", "Context", "Proposal"}, pages) == {"Proposal"}
+
+
+def test_what_users_hover_over_has_words_of_its_own() -> None:
+    for verb in (Context.call, Space.call, ProposalHandle.result, Proposal.fulfill):
+        words = inspect.getdoc(verb) or ""
+        assert "Args:" in words or "Raises:" in words, verb
+
+
+def test_a_proposals_record_shows_users_attributes_only() -> None:
+    shown = {name for name in dir(ProposalRecord) if not name.startswith("_")}
+    assert shown == {
+        *("id", "proposer", "to", "envelope", "method", "tool", "arguments", "target"),
+        *("expires_at", "state", "in_progress_by", "rejections", "decided_by", "reason"),
+    }

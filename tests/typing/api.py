@@ -271,7 +271,11 @@ async def verbs() -> None:
                 assert_type(envelope, Envelope)
         for record in space.proposals:
             assert_type(record, ProposalRecord)
+            assert_type((record.id, record.proposer, record.tool), tuple[str, str, str])
+            assert_type(record.arguments, dict[str, Any])
             assert_type(record.state, ProposalState)
+            assert_type(record.rejections, tuple[Rejection, ...])
+            str(record.holders)  # type: ignore[attr-defined]
             await space.proposal(record).reject(Reason.POLICY)
 
 
@@ -295,6 +299,8 @@ def by_match(outcome: Outcome) -> str:
     match outcome:
         case Fulfillment():
             assert_type(outcome.edited, bool)
+            assert_type(outcome.value, Any)
+            assert_type(outcome.content, list[dict[str, Any]])
             assert_type(outcome.is_error, bool)
             assert_type(outcome.knows_edits, bool)
             return f"by {outcome.by}, carried out by {outcome.executor}"
