@@ -58,7 +58,7 @@ MAX_SAID_CHARS = 500
 
 
 def printable(said: str) -> str:
-    """What others said, on one line, with every character escaped that does not print as itself."""
+    """Words of others, on one line, with every character escaped that does not print as itself."""
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in said
     )
@@ -105,7 +105,7 @@ class InvalidPattern(UsageError, ValueError):
     """A capability pattern does not compile (PROTOCOL 7).
 
     Attributes:
-        place: Where in the capability the pattern stands, for example ``payload.params.name``.
+        place: The pattern's place in the capability, for example ``payload.params.name``.
     """
 
     def __init__(self, message: str, *, place: str = "") -> None:
@@ -129,7 +129,7 @@ class AlreadyInProgress(UsageError):
     """Another fulfilling request is out, so ours was not sent or is cancelled (PROTOCOL 4.4).
 
     Attributes:
-        by: Who fulfills the proposal; it may be we ourselves, in another process.
+        by: The participant that fulfills the proposal; perhaps ourselves, in another process.
     """
 
     def __init__(self, proposal_id: str, by: str) -> None:
@@ -144,7 +144,7 @@ class AlreadyDecided(UsageError):
     """The proposal is not pending any more, so the decision was not sent.
 
     Attributes:
-        state: What it is instead: ``fulfilled``, ``rejected``, ``withdrawn`` or ``expired``.
+        state: Its state instead: ``fulfilled``, ``rejected``, ``withdrawn`` or ``expired``.
     """
 
     def __init__(self, proposal_id: str, state: str) -> None:
@@ -212,7 +212,7 @@ class RequestError(PeerError):
         code: The JSON-RPC code, for example −32601; a string where a peer sends one.
         message: The peer's message.
         data: Whatever the peer added.
-        by: Who answered so; ``None`` for one that a handler raises itself.
+        by: The participant that answered; ``None`` for one that a handler raises itself.
     """
 
     def __init__(
@@ -244,10 +244,10 @@ class ProposalEdited(PeerError):
     hide the request make possible, it counts as changed, since it may have been.
 
     Attributes:
-        by: Who fulfilled it.
-        changes: What was carried out otherwise, each with ``path``, ``proposed``, ``fulfilled``.
-        value: What the tool returned.
-        certain: Whether it is known that something was changed.
+        by: The participant that fulfilled it.
+        changes: The differences, each with ``path``, ``proposed``, ``fulfilled``.
+        value: The value that the tool returned.
+        certain: It is known that something was changed.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class ProposalRejected(PeerError):
 
     Attributes:
         reason: The reason code, for example ``unsafe``.
-        by: Who rejected it.
+        by: The participant that rejected it.
         explanation: Their words, as far as they had come; they follow the rejection, and
             :meth:`ProposalHandle.explanation` waits for them.
     """
@@ -309,7 +309,7 @@ class ProposalExpired(PeerError, TimeoutError):
 
     Attributes:
         proposal_id: The proposal's id.
-        begun_by: Who had begun to fulfill it, and was not done; empty: none was seen to.
+        begun_by: The participant that had begun to fulfill it; empty: none was seen to.
     """
 
     def __init__(self, proposal_id: str, *, sent: bool = True, begun_by: str = "") -> None:
@@ -367,7 +367,7 @@ class HandshakeRefused(TransportError):
     Attributes:
         status: The HTTP status, for example 401.
         retry_after: Seconds to wait, where the gateway said so.
-        body: What the gateway said, at most a few hundred characters, safe to print.
+        body: The gateway's words, at most a few hundred characters, safe to print.
     """
 
     def __init__(self, status: int, retry_after: float | None = None, body: str = "") -> None:
@@ -423,8 +423,8 @@ class WrongParticipant(SessionEnded):
     """The gateway takes us for another participant than we say we are.
 
     Attributes:
-        asked: Who we say we are.
-        given: Who the gateway says we are.
+        asked: The name that we gave.
+        given: The name that the gateway gave us.
     """
 
     def __init__(self, asked: str, given: str, where: str) -> None:

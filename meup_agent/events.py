@@ -1,6 +1,6 @@
-"""What happens to a participant, as records for whoever observes it.
+"""Events of a participant, as records for its observers.
 
-Nothing is made, and nobody called, where nobody listens. Events tie together by ids: the handler
+Without an observer no record is made. Events tie together by ids: the handler
 of an exchange and what it began name each other by ``exchange`` and ``parent``, and the cause of a
 cancellation has the chain that it came along.
 """
@@ -30,7 +30,7 @@ class Event:
 
 
 Observer = Callable[[Event], object]
-"""Told of each event, on the loop's thread: it must return at once; what it raises is logged."""
+"""Called with each event, on the loop's thread: it must return at once; its errors are logged."""
 
 
 # --- the connection ---
@@ -43,7 +43,7 @@ class Connected(Event):
     Attributes:
         where: The gateway's address.
         dialect: The dialect of its welcome.
-        reconnect: Whether we have been in the space before.
+        reconnect: We have been in the space before.
     """
 
     where: str
@@ -113,12 +113,12 @@ class HandlerEvent(Event):
     """Something about a handler that runs.
 
     Attributes:
-        role: What it runs for: ``request``, ``proposal``, ``chat`` …
+        role: The handler's role: ``request``, ``proposal``, ``chat`` …
         handler: The tool, the function's qualified name, or an MCP method that every agent
             answers; one of a small number of names, whatever strangers ask for. Several functions
             that are told of the same are one handler, named after all of them.
         exchange: The id of the envelope that it handles; of a request or proposal, the exchange's.
-        sender: Who sent that.
+        sender: The sender of that envelope.
     """
 
     role: str
@@ -149,8 +149,8 @@ class HandlerFailed(HandlerEvent):
 
     Attributes:
         seconds: How long it ran.
-        error: What it raised. A :class:`~meup_agent.errors.RequestError` is an answer, not a
-            defect.
+        error: The exception that it raised. A :class:`~meup_agent.errors.RequestError` is an
+            answer, not a defect.
     """
 
     seconds: float
@@ -175,9 +175,9 @@ class HandlerStopped(HandlerEvent):
     Attributes:
         seconds: How long it ran.
         cause: Why it was asked to.
-        outcome: What it had done by then: ``stopped`` on its way, ``completed`` all the same, or
+        outcome: Its work by then: ``stopped`` on its way, ``completed`` all the same, or
             ``unknown``, where it raised something of its own or its thread was left behind.
-        error: What it raised of its own; ``None`` where it did not.
+        error: The exception that it raised of its own; ``None`` where it did not.
     """
 
     seconds: float
@@ -212,7 +212,7 @@ class ExchangeBegan(Event):
         kind: ``mcp/request`` or ``mcp/proposal``.
         method: The MCP method.
         tool: The tool's name; empty for other methods.
-        to: Whom it is addressed to; empty: everybody.
+        to: The addressees; empty: every member.
         parent: The exchange whose handler it is part of; empty outside of handlers.
     """
 
@@ -232,9 +232,9 @@ class ExchangeEnded(Event):
         exchange: Its id.
         kind: ``mcp/request`` or ``mcp/proposal``.
         outcome: How it ended.
-        by: Who ended it: answered, rejected or gave it up; empty where nobody did.
-        reason: Why, where it has no result: a reason code or somebody's words.
-        is_error: Whether it was answered or fulfilled with an error.
+        by: The participant that ended it: answered, rejected or gave it up; may be empty.
+        reason: A reason code, or words, where it has no result.
+        is_error: It was answered or fulfilled with an error.
         cause: Why we gave it up, with the chain that it came along; ``None`` where we did not.
         seconds: How long it was waited for.
     """
@@ -257,7 +257,7 @@ class Dropped(Event):
         why: A short code, for example ``cancel_by_another``.
         envelope_id: The envelope's id, where it could be read.
         kind: Its kind, likewise.
-        sender: Who sent it, likewise.
+        sender: Its sender, likewise.
         expected: It happens among correct participants.
     """
 

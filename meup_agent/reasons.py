@@ -53,7 +53,7 @@ class CauseStep(msgspec.Struct, frozen=True):
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Why something was cancelled.
+    """The cause of a cancellation.
 
     Attributes:
         code: The reason code it began with, for example ``no_longer_needed``.

@@ -19,12 +19,12 @@ DEBUG_VARIABLE = "MEUP_DEBUG"
 
 
 def debugging() -> bool:
-    """Whether the user wants tracebacks."""
+    """True if the user wants tracebacks."""
     return os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
 
 
 def report_briefly() -> None:
-    """Report the next uncaught exception without a traceback, if nobody's program was wrong.
+    """Report the next uncaught exception without a traceback, if no program was wrong.
 
     That is Ctrl-C, of which nothing is said, and the connection's end, which is one sentence; also
     in exception groups. Python's own exit codes stay: that of SIGINT, and 1.
@@ -42,7 +42,7 @@ def end_at_interrupt(number: int, frame: object) -> None:
 
 
 def was_interrupted(error: BaseException | None) -> bool:
-    """Whether an exception comes of Ctrl-C: Python makes errors of it while it defines a class."""
+    """True if an exception comes of Ctrl-C: Python makes errors of it while it defines a class."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):

@@ -26,10 +26,10 @@ class Invitation:
 
     Attributes:
         participant: Who.
-        token: What they join with. It is told this once and never again, so hand it on safely; it
+        token: The token to join with. It is told once and never again, so hand it on safely; it
             stands in no ``repr``. ``None`` for one that had been removed, and comes back with
             the token they have.
-        url: Where they dial, where the gateway knows it.
+        url: The address to dial, where the gateway knows it.
     """
 
     def __init__(self, participant: str, token: str | None, url: str | None) -> None:
@@ -38,7 +38,7 @@ class Invitation:
         self.url = url
 
     def __repr__(self) -> str:
-        """Who was let in, without the token."""
+        """The invitation, without its token."""
         return f"<Invitation of {self.participant!r}>"
 
 
@@ -85,8 +85,8 @@ class SpaceManagement:
         (``guarantees.echo``), when it is on its way.
 
         Args:
-            participant: Whom; they need not be present.
-            capabilities: What they may send from now on, for example ``[{"kind": "chat"}]``:
+            participant: The participant; it need not be present.
+            capabilities: Envelopes that it may send now, for example ``[{"kind": "chat"}]``:
                 nothing that we lack ourselves. What we lose later they lose, too.
             reason: Why, for those who read it.
             timeout: Seconds to wait; ``None``: as long as it takes.
@@ -120,7 +120,7 @@ class SpaceManagement:
         """Revoke capabilities, at once: what the participant has in flight without them ends, too.
 
         Args:
-            participant: Whom.
+            participant: The participant.
             capabilities: Patterns: everything that they cover is revoked, configured or granted.
             grant: In place of patterns, the grant to revoke, or its id.
             reason: Why, for those who read it.
@@ -158,8 +158,8 @@ class SpaceManagement:
 
         Args:
             participant: Its name, which no participant here has yet.
-            capabilities: What they may send: nothing that we lack ourselves.
-            email: Where to reach them; everybody in the space can read it, and our own gateway
+            capabilities: Envelopes that it may send: nothing that we lack ourselves.
+            email: The person's address; every member of the space can read it, and our own gateway
                 sends no mail.
             reason: Why, for those who read it.
             timeout: Seconds to wait; ``None``: as long as it takes.
@@ -202,7 +202,7 @@ class SpaceManagement:
         What they were granted is revoked, and what they have in flight ends.
 
         Args:
-            participant: Whom.
+            participant: The participant.
             reason: Why, for them and for those who read it.
             timeout: Seconds to wait; ``None``: as long as it takes.
 
@@ -231,7 +231,7 @@ async def _manage(
         kind: The kind.
         payload: Its payload.
         timeout: Seconds to wait; ``None``: as long as it takes.
-        to: Whom it concerns.
+        to: The participant that it concerns.
         answered: With which kind the gateway answers; empty: it lets the envelope through.
 
     Returns:

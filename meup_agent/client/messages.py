@@ -16,12 +16,12 @@ log = logging.getLogger("meup_agent.client")
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far something is.
+    """Progress of a request.
 
     Attributes:
         done: How much is done; it grows.
         total: How much there is to do, where that is known.
-        message: What is being done, for a person.
+        message: The step at hand, for a person.
     """
 
     done: float
@@ -30,12 +30,12 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 OnProgress = Callable[[Progress], None]
-"""Told of each progress. It is called by the reader of the connection: it must return at once, and
+"""Called with each progress, by the reader of the connection: it must return at once, and
 what it raises is only logged."""
 
 
 def relay(on_progress: OnProgress | None) -> Callable[[Progressed], None] | None:
-    """What the session calls, for what the caller gave."""
+    """The session's callback for the caller's."""
     if on_progress is None:
         return None
 
@@ -53,8 +53,8 @@ class Chat:
 
     Attributes:
         id: Its id.
-        sender: Who said it.
-        text: What was said. It is a stranger's text: escape it where a person reads it.
+        sender: The participant that sent it.
+        text: Its text. It is a stranger's: escape it where a person reads it.
         about: The id of the envelope that it refers to, for example a reject that it explains.
         envelope: The message as it came.
     """
@@ -69,5 +69,5 @@ class Chat:
         self.envelope = envelope
 
     def __repr__(self) -> str:
-        """Who said what."""
+        """The sender, and the beginning of the text."""
         return f"<Chat of {self.sender!r}: {self.text[:60]!r}>"

@@ -30,12 +30,12 @@ class Proposal:
 
     Attributes:
         id: The proposal's id.
-        proposer: Who proposes it.
-        to: Who should decide it; empty: any participant that may.
+        proposer: The participant that proposes it.
+        to: The participants that should decide it; empty: any that may.
         method: The MCP method, usually ``tools/call``.
         tool: The tool's name; empty for other methods.
         arguments: The tool's arguments, as JSON values.
-        target: Who should carry it out, where the proposer said so.
+        target: The participant that should carry it out, where the proposer said so.
         expires_at: When the proposer gives it up, by the proposer's clock, where it said so.
         envelope: The proposal as it came.
     """
@@ -58,18 +58,18 @@ class Proposal:
         self.envelope = envelope
 
     def __repr__(self) -> str:
-        """Who proposes what."""
+        """The id, the proposer and the call."""
         return f"<Proposal {self.id} of {self.proposer!r}: {self.method} {self.tool!r}>"
 
     @property
     def state(self) -> ProposalState | None:
-        """Where it stands now, as far as we have seen; ``None`` if it is long forgotten."""
+        """Its state now, as far as we have seen; ``None`` if it is long forgotten."""
         record = self._record
         return None if record is None else record.state
 
     @property
     def _record(self) -> ProposalEntry | None:
-        """What is known of it, and not of another one that its proposer made under its id since."""
+        """The entry of this proposal, and not of a later one of its proposer under the same id."""
         latest = self._session.table.proposal_store.get(self._key, self._session.now())
         if latest is None or not latest.earlier:
             return latest
@@ -93,11 +93,11 @@ class Proposal:
 
         Args:
             arguments: Other arguments than the proposed ones; the proposer is told the difference.
-            executor: Who carries it out, if not the proposal's target.
+            executor: The participant that carries it out, if not the proposal's target.
             timeout: Seconds to wait for the response; then the request is cancelled. By default
                 as long as the proposer waits: a minute longer than its ``expires_at``, since
                 clocks differ, and without one as long as it takes.
-            on_progress: Told of the tool's progress.
+            on_progress: Called with the tool's progress.
 
         Returns:
             The response, with ``is_error`` to look at.
@@ -153,7 +153,7 @@ class Proposal:
         )
 
     def _seconds_left(self) -> float | None:
-        """How long the proposer certainly waits at the most; ``None``: as long as it takes."""
+        """Seconds that the proposer waits at the most; ``None``: as long as it takes."""
         if self.expires_at is None:
             return None
         left = self.expires_at + CLOCK_DIFFERENCE - datetime.now(UTC)

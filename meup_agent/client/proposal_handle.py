@@ -60,7 +60,7 @@ class ProposalHandle:
 
     @property
     def state(self) -> ProposalState:
-        """Where it stands now (PROTOCOL 4.2).
+        """Its state now (PROTOCOL 4.2).
 
         What we took back is withdrawn at once; should the gateway have ordered the result of its
         fulfillment before that, it is fulfilled when we hear so (PROTOCOL 4.13).
@@ -194,11 +194,11 @@ async def propose(
         session: Where.
         method: The MCP method.
         params: Its parameters.
-        target: Who should carry it out.
-        to: Who should decide it.
+        target: The participant that should carry it out.
+        to: The participants that should decide it.
         ttl: Seconds to wait.
-        wait: Which rejection ends the wait.
-        on_progress: Told of progress.
+        wait: The rejection that ends the wait.
+        on_progress: Called with each progress.
         check: Raises where it is known that the call cannot work.
     """
     ttl = checked_timeout(ttl)

@@ -1,4 +1,4 @@
-"""Which handler is running here: what it begins is part of it, and ends with it."""
+"""The handler that runs here: an exchange that it begins is part of it, and ends with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RunningHandler(NamedTuple):
 
     Attributes:
         key: The exchange that it handles.
-        session: Where that exchange is; ``None``: nowhere, it is only why waits are given up.
+        session: The session of that exchange; ``None``: none, only a cause for ended waits.
         cause: Gives why it was cancelled; ``None`` while it was not.
     """
 
@@ -45,7 +45,7 @@ def parent_in(session: Session) -> Key | None:
 
 
 def begins_more(session: Session) -> bool:
-    """Whether the handler that runs here, if there is one, has not ended and is not cancelled."""
+    """True unless the handler that runs here has ended or is cancelled."""
     handler = _current.get()
     if handler is None or handler.session is not session:
         return True
@@ -53,7 +53,7 @@ def begins_more(session: Session) -> bool:
 
 
 def cause_of_leaving(session: Session) -> Cause:
-    """Why a wait is given up here: a handler's own cause, in whatever space it works."""
+    """The cause of a wait given up here: that of the handler, in whatever space it works."""
     handler = _current.get()
     cause = None if handler is None else handler.cause()
     return cause or Cause(Reason.NO_LONGER_NEEDED, session.me, at=session.now())

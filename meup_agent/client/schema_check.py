@@ -75,11 +75,11 @@ BOOLEANS: Final = frozenset(
 
 
 class Problem(NamedTuple):
-    """What is wrong with one argument.
+    """A problem of one argument.
 
     Attributes:
         argument: Which, for example ``items[0].name``; empty: all of them.
-        problem: What was expected.
+        problem: Words for the value that was expected.
     """
 
     argument: str
@@ -116,7 +116,7 @@ class Checker:
     """Checks arguments against one schema.
 
     Args:
-        validator: What the library made of it.
+        validator: The library's validator for it.
         whose: The tool, for the log.
     """
 
@@ -126,7 +126,7 @@ class Checker:
         self._useless = self._said_too_much = False
 
     def problems(self, arguments: object) -> list[Problem]:
-        """What does not fit, at most :data:`MAX_PROBLEMS`; nothing where that cannot be told.
+        """Problems of some arguments, at most :data:`MAX_PROBLEMS`; none where that is left open.
 
         Args:
             arguments: JSON values.
@@ -153,7 +153,7 @@ def checker_for(schema: object, whose: str) -> Checker | None:
     """A checker for a schema; ``None``, and a line in the log, for one that cannot be read.
 
     Args:
-        schema: JSON values, whatever somebody gave as ``inputSchema``.
+        schema: JSON values, as a participant gave them as ``inputSchema``.
         whose: The tool, for the log.
     """
     try:
@@ -327,7 +327,7 @@ def _enum(base: Any) -> Any:
 
 
 def _may_be_converted(value: object, types: list[str], schema: Any) -> bool:
-    """Whether tools are known that make one of these types of a plain value."""
+    """True where tools are known that make one of these types of a plain value."""
     numeric = "number" in types or "integer" in types
     if isinstance(value, bool):
         return numeric
@@ -388,7 +388,7 @@ def _wrong_type(error: Any) -> str | None:
 
 
 def should_be(types: list[str], value: object) -> str:
-    """What a value should be, and what it is."""
+    """Words for the expected types and the given one."""
     return f"should be {' or '.join(dict.fromkeys(types))}, not {json_type(value)}"
 
 
@@ -405,7 +405,7 @@ def listed(names: list[str]) -> str:
 
 
 def json_type(value: object) -> str:
-    """What JSON calls a value."""
+    """JSON's name for a value's type."""
     match value:
         case None:
             return "null"

@@ -46,12 +46,12 @@ class Space(SpaceManagement):
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection at this moment."""
+        """There is a connection at this moment."""
         return self._session.table.connected
 
     @property
     def observing(self) -> bool:
-        """Whether we only look on, and are not present (PROTOCOL 3)."""
+        """This participant observes, and is not present (PROTOCOL 3)."""
         return self._session.table.roster.observing
 
     @property
@@ -61,12 +61,12 @@ class Space(SpaceManagement):
 
     @property
     def guarantees(self) -> Guarantees:
-        """What this gateway gives, by its latest first welcome."""
+        """The gateway's guarantees, by its latest first welcome."""
         return self._session.table.roster.guarantees
 
     @property
     def participants(self) -> tuple[Participant, ...]:
-        """Everybody who is present, we included unless we observe, with what they may send."""
+        """The participants present, with their capabilities; we too, unless we observe."""
         return self._session.table.roster.participants()
 
     @property
@@ -77,11 +77,11 @@ class Space(SpaceManagement):
 
     @property
     def capabilities(self) -> tuple[Any, ...]:
-        """What our participant may send, as the gateway announced it; not to be changed."""
+        """Our capabilities, as the gateway announced them; not to be changed."""
         return self._session.table.roster.my_capabilities
 
     def may(self, kind: str, payload: Any) -> bool:
-        """Whether our announced capabilities allow an envelope."""
+        """True if our announced capabilities allow an envelope."""
         return self._session.table.roster.is_allowed(self.me, kind, payload)
 
     @awaited
@@ -89,14 +89,14 @@ class Space(SpaceManagement):
         """Wait until a participant is in the space; at once if it is.
 
         Args:
-            participant: Whom to wait for.
+            participant: The participant to wait for.
             timeout: Seconds to wait; ``None``: as long as it takes.
 
         Returns:
-            Who came, with what they may send.
+            The participant, with its capabilities.
 
         Raises:
-            ParticipantGone: They did not come in time.
+            ParticipantGone: It did not come in time.
         """
         return await wait_for_participant(self._session, participant, timeout)
 
@@ -119,7 +119,7 @@ class Space(SpaceManagement):
         Giving up, by a timeout or because the caller is cancelled, cancels the request.
 
         Args:
-            to: Whom it is for.
+            to: The addressee.
             method: The MCP method, for example ``tools/list``.
             params: Its parameters.
             timeout: Seconds to wait; ``None``: as long as it takes.
@@ -127,7 +127,7 @@ class Space(SpaceManagement):
                 ``timeout`` begin anew. ``None``: ten times the timeout; as much as the timeout:
                 progress changes nothing.
             idempotent: It may be sent again after a reconnect, under the same id.
-            on_progress: Told of progress; must return at once.
+            on_progress: Called with each progress; must return at once.
 
         Returns:
             The result as JSON values.
@@ -170,16 +170,17 @@ class Space(SpaceManagement):
         first.
 
         Args:
-            participant: Who has the tool.
+            participant: The participant that has the tool.
             tool: Its name.
             arguments: Its arguments.
-            to: If it becomes a proposal: who should decide it; empty: any that may.
+            to: If it becomes a proposal: the participants that should decide it; empty: any that
+                may.
             timeout: Seconds to wait in all, for a request as for a proposal; ``None``: as long as
                 it takes.
             idempotent: A request may be sent again after a reconnect, under the same id.
             accept_edits: If it becomes a proposal: take the result also of what was carried out
                 otherwise than proposed, or perhaps so.
-            on_progress: Told of progress; must return at once.
+            on_progress: Called with each progress; must return at once.
 
         Returns:
             The tool's structured content, else its content.
@@ -227,7 +228,7 @@ class Space(SpaceManagement):
         are checked by it before they are sent. Callers that ask at the same time share one request.
 
         Args:
-            participant: Whom to ask.
+            participant: The participant that has them.
             refresh: Ask in any case.
             timeout: Seconds to wait; ``None``: as long as it takes.
 
@@ -253,14 +254,14 @@ class Space(SpaceManagement):
         """Propose a call of a tool; leaving the block undecided withdraws it.
 
         Args:
-            participant: Who should carry it out; ``None``: the fulfiller decides that.
+            participant: The participant that should carry it out; ``None``: the fulfiller's choice.
             tool: The tool's name.
             arguments: Its arguments.
-            to: Who should decide it; empty: any participant that may.
+            to: The participants that should decide it; empty: any that may.
             ttl: Seconds to wait for a decision and its result; ``None``: as long as it takes.
-            wait: Which rejection ends the wait: ``addressed``, ``first`` or ``deadline``
+            wait: The rejection that ends the wait: ``addressed``, ``first`` or ``deadline``
                 (PROTOCOL 4.5).
-            on_progress: Told of progress; must return at once.
+            on_progress: Called with each progress; must return at once.
 
         Returns:
             An async context manager that gives an :class:`ProposalHandle`; entering it proposes.
@@ -327,11 +328,11 @@ class Space(SpaceManagement):
     async def chat(
         self, text: str, *, to: str | Iterable[str] = (), about: str | None = None
     ) -> str:
-        """Say something; the id of the message.
+        """Send a chat message; its id.
 
         Args:
-            text: What to say.
-            to: Whom it is for; empty: everybody.
+            text: Its text.
+            to: The addressees; empty: every member.
             about: The id of the envelope that it refers to.
         """
         return await self.send(
@@ -352,7 +353,7 @@ class Space(SpaceManagement):
         Args:
             kind: The kind, with slashes or dots.
             payload: JSON values.
-            to: Whom it is for; empty: everybody.
+            to: The addressees; empty: every member.
             correlation: Ids of the envelopes that it refers to.
         """
         sent = self._say(

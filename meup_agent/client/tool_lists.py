@@ -48,14 +48,14 @@ a hundredth of it."""
 
 MAX_KEPT_LISTS: Final = 256
 MAX_KEPT_CHARS: Final = 16 * 1024 * 1024
-"""Of all lists that are kept; those that nobody asked for the longest go first."""
+"""Of all lists that are kept; those not asked for the longest go first."""
 
 SURE_SECONDS: Final = 60.0
 """How old a list may be that refuses a call. An older one is asked for again before: not everybody
 says when theirs changes, and a call that the tool would take is not to be refused."""
 
 ASKING_SECONDS: Final = 5.0
-"""How long that may take; then the call is left to the tool."""
+"""Seconds for that; then the call is left to the tool."""
 
 MAX_NAMED_TOOLS: Final = 20
 """Tools that an error names; and characters of each name."""
@@ -72,7 +72,7 @@ class _Known:
 
     Attributes:
         raw: The list, as JSON: everybody who asks gets values of their own.
-        connection: Which connection of ours it came on.
+        connection: The number of the connection that it came on.
         since: When, by the session's clock.
         names: The tools' names.
         checkers: Those of the tools that have been called.
@@ -91,11 +91,11 @@ class _Known:
 class _Fetch:
     """A list that was asked for, and everybody who waits for it.
 
-    It is nobody's own: whoever began it may go, and it ends when the last one has gone.
+    It has no owner: the caller that began it may go, and it ends when the last one has gone.
 
     Args:
-        connection: Which connection of ours it is asked for on.
-        deadline: Until when whoever began it waits.
+        connection: The number of the connection that it is asked for on.
+        deadline: End of the wait of the caller that began it.
     """
 
     def __init__(self, connection: int, deadline: float) -> None:
@@ -110,7 +110,7 @@ class _Fetch:
 
 
 class ToolLists:
-    """What the participants of a space say that they have.
+    """The tool lists of the participants of a space.
 
     A list is good until its participant says that it changed, leaves, or comes anew, and until our
     own connection is lost: we may have missed that it changed.
@@ -147,7 +147,7 @@ class ToolLists:
             try:
                 return await self._wait(participant, fetch, deadline)
             except RequestTimeout:
-                # It was the deadline of whoever began it, and ours may be later.
+                # It was the deadline of the caller that began it, and ours may be later.
                 if self._session.now() >= deadline:
                     raise
         return await self._wait(participant, self._begin(participant, deadline), math.inf)
@@ -158,7 +158,7 @@ class ToolLists:
         """Raise if it is known that a tool will not take some arguments.
 
         Args:
-            participant: Who has the tool.
+            participant: The participant that has the tool.
             tool: Its name.
             arguments: Its arguments.
             timeout: Seconds that the caller waits for the whole call.
@@ -190,7 +190,7 @@ class ToolLists:
     # --- what changes a list ---
 
     def put(self, envelope: Envelope) -> None:
-        """An envelope has come: see whether somebody's list is another from here on."""
+        """Forget the list that an envelope says has changed."""
         if envelope.kind == kinds.MCP_REQUEST:
             known = envelope.sender in self._kept or envelope.sender in self._fetches
             # Looked for before the payload is read: mostly it is something else.
@@ -213,7 +213,7 @@ class ToolLists:
         known = self._kept.pop(participant, None)
         if known is not None:
             self._size -= len(known.raw)
-        # Whoever waits for a list gets it; whoever asks from here on asks anew.
+        # Callers that wait for a list get it; a later call asks anew.
         self._fetches.pop(participant, None)
 
     def _fresh(self, participant: str) -> _Known | None:
@@ -256,7 +256,7 @@ class ToolLists:
         return fetch.known.tools()
 
     def _abandon(self, participant: str, fetch: _Fetch) -> None:
-        """Nobody waits any more: what is on its way is cancelled, for the last one's reason."""
+        """Cancel a fetch that no caller waits for any more, for the last one's reason."""
         fetch.abandoned_for = cause_of_leaving(self._session)
         fetch.scope.cancel()
         if self._fetches.get(participant) is fetch:

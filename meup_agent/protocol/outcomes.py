@@ -266,7 +266,7 @@ def value_of(answer: Responded | Fulfillment) -> Any:
 
 
 def outcome_of(ending: Ending) -> Outcome:
-    """How a proposal ended.
+    """The outcome of a proposal.
 
     Raises:
         Refused: The gateway did not let it through.
@@ -282,8 +282,8 @@ def raise_for(ending: Ending, *, what: str = "the request", explanation: str = "
     """Raise the exception for an ending that has no value.
 
     Args:
-        ending: How it ended.
-        what: What ended.
+        ending: Its ending.
+        what: Words for the exchange.
         explanation: Words for a rejection.
     """
     match ending:
@@ -313,9 +313,9 @@ def response_of(ending: Ending, *, what: str, cancelled: bool = True) -> Respond
     """The response to a request of ours.
 
     Args:
-        ending: How it ended.
+        ending: Its ending.
         what: The request.
-        cancelled: Whether it was cancelled at its deadline, as all are but ``initialize``.
+        cancelled: It was cancelled at its deadline, as all are but ``initialize``.
 
     Raises:
         RequestTimeout: None came in time.

@@ -30,7 +30,7 @@ message answers the one that is held would otherwise stand still for good."""
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What happens to the frames of one direction. Frames are counted from 1.
+    """Faults for the frames of one direction. Frames are counted from 1.
 
     Attributes:
         drop: The share of frames that get lost, 0 to 1.
@@ -61,7 +61,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """What happens on one connection.
+    """Faults of one connection.
 
     Attributes:
         seed: Decides which frames the shares hit; the same seed hits the same ones.
@@ -139,12 +139,12 @@ class FaultyTransport:
 
     @property
     def closed(self) -> CloseInfo | None:
-        """How the connection ended; ``None`` while it is open or still closing."""
+        """The connection's ending; ``None`` while it is open or still closing."""
         return self._inner.closed
 
     @property
     def response_headers(self) -> Mapping[str, str]:
-        """What the other end answered in the handshake, by names in lower case."""
+        """The answer of the other end to the handshake, by names in lower case."""
         return self._inner.response_headers
 
     def release(self) -> None:
@@ -231,7 +231,7 @@ async def faulty(inner: Transport, plan: FaultPlan) -> AsyncGenerator[FaultyTran
 
     Args:
         inner: The end to wrap; leaving the block does not close it.
-        plan: What is to happen to its frames.
+        plan: Faults for its frames.
     """
     transport = FaultyTransport(inner, plan)
     async with background_tasks() as tasks:
@@ -252,7 +252,7 @@ class FaultyConnector:
         """Wrap a connector.
 
         Args:
-            connector: What really dials.
+            connector: The connector that really dials.
             plans: The first connection has the first plan, and so on; those after the last plan
                 have no faults, so that what is tested comes to an end.
         """

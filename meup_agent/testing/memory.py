@@ -64,9 +64,9 @@ class MemorySpace:
 
     Args:
         space: The id of its one space.
-        participants: Who may join, and their capabilities; each gets a random token.
+        participants: Participants that may join, and their capabilities; each gets a random token.
         config: A whole configuration, in place of these two.
-        limits: What it takes, where no ``config`` says it.
+        limits: Its limits, where no ``config`` says them.
 
     Raises:
         ConfigurationError: A participant's id cannot be one.
@@ -89,7 +89,7 @@ class MemorySpace:
 
     @property
     def counters(self) -> Counters:
-        """What has happened since it was made, or was restarted."""
+        """Counters since it was made, or was restarted."""
         return self._runtime.counters
 
     def token(self, participant: str, space: str | None = None) -> str:
@@ -108,8 +108,8 @@ class MemorySpace:
         """A way to dial this gateway.
 
         Args:
-            participant: Who dials, where the handshake has no ``Authorization`` header.
-            space: Which space to join; the first one by default.
+            participant: The participant, where the handshake has no ``Authorization`` header.
+            space: The space to join; the first one by default.
         """
         asked = self._config.spaces[0].id if space is None else space
 
@@ -133,7 +133,7 @@ class MemorySpace:
         self.settle()
 
     def kill(self) -> None:
-        """Drop every connection without a close frame, and let nobody in."""
+        """Drop every connection without a close frame, and refuse new ones."""
         self._running = False
         seats, self._seats = self._seats, []
         for seat in seats:
@@ -148,7 +148,7 @@ class MemorySpace:
         self._start()
 
     def stop(self) -> None:
-        """Close every connection with 1012, and let nobody in."""
+        """Close every connection with 1012, and refuse new ones."""
         self._running = False
         self._runtime.close(RESTARTING, "the gateway stops; connect again")
         self._seats.clear()
