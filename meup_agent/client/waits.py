@@ -29,7 +29,7 @@ class _Watch:
         self.found = anyio.Event()
         self._find = find
 
-    def put(self, _: Envelope) -> None:
+    def put(self, envelope: Envelope) -> None:
         """Look again."""
         if self._find():
             self.found.set()
