@@ -350,6 +350,14 @@ def test_who_may_not_call_proposes(stage: Stage, beside: Beside) -> None:
     assert (done.code, done.out) == (exit_codes.EDITED, "'elsewhere' has 'b'\n")
 
 
+def test_propose_beside_the_running_agent(stage: Stage, beside: Beside) -> None:
+    words = ("propose", "files", "write_file", "path=a", "text=b", "--as", "alice")
+    taken_over = stage.gateway.counters.taken_over
+    done = beside(*words, "--to", "reviewer")
+    assert (done.code, done.out) == (0, "'a' has 'b'\n")
+    assert stage.gateway.counters.taken_over == taken_over
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
