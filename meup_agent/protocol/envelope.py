@@ -80,10 +80,10 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         id: The sender's id for it, unique for that sender. Empty where a gateway left it out.
         sender: Its sender (``from`` on the wire).
         kind: The kind with slashes, for example ``mcp/request``.
-        to: Whom it is for; empty: everybody.
+        to: The addressees; empty: all.
         correlation: Ids of the envelopes that it refers to.
         raw_payload: The payload as JSON bytes, exactly as it came.
-        ts: When it was sent (RFC 3339), where the sender said so.
+        ts: The time of sending (RFC 3339), where the sender gave it.
         context: The id of the context it belongs to, where it has one.
         protocol: The dialect it came in; empty for one that has not been encoded yet.
         frame: The whole frame that it was decoded from; empty for one of our own making.
@@ -165,11 +165,11 @@ def draft(
         kind: The kind with slashes.
         payload: Plain JSON values, or the JSON itself as bytes.
         id: The envelope's id.
-        sender: Whose envelope it is.
-        to: Whom it is for; empty: everybody.
+        sender: The sender.
+        to: The addressees; empty: all.
         correlation: Ids of the envelopes that it refers to.
         context: The id of the context it belongs to.
-        ts: When it is sent (RFC 3339).
+        ts: The time of sending (RFC 3339).
     """
     return Envelope(
         id=id,

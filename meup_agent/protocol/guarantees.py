@@ -9,7 +9,7 @@ import msgspec
 from meup_agent.protocol.payloads import as_object
 
 WELCOME_KEY: Final = "dev.meup/guarantees"
-"""Where a welcome says what its gateway gives; a reader that does not know it loses nothing."""
+"""The key of a welcome for its gateway's guarantees; readers may leave it."""
 
 OBSERVING: Final = "observing"
 """In a welcome, ``true``: its reader is not present. As the code of a ``system/error``: its reader

@@ -20,7 +20,7 @@ SYSTEM_WELCOME: Final = "system/welcome"
 SYSTEM_PRESENCE: Final = "system/presence"
 SYSTEM_ERROR: Final = "system/error"
 SYSTEM_WITHDRAWN: Final = "system/withdrawn"
-"""Ours: what everybody is told of a withdrawal, where a space announces them (PROTOCOL 3)."""
+"""Ours: the announcement of a withdrawal, where a space announces them (PROTOCOL 3)."""
 
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"

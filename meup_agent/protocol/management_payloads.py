@@ -1,4 +1,4 @@
-"""What those say who manage a space: grants, revocations, invitations, removals.
+"""Payloads of the management of a space: grants, revocations, invitations, removals.
 
 The payloads are those of the specification of ``mew/v0.4``; one reader serves the gateway, which
 carries them out, and the agents that are told of them.
@@ -37,10 +37,10 @@ class Grant(msgspec.Struct, frozen=True):
 
     Attributes:
         id: Names it where it is revoked: the id of the envelope that gave them.
-        by: Who gave them.
-        participant: Who got them.
-        capabilities: What was given, as JSON values.
-        reason: Why, in the giver's words.
+        by: The granter.
+        participant: The participant that got them.
+        capabilities: The capabilities, as JSON values.
+        reason: The granter's reason.
     """
 
     id: str
@@ -51,14 +51,14 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Revocation(msgspec.Struct, frozen=True):
-    """Capabilities that somebody took away: those of a grant, or all that some patterns cover.
+    """Capabilities that were taken away: those of a grant, or all that some patterns cover.
 
     Attributes:
-        by: Who took them away.
-        participant: From whom; empty where only the grant is named.
+        by: The participant that revoked them.
+        participant: The participant that had them; empty where only the grant is named.
         grant_id: The grant that is revoked; empty where patterns say what is.
         capabilities: The patterns; none where a grant is named.
-        reason: Why, in the words of who revoked.
+        reason: The reason of the one that revoked.
     """
 
     by: str
@@ -69,14 +69,14 @@ class Revocation(msgspec.Struct, frozen=True):
 
 
 class Invite(msgspec.Struct, frozen=True):
-    """Somebody is to be let into the space.
+    """An invitation into the space.
 
     Attributes:
-        by: Who invites.
-        participant: Whom.
-        capabilities: What they may send when they come.
-        email: Where an invitation could be sent to; this gateway sends none.
-        reason: Why, in the inviter's words.
+        by: The inviter.
+        participant: The other participant.
+        capabilities: Its capabilities when it comes.
+        email: An address for the invitation; this gateway sends none.
+        reason: The inviter's reason.
     """
 
     by: str
@@ -87,12 +87,12 @@ class Invite(msgspec.Struct, frozen=True):
 
 
 class Kick(msgspec.Struct, frozen=True):
-    """Somebody is to leave the space and stay out.
+    """A removal from the space, until the participant is invited again.
 
     Attributes:
-        by: Who removes them.
-        participant: Whom.
-        reason: Why, in the words of who removes them.
+        by: The participant that removes it.
+        participant: The other participant.
+        reason: The reason of the one that removes it.
     """
 
     by: str
@@ -164,7 +164,7 @@ def read_kick(envelope: Envelope, payload: JsonObject) -> Kick:
 
 
 class _Reader:
-    """Reads the fields of one payload, and says which of them is wrong."""
+    """Reads the fields of one payload, and names the wrong one."""
 
     def __init__(self, envelope: Envelope, payload: JsonObject) -> None:
         self._envelope = envelope

@@ -56,7 +56,7 @@ def fits_double(raw: bytes, value: object) -> bool:
 
     Args:
         raw: The JSON, which a decoder has taken: other numbers are its affair.
-        value: What it stands for.
+        value: Its decoded value.
     """
     # A run of so many digits has one at each place that is a multiple of their number.
     sampled = raw[DOUBLE_DIGITS - 1 :: DOUBLE_DIGITS]

@@ -24,7 +24,7 @@ MISSED_NOTHING: Final = frozenset({"new", "resumed"})
 _LAST_FIELD: Final = b',"seq":'
 _AT: Final = len(_LAST_FIELD)
 _FROM_THE_END: Final = -_AT - 21
-"""Where that field can begin: a number has 20 digits at the most, and ``}`` follows."""
+"""The earliest begin of that field: a number has 20 digits at the most, and ``}`` follows."""
 
 
 class Missed(NamedTuple):

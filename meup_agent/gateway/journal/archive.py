@@ -1,4 +1,4 @@
-"""A journal as it is read by somebody else than its gateway, which may run, or be long gone."""
+"""The archive: a journal's file as other programs read it, while its gateway runs or long after."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Archive:
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -87,12 +87,12 @@ class Archive:
             is_database = isinstance(error, sqlite3.OperationalError)
             if not is_database or self._path.with_name(f"{self._path.name}-wal").exists():
                 raise
-            # In a directory that cannot be written: nobody writes, so the file is all there is.
+            # In a directory that cannot be written nothing writes, so the file is all there is.
             connection = sqlite3.connect(f"{address}?immutable=1", uri=True)
         return connection
 
     def _warn_of_damage(self) -> None:
-        """Say what SQLite would leave out without a word."""
+        """Warn of what SQLite would leave out without a word."""
         path = Path(os.path.realpath(self._path))
         damage = find_damage(path.with_name(f"{path.name}-wal"), 0)
         if damage is not None:

@@ -1,4 +1,4 @@
-"""The file: its form, who may use it, and what is wrong with it.
+"""The file of a journal: its form, its damage, and the lock against a second gateway.
 
 The file is in WAL mode: who reads does not stop who writes, and what was committed is there for the
 next process, however this one ends. With ``synchronous=NORMAL`` a power cut may take back the last
@@ -33,13 +33,13 @@ VERSION: Final = 1
 """Of the tables; a gateway reads the files of older ones, and refuses those of newer ones."""
 
 BUSY_SECONDS: Final = 30.0
-"""How long somebody else may hold the file, say to copy it, before the gateway gives up."""
+"""Time for which another program may hold the file, say to copy it, before the gateway gives up."""
 
 MAX_WAL_BYTES: Final = 16 * 1024 * 1024
 """Bytes to which the file beside the journal, where commits come first, is cut when it can be."""
 
 PAGE_SIZE_AT: Final = 16
-"""Where the file says how large its pages are."""
+"""The offset in the file of the size of its pages."""
 
 _TABLES: Final = """
 CREATE TABLE envelope (
@@ -84,14 +84,14 @@ class Database:
 
     Args:
         path: The file; made if it is not there.
-        synchronous: When a commit is on the disk.
-        accept_damage: Whether to go on where damage is found that no power cut can have done.
+        synchronous: ``full``: each commit waits for the disk.
+        accept_damage: Go on although damage is found that no power cut can have done.
 
     Attributes:
         path: The file.
         writer: For the one thread that writes.
         reader: For the one thread that reads.
-        damage: What was found before SQLite opened the file; what came last is lost then.
+        damage: Damage that was found before SQLite opened the file; what came last is lost then.
 
     Raises:
         ConfigurationError: The file cannot be used; the message says which and why.
@@ -125,7 +125,7 @@ class Database:
             raise
 
     def close(self) -> None:
-        """Let go of the file; what is in the file beside it goes into it first, if it can."""
+        """Close the file; what is in the file beside it goes into it first, if it can."""
         for connection in reversed(self._connections):
             with suppress(sqlite3.Error):
                 connection.close()
@@ -155,7 +155,7 @@ class Database:
                 " --accept-damage)"
             )
         aside = _copy_aside(wal)
-        log.error("%s; it is kept as %s, and whoever comes back is told of a gap", what, aside)
+        log.error("%s; it is kept as %s, and members that come back are told of a gap", what, aside)
         self.damage = damage
 
     @contextmanager
@@ -207,14 +207,14 @@ class Database:
 
 
 def error_text(error: Exception) -> str:
-    """What the system or SQLite says of a file, in lower case."""
+    """The reason that the system or SQLite gives, in lower case."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error)
 
 
 def _copy_aside(wal: Path) -> Path:
-    """Copy a damaged file, readable for nobody else, before SQLite writes over it."""
+    """Copy a damaged file, readable for its owner alone, before SQLite writes over it."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     aside = wal.with_name(f"{wal.name}.damaged-{stamp}")
     to = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -238,7 +238,7 @@ class FileLock:
     """A file, locked for as long as this process lives, and no longer.
 
     Args:
-        path: The file; made, readable for nobody else, if it is not there.
+        path: The file; made, readable for its owner alone, if it is not there.
 
     Attributes:
         descriptor: Of the file, open for reading and writing.
@@ -267,7 +267,7 @@ class FileLock:
             _held.add(self._key)
 
     def close(self) -> None:
-        """Let go of the file; after SQLite has."""
+        """Close the file; after SQLite has."""
         with _changing:
             if self._key is None:
                 return
@@ -293,7 +293,7 @@ class FileLock:
 
 
 HAS_DESCRIPTOR_LOCKS = sys.platform == "linux"
-"""Whether the system has locks that belong to a descriptor; the others' record locks would end with
+"""True if the system has locks that belong to a descriptor; the others' record locks would end with
 any descriptor of SQLite's, and their locks of whole files keep SQLite's own away."""
 
 

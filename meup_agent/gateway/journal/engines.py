@@ -21,7 +21,7 @@ class Engine(NamedTuple):
     Attributes:
         serves: True for a configuration that asks for this engine.
         open: Opens a journal on the loop that runs; :exc:`ConfigurationError` if it cannot.
-        durable: What it keeps outlives the gateway's process.
+        durable: Its entries outlive the gateway's process.
     """
 
     serves: Callable[[JournalConfig], bool]

@@ -1,4 +1,4 @@
-"""Forgets what is too old, or too much for the file, a little at a time."""
+"""Retention: removes entries that are too old, or too much for the file, a little at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPARE_PAGES: Final = 256
 """Empty pages of the file that are kept for what comes, a mebibyte of the usual size."""
 
 ROW_BYTES: Final = 300
-"""What an envelope takes in the file besides its frame, rather too much than too little: what is
+"""Bytes of an envelope in the file besides its frame, rather too many than too few: what is
 too much after a step is found in the next one."""
 
 _TOO_OLD: Final = (
@@ -41,13 +41,13 @@ _RAISE: Final = (
 
 
 class Retention:
-    """What a journal's file keeps; used by the thread that writes.
+    """The retention of a journal's file; used by the thread that writes.
 
     Args:
         connection: The writer's.
         max_age: Microseconds after which an envelope is forgotten; ``None``: never.
         max_bytes: Bytes of the file beyond which the oldest are forgotten; ``None``: no limit.
-        now: Tells the time in microseconds since 1970 (UTC).
+        now: The time in microseconds since 1970 (UTC).
         raised: Takes a space and its new floor, before anything up to there is forgotten.
 
     Attributes:

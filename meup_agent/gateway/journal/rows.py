@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 class _Read(msgspec.Struct, array_like=True, gc=False):
-    """What is read again; the frame says the rest."""
+    """The columns that are read again; the frame has the rest."""
 
     seq: int
     at: int

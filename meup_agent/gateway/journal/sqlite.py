@@ -1,4 +1,4 @@
-"""The journal in a file, as its spaces see it: on the gateway's loop."""
+"""The engine in an SQLite file, as its spaces see it: on the gateway's loop."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class SqliteJournal:
 
     Args:
         path: The file; made if it is not there.
-        config: What is kept, and how surely.
-        now: Tells the time in microseconds since 1970 (UTC).
+        config: The retention, and how surely entries are kept.
+        now: The time in microseconds since 1970 (UTC).
 
     Attributes:
-        on_full: Told that too much waits to be committed (``True``), and that it does not any more.
-        on_failed: Told once that nothing can be kept any more, and why.
+        on_full: See :class:`~meup_agent.protocol.space.journal.Journal`.
+        on_failed: Likewise.
 
     Raises:
         ConfigurationError: The file cannot be used; the message says which and why.
@@ -119,7 +119,7 @@ class SqliteJournal:
         self._writer.start()
         self._reader.start()
 
-    # --- what a space does ------------------------------------------------------------------
+    # --- the contract -----------------------------------------------------------------------
 
     def append(
         self,
@@ -179,7 +179,7 @@ class SqliteJournal:
         floor = self.floor(space)
         if not floor <= seen <= self.latest(space):
             return floor
-        # Whoever has seen what is lost has seen all that was said before it.
+        # A reader that has seen what is lost has seen all that came before it.
         lost_after = (after for after, before in self._unknown if after < seen < before)
         return max(floor, next(lost_after, seen))
 
@@ -197,10 +197,10 @@ class SqliteJournal:
             raise self._unreadable(error) from None
         return Recovered({key: json.loads(value) for key, value in facts}, entries)
 
-    # --- how it ends ------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------
 
     async def flush(self, timeout: float) -> None:
-        """Wait until everything that was appended is kept and delivered, or cannot be."""
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.flush`."""
         if self._ended:
             return
         done = anyio.Event()
@@ -211,7 +211,7 @@ class SqliteJournal:
         self._flushing.remove(done)
 
     async def aclose(self) -> None:
-        """Write what waits, and let go of the file; harmless where it was done before."""
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.aclose`."""
         self._hand_over()
         self._writer.stop()
         self._reader.stop()
@@ -223,13 +223,13 @@ class SqliteJournal:
             log.error("the journal %s hangs; what waited for it is lost", self._database.path)
 
     def abandon(self) -> None:
-        """Play a killed process: what has not been committed is lost, and nobody is told."""
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.abandon`."""
         self._end()
         self._work.clear()
         self._writer.stop(discard=True)
 
     def _end(self) -> None:
-        """Call nothing any more, and let nobody wait for it."""
+        """Call nothing any more, and end every wait for it."""
         self._ended = True
         self._then.clear()
         for waiting in self._flushing:
@@ -241,7 +241,7 @@ class SqliteJournal:
             self._database.close()
         return all(ended)
 
-    # --- what the threads tell --------------------------------------------------------------
+    # --- results of the threads -------------------------------------------------------------
 
     def _follow(self, size: int, then: Callable[[], None]) -> None:
         """Do something when everything that was appended so far is kept."""
@@ -257,7 +257,7 @@ class SqliteJournal:
             self._writer.put(work)
 
     def _to_loop(self, then: Callable[..., None], *told: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed, so nobody waits for this
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits for this
             self._loop.call_soon_threadsafe(then, *told)
 
     def _on_read(self, page: PageRequest, entries: tuple[Entry, ...]) -> None:
@@ -292,7 +292,7 @@ class SqliteJournal:
         return bool(self._then) and self._then[0][0] <= self._committed
 
     def _too_much(self, share: int) -> bool:
-        """Whether more waits than this part of what may wait."""
+        """True if more waits than this part of what may wait."""
         return len(self._then) > MAX_PENDING // share or self._bytes > MAX_PENDING_BYTES // share
 
     def _fail(self, error: Exception) -> None:
@@ -336,7 +336,7 @@ class SqliteJournal:
             raise self._unreadable(error) from None
 
     def _say_lost(self, start: int) -> None:
-        """Have everybody who was here before told of a gap, since nobody knows what is missing."""
+        """Have all members of before told of a gap, since what is missing is not known."""
         execute = self._database.writer.execute
         execute("UPDATE space SET floor = ?", (start,))
         self._floors = dict.fromkeys(self._floors, start)

@@ -1,4 +1,4 @@
-"""The one thread that writes to a journal's file."""
+"""The two threads of a journal's file: one writes batches, one reads pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WriteJob(NamedTuple):
 
     Attributes:
         row: The envelope.
-        facts: What holds from then on, with it or not at all.
+        facts: Facts that hold from then on, with it or not at all.
         floor: Of its space, where this is its first envelope.
     """
 
@@ -163,7 +163,7 @@ def _statements(work: Sequence[WriteJob]) -> list[tuple[str, list[object]]]:
 
 
 class PageRequest(NamedTuple):
-    """What is to be read: see :meth:`meup_agent.protocol.space.journal.Journal.read`."""
+    """A page to read: see :meth:`meup_agent.protocol.space.journal.Journal.read`."""
 
     space: str
     after: int
@@ -175,7 +175,7 @@ class PageRequest(NamedTuple):
 class PageReader:
     """Reads pages, one after the other.
 
-    Nobody asks for a page before the one that it asked for has come, so what waits here is bounded
+    A reader asks for a page when its last one has come, so what waits here is bounded
     by the number of those who read.
 
     Args:

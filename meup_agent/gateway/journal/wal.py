@@ -19,7 +19,7 @@ MAGIC: Final = 0x377F0682
 """The first word; one more where checksums are of big-endian words."""
 
 USUAL_PAGE_SIZE: Final = 4_096
-"""Where neither the file nor the database says another."""
+"""The page size where neither the file nor the database has another."""
 
 _HEAD: Final = struct.Struct(">8I")
 _FRAME_HEAD: Final = struct.Struct(">6I")
@@ -29,7 +29,7 @@ _WORD: Final = 0xFFFFFFFF
 
 
 class WalDamage(NamedTuple):
-    """What is wrong with such a file.
+    """Damage of such a file.
 
     Attributes:
         kept: Frames before the damage; a frame is one page of the database.
@@ -52,7 +52,7 @@ class _Frame(NamedTuple):
 
 
 def find_damage(wal: Path, page_size: int) -> WalDamage | None:
-    """What is wrong with such a file; ``None``: nothing that could be told from a torn end.
+    """Find the damage of such a file; ``None``: none that differs from a torn end.
 
     Args:
         wal: The file; it need not be there.

@@ -1,7 +1,24 @@
-"""The gateway's decisions: who is in a space, what is let through, to whom (PROTOCOL 3).
+"""A space: its members, what they may send, and what is open between them (PROTOCOL 3).
 
-Nothing here opens a socket, reads a clock or draws an id. The real gateway and the in-memory one
-of the tests carry out the same decisions.
+The road of a frame leads down through four modules, and none calls back up:
+
+1. An edge (``meup_agent.gateway``, or a space in memory) hands a member's frame to ``server``,
+   :class:`SpaceServer`: the connections in the space, and the one who carries decisions out.
+2. ``state``, :class:`SpaceState`, decides in one call: ``inbound`` decodes it and checks its form,
+   ``rules`` its sender and capabilities, ``management`` what changes the space. An accepted frame
+   has taken effect when the call returns; a refused one has changed nothing.
+3. ``journal`` keeps what was accepted and gives it its number, at once or later.
+4. ``fanout``, :class:`Fanout`, then encodes it once per dialect, packs it once per form, and puts
+   it into the queue of each subscriber. A subscriber that resumes reads pages of the journal first.
+
+What the state consists of: ``grants`` (capabilities), ``inflight`` (open requests and proposals),
+``indexes`` (by sender and id, bounded), ``presence`` (joins and absences), ``rate_limits``. What is
+handed on is in ``decisions``; connections are ``members``; what the gateway says itself
+goes through ``announcer``; what happens is counted in ``counters``.
+
+Nothing here opens a socket, reads a clock, draws an id or starts a task: time and ids are
+arguments, and whatever waits is called back. It never delivers what is not kept, and never writes a
+payload that it did not make itself: a member's frame is forwarded as it came, or translated.
 """
 
 from __future__ import annotations

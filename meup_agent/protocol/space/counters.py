@@ -1,4 +1,4 @@
-"""What a gateway counts."""
+"""Counters of a gateway, and its log line for a cancel."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Counters:
         frames_in: Messages that members sent.
         accepted: Envelopes of members that were delivered.
         delivered: Frames handed to members, the gateway's own included.
-        dropped: Envelopes that nobody reads (``system/heartbeat``, ``system/register``).
+        dropped: Envelopes that have no reader (``system/heartbeat``, ``system/register``).
         refused: Envelopes that were answered with ``system/error``, by its code.
         repeated: Envelopes that had been accepted before, and were not delivered again.
         too_slow: Queues that were dropped since their reader was too slow, by the limit's name.
         streams_refused: Event streams that a participant was refused, who had as many as it may.
-        slowed: Times that a participant was told that it says more than is read at once.
+        slowed: Times that a participant was told that it sends more than is read at once.
         not_expressible: Times that an envelope was left out for those of a dialect that has no
             words for it.
         joined: Connections that joined a space; ``taken_over`` counts those among them that
             replaced an older one.
         taken_over: See ``joined``.
         left: Participants that left a space.
-        observed: Connections that began to look on; they count neither as ``joined`` nor ``left``.
+        observed: Connections that began to observe; they count neither as ``joined`` nor ``left``.
         closed: Members that the gateway closed, by close code.
         not_admitted: Connections that did not get into a space, by status or close code.
     """
@@ -65,7 +65,7 @@ def log_cancel(space: str, envelope: Envelope) -> None:
 
     Args:
         space: The space's name.
-        envelope: What was accepted, from a member or the gateway.
+        envelope: An accepted envelope, from a member or the gateway.
     """
     if envelope.kind != kinds.MCP_REQUEST or not log.isEnabledFor(logging.DEBUG):
         return
@@ -79,6 +79,6 @@ def log_cancel(space: str, envelope: Envelope) -> None:
 
 
 def _shown(value: object) -> str:
-    """A stranger's words, escaped and cut, if they are any."""
+    """A stranger's text, escaped and cut; empty for anything else."""
     text = str(value) if isinstance(value, int | str) else ""
     return ascii(text[:MAX_CANCEL_CHARS])

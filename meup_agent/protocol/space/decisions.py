@@ -1,4 +1,4 @@
-"""What a space decides: let through, refused or dropped, and what the gateway says of it."""
+"""Decisions of a space about a frame, and the envelopes of the gateway that follow from them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ MAX_ERROR_CHARS: Final = 500
 
 
 class Broadcast(msgspec.Struct, frozen=True):
-    """Something that the gateway says to everybody; a draft without id and time."""
+    """An envelope of the gateway for all; a draft without id and time."""
 
     draft: Envelope
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Something that the gateway says to one member, if it is there; a draft likewise."""
+    """An envelope of the gateway for one member, if it is there; a draft likewise."""
 
     participant: str
     draft: Envelope
 
 
 class Disconnect(msgspec.Struct, frozen=True):
-    """A member that has to go."""
+    """A participant whose connections are closed."""
 
     participant: str
     code: int
@@ -40,10 +40,10 @@ class Disconnect(msgspec.Struct, frozen=True):
 
 
 class TokenIssued(msgspec.Struct, frozen=True):
-    """A participant that a token of its own lets in from now on.
+    """A new token of a participant, which admits it from now on.
 
     Attributes:
-        participant: Who.
+        participant: The participant.
         token_sha256: The token's digest, in hex, in place of one that it had before.
     """
 
@@ -58,8 +58,8 @@ class Accepted(msgspec.Struct, frozen=True):
     """An envelope for every member, its sender included.
 
     Attributes:
-        envelope: What is delivered.
-        facts: What holds from now on, kept together with the envelope.
+        envelope: The envelope to deliver.
+        facts: Facts that hold from now on, kept together with the envelope.
         then: Consequences, in this order, after the envelope.
         before: Notices to single members before they get the envelope.
         receipt: Takes the envelope's number when the journal has given it; ``None``: the envelope
@@ -89,7 +89,7 @@ class Refused(msgspec.Struct, frozen=True):
     """An envelope that goes no further.
 
     Attributes:
-        code: Why, for example ``capability_violation`` or ``invalid_json``.
+        code: The reason, for example ``capability_violation`` or ``invalid_json``.
         error: The draft of the ``system/error`` for its sender.
         retry_after: Seconds after which the same is taken; 0 where it is not refused for its pace.
     """
@@ -100,7 +100,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """An envelope that goes no further, and nobody is told."""
+    """An envelope that goes no further, without an error."""
 
     kind: str
 
@@ -114,11 +114,11 @@ def refusal(
     """A refusal with the draft of its ``system/error``.
 
     Args:
-        participant: Whose envelope it was.
+        participant: Its sender.
         code: The error's code.
         message: One sentence for a person; cut at :data:`MAX_ERROR_CHARS`.
         about: The id of the refused envelope, where there is one.
-        details: What else the payload says.
+        details: Further fields of the payload.
     """
     payload = {"error": code, "message": message[:MAX_ERROR_CHARS], **details}
     return Refused(code, gateway_draft(kinds.SYSTEM_ERROR, payload, to=participant, about=about))
@@ -127,7 +127,7 @@ def refusal(
 def over_limit(
     participant: str, limit: str, most: float, message: str, *, about: str | None = None
 ) -> Refused:
-    """A refusal that names the limit that somebody is over, and how much it allows."""
+    """A refusal that names the limit that was exceeded, and how much it allows."""
     return refusal(
         participant, LIMIT_EXCEEDED, message, about=about, limit=limit, max=shown_limit(most)
     )
@@ -141,7 +141,7 @@ def shown_limit(most: float) -> int | float:
 def gateway_draft(
     kind: str, payload: object, *, to: str | tuple[str, ...] = "", about: str | None = None
 ) -> Envelope:
-    """The draft of something that the gateway says."""
+    """The draft of an envelope of the gateway."""
     names = to if isinstance(to, tuple) else (to,) if to else ()
     return draft(
         kind,

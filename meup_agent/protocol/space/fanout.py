@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.resume import numbered, replayed
+from meup_agent.protocol.resume import add_until, numbered, replayed
 from meup_agent.protocol.space.journal import Entry, Journal
+from meup_agent.protocol.space.presence import JoinState
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
@@ -157,17 +158,16 @@ class Fanout:
 
     # --- coming and going -----------------------------------------------------------------
 
-    def resume_from(self, seen: int | None) -> int | None:
-        """The number after which a subscriber continues; ``None``: it begins with what is new."""
-        return None if seen is None else self._journal.resume_from(self._space, seen)
+    def join_state(self, form: FrameFormat, last_seen: int | None) -> JoinState:
+        """The state in which a newcomer joins that has seen a number; ``None``: none."""
+        begin = None if last_seen is None else self._journal.resume_from(self._space, last_seen)
+        return JoinState(begin, gap=begin != last_seen, can_resume=form.numbered)
 
     def welcome(
         self,
         member: Subscriber,
         welcome: Envelope,
-        begin: int | None,
-        *,
-        gap: bool,
+        join_state: JoinState,
         before: Iterable[ReplayedEnvelope] = (),
     ) -> None:
         """Hand a newcomer its welcome, and deliver what comes after it.
@@ -175,22 +175,23 @@ class Fanout:
         Args:
             member: The newcomer.
             welcome: For it alone.
-            begin: The number after which it continues; ``None``: with what is new.
-            gap: Some of what it missed is not known any more.
+            join_state: The number after which it continues, and what of that is known.
             before: Open proposals that it gets before anything else.
         """
+        if join_state.can_resume:
+            welcome = add_until(welcome, self._delivered)
         # Before anything of what it missed: a newcomer that is lost now has read nothing of it.
-        seq = self._delivered if begin is None else begin
+        seq = self._delivered if join_state.begin is None else join_state.begin
         self._deliver_to(member, welcome, seq)
         for each in before:
             self._deliver_replayed(member, each, seq)
-        self._add(member, begin, gap=gap)
+        self._add(member, join_state)
 
     def subscribe(self, stream: Subscriber, last_seen: int | None) -> None:
         """Deliver to a subscriber that is no member, once all that was appended before is kept."""
         self._streams[id(stream)] = stream
-        begin = self.resume_from(last_seen)
-        self._journal.call_when_kept(partial(self._begin_stream, stream, begin, begin != last_seen))
+        join_state = self.join_state(stream.form, last_seen)
+        self._journal.call_when_kept(partial(self._begin_stream, stream, join_state))
 
     def unsubscribe(self, stream: Subscriber) -> None:
         """Deliver nothing more to a subscriber that is no member."""
@@ -221,15 +222,16 @@ class Fanout:
         self._by_name.clear()
         return streams
 
-    def _begin_stream(self, stream: Subscriber, begin: int | None, gap: bool) -> None:
+    def _begin_stream(self, stream: Subscriber, join_state: JoinState) -> None:
         if id(stream) in self._streams:
-            self._add(stream, begin, gap=gap)
+            self._add(stream, join_state)
 
-    def _add(self, subscriber: Subscriber, begin: int | None, *, gap: bool) -> None:
-        if begin is None:
+    def _add(self, subscriber: Subscriber, join_state: JoinState) -> None:
+        if join_state.begin is None:
             self._add_current(subscriber)
         else:
-            resuming = self._resuming[id(subscriber)] = _Resuming(subscriber, begin, gap=gap)
+            resuming = _Resuming(subscriber, join_state.begin, gap=join_state.gap)
+            self._resuming[id(subscriber)] = resuming
             self._read_next_page(resuming)
 
     def _add_current(self, subscriber: Subscriber) -> None:

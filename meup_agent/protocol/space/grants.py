@@ -1,8 +1,8 @@
-"""What each participant may send, and by whose word: its configuration, and what it was granted.
+"""Capabilities of participants: those of the configuration, and those that were granted.
 
 A grant rests on what its granter had when it was made: its configuration, and earlier grants. So
 grants are in an order in which none rests on a later one, and one walk through them in that order
-finds what is left when something is taken away: nobody keeps what its granter no longer has.
+finds what is left when something is taken away: no grant outlives what its granter had.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WITHDRAW: dict[str, Any] = {"kind": kinds.MCP_WITHDRAW}
 def member_capabilities(
     listed: Iterable[Mapping[str, Any]], *, place: str = "capabilities"
 ) -> Capabilities:
-    """The capabilities of a member: those listed, and ``mcp/withdraw``, which everybody has.
+    """The capabilities of a member: those listed, and ``mcp/withdraw``, which all have.
 
     Args:
         listed: As they are configured.
@@ -54,7 +54,7 @@ class HeldGrant(msgspec.Struct, frozen=True):
     """A grant in force.
 
     Attributes:
-        grant: What was granted, as far as it still holds.
+        grant: The grant, as far as it still holds.
         number: Its place in the order of grants.
         rests_on: The grants to its granter that it rests on, for the audit.
     """
@@ -65,7 +65,7 @@ class HeldGrant(msgspec.Struct, frozen=True):
 
     @property
     def fact(self) -> Fact:
-        """What outlives a restart."""
+        """The fact that outlives a restart."""
         grant = self.grant
         value: JsonObject = {
             "by": grant.by,
@@ -79,11 +79,11 @@ class HeldGrant(msgspec.Struct, frozen=True):
 
 
 class GrantChange(NamedTuple):
-    """What a grant or a revocation has changed.
+    """The changes of a grant or a revocation.
 
     Attributes:
-        facts: What holds from now on.
-        participants: Whose capabilities are others now.
+        facts: Facts that hold from now on.
+        participants: Participants whose capabilities are others now.
     """
 
     facts: tuple[Fact, ...]
@@ -94,10 +94,10 @@ class GrantStore:
     """The capabilities of every participant of a space, present or not.
 
     Args:
-        configured: Those who are known from the beginning.
+        configured: The participants that are known from the beginning.
 
     Attributes:
-        changes: How often what somebody may send has become something else.
+        changes: Counts changes of anyone's capabilities; caches compare it.
     """
 
     def __init__(self, configured: Mapping[str, Capabilities]) -> None:
@@ -109,19 +109,19 @@ class GrantStore:
         self.changes = 0
 
     def __contains__(self, participant: object) -> bool:
-        """Whether somebody is a participant of the space."""
+        """True for a participant of the space."""
         return participant in self._configured
 
     def __getitem__(self, participant: str) -> Capabilities:
-        """What a participant may send.
+        """The capabilities of a participant.
 
         Raises:
-            KeyError: Nobody knows this participant here.
+            KeyError: The space has no such participant.
         """
         return self._compiled[participant]
 
     def has_room(self, capabilities: Sequence[JsonObject]) -> bool:
-        """Whether so many more can be granted in the space."""
+        """True if so many more can be granted in the space."""
         granted = sum(len(held.grant.capabilities) for held in self._grants.values())
         return granted + len(capabilities) <= MAX_GRANTED_TOGETHER
 
@@ -131,7 +131,7 @@ class GrantStore:
         return None if held is None else held.grant
 
     def configure(self, participant: str, capabilities: Capabilities) -> None:
-        """Let somebody be a participant, or change what they may send by configuration."""
+        """Add a participant, or change its configured capabilities."""
         self._configured[participant] = capabilities
         self._compile(participant)
 
@@ -177,7 +177,7 @@ class GrantStore:
         return self._settle([held.grant.participant for held in given], facts)
 
     def covered(self, participant: str, patterns: Sequence[JsonObject]) -> bool:
-        """Whether a participant has something that some patterns cover."""
+        """True if a participant has a capability that some patterns cover."""
         return any(_is_covered(each, patterns) for each in self._listed(participant))
 
     def find_broader(self, participant: str, patterns: Sequence[JsonObject]) -> JsonObject | None:
@@ -214,7 +214,7 @@ class GrantStore:
         return self._settle([participant], facts)
 
     def restore(self, facts: Mapping[str, JsonObject]) -> list[str]:
-        """Know again what held before a restart; what nobody could give now holds no more.
+        """Restore the facts of before a restart; a grant that could not be made now is dropped.
 
         Returns:
             The ids of the grants that do not.
@@ -251,10 +251,10 @@ class GrantStore:
             self._compile(grant.participant)
         return lost
 
-    # --- what rests on what -----------------------------------------------------------------
+    # --- grants that rest on others ---------------------------------------------------------
 
     def _settle(self, shrunk: Sequence[str], facts: dict[str, Fact]) -> GrantChange:
-        """Take away what rests on what some participants have no more, and say what changed."""
+        """Revoke what rests on what some participants have no more; all that changed."""
         changed = dict.fromkeys(shrunk)
         for held in tuple(self._grants.values()):
             grant = held.grant
@@ -290,7 +290,7 @@ class GrantStore:
             facts[key] = left.fact
 
     def _own(self, participant: str, before: int) -> list[tuple[JsonObject, str]]:
-        """What a participant has, without grants from a number on, each with its grant's id."""
+        """A participant's capabilities with their grants' ids, without grants from a number on."""
         own = [(each, "") for each in self._by_configuration(participant)]
         for held in self._grants.values():
             if held.grant.participant == participant and held.number < before:
@@ -337,12 +337,12 @@ def _is_covered(capability: JsonObject, patterns: Sequence[JsonObject]) -> bool:
 
 
 def _once(capabilities: Iterable[JsonObject]) -> list[JsonObject]:
-    """Without those that stand there twice: they count against the limit."""
+    """The capabilities without repetitions, which would count against the limit."""
     return list({json.dumps(each, sort_keys=True): each for each in capabilities}.values())
 
 
 def _held(grant_id: str, value: JsonObject) -> HeldGrant | None:
-    """A grant as it was kept; ``None`` if it cannot be read."""
+    """A grant from its fact; ``None`` if it cannot be read."""
     capabilities = objects_in(value.get("capabilities"))
     try:
         compile_capabilities(capabilities)

@@ -1,4 +1,4 @@
-"""What a frame must be before the space decides about it."""
+"""Decoding of a frame from a member, and the checks of its form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_ID_CHARS: Final = 256
 and the longest in use (a prefix and a UUID) have some 60."""
 
 MAX_NAMED: Final = 64
-"""Ids in ``to`` or in the correlation: a message for more people than this is for everybody."""
+"""Ids in ``to`` or in the correlation: a message for more participants than this is one for all."""
 
 _decode_all = msgspec.json.Decoder().decode
 
@@ -31,7 +31,7 @@ class InboundFrame(NamedTuple):
     Attributes:
         envelope: The header, and the frame as it came.
         payload: The payload's JSON values.
-        at: When it came, in microseconds since 1970 (UTC): the clock is read once for a frame.
+        at: The time at which it came, in microseconds since 1970 (UTC), read once for a frame.
     """
 
     envelope: Envelope
@@ -54,7 +54,7 @@ def decode_inbound(frame: bytes, dialect: str, at: int) -> InboundFrame:
     Args:
         frame: One message as it came from the network.
         dialect: The member's.
-        at: When it came, in microseconds since 1970 (UTC).
+        at: The time at which it came, in microseconds since 1970 (UTC).
 
     Raises:
         InvalidEnvelope: It is no envelope of that dialect, or lacks what every envelope has.
@@ -94,7 +94,7 @@ def _values(raw: bytes, envelope: Envelope) -> Any:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be an id or a kind: not empty, not too long, nothing unprintable."""
+    """True for a text that can be an id or a kind: not empty, not too long, all printable."""
     return 0 < len(text) <= MAX_ID_CHARS and text.isprintable()
 
 
@@ -104,7 +104,7 @@ def usable_id(envelope_id: str | None) -> str | None:
 
 
 def _problem(envelope: Envelope, payload: object) -> str | None:
-    """What is wrong with an envelope, in one sentence."""
+    """The first problem of an envelope, in one sentence; ``None`` if there is none."""
     if not envelope.protocol:
         return "the envelope has no 'protocol'"
     if not isinstance(payload, dict):

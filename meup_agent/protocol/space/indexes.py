@@ -1,4 +1,8 @@
-"""Requests, or proposals, of a space: those that are open, and what is remembered of ended ones."""
+"""Indexes by sender and id: open requests and proposals, ended ones, and accepted envelopes.
+
+An id alone names nothing: two participants may use the same one. Each participant has a share of
+its own in every index, so that none can push out what is remembered of another.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
 
 MAX_DECIDED: Final = 4_096
 """Proposals of a participant that are remembered after their end, as many as an agent remembers:
-each proposer has a share of its own, so that nobody pushes out another's."""
+each proposer has a share of its own."""
 
 _CLOCK_DIFFERENCE: Final = round(CLOCK_DIFFERENCE.total_seconds() * 1_000_000)
 
@@ -25,9 +29,9 @@ class OpenItemKey(NamedTuple):
     """Names a proposal in the memory of a request that fulfills it.
 
     Attributes:
-        proposer: Whose it is.
+        proposer: Its proposer.
         id: Its id.
-        number: Tells it from a later one of the same proposer and id.
+        number: Distinguishes it from a later one of the same proposer and id.
     """
 
     proposer: str
@@ -41,16 +45,16 @@ class OpenItem(msgspec.Struct, eq=False):
     Attributes:
         envelope: As it was accepted. Where it was too large to keep, :attr:`whole` is false and
             the payload is empty.
-        at: When it was accepted, in microseconds since 1970 (UTC).
-        number: Counts what was begun in the space, so that the order is known.
+        at: The time of its acceptance, in microseconds since 1970 (UTC).
+        number: Its place in the order in which things began in the space.
         rpc_name: A request's JSON-RPC id, as a cancel names it.
         fulfills: The proposal that a request fulfills.
-        refused_by: Those of its addressees who refused to carry a request out.
+        refused_by: The addressees that refused to carry a request out.
         state: Of a proposal.
         called: A proposal's method, and its tool (or prompt); no method: words of its own.
-        expires_at: When its proposer gives a proposal up, in microseconds since 1970 (UTC).
+        expires_at: The time at which a proposal expires, in microseconds since 1970 (UTC).
         fulfilling: Requests that are out to fulfill a proposal, by number.
-        whole: Whether the payload was kept.
+        whole: False if the payload was too large to keep.
     """
 
     envelope: Envelope
@@ -67,7 +71,7 @@ class OpenItem(msgspec.Struct, eq=False):
 
     @property
     def is_proposal(self) -> bool:
-        """Whether it is a proposal, and not a request."""
+        """True for a proposal, false for a request."""
         return self.envelope.kind == kinds.MCP_PROPOSAL
 
     @property
@@ -77,7 +81,7 @@ class OpenItem(msgspec.Struct, eq=False):
 
     @property
     def key(self) -> OpenItemKey:
-        """What names it after its end."""
+        """Its name after its end."""
         return OpenItemKey(self.envelope.sender, self.envelope.id, self.number)
 
     def step(self, event: ProposalEvent) -> None:
@@ -100,7 +104,7 @@ class EndedItem(NamedTuple):
     """A request or a proposal after its end.
 
     Attributes:
-        to: Whom it was for.
+        to: The addressees.
         state: Of a proposal, its last; pending: it was forgotten, or its id was used again.
         fulfills: The proposal that a request fulfilled.
     """
@@ -110,7 +114,7 @@ class EndedItem(NamedTuple):
     fulfills: OpenItemKey | None
 
     def concerns(self, participant: str) -> bool:
-        """Whether it was for a participant, by name or for everybody."""
+        """True if it was for a participant, by name or for all."""
         return not self.to or participant in self.to
 
 
@@ -121,8 +125,8 @@ class OpenIndex:
         remembered: Ended ones that are remembered of each participant.
 
     Attributes:
-        ended: Those that were taken out lately.
-        senders_by_id: Who has something open under each id; only to be read.
+        ended: Those that were removed lately.
+        senders_by_id: The senders that have something open under each id; only to be read.
     """
 
     def __init__(self, remembered: int) -> None:
@@ -131,7 +135,7 @@ class OpenIndex:
         self.senders_by_id: dict[str, tuple[str, ...]] = {}
 
     def put(self, item: OpenItem) -> None:
-        """Put something in; its sender has nothing else under its id."""
+        """Add an item; its sender has no other under its id."""
         sender, envelope_id = item.envelope.sender, item.envelope.id
         share = self._by_sender.get(sender)
         if share is None:
@@ -140,12 +144,12 @@ class OpenIndex:
         self.senders_by_id[envelope_id] = (*self.senders_by_id.get(envelope_id, ()), sender)
 
     def get(self, sender: str, envelope_id: str) -> OpenItem | None:
-        """What a sender has open under an id."""
+        """The open item of a sender under an id."""
         share = self._by_sender.get(sender)
         return None if share is None else share.get(envelope_id)
 
     def take(self, sender: str, envelope_id: str) -> OpenItem | None:
-        """Take something out, if it is there."""
+        """Remove an item, if it is there, and remember its end."""
         share = self._by_sender.get(sender)
         item = None if share is None else share.pop(envelope_id, None)
         if share is None or item is None:
@@ -163,33 +167,33 @@ class OpenIndex:
         return item
 
     def __contains__(self, envelope_id: str) -> bool:
-        """Whether something has, or had, an id."""
+        """True if an open or remembered item has an id."""
         return envelope_id in self.senders_by_id or envelope_id in self.ended
 
     def senders(self, envelope_id: str) -> frozenset[str]:
-        """Whose an id is, or was."""
+        """The senders that use, or used, an id."""
         return frozenset((*self.ended.of(envelope_id), *self.senders_by_id.get(envelope_id, ())))
 
     def opened_by(self, envelope_id: str) -> tuple[str, ...]:
-        """Who has something open under an id."""
+        """The senders that have something open under an id."""
         return self.senders_by_id.get(envelope_id, ())
 
     def addressed(self, envelope_id: str, participant: str) -> bool:
-        """Whether something with that id is, or was, for a participant, by name or for all."""
+        """True if an item with that id is, or was, for a participant, by name or for all."""
         for item in self.under(envelope_id):
             if item.envelope.concerns(participant):
                 return True
         return any(item.concerns(participant) for item in self.ended.of(envelope_id).values())
 
     def under(self, envelope_id: str) -> tuple[OpenItem, ...]:
-        """Everything open that has an id, whoever sent it."""
+        """Every open item with an id, of all senders."""
         senders = self.senders_by_id.get(envelope_id, ())
         return tuple([self._by_sender[sender][envelope_id] for sender in senders])
 
     def round_robin(self) -> Iterator[OpenItem]:
-        """What is open, the newest first, in turns: one of each sender, then one more of each.
+        """The open items, the newest first, in turns: one of each sender, then one more of each.
 
-        Nothing may be put in or taken out meanwhile.
+        Nothing may be added or removed meanwhile.
         """
         senders = [reversed(share.values()) for share in self._by_sender.values()]
         while senders:
@@ -203,27 +207,27 @@ class OpenIndex:
 
     @property
     def owners(self) -> Iterable[str]:
-        """Who has something open."""
+        """The senders that have something open."""
         return self._by_sender
 
     def of(self, sender: str) -> Iterator[OpenItem]:
-        """What a sender has open, the oldest first."""
+        """The open items of a sender, the oldest first."""
         share = self._by_sender.get(sender)
         return iter(() if share is None else tuple(share.values()))
 
     def oldest(self, sender: str) -> OpenItem | None:
-        """The oldest that a sender has open."""
+        """The oldest open item of a sender."""
         share = self._by_sender.get(sender)
         return next(iter(share.values()), None) if share else None
 
     def count(self, sender: str) -> int:
-        """How many a sender has open."""
+        """The number of open items of a sender."""
         return len(self._by_sender.get(sender, ()))
 
 
 MAX_ORIGINS: Final = 1_000
 """Requests that are remembered of each participant after they have ended, and grants that it made.
-Each participant has a share of its own, so that nobody can push out another's."""
+Each participant has a share of its own."""
 
 V = TypeVar("V")
 
@@ -239,7 +243,7 @@ class OriginIndex(Generic[V]):
         limit: Envelopes of each participant.
 
     Attributes:
-        by_id: What is remembered, by id and issuer; only to be read.
+        by_id: The remembered values by id and issuer; only to be read.
     """
 
     def __init__(self, limit: int = MAX_ORIGINS) -> None:
@@ -268,27 +272,27 @@ class OriginIndex(Generic[V]):
                 del self.by_id[oldest]
 
     def of(self, envelope_id: str) -> Mapping[str, V]:
-        """What is remembered under an id, by issuer; nothing if it is unknown or forgotten."""
+        """The values under an id, by issuer; none if it is unknown or forgotten."""
         return self.by_id.get(envelope_id, _NOBODY)
 
     def __contains__(self, envelope_id: str) -> bool:
-        """Whether an envelope with that id is remembered."""
+        """True if an envelope with that id is remembered."""
         return envelope_id in self.by_id
 
     def __len__(self) -> int:
-        """How many envelopes are remembered, over all participants."""
+        """The number of remembered envelopes, over all participants."""
         return sum(len(share) for share in self._in_order.values())
 
 
 REMEMBERED_SECONDS: Final = 600.0
-"""How long an accepted envelope is known again (PROTOCOL 6)."""
+"""Time for which an accepted envelope is recognized when it comes again (PROTOCOL 6)."""
 
 MAX_REMEMBERED: Final = 10_000
 """Envelopes that are remembered of each sender. What a member sends again is what had not come
 back to it when its connection ended, which is less than its outbox holds."""
 
 SWEEP_INTERVAL: Final = 16
-"""Envelopes after which one sender's are looked at for those that are too old."""
+"""Envelopes after which one sender's are swept for those that are too old."""
 
 _MICROSECONDS: Final = 1_000_000
 
@@ -298,7 +302,7 @@ class Receipt(msgspec.Struct, gc=False):
 
     Attributes:
         content: A hash of its content.
-        at: When it was accepted, in microseconds since 1970 (UTC).
+        at: The time of its acceptance, in microseconds since 1970 (UTC).
         seq: Its number; 0 until the journal has given it.
     """
 
@@ -314,7 +318,7 @@ class Deduplicator:
         self._limit = limit
         self._age = round(seconds * _MICROSECONDS)
         self._remembered = 0
-        # Whose were looked at the longest ago comes first.
+        # The sender that was swept the longest ago comes first.
         self._by_sender: OrderedDict[str, OrderedDict[str, Receipt]] = OrderedDict()
 
     def remember(self, envelope: Envelope, at: int, seq: int = 0) -> Receipt:
@@ -347,11 +351,11 @@ class Deduplicator:
         return known
 
     def __len__(self) -> int:
-        """How many envelopes are remembered."""
+        """The number of remembered envelopes."""
         return sum(map(len, self._by_sender.values()))
 
     def _forget(self, at: int) -> None:
-        """Forget what is too old of one sender, another one each time."""
+        """Forget the too old envelopes of one sender, another one each time."""
         sender, share = self._by_sender.popitem(last=False)
         while share and at - next(iter(share.values())).at > self._age:
             share.popitem(last=False)
@@ -360,7 +364,7 @@ class Deduplicator:
 
 
 def _content(envelope: Envelope) -> int:
-    # Python's hash is keyed anew in each process, so nobody can make two contents look alike.
+    # Python's hash is keyed anew in each process, so no sender can make two contents look alike.
     return hash(
         (envelope.kind, envelope.to, envelope.correlation, envelope.context, envelope.raw_payload)
     )

@@ -1,7 +1,7 @@
-"""What is open in a space: requests and proposals, each until it ends (PROTOCOL 4.2).
+"""Requests and proposals in flight in a space, each until it ends (PROTOCOL 4.2).
 
-The gateway needs it to limit how many proposals somebody keeps open, to end what somebody has in
-flight and may no longer do, and to know who may answer or take back what. The last goes for what
+The gateway needs this to limit the open proposals of a participant, to end what it has in
+flight and may no longer do, and to know who may answer or withdraw what. The last goes for what
 has ended, too, as long as that is remembered: a request to several has several answers.
 """
 
@@ -31,7 +31,7 @@ MAX_OPEN_REQUESTS: Final = 1_000
 """Requests of a participant that are remembered as open; the oldest is forgotten first."""
 
 OPEN_SECONDS: Final = 3_600.0
-"""How long something counts as open: some clients take back nothing that they gave up."""
+"""Time for which something counts as open: some clients withdraw nothing that they gave up."""
 
 MAX_OPEN_BYTES: Final = 4 * 1024 * 1024
 """Bytes of frames and payloads that are kept of a participant, to decide about them again."""
@@ -74,24 +74,24 @@ class InFlight:
 
     @property
     def participants(self) -> frozenset[str]:
-        """Who has something open."""
+        """The participants that have something open."""
         return frozenset((*self._requests.owners, *self._proposals.owners))
 
     @property
     def remembered(self) -> int:
-        """How many are remembered after their end, over all participants."""
+        """The number of items that are remembered after their end, over all participants."""
         return len(self._requests.ended) + len(self._proposals.ended)
 
     def of(self, participant: str) -> tuple[OpenItem, ...]:
-        """What a participant has open: its requests, then its proposals, the oldest first."""
+        """The open items of a participant: requests, then proposals, the oldest first."""
         return (*self._requests.of(participant), *self._proposals.of(participant))
 
     def proposers(self, proposal: str) -> frozenset[str]:
-        """Who has, or had, a proposal of this id."""
+        """The participants that have, or had, a proposal of this id."""
         return self._proposals.senders(proposal)
 
     def find_other_owner(self, envelope_id: str, sender: str) -> str | None:
-        """Which other participant began something under an id; ``None``: nobody, or the sender.
+        """Another participant that began something under an id; ``None``: none, or the sender.
 
         A claim lasts while what began under the id is open, and is remembered after its end.
         """
@@ -105,7 +105,7 @@ class InFlight:
         return other
 
     def opened_by(self, envelope_id: str) -> tuple[str, ...]:
-        """Who has something open under an id."""
+        """The participants that have something open under an id."""
         return (*self._proposals.opened_by(envelope_id), *self._requests.opened_by(envelope_id))
 
     def named(self, correlation: tuple[str, ...], at: int) -> dict[str, list[NamedProposal]]:
@@ -131,7 +131,7 @@ class InFlight:
         return found
 
     def was_asked(self, participant: str, requests: tuple[str, ...]) -> bool:
-        """Whether a participant was asked by one of some ids, and nobody but others by another."""
+        """True if one of some requests asked a participant, and none asked others alone."""
         asked = False
         for request in requests:
             if request in self._requests:
@@ -145,24 +145,24 @@ class InFlight:
         return self._proposals.round_robin()
 
     def is_open(self, proposer: str, proposal: str) -> bool:
-        """Whether somebody has a proposal of this id open."""
+        """True if a proposer has a proposal of this id open."""
         return self._proposals.get(proposer, proposal) is not None
 
     def open_proposals(self, participant: str, at: int) -> int:
-        """How many proposals a participant has open; those that are too old are forgotten.
+        """The number of open proposals of a participant; those that are too old are forgotten.
 
         Args:
-            participant: Whose.
+            participant: The proposer.
             at: The time in microseconds since 1970 (UTC).
         """
         self._forget_old(self._proposals, participant, at)
         return self._proposals.count(participant)
 
     def drop_abandoned(self, participant: str, at: int, gone_until: int | None) -> None:
-        """Forget proposals that nobody waits for any more, although nobody withdrew them.
+        """Forget proposals whose process is gone, although they were not withdrawn.
 
         Args:
-            participant: Whose.
+            participant: The proposer.
             at: The time in microseconds since 1970 (UTC).
             gone_until: Up to when it proposed in processes that are gone; ``None``: in none.
         """
@@ -176,9 +176,9 @@ class InFlight:
         """Follow an accepted envelope: something begins, or something ends.
 
         Args:
-            envelope: What was accepted, of one of the kinds in :data:`TRACKED_KINDS`.
+            envelope: An accepted envelope, of one of the :data:`TRACKED_KINDS`.
             payload: Its payload's JSON values.
-            at: When, in microseconds since 1970 (UTC).
+            at: The time, in microseconds since 1970 (UTC).
         """
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
@@ -199,7 +199,7 @@ class InFlight:
         """Forget something that has ended; another one under its id stays.
 
         Args:
-            item: What has ended.
+            item: The item that has ended.
             withdrawn: It is a proposal, and was taken back.
         """
         if withdrawn:
@@ -239,7 +239,7 @@ class InFlight:
 
         It names one alone, and calls what that proposes; of one in words of its own, without a
         method, any request does. Where two proposers used the id, it says whose it means, or
-        fulfills none. Nobody fulfills their own.
+        fulfills none. A proposer does not fulfill its own.
         """
         named = [each for each in set(request.correlation) if each in self._proposals]
         if len(named) != 1:
@@ -354,13 +354,13 @@ class InFlight:
 
 
 def is_notification(payload: dict[str, Any]) -> bool:
-    """Whether a request's payload is a notification, which begins nothing."""
+    """True for a payload that is a notification, which begins nothing."""
     method = payload.get("method")
     return isinstance(method, str) and method.startswith(payloads.NOTIFICATION)
 
 
 def _is_refused_by_all(request: OpenItem, sender: str) -> bool:
-    """Note who refuses a request; whether nobody is left who could carry it out."""
+    """Record that an addressee refuses a request; true if all of them did."""
     to = request.envelope.to
     if not to:
         return False
@@ -380,12 +380,12 @@ def end_revoked(
     """End what a participant has open and may not do any more; what the gateway says of it.
 
     A request is cancelled and a proposal withdrawn, in the gateway's name, and the participant is
-    told that it waits in vain. What was too large to be kept is ended, too: nobody can tell.
+    told that it waits in vain. What was too large to keep is ended, too, as it cannot be judged.
 
     Args:
-        exchanges: What is open.
-        participant: Whose.
-        may: Whether it may still send a kind with a payload.
+        exchanges: The open items.
+        participant: The participant.
+        may: True for a kind and a payload that it may still send.
     """
     for item in exchanges.of(participant):
         envelope = item.envelope

@@ -22,14 +22,14 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 """Bytes of the same."""
 
 ENTRY_BYTES: Final = 600
-"""What an entry takes besides its frame, as a round figure."""
+"""Memory of an entry besides its frame, as a round figure."""
 
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of frames that are read at a time; a single larger one is."""
 
 
 class Fact(NamedTuple):
-    """Something that holds in a space until another fact of the same key replaces it.
+    """A statement that holds in a space until another fact of the same key replaces it.
 
     Attributes:
         key: For example ``grant/<id>``.
@@ -46,7 +46,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         seq: Its number: grows over all spaces of a gateway, and over its restarts.
         space: The space's name.
-        at: When it was accepted, in microseconds since 1970 (UTC), by the gateway's clock.
+        at: The time of its acceptance, in microseconds since 1970 (UTC), by the gateway's clock.
         envelope: With the frame as it came, if a member sent it.
     """
 
@@ -57,7 +57,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Recovered(NamedTuple):
-    """What a journal knows of a space when its gateway starts.
+    """The contents of a journal about a space when its gateway starts.
 
     Attributes:
         facts: Those that hold, by key, in the order in which they were first said.
@@ -78,7 +78,7 @@ class Journal(Protocol):
     All callbacks run on the loop that the journal was opened on, or in the call itself. Those of
     :meth:`append` and :meth:`call_when_kept` come in the order of the calls.
 
-    Two more say how the store is; whoever opens a journal sets them:
+    Two more tell how the store is; the gateway that opens a journal sets them:
 
     Attributes:
         on_full: Called with ``True`` when more waits to be kept than should: nothing more is to be
@@ -102,8 +102,8 @@ class Journal(Protocol):
 
         Args:
             space: The space's name.
-            envelope: What was accepted.
-            facts: What holds from then on.
+            envelope: The accepted envelope.
+            facts: Facts that hold from then on.
             then: Takes the entry, with its number, when it is kept.
         """
         ...
@@ -127,7 +127,7 @@ class Journal(Protocol):
             space: The space's name.
             after: The number before the first.
             until: The last number that is wanted.
-            limit: How many at most; fewer where they are more than :data:`MAX_PAGE_BYTES`.
+            limit: The most entries; fewer where they are more than :data:`MAX_PAGE_BYTES`.
             then: Takes them; none if there are none.
         """
         ...
@@ -156,7 +156,7 @@ class Journal(Protocol):
         Args:
             space: The space's name.
             since: Entries that were accepted from then on, in microseconds since 1970.
-            limit: How many entries at most; the latest ones.
+            limit: The most entries; the latest ones.
         """
         ...
 

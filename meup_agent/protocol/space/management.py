@@ -1,4 +1,4 @@
-"""Carries out what those say who manage a space: grant, revoke, invite and kick (PROTOCOL 3, 7)."""
+"""Carries out the management of a space: grant, revoke, invite and kick (PROTOCOL 3, 7)."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ _SHOWN_CHARS: Final = 200
 
 
 class ManagementResult(NamedTuple):
-    """What the gateway does about a word of somebody who manages the space.
+    """The result of a management envelope.
 
     Attributes:
-        facts: What holds from now on.
-        changed: Whose capabilities are others now.
-        kicked: Who is removed.
-        then: What follows.
+        facts: Facts that hold from now on.
+        changed: Participants whose capabilities are others now.
+        kicked: The participant that is removed; empty: none.
+        then: Consequences, in order.
     """
 
     facts: tuple[Fact, ...]
@@ -85,24 +85,24 @@ class ManagementResult(NamedTuple):
 
 
 class SpaceManager:
-    """Who was granted what, who was invited, and who was removed.
+    """The grants, invitations and removals of a space.
 
     Args:
-        standing: What everybody may send.
-        present: Who is in the space.
-        new_token: Makes a token that nobody can guess; ``None``: nobody can be invited here.
-        address: Where an invited participant dials; empty where that is not known.
+        grants: The capabilities of all.
+        present: The participants in the space.
+        new_token: Makes a token that cannot be guessed; ``None``: no invitations here.
+        address: The address for invited participants; empty where that is not known.
     """
 
     def __init__(
         self,
-        standing: GrantStore,
+        grants: GrantStore,
         present: Container[str],
         *,
         new_token: Callable[[], str] | None = None,
         address: Callable[[], str] = str,
     ) -> None:
-        self._standing = standing
+        self._grants = grants
         self._present = present
         self._new_token = new_token
         self._address = address
@@ -113,28 +113,28 @@ class SpaceManager:
 
     @property
     def digests(self) -> Mapping[str, str]:
-        """Who was invited, with the SHA-256 (hex) of their token."""
+        """The invited participants, with the SHA-256 (hex) of their tokens."""
         return {name: str(fact.get("token_sha256")) for name, fact in self._invited.items()}
 
     def is_kicked(self, participant: str) -> bool:
-        """Whether somebody was removed, and not invited again."""
+        """True for a participant that was removed, and not invited again."""
         return participant in self._kicked
 
     def may_acknowledge(self, participant: str, grants: tuple[str, ...]) -> bool:
-        """Whether one of some grants was for this participant, which then may say that it knows."""
+        """True if one of some grants was made to this participant, which may acknowledge it."""
         return any(participant in self._granted.of(grant).values() for grant in grants)
 
     def restore(self, facts: Mapping[str, JsonObject]) -> list[str]:
-        """Know again what held before a restart; the ids of grants that hold no more."""
+        """Restore the facts of before a restart; the ids of grants that hold no more."""
         for key, value in facts.items():
             if key.startswith(INVITE_FACT):
                 name = key.removeprefix(INVITE_FACT)
                 self._invited[name] = value
-                if name not in self._standing:
-                    self._standing.configure(name, member_capabilities([]))
+                if name not in self._grants:
+                    self._grants.configure(name, member_capabilities([]))
             elif key.startswith(KICKED_FACT):
                 self._kicked[key.removeprefix(KICKED_FACT)] = value
-        lost = self._standing.restore(facts)
+        lost = self._grants.restore(facts)
         for key, value in facts.items():
             if key.startswith(GRANT_FACT):
                 by, to = str(value.get("by")), str(value.get("participant"))
@@ -142,7 +142,7 @@ class SpaceManager:
         return lost
 
     def check(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
-        """Decide whether something is carried out; changes nothing.
+        """Check that an envelope can be carried out; changes nothing.
 
         Args:
             envelope: Of one of :data:`MANAGEMENT_KINDS`, from a sender who may send it.
@@ -189,13 +189,13 @@ class SpaceManager:
         capabilities: tuple[JsonObject, ...],
         place: str,
     ) -> Refused | None:
-        """Whether the sender may give these, and the participant can take them."""
+        """Check that the sender may give these, and that the participant can hold them."""
         try:
-            self._standing.check(participant, capabilities)
+            self._grants.check(participant, capabilities)
             refuse_reserved(capabilities, place=place)
         except InvalidPattern as error:
             return _refused(envelope, INVALID_CAPABILITY, f"this cannot be granted: {error}")
-        lacking = self._standing.first_lacking(envelope.sender, capabilities)
+        lacking = self._grants.first_lacking(envelope.sender, capabilities)
         if lacking is not None:
             return _refused(
                 envelope,
@@ -204,14 +204,14 @@ class SpaceManager:
                 " give what you have, or less",
                 capability=lacking,
             )
-        if self._standing.grant(envelope.id) is not None:
+        if self._grants.grant(envelope.id) is not None:
             return _refused(
                 envelope,
                 ID_IN_USE,
                 f"a grant {envelope.id} is in force, and a grant is named by its id; send this one"
                 " under another",
             )
-        if not self._standing.has_room(capabilities):
+        if not self._grants.has_room(capabilities):
             return over_limit(
                 envelope.sender,
                 "max_granted",
@@ -224,7 +224,7 @@ class SpaceManager:
 
     def _grant(self, grant: Grant) -> ManagementResult:
         self._granted.remember(grant.id, grant.by, grant.participant)
-        facts, changed = self._standing.give(grant)
+        facts, changed = self._grants.give(grant)
         return ManagementResult(facts, changed)
 
     def _check_revocation(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
@@ -234,7 +234,7 @@ class SpaceManager:
             if unknown is not None:
                 return unknown
         if revocation.grant_id:
-            grant = self._standing.grant(revocation.grant_id)
+            grant = self._grants.grant(revocation.grant_id)
             if grant is None or revocation.participant not in ("", grant.participant):
                 whose = f" to {revocation.participant!r}" if revocation.participant else ""
                 return _refused(
@@ -252,7 +252,7 @@ class SpaceManager:
             compile_capabilities(patterns)
         except InvalidPattern as error:
             return _refused(envelope, INVALID_CAPABILITY, f"this cannot be revoked: {error}")
-        broader = self._standing.find_broader(participant, patterns)
+        broader = self._grants.find_broader(participant, patterns)
         if broader is not None:
             return _refused(
                 envelope,
@@ -261,27 +261,27 @@ class SpaceManager:
                 " one, and grant again what it is to keep",
                 capability=broader,
             )
-        if not self._standing.covered(participant, patterns):
+        if not self._grants.covered(participant, patterns):
             return _refused(
                 envelope,
                 NOTHING_TO_REVOKE,
                 f"{participant!r} has no capability that these patterns cover",
-                capabilities=list(self._standing[participant].patterns),
+                capabilities=list(self._grants[participant].patterns),
             )
         return None
 
     def _revoke(self, envelope: Envelope, payload: JsonObject) -> ManagementResult:
         revocation = management_payloads.read_revocation(envelope, payload)
         if revocation.grant_id:
-            change = self._standing.take(revocation.grant_id)
+            change = self._grants.take(revocation.grant_id)
         else:
-            change = self._standing.revoke_covered(revocation.participant, revocation.capabilities)
+            change = self._grants.revoke_covered(revocation.participant, revocation.capabilities)
         return ManagementResult(change.facts, change.participants)
 
-    # --- who is let in ----------------------------------------------------------------------
+    # --- invitations and removals -----------------------------------------------------------
 
     def _check_known(self, envelope: Envelope, participant: str) -> Refused | None:
-        if participant in self._standing:
+        if participant in self._grants:
             return None
         return _refused(
             envelope,
@@ -294,20 +294,20 @@ class SpaceManager:
         name = invite.participant
         if name in kinds.GATEWAY_NAMES:
             return _refused(envelope, PARTICIPANT_EXISTS, f"{name!r} is the gateway's name")
-        if name in self._standing and name not in self._kicked:
+        if name in self._grants and name not in self._kicked:
             return _refused(
                 envelope, PARTICIPANT_EXISTS, f"{name!r} is a participant of this space already"
             )
-        if name not in self._standing or name in self._invited:
+        if name not in self._grants or name in self._invited:
             refused = self._check_token(envelope)
             if refused is not None:
                 return refused
         return self._check_given(envelope, name, invite.capabilities, "initial_capabilities")
 
     def _check_token(self, envelope: Envelope) -> Refused | None:
-        """Whether a token can be made, and told to the sender alone."""
+        """Check that a token can be made, and told to the sender alone."""
         if self._new_token is None:
-            return _refused(envelope, NO_INVITATIONS, "nobody can be invited to this space")
+            return _refused(envelope, NO_INVITATIONS, "this space takes no invitations")
         if envelope.sender not in self._present:
             return _refused(
                 envelope,
@@ -334,15 +334,15 @@ class SpaceManager:
         if self._kicked.pop(name, None) is not None:
             facts.append(Fact(KICKED_FACT + name, None))
             ack["status"] = "restored"
-        if name not in self._standing or name in self._invited:
+        if name not in self._grants or name in self._invited:
             assert self._new_token is not None  # check() said so
             token = self._new_token()
             digest = sha256(token.encode()).hexdigest()
             fact = {"by": invite.by, "id": envelope.id, "token_sha256": digest}
             self._invited[name] = fact
             facts.append(Fact(INVITE_FACT + name, fact))
-            if name not in self._standing:
-                self._standing.configure(name, member_capabilities([]))
+            if name not in self._grants:
+                self._grants.configure(name, member_capabilities([]))
             then.append(TokenIssued(name, digest))
             ack["token"] = token
         if address := self._address():
@@ -361,7 +361,7 @@ class SpaceManager:
                 gateway_draft(management_payloads.INVITE_ACK, ack, to=invite.by, about=envelope.id),
             )
         )
-        invited = {"id": name, "capabilities": list(self._standing[name].patterns)}
+        invited = {"id": name, "capabilities": list(self._grants[name].patterns)}
         then.append(
             Broadcast(
                 gateway_draft(kinds.SYSTEM_PRESENCE, {"event": "invited", "participant": invited})
@@ -373,7 +373,7 @@ class SpaceManager:
         kick = management_payloads.read_kick(envelope, payload)
         fact = {"by": kick.by, "id": envelope.id, "reason": kick.reason}
         self._kicked[kick.participant] = fact
-        change: GrantChange = self._standing.revoke_all(kick.participant)
+        change: GrantChange = self._grants.revoke_all(kick.participant)
         why = f"removed by {kick.by}" + (f": {kick.reason}" if kick.reason else "")
         return ManagementResult(
             (Fact(KICKED_FACT + kick.participant, fact), *change.facts),
@@ -393,23 +393,23 @@ def _shown(capability: JsonObject) -> str:
 
 
 class InviteIssuer(Protocol):
-    """How somebody comes to a space who is invited."""
+    """Issues the tokens of invited participants."""
 
     def new_token(self) -> str:
-        """A token that nobody can guess."""
+        """A token that cannot be guessed."""
         ...
 
     def admit(self, participant: str, token_sha256: str) -> None:
-        """Let a participant in by a token with this digest, and by no earlier one of this kind."""
+        """Admit a participant with a token of this digest, and with no earlier one of this kind."""
         ...
 
     def address(self) -> str:
-        """Where to dial the space; empty where that is not known."""
+        """The address of the space; empty where that is not known."""
         ...
 
 
 class _NoInvites:
-    """The doors of a space to which nobody can be invited."""
+    """The issuer of a space without invitations."""
 
     def new_token(self) -> str:
         raise NotImplementedError
@@ -422,4 +422,4 @@ class _NoInvites:
 
 
 NO_INVITES: Final[InviteIssuer] = _NoInvites()
-"""Those of a space to which nobody can be invited."""
+"""For a space without invitations."""

@@ -72,7 +72,7 @@ class Observers:
     """The observers of a space, by participant.
 
     Args:
-        limit: How many each participant may have at once.
+        limit: The most that each participant may have at once.
     """
 
     def __init__(self, limit: int) -> None:

@@ -1,4 +1,7 @@
-"""How somebody comes into a space, and what is said of it (PROTOCOL 2 and 6)."""
+"""Presence: the state in which a participant joins, its absences, and what a newcomer is told.
+
+See PROTOCOL 2 and 6 for welcomes and presences, 4.6 for the open proposals that are replayed.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,22 @@ from meup_agent.reasons import Reason
 
 
 class JoinState(msgspec.Struct, frozen=True):
-    """The state in which a member joins that can resume (PROTOCOL 6).
+    """The state in which a subscriber begins (PROTOCOL 6).
 
     Attributes:
+        begin: The number after which it continues; ``None``: it begins with what is new.
         gap: Some of what it missed is not known any more.
-        resumed: It was here before, and continues.
+        can_resume: It gets numbers, with which it can resume.
     """
 
+    begin: int | None = None
     gap: bool = False
-    resumed: bool = False
+    can_resume: bool = True
+
+    @property
+    def resumed(self) -> bool:
+        """True if it was here before, and continues."""
+        return self.begin is not None
 
     @property
     def arrived(self) -> str:
@@ -49,14 +59,14 @@ class JoinDrafts(NamedTuple):
     presence: Envelope
 
 
-def resume_fields(state: JoinState | None) -> dict[str, Any]:
+def resume_fields(state: JoinState) -> dict[str, Any]:
     """The fields of a welcome about what its reader missed, without ``until``."""
-    return {} if state is None else {"resumed": state.resumed, "gap": state.gap}
+    return {"resumed": state.resumed, "gap": state.gap} if state.can_resume else {}
 
 
-def arrived_fields(state: JoinState | None) -> dict[str, Any]:
+def arrived_fields(state: JoinState) -> dict[str, Any]:
     """The fields of a presence about what the newcomer missed."""
-    return {} if state is None else {ARRIVED: state.arrived}
+    return {ARRIVED: state.arrived} if state.can_resume else {}
 
 
 def describe_participant(participant: str, capabilities: Capabilities) -> dict[str, Any]:
@@ -71,7 +81,7 @@ _GONE_MICROSECONDS: Final = round(GONE_SECONDS * 1_000_000)
 
 
 class AbsenceTracker:
-    """Knows until when what a participant proposed was left behind by a process that is gone.
+    """Tracks absences: proposals from before one were left behind by a process that is gone.
 
     A process that crashed cannot withdraw what it proposed: its participant would be refused
     further proposals for as long as these count as open.
@@ -82,20 +92,20 @@ class AbsenceTracker:
         self._gone: dict[str, int] = {}
 
     def left(self, participant: str, at: int) -> None:
-        """A participant has left the space.
+        """Record that a participant has left the space.
 
         Args:
-            participant: Who.
-            at: When, in microseconds.
+            participant: The participant.
+            at: The time in microseconds.
         """
         self._left[participant] = at
 
     def joined(self, participant: str, at: int, *, new: bool) -> None:
-        """A participant has joined the space.
+        """Record that a participant has joined the space.
 
         Args:
-            participant: Who.
-            at: When, in microseconds.
+            participant: The participant.
+            at: The time in microseconds.
             new: It has nothing to resume: another process than the one before.
         """
         left = self._left.pop(participant, None)
@@ -105,10 +115,10 @@ class AbsenceTracker:
             self._gone[participant] = left
 
     def abandoned_until(self, participant: str, at: int) -> int | None:
-        """Up to when processes of a participant spoke that have been gone for long enough.
+        """The time up to which a participant's processes sent that have been gone for long enough.
 
         Args:
-            participant: Who.
+            participant: The participant.
             at: The time in microseconds.
         """
         for moment in (self._left.get(participant), self._gone.get(participant)):
@@ -127,10 +137,10 @@ MAX_REPLAY_BYTES: Final = 256 * 1024
 """Bytes of one of them: a larger one would take the place of all others."""
 
 MAX_CONSIDERED: Final = 1_000
-"""Open proposals that are looked at for a newcomer."""
+"""Open proposals that are considered for a newcomer."""
 
 May = Callable[[str, JsonObject], bool]
-"""Whether somebody may send a kind with a payload."""
+"""True for a kind and a payload that a participant may send."""
 
 
 class ReplayedEnvelope(NamedTuple):
@@ -148,16 +158,16 @@ class ReplayedEnvelope(NamedTuple):
 def select_replayed(
     exchanges: InFlight, participant: str, may: May, at: int
 ) -> list[ReplayedEnvelope]:
-    """What a newcomer is told of open proposals, in the order in which they were accepted.
+    """The open proposals that a newcomer is told of, in the order in which they were accepted.
 
     Of too many the newest are told, of each proposer as many as of the others. What has certainly
-    expired, and what was too large to keep, is left out; so are the newcomer's own, since nobody
-    decides their own.
+    expired, and what was too large to keep, is left out; so are the newcomer's own, which others
+    decide.
 
     Args:
-        exchanges: What is open.
+        exchanges: The open items.
         participant: The newcomer.
-        may: What it may send.
+        may: Its capabilities.
         at: The time in microseconds since 1970 (UTC).
     """
     rejects = may(kinds.MCP_REJECT, {"reason": str(Reason.DISAGREE)})

@@ -1,4 +1,4 @@
-"""Limits how fast each participant speaks: token buckets, in the time that they are told."""
+"""Limits of rates: token buckets by participant, which get the time as an argument."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES
 
 NOTICE_SECONDS: Final = 10.0
-"""A participant that stays over a limit is told so once in this time, not once for each frame."""
+"""Interval of notices to a participant that stays over a limit: not one for each frame."""
 
 MAX_NOTICES: Final = 10_000
-"""Who was told what, at most; whoever is forgotten may be told once more."""
+"""Notices that are remembered; a participant that is forgotten may get one more."""
 
 BYTES_PER_SECOND: Final = 4 * MAX_FRAME_BYTES
 """Bytes of a participant's messages in the long run: four of the largest, or 16 KiB in each of a
@@ -21,11 +21,11 @@ BYTES_BURST: Final = 16 * MAX_FRAME_BYTES
 """Bytes of a participant's messages at once: sixteen of the largest."""
 
 MESSAGE_BYTES: Final = 4_096
-"""What a message counts beside its bytes where the loudest sender is looked for: a queue is bounded
+"""Bytes that a message counts besides its own in a sender's load: a queue is bounded
 in frames, too."""
 
 HALF_LIFE_SECONDS: Final = 1.0
-"""After which what somebody said counts half there."""
+"""Time after which what was sent counts half in a sender's load."""
 
 _MICROSECONDS: Final = 1_000_000
 
@@ -33,12 +33,12 @@ _MOST_HALVES: Final = 500
 """After which all are forgotten, before the weights outgrow a float."""
 
 _ROUNDING: Final = 1e-6
-"""What the sum of many small parts may lack."""
+"""Tolerance for the sum of many small parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What each participant of a space may do.
+    """The limits of each participant of a space.
 
     Attributes:
         max_depth: Levels of arrays and objects in a message.
@@ -49,7 +49,7 @@ class Allowance:
         withdrawals_per_second: Withdrawals in the long run; likewise, and none is refused.
         withdrawals_burst: Withdrawals at once.
         max_open_proposals: Proposals that are neither fulfilled nor withdrawn.
-        max_observers: Connections that look on.
+        max_observers: Connections that observe.
     """
 
     max_depth: int = MAX_DEPTH
@@ -64,13 +64,13 @@ class Allowance:
 
 
 class TokenBucket:
-    """So many at once, and so many a second in the long run.
+    """A token bucket: so many at once, and so many a second in the long run.
 
     A clock that goes back gives nothing and takes nothing.
 
     Args:
-        per_second: How many come back in a second.
-        burst: How many there are at most, and at the beginning.
+        per_second: The tokens that come back in a second.
+        burst: The most tokens, which are there at the beginning.
     """
 
     __slots__ = ("_at", "_burst", "_left", "_per_microsecond")
@@ -81,11 +81,11 @@ class TokenBucket:
         self._at: int | None = None
 
     def consume(self, at: int, amount: float = 1.0) -> float:
-        """Take some, whether they are there or not.
+        """Take tokens, whether they are there or not.
 
         Args:
             at: The time in microseconds.
-            amount: How many.
+            amount: The number of tokens.
 
         Returns:
             Seconds to wait until what was taken too much has come back; 0 if nothing was.
@@ -94,11 +94,11 @@ class TokenBucket:
         return 0.0 if left >= -_ROUNDING else -left / self._per_microsecond / _MICROSECONDS
 
     def has(self, at: int) -> bool:
-        """Whether there is one."""
+        """True if there is one."""
         return self._now(at) >= 1.0 - _ROUNDING
 
     def try_consume(self, at: int) -> bool:
-        """Take one if there is one; whether there was."""
+        """Take one if there is one; false if there was none."""
         left = self._left = self._now(at)
         if left < 1.0 - _ROUNDING:
             return False
@@ -111,7 +111,7 @@ class TokenBucket:
         return 0.0 if missing <= _ROUNDING else missing / self._per_microsecond / _MICROSECONDS
 
     def full(self, at: int) -> bool:
-        """Whether nothing is missing: whoever it belongs to may be forgotten."""
+        """True if none is missing: then the bucket may be forgotten."""
         return self._now(at) >= self._burst - _ROUNDING
 
     def _now(self, at: int) -> float:
@@ -123,10 +123,10 @@ class TokenBucket:
 
 
 class SenderLoad:
-    """Knows who said most lately, in bytes; half of it is forgotten each second.
+    """Load of each sender lately, in bytes; half of it is forgotten each second.
 
     What is new weighs more, in place of all that is old weighing less: so the order of two senders
-    changes only when one of them says something, and the most ever is the most at this moment.
+    changes only when one of them sends, and the most ever is the most at this moment.
     """
 
     __slots__ = ("_most", "_said", "_since")
@@ -137,7 +137,7 @@ class SenderLoad:
         self._since: int | None = None
 
     def add(self, participant: str, at: int, size: int) -> None:
-        """Count what a participant said."""
+        """Count a message of a participant."""
         if self._since is None:
             self._since = at
         halves = (at - self._since) / _MICROSECONDS / HALF_LIFE_SECONDS
@@ -149,16 +149,16 @@ class SenderLoad:
         self._most = max(self._most, said)
 
     def is_heavy(self, participant: str) -> bool:
-        """Whether a participant said at least half as much as the loudest."""
+        """True for a participant whose load is at least half of the heaviest."""
         return self._said.get(participant, 0.0) * 2 >= self._most > 0
 
 
 class RateExceeded(NamedTuple):
-    """A limit that a participant is over, and for how long.
+    """A rate that a participant exceeds.
 
     Attributes:
         limit: The limit's name.
-        most: How much it allows in a second.
+        most: The amount that it allows in a second.
         seconds: Seconds until the participant is within it again.
     """
 
@@ -168,13 +168,13 @@ class RateExceeded(NamedTuple):
 
 
 class RateLimiter:
-    """Limits how fast each participant speaks, over whatever connections it has.
+    """Limits the rates of each participant, over all of its connections.
 
     Args:
-        allowance: How fast they may.
+        allowance: The rates.
 
     Attributes:
-        loudness: Who said most lately.
+        load: The load of each sender.
     """
 
     def __init__(self, allowance: Allowance) -> None:
@@ -185,7 +185,7 @@ class RateLimiter:
         self._withdrawals: dict[str, TokenBucket] = {}
 
     def consume(self, participant: str, at: int, size: int) -> RateExceeded | None:
-        """Count a message that was taken; for how long to read no more of its sender, if at all.
+        """Count a message that was read; the rate for which to read no more of its sender now.
 
         Args:
             participant: Its sender.
@@ -201,7 +201,7 @@ class RateLimiter:
         return self._over(*waits, withdrawals) if any(waits) or withdrawals else None
 
     def try_consume(self, participant: str, at: int, size: int) -> RateExceeded | None:
-        """Count a message if it is within the pace; else for how long to refuse it.
+        """Count a message that is within the rates; else the rate for which to refuse it.
 
         Args:
             participant: Its sender.
@@ -222,7 +222,7 @@ class RateLimiter:
         self._withdrawing(participant).consume(at)
 
     def check_withdrawal(self, participant: str, at: int) -> RateExceeded | None:
-        """For how long to refuse a withdrawal of a participant, if at all; counts nothing."""
+        """The rate for which to refuse a withdrawal of a participant; counts nothing."""
         wait = self._withdrawing(participant).wait(at)
         return self._over(0.0, 0.0, wait) if wait else None
 
@@ -256,10 +256,10 @@ class RateLimiter:
 
 
 class NoticeThrottle:
-    """When somebody was told last that they are over a limit.
+    """Limits notices to a participant about a limit to one in a time.
 
     Args:
-        seconds: How long it is not told again.
+        seconds: The interval.
     """
 
     def __init__(self, seconds: float = NOTICE_SECONDS) -> None:
@@ -267,12 +267,12 @@ class NoticeThrottle:
         self._at: dict[tuple[str, str], int] = {}
 
     def due(self, participant: str, limit: str, at: int) -> bool:
-        """Whether to tell a participant of a limit now; if so, it counts as told."""
+        """True if a participant is to get a notice now, which then counts as sent."""
         key = participant, limit
         last = self._at.get(key)
         if last is not None and 0 <= at - last < self._again:
             return False
-        self._at.pop(key, None)  # so that the one told the longest ago comes first
+        self._at.pop(key, None)  # so that the oldest notice comes first
         self._at[key] = at
         if len(self._at) > MAX_NOTICES:
             del self._at[next(iter(self._at))]

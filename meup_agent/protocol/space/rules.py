@@ -1,4 +1,9 @@
-"""Who may say what in a space (PROTOCOL 3)."""
+"""The rules by which a space refuses an envelope (PROTOCOL 3); asking changes nothing.
+
+An approval names a proposal by its id, so no participant gets a second proposal under an id that
+another uses. And an approval that comes too late ends here, whatever executor would have carried
+it out.
+"""
 
 from __future__ import annotations
 
@@ -33,39 +38,39 @@ _STARTS = frozenset({kinds.MCP_PROPOSAL, kinds.MCP_REQUEST})
 
 
 ABANDONED_CHECK_SECONDS: Final = 1.0
-"""How often it is looked, for a participant that has no room, for proposals nobody waits for."""
+"""Interval of the check for abandoned proposals, for a participant that has no room for another."""
 
 _ABANDONED_CHECK_MICROSECONDS: Final = round(ABANDONED_CHECK_SECONDS * 1_000_000)
 
 
 class Rules:
-    """What is refused, and why; nothing is changed by asking.
+    """The rules for senders, capabilities and ids.
 
     Args:
-        held: What everybody may send.
-        management: Who was removed, and who was granted what.
-        exchanges: What is open.
-        allowance: How much each of them may say.
-        departures: Which processes of participants are gone.
+        grants: The capabilities of all.
+        management: The grants and removals.
+        exchanges: The open requests and proposals.
+        allowance: The limits of each participant.
+        absences: The processes of participants that are gone.
     """
 
     def __init__(
         self,
-        held: GrantStore,
+        grants: GrantStore,
         management: SpaceManager,
         exchanges: InFlight,
         allowance: Allowance,
-        departures: AbsenceTracker,
+        absences: AbsenceTracker,
     ) -> None:
-        self._departures = departures
-        self._looked: dict[str, int] = {}
-        self._held = held
+        self._absences = absences
+        self._checked_at: dict[str, int] = {}
+        self._grants = grants
         self._management = management
         self._open = exchanges
         self._allowance = allowance
 
     def check_sender(self, participant: str, arrival: InboundFrame) -> Refused | None:
-        """Why somebody cannot have said an envelope, whatever they may say."""
+        """Refuse an envelope that cannot be from its sender, whatever it may send."""
         envelope = arrival.envelope
         if envelope.sender != participant:
             return refusal(
@@ -92,7 +97,7 @@ class Rules:
         return None
 
     def check_capability(self, arrival: InboundFrame) -> Refused | None:
-        """Why an envelope of its sender goes no further."""
+        """Refuse an envelope that its sender may not send, or that must not take effect."""
         envelope = arrival.envelope
         participant = envelope.sender
         if not self._may(participant, arrival):
@@ -102,7 +107,7 @@ class Rules:
                 f"none of your capabilities allows this {arrival.kind_as_sent!r}",
                 about=envelope.id,
                 attempted_kind=arrival.kind_as_sent,
-                your_capabilities=list(self._held[participant].patterns),
+                your_capabilities=list(self._grants[participant].patterns),
             )
         if envelope.kind in _ENDS and not envelope.correlation:
             return refusal(
@@ -118,7 +123,7 @@ class Rules:
             refused = check_start(
                 envelope,
                 arrival.payload,
-                participants=self._held,
+                participants=self._grants,
                 exchanges=self._open,
                 at=arrival.at,
             )
@@ -128,11 +133,11 @@ class Rules:
         return None
 
     def _may(self, participant: str, arrival: InboundFrame) -> bool:
-        """Whether a member may send an envelope, by its capabilities or whatever they are."""
+        """True if a member may send an envelope, by its capabilities or whatever they are."""
         envelope, payload = arrival.envelope, arrival.payload
         if envelope.kind == kinds.MCP_PROPOSAL:
             payload = payloads.unwrapped(payload)
-        if self._held[participant].allow(envelope.kind, payload):
+        if self._grants[participant].allow(envelope.kind, payload):
             return True
         if envelope.kind == kinds.MCP_REQUEST:
             return _method(payload) in ALWAYS_ALLOWED_METHODS
@@ -155,7 +160,7 @@ class Rules:
         return None
 
     def _refused_proposal(self, participant: str, proposal: Envelope, at: int) -> Refused | None:
-        """Nobody keeps more proposals open than the others can be asked to look at."""
+        """Bound the open proposals of a participant by what others can be asked to look at."""
         most = self._allowance.max_open_proposals
         if self._has_room(participant, most, at):
             return None
@@ -170,17 +175,17 @@ class Rules:
         )
 
     def _has_room(self, participant: str, most: int, at: int) -> bool:
-        """Whether a participant may propose more; looks for ghosts before it says no."""
+        """True if a participant may propose more; looks for abandoned ones before it says no."""
         if self._open.open_proposals(participant, at) < most:
             return True
         if (
             not 0
-            <= at - self._looked.get(participant, -_ABANDONED_CHECK_MICROSECONDS)
+            <= at - self._checked_at.get(participant, -_ABANDONED_CHECK_MICROSECONDS)
             < _ABANDONED_CHECK_MICROSECONDS
         ):
-            self._looked[participant] = at
+            self._checked_at[participant] = at
             self._open.drop_abandoned(
-                participant, at, self._departures.abandoned_until(participant, at)
+                participant, at, self._absences.abandoned_until(participant, at)
             )
         return self._open.open_proposals(participant, at) < most
 
@@ -191,7 +196,7 @@ def _method(payload: dict[str, Any]) -> str:
 
 
 def _is_reserved(kind: str) -> bool:
-    """Whether only the gateway says this, in either writing, known or not (PROTOCOL 4.10)."""
+    """True for a kind of the gateway alone, in either writing, known or not (PROTOCOL 4.10)."""
     known = kinds.KINDS.get(kind)
     return kind.startswith(("system/", "system.")) or (
         known is not None and known.sender == "gateway"
@@ -216,8 +221,8 @@ def check_start(
     Args:
         envelope: The proposal or request.
         payload: Its payload's JSON values.
-        participants: Everybody whom the space knows, present or not.
-        exchanges: What is open, and what was decided.
+        participants: All participants of the space, present or not.
+        exchanges: The open items, and the decided ones.
         at: The time in microseconds since 1970 (UTC).
     """
     is_request = envelope.kind == kinds.MCP_REQUEST
@@ -232,7 +237,7 @@ def check_start(
 
 
 def owner_by_name(envelope_id: str) -> str:
-    """Whose an id of the form ``<participant>-<number>`` is; empty for any other id."""
+    """The owner of an id of the form ``<participant>-<number>``; empty for any other id."""
     if "-" not in envelope_id:  # as ours are
         return ""
     name, _, number = envelope_id.rpartition("-")

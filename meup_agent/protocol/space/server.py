@@ -13,12 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
 from meup_agent.protocol.capability import Capabilities
-from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.resume import add_until
+from meup_agent.protocol.space.announcer import Announcer
 from meup_agent.protocol.space.counters import Counters, log_cancel
 from meup_agent.protocol.space.decisions import (
     Accepted,
@@ -52,7 +49,7 @@ from meup_agent.protocol.space.members import (
     crowded,
     refuse_observer,
 )
-from meup_agent.protocol.space.presence import JoinState, ReplayedEnvelope
+from meup_agent.protocol.space.presence import JoinState, ReplayedEnvelope, describe_participant
 from meup_agent.protocol.space.rate_limits import (
     Allowance,
     NoticeThrottle,
@@ -60,7 +57,6 @@ from meup_agent.protocol.space.rate_limits import (
     RateLimiter,
 )
 from meup_agent.protocol.space.state import SpaceState
-from meup_agent.protocol.timestamps import rfc3339
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -87,7 +83,7 @@ class SpaceServer:
         allowance: Limits of each participant.
         invites: Makes tokens and admits those who come with them; ``None``: no invitations.
         announce_withdrawals: Announce each withdrawal that took effect to all.
-        backpressure: Tells senders to wait for slow readers.
+        backpressure: Makes senders wait for slow readers.
     """
 
     def __init__(
@@ -108,7 +104,6 @@ class SpaceServer:
         self.counters = counters
         self.journal = journal
         self._backpressure = backpressure
-        self._new_id = new_id
         self._now = now
         allowance = allowance or Allowance()
         self._invites: InviteIssuer = invites or NO_INVITES
@@ -129,6 +124,9 @@ class SpaceServer:
         """Connections that get everything and send nothing."""
         self.fanout = Fanout(name, journal, counters)
         """Delivers what was accepted."""
+        self._announcer = Announcer(
+            name, journal, self.fanout, new_id=new_id, now=now, is_here=self._is_here
+        )
         self._recover()
 
     @property
@@ -139,10 +137,8 @@ class SpaceServer:
     @property
     def present(self) -> list[dict[str, Any]]:
         """The members with what they may send, as a welcome lists them."""
-        return [
-            {"id": name, "capabilities": list(self._state.capabilities(name).patterns)}
-            for name in self._state.present
-        ]
+        capabilities = self._state.capabilities
+        return [describe_participant(name, capabilities(name)) for name in self._state.present]
 
     def __len__(self) -> int:
         """The number of members."""
@@ -195,16 +191,16 @@ class SpaceServer:
             self.fanout.remove(older)
             older.close(TAKEN_OVER, "a newer connection of the same participant took over")
         self._state.register_dialect(member.form.dialect)
-        begin, join_state = self._join_state(member)
+        join_state = self.fanout.join_state(member.form, member.last_seen)
         joined = self._state.join(participant, join_state)
         # A member that continues without a gap reads what it missed. And one that does not say that
         # it resumes may take what is replayed for something new.
-        is_told = join_state is not None and (not join_state.resumed or join_state.gap)
+        is_told = join_state.can_resume and (not join_state.resumed or join_state.gap)
         replayed = self._state.select_replayed(participant) if is_told else []
         self.journal.call_when_kept(
-            partial(self._welcome, member, joined.welcome, begin, join_state, replayed)
+            partial(self._welcome, member, joined.welcome, join_state, replayed)
         )
-        self._publish(joined.presence)
+        self._announcer.broadcast(joined.presence)
 
     def leave(self, member: Member) -> None:
         """Remove a member; one that was taken over, or has left, changes nothing."""
@@ -216,7 +212,7 @@ class SpaceServer:
         del self._members[member.participant]
         self.fanout.remove(member)
         self.counters.left += 1
-        self._publish(self._state.leave(member.participant))
+        self._announcer.broadcast(self._state.leave(member.participant))
 
     def close(self, code: int, reason: str) -> None:
         """Close every connection; no member is told that the others leave."""
@@ -235,32 +231,20 @@ class SpaceServer:
             return
         self.observers.add(member)
         self.counters.observed += 1
-        begin, join_state = self._join_state(member)
+        join_state = self.fanout.join_state(member.form, member.last_seen)
         welcome = self._state.observe(member.participant, join_state)
         # No open proposals are replayed: an observer may decide none.
-        self.journal.call_when_kept(partial(self._welcome, member, welcome, begin, join_state, ()))
-
-    def _join_state(self, member: Member) -> tuple[int | None, JoinState | None]:
-        """The number after which a newcomer continues, and what is announced of that."""
-        begin = self.fanout.resume_from(member.last_seen)
-        if not member.form.numbered:
-            return begin, None
-        return begin, JoinState(gap=begin != member.last_seen, resumed=begin is not None)
+        self.journal.call_when_kept(partial(self._welcome, member, welcome, join_state, ()))
 
     def _welcome(
         self,
         member: Member,
         welcome: Envelope,
-        begin: int | None,
-        join_state: JoinState | None,
+        join_state: JoinState,
         replayed: Sequence[ReplayedEnvelope],
     ) -> None:
-        if not self._is_here(member):
-            return
-        if join_state is not None:
-            welcome = add_until(welcome, self.fanout.delivered)
-        gap = begin != member.last_seen
-        self.fanout.welcome(member, self._stamp(welcome), begin, gap=gap, before=replayed)
+        if self._is_here(member):
+            self.fanout.welcome(member, self._announcer.stamp(welcome), join_state, replayed)
 
     # --- what members send ----------------------------------------------------------------
 
@@ -370,8 +354,7 @@ class SpaceServer:
     def _refuse_to_observer(self, member: Member, refused: Refused) -> None:
         """Tell an observer, and not its participant's agent, that it was refused."""
         self.counters.refused[refused.code] += 1
-        error = self._stamp(refused.error)
-        self.journal.call_when_kept(partial(self._notify_now, member, error))
+        self._announcer.notify(member, refused.error)
 
     def _slow_down(self, participant: str, over: RateExceeded) -> None:
         what = over.limit.removesuffix("_per_second")
@@ -391,7 +374,7 @@ class SpaceServer:
         before: Sequence[tuple[Member, Envelope]] = ()
         if accepted.before:
             before = [
-                (member, self._stamp(each.draft))
+                (member, self._announcer.stamp(each.draft))
                 for each in accepted.before
                 if (member := self._members.get(each.participant)) is not None
             ]
@@ -411,7 +394,7 @@ class SpaceServer:
         if receipt is not None:
             receipt.seq = entry.seq
         for member, notice in before:
-            self._notify_now(member, notice)
+            self._announcer.notify_now(member, notice)
         self.fanout.deliver(entry)
         if then is not None:
             then(entry)
@@ -437,7 +420,7 @@ class SpaceServer:
         match consequence:
             case Broadcast(draft):
                 log_cancel(self.name, draft)
-                self._publish(draft)
+                self._announcer.broadcast(draft)
             case Notice(participant, draft):
                 self._notify(participant, draft)
             case Disconnect(participant, code, reason):
@@ -454,41 +437,18 @@ class SpaceServer:
         member.close(code, reason)
         self.leave(member)
 
-    # --- what the gateway says ------------------------------------------------------------
-
-    def _publish(self, draft: Envelope) -> None:
-        """Send an envelope of the gateway's own to all: the only way there is."""
-        envelope = self._stamp(draft)
-        # Encoded here, so that the journal and the fanout do not both encode it.
-        frame = encode(envelope, DEFAULT_DIALECT)
-        envelope = msgspec.structs.replace(envelope, protocol=DEFAULT_DIALECT, frame=frame)
-        self.journal.append(self.name, envelope, (), self.fanout.deliver)
-
     def _notify(self, participant: str, draft: Envelope) -> None:
-        """Send an envelope to one member, after everything that was decided before.
-
-        A connection that takes over meanwhile does not get it: nothing may come before its welcome,
-        and that was decided later.
-        """
         member = self._members.get(participant)
         if member is not None:
-            notice = self._stamp(draft)
-            self.journal.call_when_kept(partial(self._notify_now, member, notice))
-
-    def _notify_now(self, member: Member, envelope: Envelope) -> None:
-        if self._is_here(member):
-            self.fanout.deliver_to(member, envelope)
+            self._announcer.notify(member, draft)
 
     def _is_here(self, member: Member) -> bool:
         if member.observes:
             return member in self.observers
         return self._members.get(member.participant) is member
 
-    def _stamp(self, draft: Envelope) -> Envelope:
-        return msgspec.structs.replace(draft, id=self._new_id(), ts=rfc3339(self._now()))
-
     def _recover(self) -> None:
-        """Know again what was accepted lately, and what holds and is open since then."""
+        """Restore from the journal what holds, what is open and what is recognized."""
         since = self._now() - round(OPEN_SECONDS * 1_000_000)
         recovered = self.journal.recover(self.name, since=since, limit=RECOVERED_ENTRIES)
         # Before any request: what asked in a dialect is answered in it.

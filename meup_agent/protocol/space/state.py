@@ -1,4 +1,8 @@
-"""One space: who is there, and what is let through (PROTOCOL 3)."""
+"""The state of a space and its decisions (PROTOCOL 3).
+
+Pure: no connection, no clock, no journal. A decision about a frame is one call, and what was
+accepted has taken effect here when it returns.
+"""
 
 from __future__ import annotations
 
@@ -49,21 +53,25 @@ from meup_agent.protocol.space.rules import Rules
 from meup_agent.reasons import read_reason
 
 DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
-"""What TypeScript clients send to a gateway and nobody reads (PROTOCOL 2)."""
+"""Kinds that TypeScript clients send to a gateway and that have no reader (PROTOCOL 2)."""
+
+
+NO_RESUME: Final = JoinState(can_resume=False)
+"""The state of a newcomer that gets no numbers."""
 
 
 class SpaceState:
     """The participants of a space, those who are in it, and every decision about what they send.
 
-    Drafts that it returns have no id and no time: who sends them gives both.
+    Drafts that it returns have no id and no time: the server gives both.
 
     Args:
-        participants: Those who are known from the beginning, and what they may send.
-        allowance: How much each of them may say.
-        now: Tells the time in microseconds since 1970 (UTC).
-        announce_withdrawals: Everybody is told of each withdrawal that took effect.
-        new_token: Makes a token that nobody can guess; ``None``: nobody can be invited.
-        address: Where an invited participant dials; empty where that is not known.
+        participants: The participants that are known from the beginning, and what they may send.
+        allowance: The limits of each participant.
+        now: The time in microseconds since 1970 (UTC).
+        announce_withdrawals: Announce each withdrawal that took effect to all.
+        new_token: Makes a token that cannot be guessed; ``None``: no invitations.
+        address: The address for invited participants; empty where that is not known.
 
     Attributes:
         open: The requests and proposals that have not ended.
@@ -85,89 +93,89 @@ class SpaceState:
         self.limiter = RateLimiter(self._allowance)
         self._shallower = self._allowance.max_depth < MAX_DEPTH
         self._now = now
-        self._held = GrantStore(participants or {})
+        self._grants = GrantStore(participants or {})
         # In the order in which they came.
         self._present: dict[str, None] = {}
-        # Of these, as JSON, and since which change of what anybody may send.
+        # Of these, as JSON, and since which change of anyone's capabilities.
         self._descriptions: dict[str, bytes] = {}
         self._described_at = 0
         self._management = SpaceManager(
-            self._held, self._present, new_token=new_token, address=address
+            self._grants, self._present, new_token=new_token, address=address
         )
-        self._departures = AbsenceTracker()
+        self._absences = AbsenceTracker()
         self._rules = Rules(
-            self._held, self._management, self.open, self._allowance, self._departures
+            self._grants, self._management, self.open, self._allowance, self._absences
         )
         self._announce_withdrawals = announce_withdrawals
         self._deduplicator = Deduplicator()
-        # Only where somebody may say by a JSON-RPC id what a response answers.
+        # Only where a dialect is spoken in which a response names its request by a JSON-RPC id.
         self._rpc_ids: RpcIds | None = None
 
     def __contains__(self, participant: object) -> bool:
-        """Whether a participant is in the space."""
+        """True for a participant that is in the space."""
         return participant in self._present
 
     @property
     def present(self) -> tuple[str, ...]:
-        """Who is in the space, in the order in which they came."""
+        """The participants in the space, in the order in which they came."""
         return tuple(self._present)
 
     def capabilities(self, participant: str) -> Capabilities:
-        """What a participant may send at this moment, present or not.
+        """The capabilities of a participant at this moment, present or not.
 
         Raises:
-            KeyError: Nobody knows this participant here.
+            KeyError: The space has no such participant.
         """
-        return self._held[participant]
+        return self._grants[participant]
 
     def admit(self, participant: str, capabilities: Capabilities) -> None:
-        """Let somebody be a participant of the space, or change what they may send."""
-        self._held.configure(participant, capabilities)
+        """Add a participant, or change what it may send by configuration."""
+        self._grants.configure(participant, capabilities)
 
     @property
     def digests(self) -> Mapping[str, str]:
-        """Who was invited, with the SHA-256 (hex) of their token."""
+        """The invited participants, with the SHA-256 (hex) of their tokens."""
         return self._management.digests
 
     def is_kicked(self, participant: str) -> bool:
-        """Whether somebody was removed from the space, and not invited again."""
+        """True for a participant that was removed, and not invited again."""
         return self._management.is_kicked(participant)
 
     def restore(self, facts: Mapping[str, dict[str, Any]]) -> list[str]:
-        """Know again what held before a restart; the ids of grants that hold no more."""
+        """Restore the facts of before a restart; the ids of grants that hold no more."""
         for proposer in self.open.participants:
-            # Nobody is here yet, and who comes back resumes.
-            self._departures.left(proposer, self._now())
+            # No participant is here yet, and one that comes back resumes.
+            self._absences.left(proposer, self._now())
         return self._management.restore(facts)
 
     def register_dialect(self, dialect: str) -> None:
-        """Know that somebody speaks a dialect here, from now on.
+        """Record that a dialect is spoken here, from now on.
 
         In one of them a response names its request by an id that only the request itself tells, so
-        requests are remembered from the first who speaks it on. What it answers of those that came
+        requests are remembered from the first speaker on. What it answers of those that came
         before passes with the JSON-RPC id for a correlation, as it came.
         """
         if dialect == BY_RPC_ID and self._rpc_ids is None:
             self._rpc_ids = RpcIds()
 
-    def join(self, participant: str, join_state: JoinState | None = None) -> JoinDrafts:
-        """Take a participant in, or take in a newer connection of one who is there.
+    def join(self, participant: str, join_state: JoinState = NO_RESUME) -> JoinDrafts:
+        """Add a participant, or a newer connection of one that is there.
 
         A newer connection is announced as a ``join`` without a ``leave`` before it. The
-        participant did not go away, so nobody's time limit for an absent one starts to run. But
+        participant did not go away, so no time limit for an absent one starts to run. But
         what went to the older connection may have been lost with it, and a ``join`` is what makes
-        the others say again what must not be missed (PROTOCOL 4.14).
+        the others repeat what must not be missed (PROTOCOL 4.14).
 
         Args:
-            participant: Who joins; must be a participant of the space.
-            join_state: What it missed, if it asked for that; ``None``: it did not.
+            participant: The newcomer; must be a participant of the space.
+            join_state: The state in which it joins.
         """
-        is_new = join_state is not None and not join_state.resumed
-        self._departures.joined(participant, self._now(), new=is_new)
+        is_new = join_state.can_resume and not join_state.resumed
+        self._absences.joined(participant, self._now(), new=is_new)
         self._present[participant] = None
-        if self._described_at == self._held.changes:
+        if self._described_at == self._grants.changes:
             self._descriptions[participant] = self._described(participant)
-        you = describe_participant(participant, self._held[participant])
+        you = describe_participant(participant, self._grants[participant])
         return JoinDrafts(
             self._welcome(participant, **resume_fields(join_state)),
             gateway_draft(
@@ -176,20 +184,20 @@ class SpaceState:
             ),
         )
 
-    def observe(self, participant: str, join_state: JoinState | None = None) -> Envelope:
-        """The draft of an observer's welcome; nobody else is told of it (PROTOCOL 3).
+    def observe(self, participant: str, join_state: JoinState = NO_RESUME) -> Envelope:
+        """The draft of an observer's welcome, which is announced to no member (PROTOCOL 3).
 
         Its own participant is among those present if that has a connection of its own.
 
         Args:
-            participant: Whose observer it is; must be a participant of the space.
-            join_state: What it missed, as of :meth:`join`.
+            participant: The observer's; must be a participant of the space.
+            join_state: As of :meth:`join`.
         """
         more = {OBSERVING: True, **resume_fields(join_state)}
         return self._welcoming(participant, "", more)
 
     def _welcome(self, participant: str, **missed: Any) -> Envelope:
-        """Who somebody is, what it may send, and who else is here; also when that has changed."""
+        """The draft of a participant's welcome; also when its capabilities have changed."""
         return self._welcoming(participant, participant, missed)
 
     def _welcoming(self, participant: str, left_out: str, more: Mapping[str, Any]) -> Envelope:
@@ -209,9 +217,9 @@ class SpaceState:
         return gateway_draft(kinds.SYSTEM_WELCOME, raw, to=participant)
 
     def _described_present(self) -> dict[str, bytes]:
-        """Who is in the space, in the order in which they came, each described as JSON."""
-        if self._described_at != self._held.changes:
-            self._described_at = self._held.changes
+        """The participants in the space, in the order in which they came, each as JSON."""
+        if self._described_at != self._grants.changes:
+            self._described_at = self._grants.changes
             self._descriptions.clear()
         if len(self._descriptions) != len(self._present):
             for name in self._present:
@@ -220,16 +228,16 @@ class SpaceState:
         return self._descriptions
 
     def _described(self, participant: str) -> bytes:
-        return encode_json(describe_participant(participant, self._held[participant]))
+        return encode_json(describe_participant(participant, self._grants[participant]))
 
     def select_replayed(self, participant: str) -> list[ReplayedEnvelope]:
         """The open proposals that a newcomer is told of, since it may decide them."""
-        return select_replayed(self.open, participant, self._held[participant].allow, self._now())
+        return select_replayed(self.open, participant, self._grants[participant].allow, self._now())
 
     def leave(self, participant: str) -> Envelope:
-        """Take a participant out; the draft of what everybody else is told."""
+        """Remove a participant; the draft of the presence for the others."""
         del self._present[participant]
-        self._departures.left(participant, self._now())
+        self._absences.left(participant, self._now())
         self._descriptions.pop(participant, None)
         return gateway_draft(
             kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}}
@@ -252,10 +260,10 @@ class SpaceState:
                 compared with this.
             frame: One message, as it came.
             dialect: The sender's.
-            at: When it came, in microseconds since 1970 (UTC).
+            at: The time at which it came, in microseconds since 1970 (UTC).
             repeats: Its sender may send it again and is told its first number then. Clients that
                 do not resume count their ids anew when they start, and mean what they send twice.
-            waits: What exceeds a rate is read later, on a connection. Elsewhere it is refused.
+            waits: On a connection, frames that exceed a rate are read later. Elsewhere refused.
         """
         at = self._now() if at is None else at
         inbound = self._check_form(participant, frame, dialect, at)
@@ -352,7 +360,7 @@ class SpaceState:
             self._rpc_ids.heard(envelope, payload)
 
     def _announce(self, withdraw: Envelope, payload: dict[str, Any]) -> tuple[Consequence, ...]:
-        """What everybody is told of a withdrawal that takes effect, where the space asks for it."""
+        """The announcement of a withdrawal that takes effect."""
         return tuple(
             Broadcast(
                 gateway_draft(
@@ -372,12 +380,12 @@ class SpaceState:
     def _manage(
         self, envelope: Envelope, payload: dict[str, Any], receipt: Receipt | None
     ) -> Accepted:
-        """Let a word of somebody who manages the space take effect, at once and for everybody."""
+        """Let a management envelope take effect, at once and for all."""
         done = self._management.accept(envelope, payload)
         then: list[Consequence] = list(done.then)
         for participant in done.changed:
             if participant in self._present and participant != done.kicked:
-                who = describe_participant(participant, self._held[participant])
+                who = describe_participant(participant, self._grants[participant])
                 update = {"event": "update", "participant": who}
                 then.append(Broadcast(gateway_draft(kinds.SYSTEM_PRESENCE, update)))
         for participant in dict.fromkeys((*done.changed, done.kicked)):
@@ -390,7 +398,7 @@ class SpaceState:
         return Accepted(envelope, done.facts, tuple(then), told, receipt)
 
     def end_revoked(self) -> list[Consequence]:
-        """End what is open and may not be any more; what the gateway says of it.
+        """End what is open and may not be any more; the consequences.
 
         A revocation does so at once. But the gateway can end between the two, and start again with
         a configuration that allows less.
@@ -404,7 +412,7 @@ class SpaceState:
         ]
 
     def _may_still(self, participant: str, kind: str, payload: dict[str, Any]) -> bool:
-        """Whether somebody may go on with what it began."""
-        if participant not in self._held or self.is_kicked(participant):
+        """True if a participant may go on with what it began."""
+        if participant not in self._grants or self.is_kicked(participant):
             return False
-        return self._held[participant].allow(kind, payload)
+        return self._grants[participant].allow(kind, payload)

@@ -16,7 +16,7 @@ from meup_agent.protocol.space.rules import ABANDONED_CHECK_SECONDS
 from meup_agent.protocol.space.state import SpaceState
 
 NEW = JoinState()
-BACK = JoinState(resumed=True)
+BACK = JoinState(0)
 EVERYTHING = member_capabilities([{"kind": "*"}])
 SECOND = 1_000_000
 
@@ -93,14 +93,14 @@ def test_what_was_left_for_long_makes_room_whoever_comes_back(scene: Scene) -> N
 
 
 @pytest.mark.rule("3.open.ghosts")
-@pytest.mark.parametrize("arriving", [BACK, None])
-def test_who_comes_back_soon_has_them_open_still(scene: Scene, arriving: JoinState | None) -> None:
+@pytest.mark.parametrize("join_state", [BACK, JoinState(can_resume=False)])
+def test_who_comes_back_soon_has_them_open_still(scene: Scene, join_state: JoinState) -> None:
     scene.space.join("alice", NEW)
     scene.later(GONE_SECONDS)
     scene.fill()
     scene.space.leave("alice")
     scene.later(GONE_SECONDS - 1)
-    scene.space.join("alice", arriving)
+    scene.space.join("alice", join_state)
     scene.later(10 * GONE_SECONDS)
     assert not scene.propose()
     scene.later(OPEN_SECONDS)
