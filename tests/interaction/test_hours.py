@@ -96,14 +96,23 @@ async def test_a_call_may_take_hours_if_it_is_told_to(meeting: InMemory, notes: 
         assert elapsed() == pytest.approx(3600)
 
 
-async def test_a_call_gives_up_after_a_minute_else(meeting: InMemory, notes: Notes) -> None:
+async def test_a_request_gives_up_after_a_minute_else(meeting: InMemory, notes: Notes) -> None:
     async with join(meeting, worker(notes)), join(meeting, "second") as caller:
         with pytest.raises(RequestTimeout):
-            await caller.call("tools", "work")
+            await caller.request("tools", "tools/call", {"name": "work"})
         assert elapsed() == pytest.approx(60)
 
 
-async def test_a_proposal_waits_five_minutes_and_a_proposed_call_one(
+async def test_a_call_waits_five_minutes_if_it_became_a_request(
+    meeting: InMemory, notes: Notes
+) -> None:
+    async with join(meeting, steady(notes)), join(meeting, "second") as caller:
+        with pytest.raises(RequestTimeout):
+            await caller.call("tools", "endless", on_progress=lambda _: None)
+        assert elapsed() == pytest.approx(300)
+
+
+async def test_a_proposal_waits_five_minutes_and_so_does_a_proposed_call(
     meeting: InMemory, notes: Notes
 ) -> None:
     async with join(meeting, "reviewer"), join(meeting, "proposer") as proposers:
@@ -113,7 +122,7 @@ async def test_a_proposal_waits_five_minutes_and_a_proposed_call_one(
         assert elapsed() == pytest.approx(300)
         with pytest.raises(ProposalExpired):
             await proposers.call("tools", "work")
-        assert elapsed() == pytest.approx(360)
+        assert elapsed() == pytest.approx(600)
 
 
 @pytest.mark.rule("race.proposer_dies", "5.proposal.running.sender_leaves")
@@ -326,8 +335,11 @@ async def test_progress_without_an_end_is_not_waited_for_for_ever(
     meeting: InMemory, notes: Notes, options: dict[str, Any], seconds: float
 ) -> None:
     async with join(meeting, steady(notes)), join(meeting, "second") as caller:
+        given = {"name": "endless"}
         with pytest.raises(RequestTimeout, match="was cancelled"):
-            await caller.call("tools", "endless", on_progress=lambda _: None, **options)
+            await caller.request(
+                "tools", "tools/call", given, on_progress=lambda _: None, **options
+            )
         assert elapsed() == pytest.approx(seconds)
         await until(lambda: bool(notes.all))
     assert notes.all == [(pytest.approx(seconds), Reason.TIMEOUT)]
