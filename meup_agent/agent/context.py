@@ -109,6 +109,7 @@ class Context:
         *,
         to: str | Iterable[str] = (),
         timeout: float | None = TTL,
+        total_timeout: float | None = None,
         idempotent: bool = False,
         accept_edits: bool = False,
         on_progress: OnProgress | None = None,
@@ -124,7 +125,9 @@ class Context:
             arguments: Its arguments.
             to: If it becomes a proposal: the participants that should decide it; empty: any that
                 may.
-            timeout: Seconds to wait in all; ``None``: as long as it takes.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+            total_timeout: Seconds to wait in all if it becomes a request, whose progress lets the
+                timeout begin anew; ``None``: ten times the timeout.
             idempotent: A request may be sent again after a reconnect, under the same id.
             accept_edits: If it becomes a proposal: take the result also of what was carried out
                 otherwise than proposed, or perhaps so.
@@ -139,6 +142,7 @@ class Context:
             arguments,
             to=to,
             timeout=timeout,
+            total_timeout=total_timeout,
             idempotent=idempotent,
             accept_edits=accept_edits,
             on_progress=on_progress,

@@ -160,6 +160,7 @@ class Space(SpaceManagement):
         *,
         to: str | Iterable[str] = (),
         timeout: float | None = TTL,
+        total_timeout: float | None = None,
         idempotent: bool = False,
         accept_edits: bool = False,
         on_progress: OnProgress | None = None,
@@ -175,8 +176,12 @@ class Space(SpaceManagement):
             arguments: Its arguments.
             to: If it becomes a proposal: the participants that should decide it; empty: any that
                 may.
-            timeout: Seconds to wait in all, for a request as for a proposal; ``None``: as long as
-                it takes.
+            timeout: Seconds to wait, for a request as for a proposal; ``None``: as long as it
+                takes.
+            total_timeout: Seconds to wait in all if it becomes a request: each progress
+                (``on_progress``) lets the ``timeout`` begin anew. ``None``: ten times the timeout;
+                as much as the timeout: progress does not extend it. Of a proposal the timeout is
+                the whole wait, since those who decide it are told its end.
             idempotent: A request may be sent again after a reconnect, under the same id.
             accept_edits: If it becomes a proposal: take the result also of what was carried out
                 otherwise than proposed, or perhaps so.
@@ -207,7 +212,7 @@ class Space(SpaceManagement):
                 "tools/call",
                 params,
                 timeout=timeout,
-                total_timeout=timeout,
+                total_timeout=total_timeout,
                 idempotent=idempotent,
                 on_progress=on_progress,
             )

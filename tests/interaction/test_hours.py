@@ -106,10 +106,25 @@ async def test_a_request_gives_up_after_a_minute_else(meeting: InMemory, notes: 
 async def test_a_call_waits_five_minutes_if_it_became_a_request(
     meeting: InMemory, notes: Notes
 ) -> None:
+    async with join(meeting, worker(notes)), join(meeting, "second") as caller:
+        with pytest.raises(RequestTimeout):
+            await caller.call("tools", "work")
+        assert elapsed() == pytest.approx(300)
+
+
+@pytest.mark.rule("4.9.extends")
+async def test_progress_extends_a_call_up_to_its_total_timeout(
+    meeting: InMemory, notes: Notes
+) -> None:
     async with join(meeting, steady(notes)), join(meeting, "second") as caller:
         with pytest.raises(RequestTimeout):
-            await caller.call("tools", "endless", on_progress=lambda _: None)
-        assert elapsed() == pytest.approx(300)
+            await caller.call(
+                "tools", "endless", on_progress=lambda _: None, timeout=60.0, total_timeout=130.0
+            )
+        assert elapsed() == pytest.approx(130)
+        with pytest.raises(RequestTimeout):
+            await caller.call("tools", "endless", on_progress=lambda _: None, timeout=60.0)
+        assert elapsed() == pytest.approx(130 + 600)
 
 
 async def test_a_proposal_waits_five_minutes_and_so_does_a_proposed_call(
