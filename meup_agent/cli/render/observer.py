@@ -7,7 +7,7 @@ were sent again.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit import Ignored
@@ -18,9 +18,6 @@ from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.payloads import read_response
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 MAX_FOLLOWED: Final = 10_000
 """Envelopes whose exchange is remembered: more than a person follows."""
@@ -50,7 +47,7 @@ _ENDS: Final = (kinds.MCP_RESPONSE, kinds.MCP_REJECT, kinds.MCP_WITHDRAW)
 _STATES: Final = {state: state.value.replace("_", " ") for state in ProposalState}
 
 
-def recent() -> TTLMap[K, V]:
+def recent() -> TTLMap[Any, Any]:
     """A map that remembers what a person still follows."""
     return TTLMap(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
 

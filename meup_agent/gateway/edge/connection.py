@@ -40,7 +40,12 @@ class MemberConnection(ABC):
     Args:
         runtime: The gateway.
         handshake: The handshake that was admitted.
+
+    Attributes:
+        joins_frames: Frames that leave together may be one piece.
     """
+
+    joins_frames: bool
 
     def __init__(self, runtime: GatewayRuntime, handshake: Handshake) -> None:
         self._runtime = runtime
@@ -63,11 +68,6 @@ class MemberConnection(ABC):
         return self._identity.participant if self._identity is not None else None
 
     # --- what an edge does ------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def joins_frames(self) -> bool:
-        """True if frames that leave together may be one piece."""
 
     @abstractmethod
     def write(self, packed: bytes) -> None:

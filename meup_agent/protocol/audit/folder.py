@@ -116,7 +116,8 @@ class ProposalFolder:
                 keys = (ProposalKey(proposer, name) for name in envelope.correlation)
                 return Folded(next(filter(None, (store.get(key, now) for key in keys)), None))
             case kinds.MCP_RESPONSE:
-                return Folded(*(find_answered(envelope, store, now) or ()))
+                record, fulfillment = find_answered(envelope, store, now) or (None, None)
+                return Folded(record, fulfillment)
             case kinds.MCP_REJECT:
                 return Folded(resolve(envelope, store, now).record)
             case kinds.MCP_REQUEST:
