@@ -66,7 +66,9 @@ def read_signature(
             function, its place, the parameter and what was expected.
     """
     source = read_source(fn, role)
-    reader = _Reader(source, injectable, takes_arguments, frozenset(elsewhere) - set(injectable))
+    reader = _AnnotationReader(
+        source, injectable, takes_arguments, frozenset(elsewhere) - set(injectable)
+    )
     parameters, returns = _parameters(fn, source)
     unbound = source.in_class_body and bool(parameters) and parameters[0].name in _INSTANCE
     injected: dict[str, Callable[[Any], Any]] = {}
@@ -103,7 +105,7 @@ def _parameters(fn: Handler, source: Source) -> tuple[list[inspect.Parameter], A
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _AnnotationReader:
     """Judges one function's annotations."""
 
     source: Source

@@ -74,7 +74,7 @@ BOOLEANS: Final = frozenset(
 """Texts, in small letters, that tools are known to take for a boolean."""
 
 
-class Problem(NamedTuple):
+class SchemaViolation(NamedTuple):
     """A problem of one argument.
 
     Attributes:
@@ -125,7 +125,7 @@ class Checker:
         self._whose = whose
         self._useless = self._said_too_much = False
 
-    def problems(self, arguments: object) -> list[Problem]:
+    def problems(self, arguments: object) -> list[SchemaViolation]:
         """Problems of some arguments, at most :data:`MAX_PROBLEMS`; none where that is left open.
 
         Args:
@@ -365,7 +365,7 @@ def _objects(schema: object) -> Iterator[dict[str, Any]]:
 # --- its errors, in our words ---
 
 
-def problem_of(error: Any) -> Problem:
+def problem_of(error: Any) -> SchemaViolation:
     """One error of ``jsonschema``, in our words."""
     error = import_module("jsonschema").exceptions.best_match([error]) or error
     path = "".join(
@@ -375,7 +375,7 @@ def problem_of(error: Any) -> Problem:
     if said.startswith(value):
         shown = value if len(value) <= MAX_VALUE_CHARS else f"of type {json_type(error.instance)}"
         said = f"is {shown}, which{said[len(value) :]}"
-    return Problem(printable(path)[:MAX_PROBLEM_CHARS], printable(said)[:MAX_PROBLEM_CHARS])
+    return SchemaViolation(printable(path)[:MAX_PROBLEM_CHARS], printable(said)[:MAX_PROBLEM_CHARS])
 
 
 def _wrong_type(error: Any) -> str | None:

@@ -28,7 +28,7 @@ if typing.TYPE_CHECKING:
     from meup_agent.gateway.config_file import load_config
     from meup_agent.gateway.edge.mount import GatewayApp, asgi_app
     from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-    from meup_agent.gateway.limits import Limits
+    from meup_agent.gateway.limits import GatewayLimits
     from meup_agent.gateway.presets import dev_config
     from meup_agent.gateway.server import RunningGateway, serve
 
@@ -36,9 +36,9 @@ __all__ = [
     "Config",
     "Gateway",
     "GatewayApp",
+    "GatewayLimits",
     "HttpConfig",
     "JournalConfig",
-    "Limits",
     "ParticipantConfig",
     "RunningGateway",
     "SpaceConfig",
@@ -54,9 +54,9 @@ _MODULES = {
     "Config": "config",
     "Gateway": "embedded",
     "GatewayApp": "edge.mount",
+    "GatewayLimits": "limits",
     "HttpConfig": "config",
     "JournalConfig": "config",
-    "Limits": "limits",
     "ParticipantConfig": "config",
     "RunningGateway": "server",
     "SpaceConfig": "config",

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Final, Generic, Protocol, TypeVar
 
 from meup_agent.gateway.auth import AuthThrottled, Identity, network_of
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.protocol.space.management import REMOVED
 from meup_agent.protocol.space.members import Observers, crowded
 from meup_agent.protocol.space.rate_limits import TokenBucket
@@ -158,7 +158,7 @@ class JoinThrottle:
         now: Tells the time in microseconds.
     """
 
-    def __init__(self, limits: Limits, now: Callable[[], int]) -> None:
+    def __init__(self, limits: GatewayLimits, now: Callable[[], int]) -> None:
         self._limits = limits
         self._now = now
         self._joins = _Buckets[tuple[Identity, bool]](limits.joins_per_second, limits.joins_burst)

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import log, quote
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.rate_limits import NoticeThrottle
 
 TOO_SLOW: Final = 1013
@@ -154,7 +154,10 @@ class Backlogs:
     """
 
     def __init__(
-        self, limits: Limits, counters: Counters, now: Callable[[], float] = time.monotonic
+        self,
+        limits: GatewayLimits,
+        counters: SpaceCounters,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bytes = 0
         self.patience = limits.slow_reader_seconds

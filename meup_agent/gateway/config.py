@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import Identity, Tokens
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.protocol.capability import Capabilities, refuse_reserved
 from meup_agent.protocol.kinds import GATEWAY_NAMES
 from meup_agent.protocol.space.grants import member_capabilities
@@ -127,7 +127,7 @@ class Config:
     spaces: tuple[SpaceConfig, ...]
     host: str = DEFAULT_HOST
     port: PortNumber = DEFAULT_PORT
-    limits: Limits = field(default_factory=Limits)
+    limits: GatewayLimits = field(default_factory=GatewayLimits)
     journal: JournalConfig = field(default_factory=JournalConfig)
     http: HttpConfig | None = None
     tls: TlsConfig | None = None

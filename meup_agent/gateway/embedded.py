@@ -12,10 +12,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from meup_agent.errors import UsageError
 from meup_agent.gateway.config import DEFAULT_HOST, Config
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import Participants, first_token, one_space_config
 from meup_agent.gateway.server import RunningGateway, serve
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.counters import SpaceCounters
 
 
 class Gateway(AsyncContextManagerMixin):
@@ -49,7 +49,7 @@ class Gateway(AsyncContextManagerMixin):
         config: Config | None = None,
         host: str = DEFAULT_HOST,
         port: int = 0,
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
     ) -> None:
         self._config = config or one_space_config(space, participants or {}, limits)
         self._host = host
@@ -88,7 +88,7 @@ class Gateway(AsyncContextManagerMixin):
         return self._gateway.port
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> SpaceCounters:
         """Counts since it began to listen, or was restarted."""
         return self._gateway.counters
 
@@ -162,7 +162,7 @@ class ThreadedGateway:
         return self._gateway.port
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> SpaceCounters:
         """Counts of events; they go on changing while they are read."""
         return self._gateway.counters
 

@@ -52,7 +52,7 @@ def _limit(default: N, about: str, *, unit: str = "", at_most: N | None = None) 
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GatewayLimits:
     """The limits of a gateway; times are in seconds.
 
     Raises:
@@ -186,5 +186,5 @@ class Limits:
             raise ConfigurationError("ping_deadline: expected at most ping_interval")
 
 
-LIMIT_ROWS: Final = tuple(LimitRow(each.name, **each.metadata) for each in fields(Limits))
+LIMIT_ROWS: Final = tuple(LimitRow(each.name, **each.metadata) for each in fields(GatewayLimits))
 """The table."""

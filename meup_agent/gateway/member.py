@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     import asyncio
 
     from meup_agent.gateway.auth import Identity
-    from meup_agent.gateway.limits import Limits
+    from meup_agent.gateway.limits import GatewayLimits
     from meup_agent.gateway.runtime import GatewayRuntime
     from meup_agent.protocol.space.fanout import FrameFormat
 
 
-def describe_overflow(limits: Limits, frames: int) -> tuple[str, str]:
+def describe_overflow(limits: GatewayLimits, frames: int) -> tuple[str, str]:
     """The limit that a queue is over, by name, and a sentence that says so.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Final
 
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge.listener import CONNECTIONS_TO_A_HANDSHAKE
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import log
 
 OTHER_FILES: Final = 64
@@ -57,7 +57,7 @@ def fit_open_files(config: Config) -> Config:
         return config
     fits = max(int((allowed - OTHER_FILES) / each), 1)
     log.log(
-        logging.DEBUG if connections == Limits().max_connections else logging.WARNING,
+        logging.DEBUG if connections == GatewayLimits().max_connections else logging.WARNING,
         "this process may have only %d files open, so it takes %d connections in place of %d;"
         " allow it more (ulimit -n), or lower max_connections",
         allowed,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from meup_agent.gateway.auth import new_token
 from meup_agent.gateway.config import Config, SpaceConfig, participant
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 
 DEV_SPACE: Final = "demo"
 """The id of the one space."""
@@ -57,7 +57,7 @@ Participants = Mapping[str, Iterable[Mapping[str, Any]]]
 def one_space_config(
     space: str,
     participants: Participants,
-    limits: Limits | None = None,
+    limits: GatewayLimits | None = None,
     *,
     tokens: Mapping[str, str] | None = None,
 ) -> Config:
@@ -74,7 +74,7 @@ def one_space_config(
         name: participant(name, capabilities, (known.get(name) or new_token(),))
         for name, capabilities in participants.items()
     }
-    return Config((SpaceConfig(space, entries),), limits=limits or Limits())
+    return Config((SpaceConfig(space, entries),), limits=limits or GatewayLimits())
 
 
 def dev_config(tokens: Mapping[str, str] | None = None, space: str = DEV_SPACE) -> Config:

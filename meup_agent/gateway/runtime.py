@@ -24,7 +24,7 @@ from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.logs import RefusalLog, log
 from meup_agent.gateway.member import WriteBatcher
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
 from meup_agent.protocol.space.rate_limits import Allowance
 from meup_agent.protocol.space.server import SpaceServer
@@ -115,7 +115,7 @@ class GatewayRuntime:
         self._loop = loop
         self._on_failure = on_failure
         self.limits = limits = config.limits
-        self.counters = Counters()
+        self.counters = SpaceCounters()
         self.tokens = config.tokens()
         self.url = url
         self.pending_requests = set[anyio.CancelScope]()

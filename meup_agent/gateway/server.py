@@ -26,7 +26,7 @@ from meup_agent.gateway.network import (
     server_context,
 )
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.counters import SpaceCounters
 
 if TYPE_CHECKING:
     from meup_agent.gateway.edge.http.port import HttpPort
@@ -59,7 +59,7 @@ class RunningGateway:
         self.http: HttpPort | None = None
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> SpaceCounters:
         """Counts since it began to listen."""
         return self.runtime.counters
 

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, TlsConfig
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import log
 
 ENVIRONMENT_PREFIX: Final = "MEUP_GATEWAY_"
@@ -68,7 +68,7 @@ GatewaySettings: Final[type[BaseSettings]] = create_model(
     "GatewaySettings",
     __base__=_EnvironmentFirst,
     **_keys_of(Config, only=_OWN_KEYS),
-    **_keys_of(Limits),
+    **_keys_of(GatewayLimits),
     **{
         key: value
         for name, record in SECTIONS.items()
@@ -140,7 +140,7 @@ def _with_settings(config: Config, settings: BaseSettings) -> Config:
         return {name: value for name, value in values.items() if value is not None}
 
     try:
-        limits = Limits(**given(Limits))
+        limits = GatewayLimits(**given(GatewayLimits))
     except ConfigurationError as error:
         raise ConfigurationError(f"gateway.{error}") from None
     http, tls = given(HttpConfig, "http"), given(TlsConfig, "tls")

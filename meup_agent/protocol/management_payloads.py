@@ -106,7 +106,7 @@ def read_grant(envelope: Envelope, payload: JsonObject) -> Grant:
     Raises:
         InvalidEnvelope: It lacks something, or has something else in its place.
     """
-    read = _Reader(envelope, payload)
+    read = _PayloadReader(envelope, payload)
     capabilities = read.capabilities("capabilities")
     if not capabilities:
         raise read.problem("its 'capabilities' are none; list what is granted")
@@ -121,7 +121,7 @@ def read_revocation(envelope: Envelope, payload: JsonObject) -> Revocation:
     Raises:
         InvalidEnvelope: As :func:`read_grant`.
     """
-    read = _Reader(envelope, payload)
+    read = _PayloadReader(envelope, payload)
     by_id = "grant_id" in payload
     if by_id == ("capabilities" in payload):
         raise read.problem("it needs either a 'grant_id' or 'capabilities'")
@@ -143,7 +143,7 @@ def read_invite(envelope: Envelope, payload: JsonObject) -> Invite:
     Raises:
         InvalidEnvelope: As :func:`read_grant`.
     """
-    read = _Reader(envelope, payload)
+    read = _PayloadReader(envelope, payload)
     return Invite(
         envelope.sender,
         read.name("participant_id"),
@@ -159,11 +159,11 @@ def read_kick(envelope: Envelope, payload: JsonObject) -> Kick:
     Raises:
         InvalidEnvelope: As :func:`read_grant`.
     """
-    read = _Reader(envelope, payload)
+    read = _PayloadReader(envelope, payload)
     return Kick(envelope.sender, read.name("participant_id"), read.text("reason"))
 
 
-class _Reader:
+class _PayloadReader:
     """Reads the fields of one payload, and names the wrong one."""
 
     def __init__(self, envelope: Envelope, payload: JsonObject) -> None:

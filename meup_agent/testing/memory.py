@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from meup_agent.gateway.config import Config
-    from meup_agent.gateway.limits import Limits
-    from meup_agent.protocol.space.counters import Counters
+    from meup_agent.gateway.limits import GatewayLimits
+    from meup_agent.protocol.space.counters import SpaceCounters
     from meup_agent.protocol.space.server import SpaceServer
     from meup_agent.transport.base import Connector, Transport
 
@@ -79,7 +79,7 @@ class MemorySpace:
         participants: Participants | None = None,
         *,
         config: Config | None = None,
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
     ) -> None:
         self._config = config or one_space_config(space, participants or {}, limits)
         self._ids = count(1)
@@ -88,7 +88,7 @@ class MemorySpace:
         self._start()
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> SpaceCounters:
         """Counters since it was made, or was restarted."""
         return self._runtime.counters
 
@@ -220,7 +220,7 @@ class _Seat:
         participant: str,
         form: FrameFormat,
         last_seen: int | None,
-        limits: Limits,
+        limits: GatewayLimits,
         observes: bool,
     ) -> None:
         self.participant = participant

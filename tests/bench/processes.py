@@ -16,7 +16,7 @@ import uvloop
 from meup_agent.gateway.auth import new_token
 from meup_agent.gateway.config import Config, JournalConfig, SpaceConfig, participant
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 
 START = "spawn"
 """How processes begin: as a program does, so that each has memory of its own alone."""
@@ -98,7 +98,7 @@ async def answer(pipe: Connection, question: Callable[[Any], Any]) -> None:
     await asyncio.Event().wait()
 
 
-UNBOUNDED = Limits(
+UNBOUNDED = GatewayLimits(
     max_connections=20_000,
     max_members=20_000,
     messages_per_second=1e9,

@@ -9,7 +9,7 @@ import pytest
 
 from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from tests.conformance.wire import Site
 
@@ -56,7 +56,7 @@ def limited(dialect: str, **limits: Any) -> Config:
     """A space with one participant, and limits."""
     alice = participant("alice", [{"kind": "chat"}], ("alice-token",))
     return Config(
-        (SpaceConfig("demo", {"alice": alice}, dialect=dialect),), limits=Limits(**limits)
+        (SpaceConfig("demo", {"alice": alice}, dialect=dialect),), limits=GatewayLimits(**limits)
     )
 
 

@@ -19,7 +19,7 @@ from meup_agent.gateway.limits import LIMIT_ROWS
 from meup_agent.gateway.settings import SECTIONS, GatewaySettings, variable_of
 from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.space import rules
-from meup_agent.protocol.space.decisions import ID_IN_USE, LIMIT_EXCEEDED, refusal
+from meup_agent.protocol.space.decisions import ID_IN_USE, LIMIT_EXCEEDED, draft_refusal
 from meup_agent.protocol.space.management import KICKED
 from tests.programs import ROOT
 
@@ -83,7 +83,7 @@ def test_every_refusal_has_its_status() -> None:
     found = re.findall(r"^\| (`[a-z_`, ]+`) \| (\d{3}) \|", section, re.MULTILINE)
     listed = {code: int(status) for codes, status in found for code in re.findall("[a-z_]+", codes)}
     for code, status in listed.items():
-        assert refused(refusal("alice", code, "no")).status == status, code
+        assert refused(draft_refusal("alice", code, "no")).status == status, code
     known = {rules.NOT_PENDING, rules.RESERVED_KEY, rules.SEVERAL_PROPOSALS, ID_IN_USE}
     known |= {rules.CAPABILITY_VIOLATION, rules.IDENTITY_MISMATCH, rules.NOT_PROPOSER}
     known |= {rules.RESERVED_KIND, KICKED, LIMIT_EXCEEDED, OBSERVING}

@@ -21,7 +21,7 @@ from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.edge.handshake import Handshake, read_handshake
 from meup_agent.gateway.edge.websocket import WebSocketConnection
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.runtime import GatewayRuntime
 from tests.fuzz.frames import EXAMPLES, join_frame
 from tests.fuzz.logs import checked_log
@@ -42,7 +42,7 @@ CONFIG = Config(
         ),
         SpaceConfig("other", {}),
     ),
-    limits=Limits(max_message_bytes=4_096, max_queued_frames=64, max_queued_bytes=50_000),
+    limits=GatewayLimits(max_message_bytes=4_096, max_queued_frames=64, max_queued_bytes=50_000),
 )
 
 HEADERS = b"Authorization: Bearer alices-own-secret\nMEUP-Protocol: meup/v0.1\nMEUP-Resume: 1"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from meup_agent.gateway.config import Config, SpaceConfig, participant
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.server import serve
 from tests.fuzz.frames import EXAMPLES
 from tests.fuzz.logs import checked_log
@@ -36,7 +36,7 @@ CONFIG = Config(
         ),
     ),
     port=0,
-    limits=Limits(
+    limits=GatewayLimits(
         max_message_bytes=20_000,
         ping_interval=3_600.0,
         ping_deadline=3_600.0,

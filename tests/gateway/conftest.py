@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.testing.memory import MemorySpace
 from meup_agent.transport.base import Connector, Transport
 from meup_agent.transport.websocket import websocket_connector
@@ -25,14 +25,14 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "carol": [],
 }
 
-LIMITS = Limits(max_queued_frames=64, max_message_bytes=100_000)
+LIMITS = GatewayLimits(max_queued_frames=64, max_message_bytes=100_000)
 
 
 class Place(Protocol):
     """What a gateway in memory and one in a thread have in common."""
 
     @property
-    def counters(self) -> Counters: ...
+    def counters(self) -> SpaceCounters: ...
     def token(self, participant: str) -> str: ...
     def kill(self) -> None: ...
     def restart(self) -> None: ...

@@ -15,7 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import PARTICIPANTS
 from tests.gateway.mounted import MountedPlace, mounted
@@ -142,7 +142,7 @@ class Edge(NamedTuple):
 @contextmanager
 def edge(kind: str, **limits: Any) -> Generator[Edge]:
     config = replace(
-        one_space_config("demo", PARTICIPANTS, Limits(**limits)), http=HttpConfig(port=0)
+        one_space_config("demo", PARTICIPANTS, GatewayLimits(**limits)), http=HttpConfig(port=0)
     )
     with ExitStack() as stack:
         if kind == "mounted":

@@ -13,7 +13,7 @@ from starlette.routing import Mount
 from meup_agent.gateway import GatewayApp, asgi_app
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.presets import first_token
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.counters import SpaceCounters
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class MountedPlace:
         return self._gateway
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> SpaceCounters:
         return self._gateway.running.counters
 
     def token(self, participant: str) -> str:

@@ -6,8 +6,8 @@ import pytest
 
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.backlog import IMPATIENT_SECONDS, Backlog, Backlogs
-from meup_agent.gateway.limits import Limits
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.protocol.space.counters import SpaceCounters
 
 
 class Queue:
@@ -38,8 +38,8 @@ class Queue:
 class Scene:
     def __init__(self, **limits: Any) -> None:
         self.now = 0.0
-        self.counters = Counters()
-        self.all = Backlogs(Limits(**limits), self.counters, lambda: self.now)
+        self.counters = SpaceCounters()
+        self.all = Backlogs(GatewayLimits(**limits), self.counters, lambda: self.now)
         self.space = self.all.in_space("demo")
 
     def queue(self, reader: str) -> Queue:

@@ -9,7 +9,7 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import Identity, hash_token
 from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, TlsConfig
 from meup_agent.gateway.config_file import MAX_TOKEN_FILE_BYTES, load_config
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 
 OURS = """
 spaces:
@@ -76,7 +76,7 @@ def test_file_of_several_spaces(tmp_path: Path) -> None:
     assert tokens.identify("bob-secret") == tokens.identify("bob-token") == Identity("demo", "bob")
     assert tokens.identify("carol-token") == Identity("quay", "carol")
     assert (config.host, config.port, config.insecure) == ("127.0.0.1", 8000, True)
-    assert config.limits == Limits(max_members=7)
+    assert config.limits == GatewayLimits(max_members=7)
     assert config.journal == JournalConfig(
         tmp_path / "kept/journal.db", "full", max_age=60, max_bytes=1_000_000
     )
@@ -206,7 +206,7 @@ def test_file_in_the_form_of_existing_gateways(tmp_path: Path) -> None:
         "carol": (withdraw,),  # lists that there are none
     }
     assert config.tokens().identify("alice-other") == Identity("demo", "alice")
-    assert (config.host, config.port, config.limits) == ("127.0.0.1", 8420, Limits())
+    assert (config.host, config.port, config.limits) == ("127.0.0.1", 8420, GatewayLimits())
 
 
 def test_environment_over_file_over_default(
@@ -216,7 +216,7 @@ def test_environment_over_file_over_default(
     monkeypatch.setenv("MEUP_GATEWAY_HOST", "")
     config = load(tmp_path, GOOD + "gateway: {port: 8000, host: 0.0.0.0, max_connections: 7}\n")
     assert (config.host, config.port) == ("0.0.0.0", 9000)
-    assert config.limits == Limits(max_connections=7)
+    assert config.limits == GatewayLimits(max_connections=7)
 
 
 def test_what_starts_participants_elsewhere_is_ignored_with_a_warning(

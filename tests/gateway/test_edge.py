@@ -17,7 +17,7 @@ from websockets.frames import Frame, Opcode
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from tests.gateway.conftest import DIALECT, PARTICIPANTS, envelope
 from tests.gateway.raw_client import masked, raw, said_close, shaken
 
@@ -38,7 +38,9 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 async def gateway() -> AsyncGenerator[Gateway]:
-    async with Gateway(participants=PARTICIPANTS, limits=Limits(max_message_bytes=50_000)) as it:
+    async with Gateway(
+        participants=PARTICIPANTS, limits=GatewayLimits(max_message_bytes=50_000)
+    ) as it:
         yield it
 
 
@@ -186,7 +188,9 @@ async def test_join_frame_with_anothers_token_than_the_header(gateway: Gateway) 
 
 
 async def test_who_says_nothing_is_closed() -> None:
-    async with Gateway(participants=PARTICIPANTS, limits=Limits(join_timeout=0.01)) as gateway:
+    async with Gateway(
+        participants=PARTICIPANTS, limits=GatewayLimits(join_timeout=0.01)
+    ) as gateway:
         async with dial(gateway, path="/ws") as stranger:
             assert await close_code(stranger) == 4400
             assert (stranger.close_reason or "").endswith("seconds (join_timeout)")
@@ -233,7 +237,7 @@ async def test_address_with_too_many_fields_is_refused(gateway: Gateway) -> None
 
 
 async def test_too_many_connections() -> None:
-    limits = Limits(max_connections=1)
+    limits = GatewayLimits(max_connections=1)
     async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
         async with dial(gateway, "alice"):
             with pytest.raises(InvalidStatus) as refused:
@@ -373,7 +377,7 @@ async def test_vanished_client_leaves(gateway: Gateway) -> None:
 
 
 async def test_silent_client_is_pinged_and_lost() -> None:
-    limits = Limits(ping_interval=0.01, ping_deadline=0.01)
+    limits = GatewayLimits(ping_interval=0.01, ping_deadline=0.01)
     async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
         async with dial(gateway, "bob") as bob, shaken(gateway) as (reader, _):
             await read(bob, 3)
@@ -403,7 +407,7 @@ async def test_thousand_frames_in_one_turn(gateway: Gateway) -> None:
 
 
 async def test_lively_turn_is_no_slow_reader() -> None:
-    limits = Limits(max_queued_frames=8)
+    limits = GatewayLimits(max_queued_frames=8)
     async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
         async with pair(gateway) as (alice, bob):
             frames = [Frame(Opcode.TEXT, envelope("alice", id=str(n))) for n in range(100)]
@@ -415,7 +419,7 @@ async def test_lively_turn_is_no_slow_reader() -> None:
 
 
 async def test_slow_reader_is_closed_and_the_others_are_not() -> None:
-    limits = Limits(max_queued_bytes=200_000)
+    limits = GatewayLimits(max_queued_bytes=200_000)
     async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
         async with (
             pair(gateway) as (alice, bob),
@@ -441,7 +445,7 @@ async def test_slow_reader_is_closed_and_the_others_are_not() -> None:
 
 
 async def test_slow_reader_that_never_reads_is_dropped() -> None:
-    limits = Limits(max_queued_bytes=200_000, close_timeout=0.05)
+    limits = GatewayLimits(max_queued_bytes=200_000, close_timeout=0.05)
     async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
         async with pair(gateway) as (alice, bob), shaken(gateway, "carol", small=True):
             while not gateway.counters.closed:
@@ -472,7 +476,7 @@ async def test_graceful_stop_closes_with_1012() -> None:
 
 
 async def test_stop_does_not_wait_for_who_does_not_answer() -> None:
-    limits = Limits(stop_timeout=0.05)
+    limits = GatewayLimits(stop_timeout=0.05)
     async with contextlib.AsyncExitStack() as stack:
         async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
             reader, _ = await stack.enter_async_context(shaken(gateway))

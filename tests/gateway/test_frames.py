@@ -17,7 +17,7 @@ from meup_agent.gateway.config import Config, TlsConfig
 from meup_agent.gateway.edge.connection import FRAMES_PER_TURN
 from meup_agent.gateway.edge.listener import MEMBER_READ_BYTES
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import envelope
 from tests.gateway.raw_client import Streams, frames, masked, raw, said_close, shaken
@@ -58,7 +58,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 @asynccontextmanager
 async def running(**limits: Any) -> AsyncGenerator[Gateway]:
-    async with Gateway(participants=PARTICIPANTS, limits=Limits(**limits)) as gateway:
+    async with Gateway(participants=PARTICIPANTS, limits=GatewayLimits(**limits)) as gateway:
         yield gateway
 
 
@@ -250,7 +250,7 @@ async def test_others_are_read_between_the_messages_of_who_sent_many_at_once() -
 
 async def test_encrypted_messages_that_were_read_with_others_are_not_forgotten() -> None:
     config = one_space_config(
-        "demo", PARTICIPANTS, Limits(messages_per_second=2_000, messages_burst=5)
+        "demo", PARTICIPANTS, GatewayLimits(messages_per_second=2_000, messages_burst=5)
     )
     tls = TlsConfig(CERTIFICATE, CERTIFICATE)
     config = Config(config.spaces, limits=config.limits, tls=tls)

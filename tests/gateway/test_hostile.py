@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from tests.gateway.conftest import envelope
 from tests.gateway.raw_client import frames, masked, raw, said_close, shaken
 
@@ -41,7 +41,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 @asynccontextmanager
 async def running(**limits: Any) -> AsyncGenerator[Gateway]:
-    async with Gateway(participants=PARTICIPANTS, limits=Limits(**limits)) as gateway:
+    async with Gateway(participants=PARTICIPANTS, limits=GatewayLimits(**limits)) as gateway:
         yield gateway
 
 

@@ -18,7 +18,7 @@ from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Config, HttpConfig
 from meup_agent.gateway.edge.websocket import WebSocketConnection
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import LINES_BURST, RefusalLog
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import PARTICIPANTS
@@ -46,7 +46,7 @@ def clock() -> Clock:
 def pace(clock: Clock) -> JoinThrottle:
     strangers = {"strangers_per_second": 0.25, "strangers_burst": 2}
     limits: dict[str, Any] = {"joins_per_second": 0.5, "joins_burst": 3, **strangers}
-    return JoinThrottle(Limits(**limits), clock)
+    return JoinThrottle(GatewayLimits(**limits), clock)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_memory_of_who_came_is_bounded(pace: JoinThrottle, monkeypatch: pytest.M
 
 
 def limited(**limits: Any) -> Gateway:
-    return Gateway(participants=PARTICIPANTS, limits=Limits(**limits))
+    return Gateway(participants=PARTICIPANTS, limits=GatewayLimits(**limits))
 
 
 @pytest.mark.anyio

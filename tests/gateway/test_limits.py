@@ -8,7 +8,7 @@ import pytest
 
 import meup_agent.gateway
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.limits import LIMIT_ROWS, LimitRow, Limits
+from meup_agent.gateway.limits import LIMIT_ROWS, GatewayLimits, LimitRow
 from meup_agent.gateway.presets import dev_config
 from meup_agent.gateway.settings import environment_over, variable_of
 from meup_agent.protocol.space.rate_limits import Allowance
@@ -34,7 +34,7 @@ def test_limit_is_configured_by_its_name(row: LimitRow, monkeypatch: pytest.Monk
 def test_limit_is_bounded(row: LimitRow) -> None:
     for wrong in (0, -1, *(() if row.at_most is None else (row.at_most + 1,))):
         with pytest.raises(ConfigurationError, match=f"^{row.name}: expected "):
-            Limits(**{row.name: wrong})
+            GatewayLimits(**{row.name: wrong})
 
 
 @ROWS

@@ -8,7 +8,7 @@ import pytest
 
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Config
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.member import GatewayMember
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.fanout import FrameFormat
@@ -53,7 +53,8 @@ class Setting:
     def __init__(self, **limits: Any) -> None:
         self.loop = Loop()
         self.runtime = GatewayRuntime(
-            Config((), limits=Limits(**limits)), loop=cast("asyncio.AbstractEventLoop", self.loop)
+            Config((), limits=GatewayLimits(**limits)),
+            loop=cast("asyncio.AbstractEventLoop", self.loop),
         )
         self.member, self.socket = self.seat()
 

@@ -8,7 +8,7 @@ import pytest
 from trio.testing import MockClock
 
 from meup_agent.errors import CannotConnect, HandshakeRefused, TransportClosed
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.testing.memory import MemorySpace
 from tests.gateway.conftest import PARTICIPANTS, envelope, hear, hear_end
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def space() -> MemorySpace:
-    return MemorySpace(participants=PARTICIPANTS, limits=Limits(max_queued_frames=8))
+    return MemorySpace(participants=PARTICIPANTS, limits=GatewayLimits(max_queued_frames=8))
 
 
 async def test_message_is_with_everybody_when_send_returns(space: MemorySpace) -> None:
@@ -47,7 +47,7 @@ async def test_slow_reader_is_closed_with_what_it_has_not_read(space: MemorySpac
 
 
 async def test_queue_is_bounded_by_bytes_too() -> None:
-    space = MemorySpace(participants=PARTICIPANTS, limits=Limits(max_queued_bytes=2_000))
+    space = MemorySpace(participants=PARTICIPANTS, limits=GatewayLimits(max_queued_bytes=2_000))
     async with space.connector("alice")({}) as alice, space.connector("bob")({}) as bob:
         for _ in range(3):
             await anext(alice)
@@ -150,7 +150,7 @@ async def test_an_hour_takes_no_time(space: MemorySpace) -> None:
     "anyio_backend", [pytest.param(("trio", {"clock": MockClock(autojump_threshold=0)}), id="trio")]
 )
 async def test_who_speaks_too_fast_is_made_to_wait() -> None:
-    limits = Limits(messages_per_second=2, messages_burst=3)
+    limits = GatewayLimits(messages_per_second=2, messages_burst=3)
     space = MemorySpace(participants=PARTICIPANTS, limits=limits)
     async with space.connector("alice")({}) as alice, space.connector("bob")({}) as bob:
         began = anyio.current_time()

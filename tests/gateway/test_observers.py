@@ -10,8 +10,8 @@ from meup_agent.errors import HandshakeRefused
 from meup_agent.gateway.admission import JoinThrottle, NotAdmitted
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.backlog import Backlog, Backlogs
-from meup_agent.gateway.limits import Limits
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.transport.base import OBSERVE_HEADER
 from tests.gateway.conftest import LIMITS, Site, envelope, hear
 
@@ -103,8 +103,8 @@ async def test_one_without_a_header_s_token_joins_by_a_frame(site: Site) -> None
 @pytest.mark.rule("3.observe.takes_no_part")
 def test_no_sender_waits_for_an_observer() -> None:
     """And its participant's agent is waited for as before, after the observer was dropped."""
-    limits = Limits(max_queued_bytes=1_000, max_participant_queued_bytes=4_000)
-    backlogs = Backlogs(limits, Counters(), now=lambda: 0.0)
+    limits = GatewayLimits(max_queued_bytes=1_000, max_participant_queued_bytes=4_000)
+    backlogs = Backlogs(limits, SpaceCounters(), now=lambda: 0.0)
     dropped: list[str] = []
 
     def queue(name: str, *, awaited: bool) -> Backlog:
@@ -125,7 +125,7 @@ def test_no_sender_waits_for_an_observer() -> None:
 
 @pytest.mark.rule("3.observe.takes_no_part")
 def test_who_looks_on_all_the_time_keeps_no_agent_from_joining() -> None:
-    pace = JoinThrottle(Limits(joins_per_second=1, joins_burst=2), lambda: 0)
+    pace = JoinThrottle(GatewayLimits(joins_per_second=1, joins_burst=2), lambda: 0)
     alice = Identity("demo", "alice")
     for _ in range(2):
         pace.join(alice, observes=True)

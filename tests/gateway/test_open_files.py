@@ -5,20 +5,21 @@ import sys
 
 import pytest
 
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 
 FIT = """
 import logging, resource, sys
 from meup_agent.gateway.config import Config, HttpConfig
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.open_files import fit_open_files
 
 logging.basicConfig(format="%(message)s", stream=sys.stdout, level=sys.argv.pop())
 soft, hard, connections = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-config = fit_open_files(Config((), limits=Limits(max_connections=connections), http=HttpConfig()))
+limits = GatewayLimits(max_connections=connections)
+config = fit_open_files(Config((), limits=limits, http=HttpConfig()))
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config.limits.max_connections)
 """
 
@@ -52,7 +53,7 @@ def test_enough_is_left_as_it_is() -> None:
 
 
 def test_nobody_is_warned_of_a_default_that_does_not_fit() -> None:
-    most = Limits().max_connections
+    most = GatewayLimits().max_connections
     assert fit(128, 289, most) == ["289 100"]
     told, said = fit(128, 289, most, "DEBUG")
     assert (said, f"in place of {most}" in told) == ("289 100", True)

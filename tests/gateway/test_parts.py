@@ -23,7 +23,7 @@ from meup_agent.gateway.edge.framing import (
 )
 from meup_agent.gateway.edge.handshake import bearer
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import MAX_SHOWN_CHARS, quote
 from meup_agent.gateway.presets import GUESTS, PARTICIPANTS, dev_config
 
@@ -100,7 +100,7 @@ def test_dev_participants_may_what_each_needs() -> None:
 )
 def test_limits_that_nothing_works_with(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="expected"):
-        Limits(**wrong)  # type: ignore[arg-type]
+        GatewayLimits(**wrong)  # type: ignore[arg-type]
 
 
 def test_strangers_text_is_quoted_escaped_and_cut() -> None:

@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, SpaceConfig, participant
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.server import RunningGateway, serve
 from tests.gateway.conftest import envelope
 
@@ -59,7 +59,7 @@ async def running(tmp_path: Path, **limits: Any) -> AsyncGenerator[RunningGatewa
     config = Config(
         (SpaceConfig("demo", entries),),
         port=0,
-        limits=Limits(**limits),
+        limits=GatewayLimits(**limits),
         journal=JournalConfig(tmp_path / "journal.sqlite"),
         http=HttpConfig(port=0),
     )

@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import Config, TlsConfig
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import PARTICIPANTS, envelope
 from tests.gateway.raw_client import raw
@@ -54,7 +54,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 
 def limited(**limits: Any) -> Gateway:
-    return Gateway(participants=PARTICIPANTS, limits=Limits(**limits))
+    return Gateway(participants=PARTICIPANTS, limits=GatewayLimits(**limits))
 
 
 def errors(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -306,7 +306,7 @@ async def test_members_with_the_right_token_are_never_counted() -> None:
 
 
 def with_tls(**limits: Any) -> Config:
-    config = one_space_config("demo", PARTICIPANTS, Limits(**limits))
+    config = one_space_config("demo", PARTICIPANTS, GatewayLimits(**limits))
     return replace(config, tls=TlsConfig(CERTIFICATE, CERTIFICATE))
 
 

@@ -11,7 +11,7 @@ from meup_agent import Agent, Backoff, Envelope, ProposalState, Settings, Space
 from meup_agent.errors import CannotConnect
 from meup_agent.events import Event
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import draft
@@ -40,7 +40,7 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "observer": [{"kind": "chat"}],
 }
 
-LIMITS = Limits(messages_burst=20_000)
+LIMITS = GatewayLimits(messages_burst=20_000)
 """Nobody here waits since somebody speaks too fast."""
 
 QUICK = Settings(backoff=Backoff(first=0.005, longest=0.02))

@@ -21,7 +21,7 @@ from meup_agent import (
     Space,
 )
 from meup_agent.errors import HandshakeRefused, Kicked, ObservingOnly, TransportClosed, UsageError
-from meup_agent.gateway.limits import Limits as GatewayLimits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
 from meup_agent.transport.base import (

@@ -18,8 +18,8 @@ from typing import Any
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.resume import REPLAYED
-from meup_agent.protocol.space.counters import Counters
-from meup_agent.protocol.space.decisions import Dropped, Refused
+from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.protocol.space.decisions import Discard, Refusal
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import Entry, Fact, Journal, Recovered, ignore
@@ -256,7 +256,7 @@ class Client:
         }
         return envelope_id, json.dumps(said).encode()
 
-    def answered(self, envelope_id: str, answer: Entry | Refused | Dropped) -> None:
+    def answered(self, envelope_id: str, answer: Entry | Refusal | Discard) -> None:
         """What became of something that was said without the connection."""
         self.posted.pop(envelope_id, None)
         if isinstance(answer, Entry):
@@ -371,7 +371,7 @@ class Hosted:
             journal=journal,
             new_id=lambda: f"g{next(self._gateway_ids)}",
             now=lambda: self.now,
-            counters=Counters(),
+            counters=SpaceCounters(),
         )
         return journal, host
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space.decisions import Accepted, Decision, Refused
+from meup_agent.protocol.space.decisions import Acceptance, Decision, Refusal
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.state import SpaceState
@@ -143,7 +143,7 @@ def space() -> SpaceState:
 
 
 def told(decision: Decision) -> str:
-    return decision.code if isinstance(decision, Refused) else type(decision).__name__
+    return decision.code if isinstance(decision, Refusal) else type(decision).__name__
 
 
 def follow(model: Model, act: Act) -> None:
@@ -178,6 +178,6 @@ def test_copied_ids_never_pass_and_what_is_decided_stays_so(done: list[Act]) -> 
         sender = json.loads(frame)["from"]
         decision = steady.decide(sender, frame, DIALECT)
         assert told(restarted.decide(sender, frame, DIALECT)) == told(decision), act
-        if isinstance(decision, Accepted):
+        if isinstance(decision, Acceptance):
             journal.append(decision.envelope)
             follow(model, act)

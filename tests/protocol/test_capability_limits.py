@@ -18,7 +18,7 @@ from meup_agent.protocol.capability.capabilities import MAX_CAPABILITIES, MAX_NO
 from meup_agent.protocol.capability.joining import joined
 from meup_agent.protocol.capability.paths import MAX_PATH_STEPS
 from meup_agent.protocol.capability.strings import MAX_STEPS
-from meup_agent.protocol.capability.work import MAX_WORK, WORK_PER_BYTE, Exhausted, Work
+from meup_agent.protocol.capability.work import MAX_WORK, WORK_PER_BYTE, Exhausted, WorkBudget
 from meup_agent.protocol.regex import MAX_PROGRAM_STEPS, MAX_UNICODE_CLASSES
 
 EITHER = "ab" * 50_000
@@ -40,7 +40,7 @@ def place_of_refusal(payload: object) -> str:
 
 
 def test_work_ends_where_it_says() -> None:
-    work = Work("x")
+    work = WorkBudget("x")
     work.spend(MAX_WORK)
     with pytest.raises(Exhausted):
         work.spend(1)
@@ -50,7 +50,7 @@ def test_work_ends_where_it_says() -> None:
 
 @pytest.mark.parametrize("value", ["x" * 10**6, {"a": ["x" * 10**6]}, {"x" * 10**6: 1}])
 def test_a_larger_value_may_cost_more_in_proportion(value: object) -> None:
-    work = Work(value)
+    work = WorkBudget(value)
     work.spend(WORK_PER_BYTE * 10**6)
     with pytest.raises(Exhausted):
         work.spend(100 * WORK_PER_BYTE)

@@ -8,7 +8,7 @@ import pytest
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.dialects.rpc_ids import MAX_RPC_IDS, MAX_SENDERS, RpcIds
 from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.space.decisions import Accepted, Refused
+from meup_agent.protocol.space.decisions import Acceptance, Refusal
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.state import SpaceState
 
@@ -146,7 +146,7 @@ def test_a_gateway_remembers_requests_from_the_first_on_who_may_answer_by_json_r
         space.decide("a", encode(request("a", id, rpc_id), V01), V01)
         space.register_dialect(MCPX)
         decision = space.decide("b", response(rpc_id).frame, MCPX)
-        assert isinstance(decision, Accepted)
+        assert isinstance(decision, Acceptance)
         answered_as.append(decision.envelope.correlation)
     assert answered_as == [("7",), ("late",)]
 
@@ -161,17 +161,17 @@ def test_a_gateway_translates_what_a_response_answers() -> None:
     space.admit("c", member_capabilities([]))
     space.join("c")
     asked = space.decide("a", encode(request("a", "request-a", 7), V01), V01)
-    assert isinstance(asked, Accepted)
+    assert isinstance(asked, Acceptance)
     delivered = json.loads(encode(asked.envelope, MCPX))
     assert (delivered["kind"], delivered["payload"]["id"]) == ("mcp", 7)
 
     # Nothing but having been asked allows this, and the JSON-RPC id alone says so.
     said = response(7)
     decision = space.decide("b", said.frame, MCPX)
-    assert isinstance(decision, Accepted)
+    assert isinstance(decision, Acceptance)
     assert json.loads(encode(decision.envelope, V01))["correlationId"] == "request-a"
     assert encode(decision.envelope, MCPX) == said.frame
 
     stranger = space.decide("c", response(7, sender="c").frame, MCPX)
-    assert isinstance(stranger, Refused)
+    assert isinstance(stranger, Refusal)
     assert stranger.code == "capability_violation"

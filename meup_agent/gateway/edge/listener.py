@@ -13,7 +13,7 @@ import aiofastnet
 from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # not in picows' stubs
 
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import PicowsLog, RefusalLog, log
 from meup_agent.gateway.runtime import wall_clock
 
@@ -40,7 +40,7 @@ async def listen(
     accept: Accept,
     host: str,
     port: int,
-    limits: Limits,
+    limits: GatewayLimits,
     refusals: RefusalLog,
     *,
     backlog: int,
@@ -133,7 +133,7 @@ CONNECTIONS_TO_A_HANDSHAKE: Final = 4
 milliseconds where no peer means ill."""
 
 
-def max_handshakes(limits: Limits) -> int:
+def max_handshakes(limits: GatewayLimits) -> int:
     """The number of connections that may be in their handshake at once."""
     return max(limits.max_connections // CONNECTIONS_TO_A_HANDSHAKE, 1)
 

@@ -10,7 +10,7 @@ from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability.glob import StringMatch
 from meup_agent.protocol.capability.joining import joined
 from meup_agent.protocol.capability.patterns import Compiler, Match
-from meup_agent.protocol.capability.work import Exhausted, Work
+from meup_agent.protocol.capability.work import Exhausted, WorkBudget
 from meup_agent.protocol.kinds import canonical
 
 MAX_CAPABILITIES: Final = 256
@@ -82,7 +82,7 @@ class Capabilities:
             if isinstance(rule, bool):
                 return rule
             value = payload() if callable(payload) else payload
-            return rule(value, Work(value))
+            return rule(value, WorkBudget(value))
         except Exhausted:
             return False
 
@@ -95,7 +95,7 @@ class Capabilities:
     def _decided(self, kind: str) -> bool | Match:
         if kind == _SYSTEM or kind.startswith(_NEVER):
             return False
-        work = Work(kind)
+        work = WorkBudget(kind)
         matching = tuple(number for number, rule in enumerate(self._rules) if rule.fits(kind, work))
         if not matching:
             return False

@@ -15,10 +15,10 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from meup_agent.protocol.capability.work import CALL_WORK, NODE_WORK, Work
+from meup_agent.protocol.capability.work import CALL_WORK, NODE_WORK, WorkBudget
 from meup_agent.protocol.regex import Program, compile_fullmatch
 
-StringMatch = Callable[[str, Work], bool]
+StringMatch = Callable[[str, WorkBudget], bool]
 """Whether a text matches, and what that takes."""
 
 MAX_BRACES: Final = 8
@@ -79,7 +79,7 @@ def _one_star(form: re.Match[str]) -> StringMatch:
     from_star = len(start)
     shortest = from_star + (len(tail) or not begun)
 
-    def match(text: str, work: Work) -> bool:
+    def match(text: str, work: WorkBudget) -> bool:
         return (
             text.startswith(start)
             and text.endswith(tail)
@@ -95,7 +95,7 @@ def _tree(root: str) -> StringMatch:
     """``/public/**``, everything below and the directory itself."""
     start, from_slash = f"{root}/", len(root)
 
-    def match(text: str, work: Work) -> bool:
+    def match(text: str, work: WorkBudget) -> bool:
         if not text.startswith(start):
             return text == root
         work.spend(len(text))
@@ -107,7 +107,7 @@ def _tree(root: str) -> StringMatch:
 def _runs(program: Program, states: int | None) -> StringMatch:
     matches, steps = program
 
-    def match(text: str, work: Work) -> bool:
+    def match(text: str, work: WorkBudget) -> bool:
         marked = _mark(text).encode()
         size = len(marked)
         built = size if states is None else min(size, states)

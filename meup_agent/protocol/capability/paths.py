@@ -14,12 +14,12 @@ from typing import Any, Final, cast
 import msgspec
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability.work import NODE_WORK, Work
+from meup_agent.protocol.capability.work import NODE_WORK, WorkBudget
 
 MAX_PATH_STEPS: Final = 100
 """Steps of one path: each leads one level down, and no frame has more levels."""
 
-_Step = Callable[[Iterator[object], Work], Iterator[object]]
+_Step = Callable[[Iterator[object], WorkBudget], Iterator[object]]
 
 _STEP: Final = re.compile(
     r"""(?P<deep>\.\.(?=[^.])|(?:\.(?=[^.\[])|(?=\[)))"""
@@ -37,7 +37,7 @@ class Path(msgspec.Struct, frozen=True):
     """
 
     deep: bool
-    select: Callable[[object, Work], Iterable[object]]
+    select: Callable[[object, WorkBudget], Iterable[object]]
 
 
 def is_path(key: str) -> bool:
@@ -72,7 +72,7 @@ def compile_path(key: str, place: str) -> Path:
             steps.append(_with_descendants)
         steps.append(_child_step(step))
 
-    def select(value: object, work: Work) -> Iterator[object]:
+    def select(value: object, work: WorkBudget) -> Iterator[object]:
         nodes: Iterator[object] = iter((value,))
         for take in steps:
             nodes = take(nodes, work)
@@ -101,7 +101,7 @@ def descendants(value: object) -> Iterator[object]:
             waiting.pop()
 
 
-def _with_descendants(nodes: Iterator[object], work: Work) -> Iterator[object]:
+def _with_descendants(nodes: Iterator[object], work: WorkBudget) -> Iterator[object]:
     """The objects and arrays among the nodes and below them, each once."""
     # A node may stand below another one: without this, depth would multiply the cost.
     seen: set[int] = set()
@@ -137,11 +137,11 @@ def _child_step(step: re.Match[str]) -> _Step:
     )
 
 
-def _every_child(nodes: Iterator[object], work: Work) -> Iterator[object]:
+def _every_child(nodes: Iterator[object], work: WorkBudget) -> Iterator[object]:
     return (child for node in nodes for child in _counted(children(node), work))
 
 
-def _counted(nodes: Iterable[object], work: Work) -> Iterator[object]:
+def _counted(nodes: Iterable[object], work: WorkBudget) -> Iterator[object]:
     for node in nodes:
         work.spend(NODE_WORK)
         yield node

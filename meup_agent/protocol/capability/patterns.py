@@ -18,9 +18,9 @@ from meup_agent.protocol.capability.strings import (
     is_exact,
     split_negation,
 )
-from meup_agent.protocol.capability.work import NODE_WORK, Exhausted, Work
+from meup_agent.protocol.capability.work import NODE_WORK, Exhausted, WorkBudget
 
-Match = Callable[[object, Work], bool]
+Match = Callable[[object, WorkBudget], bool]
 """Whether a value matches, and what that takes."""
 
 MAX_NESTING: Final = 32
@@ -61,7 +61,7 @@ def compile_pattern(pattern: object, *, place: str = "") -> Pattern:
 
     def matches(value: object) -> bool:
         try:
-            return match(value, Work(value))
+            return match(value, WorkBudget(value))
         except Exhausted:
             return False
 
@@ -171,7 +171,7 @@ class Compiler:
             else:
                 named.append((key, self.compile(wanted, inner, depth + 1, below)))
 
-        def match(value: object, work: Work) -> bool:
+        def match(value: object, work: WorkBudget) -> bool:
             if not isinstance(value, dict):
                 return False
             members = cast("dict[str, object]", value)
@@ -203,7 +203,7 @@ class Compiler:
         cost = NODE_WORK * (1 + self._parts - before)
         fits = self.strings.glob(key, place)
 
-        def match(value: object, work: Work) -> bool:
+        def match(value: object, work: WorkBudget) -> bool:
             for name, member in cast("dict[str, object]", value).items():
                 work.spend(cost)
                 if fits(name, work) and matches(member, work):
@@ -225,7 +225,7 @@ def _any_string(exact: frozenset[str], starred: list[tuple[str, StringMatch]]) -
     """Whether a string is one of some, or matches a glob: few are tried that begin otherwise."""
     beginnings = tuple(begun for begun, _ in starred)
 
-    def match(value: object, work: Work) -> bool:
+    def match(value: object, work: WorkBudget) -> bool:
         if not isinstance(value, str):
             return False
         if value in exact:
@@ -243,7 +243,7 @@ def _either(alternatives: list[Match]) -> Match:
     if len(alternatives) == 1:
         return alternatives[0]
 
-    def match(value: object, work: Work) -> bool:
+    def match(value: object, work: WorkBudget) -> bool:
         for matches in alternatives:  # noqa: SIM110 - half the time of any() with a generator
             if matches(value, work):
                 return True
@@ -252,7 +252,7 @@ def _either(alternatives: list[Match]) -> Match:
     return match
 
 
-def _any(matches: Match, values: Iterable[object], work: Work, cost: int) -> bool:
+def _any(matches: Match, values: Iterable[object], work: WorkBudget, cost: int) -> bool:
     for value in values:
         work.spend(cost)
         if matches(value, work):

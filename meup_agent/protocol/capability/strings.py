@@ -8,7 +8,7 @@ from typing import Final
 
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability.glob import StringMatch, compile_glob, head, is_glob
-from meup_agent.protocol.capability.work import CALL_WORK, Exhausted, Work
+from meup_agent.protocol.capability.work import CALL_WORK, Exhausted, WorkBudget
 from meup_agent.protocol.kinds import KINDS, canonical
 from meup_agent.protocol.regex import compile_search
 
@@ -114,7 +114,7 @@ def compile_kind(pattern: str, *, place: str = "kind") -> Callable[[str], bool]:
 
     def matches(kind: str) -> bool:
         try:
-            return match(kind, Work(kind))
+            return match(kind, WorkBudget(kind))
         except Exhausted:
             return False
 
@@ -174,7 +174,7 @@ def _search(expression: str) -> tuple[StringMatch, int]:
     # For letters alone few states are ever built; for anything else all steps may count each byte.
     states = 4 * len(expression) if _WORDS.fullmatch(expression) else None
 
-    def match(text: str, work: Work) -> bool:
+    def match(text: str, work: WorkBudget) -> bool:
         encoded = text.encode()
         size = len(encoded)
         built = size if states is None else min(size, states)

@@ -27,7 +27,7 @@ class Exhausted(Exception):
     """A check costs more than it may."""
 
 
-class Work:
+class WorkBudget:
     """How much of one check's work is left.
 
     Args:

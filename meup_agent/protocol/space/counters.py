@@ -12,7 +12,7 @@ from meup_agent.protocol.envelope import Envelope
 
 
 @dataclass(slots=True)
-class Counters:
+class SpaceCounters:
     """Plain numbers since the gateway was made; they only grow.
 
     Attributes:

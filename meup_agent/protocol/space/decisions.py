@@ -54,7 +54,7 @@ class TokenIssued(msgspec.Struct, frozen=True):
 Consequence = Broadcast | Notice | Disconnect | TokenIssued
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class Acceptance(msgspec.Struct, frozen=True):
     """An envelope for every member, its sender included.
 
     Attributes:
@@ -73,7 +73,7 @@ class Accepted(msgspec.Struct, frozen=True):
     receipt: Receipt | None = None
 
 
-class Repeated(msgspec.Struct, frozen=True):
+class Repetition(msgspec.Struct, frozen=True):
     """An envelope that was accepted before: its sender alone gets it, with its first number.
 
     Attributes:
@@ -85,7 +85,7 @@ class Repeated(msgspec.Struct, frozen=True):
     receipt: Receipt
 
 
-class Refused(msgspec.Struct, frozen=True):
+class Refusal(msgspec.Struct, frozen=True):
     """An envelope that goes no further.
 
     Attributes:
@@ -99,18 +99,18 @@ class Refused(msgspec.Struct, frozen=True):
     retry_after: float = 0.0
 
 
-class Dropped(msgspec.Struct, frozen=True):
+class Discard(msgspec.Struct, frozen=True):
     """An envelope that goes no further, without an error."""
 
     kind: str
 
 
-Decision = Accepted | Repeated | Refused | Dropped
+Decision = Acceptance | Repetition | Refusal | Discard
 
 
-def refusal(
+def draft_refusal(
     participant: str, code: str, message: str, *, about: str | None = None, **details: Any
-) -> Refused:
+) -> Refusal:
     """A refusal with the draft of its ``system/error``.
 
     Args:
@@ -121,14 +121,14 @@ def refusal(
         details: Further fields of the payload.
     """
     payload = {"error": code, "message": message[:MAX_ERROR_CHARS], **details}
-    return Refused(code, gateway_draft(kinds.SYSTEM_ERROR, payload, to=participant, about=about))
+    return Refusal(code, gateway_draft(kinds.SYSTEM_ERROR, payload, to=participant, about=about))
 
 
 def over_limit(
     participant: str, limit: str, most: float, message: str, *, about: str | None = None
-) -> Refused:
+) -> Refusal:
     """A refusal that names the limit that was exceeded, and how much it allows."""
-    return refusal(
+    return draft_refusal(
         participant, LIMIT_EXCEEDED, message, about=about, limit=limit, max=shown_limit(most)
     )
 

@@ -20,7 +20,7 @@ from meup_agent.protocol.space.presence import JoinState
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.space.counters import Counters
+    from meup_agent.protocol.space.counters import SpaceCounters
     from meup_agent.protocol.space.presence import ReplayedEnvelope
 
 log = logging.getLogger("meup_agent.gateway")
@@ -82,7 +82,7 @@ class EncodedCache:
         counters: Where to count what a dialect cannot express.
     """
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: SpaceCounters) -> None:
         self._counters = counters
         self._envelope: Envelope | None = None
         self._frames: dict[str, bytes | None] = {}
@@ -138,7 +138,7 @@ class Fanout:
         counters: Where to count.
     """
 
-    def __init__(self, space: str, journal: Journal, counters: Counters) -> None:
+    def __init__(self, space: str, journal: Journal, counters: SpaceCounters) -> None:
         self._space = space
         self._journal = journal
         self._counters = counters

@@ -20,8 +20,8 @@ from meup_agent.protocol.space.decisions import (
     Broadcast,
     Consequence,
     Notice,
+    draft_refusal,
     gateway_draft,
-    refusal,
 )
 from meup_agent.protocol.space.indexes import MAX_DECIDED, MAX_ORIGINS, OpenIndex, OpenItem
 from meup_agent.protocol.timestamps import microseconds
@@ -396,7 +396,7 @@ def end_revoked(
             continue
         exchanges.end(item, withdrawn=item.is_proposal)
         what = "proposal" if item.is_proposal else "request"
-        told = refusal(
+        told = draft_refusal(
             participant,
             REVOKED,
             f"your {what} {envelope.id} was ended: what allowed it was revoked",

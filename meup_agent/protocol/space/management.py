@@ -19,11 +19,11 @@ from meup_agent.protocol.space.decisions import (
     Consequence,
     Disconnect,
     Notice,
-    Refused,
+    Refusal,
     TokenIssued,
+    draft_refusal,
     gateway_draft,
     over_limit,
-    refusal,
 )
 from meup_agent.protocol.space.grants import (
     GRANT_FACT,
@@ -141,7 +141,7 @@ class SpaceManager:
                 self._granted.remember(key.removeprefix(GRANT_FACT), by, to)
         return lost
 
-    def check(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
+    def check(self, envelope: Envelope, payload: JsonObject) -> Refusal | None:
         """Check that an envelope can be carried out; changes nothing.
 
         Args:
@@ -176,7 +176,7 @@ class SpaceManager:
 
     # --- grants -----------------------------------------------------------------------------
 
-    def _check_grant(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
+    def _check_grant(self, envelope: Envelope, payload: JsonObject) -> Refusal | None:
         grant = management_payloads.read_grant(envelope, payload)
         return self._check_known(envelope, grant.participant) or self._check_given(
             envelope, grant.participant, grant.capabilities, "capabilities"
@@ -188,7 +188,7 @@ class SpaceManager:
         participant: str,
         capabilities: tuple[JsonObject, ...],
         place: str,
-    ) -> Refused | None:
+    ) -> Refusal | None:
         """Check that the sender may give these, and that the participant can hold them."""
         try:
             self._grants.check(participant, capabilities)
@@ -227,7 +227,7 @@ class SpaceManager:
         facts, changed = self._grants.give(grant)
         return ManagementResult(facts, changed)
 
-    def _check_revocation(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
+    def _check_revocation(self, envelope: Envelope, payload: JsonObject) -> Refusal | None:
         revocation = management_payloads.read_revocation(envelope, payload)
         if revocation.participant:
             unknown = self._check_known(envelope, revocation.participant)
@@ -247,7 +247,7 @@ class SpaceManager:
 
     def _check_patterns(
         self, envelope: Envelope, participant: str, patterns: tuple[JsonObject, ...]
-    ) -> Refused | None:
+    ) -> Refusal | None:
         try:
             compile_capabilities(patterns)
         except InvalidPattern as error:
@@ -280,7 +280,7 @@ class SpaceManager:
 
     # --- invitations and removals -----------------------------------------------------------
 
-    def _check_known(self, envelope: Envelope, participant: str) -> Refused | None:
+    def _check_known(self, envelope: Envelope, participant: str) -> Refusal | None:
         if participant in self._grants:
             return None
         return _refused(
@@ -289,7 +289,7 @@ class SpaceManager:
             f"{participant!r} is no participant of this space; invite them, or correct the name",
         )
 
-    def _check_invite(self, envelope: Envelope, payload: JsonObject) -> Refused | None:
+    def _check_invite(self, envelope: Envelope, payload: JsonObject) -> Refusal | None:
         invite = management_payloads.read_invite(envelope, payload)
         name = invite.participant
         if name in kinds.GATEWAY_NAMES:
@@ -304,7 +304,7 @@ class SpaceManager:
                 return refused
         return self._check_given(envelope, name, invite.capabilities, "initial_capabilities")
 
-    def _check_token(self, envelope: Envelope) -> Refused | None:
+    def _check_token(self, envelope: Envelope) -> Refusal | None:
         """Check that a token can be made, and told to the sender alone."""
         if self._new_token is None:
             return _refused(envelope, NO_INVITATIONS, "this space takes no invitations")
@@ -383,8 +383,8 @@ class SpaceManager:
         )
 
 
-def _refused(envelope: Envelope, code: str, message: str, **details: Any) -> Refused:
-    return refusal(envelope.sender, code, message, about=envelope.id, **details)
+def _refused(envelope: Envelope, code: str, message: str, **details: Any) -> Refusal:
+    return draft_refusal(envelope.sender, code, message, about=envelope.id, **details)
 
 
 def _shown(capability: JsonObject) -> str:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.guarantees import OBSERVING
-from meup_agent.protocol.space.decisions import Refused, refusal
+from meup_agent.protocol.space.decisions import Refusal, draft_refusal
 from meup_agent.protocol.space.fanout import Subscriber
 from meup_agent.protocol.space.inbound import decode_inbound
 
@@ -130,7 +130,7 @@ def crowded(limit: int) -> str:
     return f"the participant has {limit} observers, as many as it may have (max_observers)"
 
 
-def refuse_observer(participant: str, frame: bytes, dialect: str) -> Refused:
+def refuse_observer(participant: str, frame: bytes, dialect: str) -> Refusal:
     """The refusal of a frame that an observer sent, valid or not.
 
     Args:
@@ -143,4 +143,4 @@ def refuse_observer(participant: str, frame: bytes, dialect: str) -> Refused:
     except InvalidEnvelope as invalid:
         about = invalid.envelope_id
     message = "an observer says nothing: connect without the header MEUP-Observe to take part"
-    return refusal(participant, OBSERVING, message, about=about)
+    return draft_refusal(participant, OBSERVING, message, about=about)

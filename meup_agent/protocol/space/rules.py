@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.management_payloads import GRANT_ACK
-from meup_agent.protocol.space.decisions import ID_IN_USE, Refused, over_limit, refusal
+from meup_agent.protocol.space.decisions import ID_IN_USE, Refusal, draft_refusal, over_limit
 from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.inbound import InboundFrame
 from meup_agent.protocol.space.inflight import InFlight, is_notification
@@ -69,11 +69,11 @@ class Rules:
         self._open = exchanges
         self._allowance = allowance
 
-    def check_sender(self, participant: str, arrival: InboundFrame) -> Refused | None:
+    def check_sender(self, participant: str, arrival: InboundFrame) -> Refusal | None:
         """Refuse an envelope that cannot be from its sender, whatever it may send."""
         envelope = arrival.envelope
         if envelope.sender != participant:
-            return refusal(
+            return draft_refusal(
                 participant,
                 IDENTITY_MISMATCH,
                 f"you are {participant!r}, and the envelope says that it is from"
@@ -81,14 +81,14 @@ class Rules:
                 about=envelope.id,
             )
         if self._management.is_kicked(participant):
-            return refusal(
+            return draft_refusal(
                 participant,
                 KICKED,
                 REMOVED,
                 about=envelope.id,
             )
         if envelope.kind not in _OF_MEMBERS and _is_reserved(envelope.kind):
-            return refusal(
+            return draft_refusal(
                 participant,
                 RESERVED_KIND,
                 f"{arrival.kind_as_sent!r} comes only from the gateway",
@@ -96,12 +96,12 @@ class Rules:
             )
         return None
 
-    def check_capability(self, arrival: InboundFrame) -> Refused | None:
+    def check_capability(self, arrival: InboundFrame) -> Refusal | None:
         """Refuse an envelope that its sender may not send, or that must not take effect."""
         envelope = arrival.envelope
         participant = envelope.sender
         if not self._may(participant, arrival):
-            return refusal(
+            return draft_refusal(
                 participant,
                 CAPABILITY_VIOLATION,
                 f"none of your capabilities allows this {arrival.kind_as_sent!r}",
@@ -110,7 +110,7 @@ class Rules:
                 your_capabilities=list(self._grants[participant].patterns),
             )
         if envelope.kind in _ENDS and not envelope.correlation:
-            return refusal(
+            return draft_refusal(
                 participant,
                 "invalid_envelope",
                 f"the {arrival.kind_as_sent!r} names no proposal; put the proposal's id into its"
@@ -146,12 +146,12 @@ class Rules:
         answers = envelope.kind == kinds.MCP_RESPONSE
         return answers and self._open.was_asked(participant, envelope.correlation)
 
-    def _refused_withdraw(self, participant: str, withdraw: Envelope) -> Refused | None:
+    def _refused_withdraw(self, participant: str, withdraw: Envelope) -> Refusal | None:
         """Only the proposer withdraws; unknown and late withdraws pass (PROTOCOL 3, 4.1)."""
         for proposal in withdraw.correlation:
             proposers = self._open.proposers(proposal)
             if proposers and participant not in proposers:
-                return refusal(
+                return draft_refusal(
                     participant,
                     NOT_PROPOSER,
                     f"proposal {proposal} is not yours; only its proposer withdraws it",
@@ -159,7 +159,7 @@ class Rules:
                 )
         return None
 
-    def _refused_proposal(self, participant: str, proposal: Envelope, at: int) -> Refused | None:
+    def _refused_proposal(self, participant: str, proposal: Envelope, at: int) -> Refusal | None:
         """Bound the open proposals of a participant by what others can be asked to look at."""
         most = self._allowance.max_open_proposals
         if self._has_room(participant, most, at):
@@ -215,7 +215,7 @@ def check_start(
     participants: Container[str],
     exchanges: InFlight,
     at: int,
-) -> Refused | None:
+) -> Refusal | None:
     """Decide whether a proposal or a request may begin; notifications begin nothing.
 
     Args:
@@ -246,7 +246,7 @@ def owner_by_name(envelope_id: str) -> str:
 
 def _check_id(
     envelope: Envelope, participants: Container[str], exchanges: InFlight
-) -> Refused | None:
+) -> Refusal | None:
     sender, envelope_id = envelope.sender, envelope.id
     named = owner_by_name(envelope_id)
     claimed_by = exchanges.find_other_owner(envelope_id, sender)
@@ -275,7 +275,7 @@ def _check_id(
 
 def _check_named(
     request: Envelope, payload: dict[str, Any], exchanges: InFlight, at: int
-) -> Refused | None:
+) -> Refusal | None:
     """Refuse a request that names a proposal which is decided, or more than one (PROTOCOL 4.4)."""
     named = exchanges.named(request.correlation, at)
     if len(named) > 1:
@@ -301,7 +301,7 @@ def _check_named(
     return None
 
 
-def _check_keys(proposal: Envelope, payload: dict[str, Any]) -> Refused | None:
+def _check_keys(proposal: Envelope, payload: dict[str, Any]) -> Refusal | None:
     """Refuse the key that tells whose proposal a request means: terminals copy ``_meta``.
 
     Also in a wrapper that readers here do not open, since others may.
@@ -318,5 +318,5 @@ def _check_keys(proposal: Envelope, payload: dict[str, Any]) -> Refused | None:
     )
 
 
-def _refused(envelope: Envelope, code: str, message: str, **details: Any) -> Refused:
-    return refusal(envelope.sender, code, message, about=envelope.id, **details)
+def _refused(envelope: Envelope, code: str, message: str, **details: Any) -> Refusal:
+    return draft_refusal(envelope.sender, code, message, about=envelope.id, **details)

@@ -16,19 +16,19 @@ from typing import Any, Final
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.announcer import Announcer
-from meup_agent.protocol.space.counters import Counters, log_cancel
+from meup_agent.protocol.space.counters import SpaceCounters, log_cancel
 from meup_agent.protocol.space.decisions import (
-    Accepted,
+    Acceptance,
     Broadcast,
     Consequence,
+    Discard,
     Disconnect,
-    Dropped,
     Notice,
-    Refused,
-    Repeated,
+    Refusal,
+    Repetition,
     TokenIssued,
+    draft_refusal,
     over_limit,
-    refusal,
 )
 from meup_agent.protocol.space.fanout import Fanout, Subscriber
 from meup_agent.protocol.space.indexes import Receipt
@@ -66,7 +66,7 @@ TAKEN_OVER: Final = 4409
 RECOVERED_ENTRIES: Final = 100_000
 """Entries that are read when a gateway starts, to know again what is open, and sent twice."""
 
-DecisionCallback = Callable[[Entry | Refused | Dropped], None]
+DecisionCallback = Callable[[Entry | Refusal | Discard], None]
 """Takes what became of a frame: accepted (and kept), refused, or dropped."""
 
 
@@ -94,7 +94,7 @@ class SpaceServer:
         journal: Journal,
         new_id: Callable[[], str],
         now: Callable[[], int],
-        counters: Counters,
+        counters: SpaceCounters,
         allowance: Allowance | None = None,
         invites: InviteIssuer | None = None,
         announce_withdrawals: bool = False,
@@ -269,11 +269,11 @@ class SpaceServer:
         decision = self._state.decide(
             participant, frame, form.dialect, at=at, repeats=form.numbered
         )
-        if isinstance(decision, Accepted):
+        if isinstance(decision, Acceptance):
             self._carry_out(decision, None)
-        elif isinstance(decision, Repeated):
+        elif isinstance(decision, Repetition):
             self._echo(decision, None)
-        elif isinstance(decision, Refused):
+        elif isinstance(decision, Refusal):
             self.refuse(participant, decision)
         else:
             self.counters.dropped += 1
@@ -304,11 +304,11 @@ class SpaceServer:
         """
         self.counters.frames_in += 1
         decision = self._state.decide(participant, frame, dialect, repeats=repeats, waits=False)
-        if isinstance(decision, Accepted):
+        if isinstance(decision, Acceptance):
             self._carry_out(decision, then)
-        elif isinstance(decision, Repeated):
+        elif isinstance(decision, Repetition):
             self._echo(decision, then)
-        elif isinstance(decision, Refused):
+        elif isinstance(decision, Refusal):
             # Not told on the participant's connection: that has sent nothing.
             self.counters.refused[decision.code] += 1
             then(decision)
@@ -337,7 +337,7 @@ class SpaceServer:
             return RateExceeded("slow_reader_seconds", self._backpressure.patience, wait)
         return self._limiter.try_consume(participant, self._now(), size)
 
-    def refuse(self, participant: str, refused: Refused) -> None:
+    def refuse(self, participant: str, refused: Refusal) -> None:
         """Tell a member that a frame of its was refused."""
         self.counters.refused[refused.code] += 1
         self._notify(participant, refused.error)
@@ -345,13 +345,13 @@ class SpaceServer:
     def refuse_frame(self, member: Member, code: str, message: str, **details: Any) -> None:
         """Tell a member that a message was refused before it was a frame, for its size say."""
         self.counters.frames_in += 1
-        refused = refusal(member.participant, code, message, **details)
+        refused = draft_refusal(member.participant, code, message, **details)
         if member.observes:
             self._refuse_to_observer(member, refused)
         else:
             self.refuse(member.participant, refused)
 
-    def _refuse_to_observer(self, member: Member, refused: Refused) -> None:
+    def _refuse_to_observer(self, member: Member, refused: Refusal) -> None:
         """Tell an observer, and not its participant's agent, that it was refused."""
         self.counters.refused[refused.code] += 1
         self._announcer.notify(member, refused.error)
@@ -367,7 +367,7 @@ class SpaceServer:
 
     # --- what is decided ------------------------------------------------------------------
 
-    def _carry_out(self, accepted: Accepted, then: DecisionCallback | None) -> None:
+    def _carry_out(self, accepted: Acceptance, then: DecisionCallback | None) -> None:
         self.counters.accepted += 1
         envelope = accepted.envelope
         log_cancel(self.name, envelope)
@@ -399,7 +399,7 @@ class SpaceServer:
         if then is not None:
             then(entry)
 
-    def _echo(self, repeated: Repeated, then: DecisionCallback | None) -> None:
+    def _echo(self, repeated: Repetition, then: DecisionCallback | None) -> None:
         """Tell the sender alone under which number its envelope was accepted before."""
         self.counters.repeated += 1
         member = self._members.get(repeated.envelope.sender)
@@ -407,7 +407,7 @@ class SpaceServer:
         self.journal.call_when_kept(partial(self._echo_now, member, repeated, then))
 
     def _echo_now(
-        self, member: Member | None, repeated: Repeated, then: DecisionCallback | None
+        self, member: Member | None, repeated: Repetition, then: DecisionCallback | None
     ) -> None:
         receipt = repeated.receipt
         first = Entry(receipt.seq, self.name, receipt.at, repeated.envelope)

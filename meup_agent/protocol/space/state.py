@@ -20,17 +20,17 @@ from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.guarantees import OBSERVING, OURS, said_by
 from meup_agent.protocol.limits import MAX_DEPTH, check_depth
 from meup_agent.protocol.space.decisions import (
-    Accepted,
+    Acceptance,
     Broadcast,
     Consequence,
     Decision,
-    Dropped,
+    Discard,
     Notice,
-    Refused,
-    Repeated,
+    Refusal,
+    Repetition,
+    draft_refusal,
     gateway_draft,
     over_limit,
-    refusal,
 )
 from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.inbound import InboundFrame, decode_inbound, usable_id
@@ -275,7 +275,7 @@ class SpaceState:
             if receipt is not None:
                 # Not asked whether it could be accepted now: a grant cannot be made twice, and what
                 # was allowed may have been revoked since.
-                return Repeated(envelope, receipt)
+                return Repetition(envelope, receipt)
         refused = self._check_new(inbound)
         if refused is None and not waits:
             refused = self._check_pace(inbound)
@@ -286,7 +286,7 @@ class SpaceState:
 
     def _check_form(
         self, participant: str, frame: bytes, dialect: str, at: int
-    ) -> InboundFrame | Refused | Dropped:
+    ) -> InboundFrame | Refusal | Discard:
         """Check that a frame can be from its sender; changes nothing that others could notice."""
         try:
             inbound = decode_inbound(frame, dialect, at)
@@ -295,7 +295,7 @@ class SpaceState:
                 check_depth(frame, self._allowance.max_depth, envelope_id=named)
         except InvalidEnvelope as invalid:
             deep = {"limit": "max_depth", "max": self._allowance.max_depth}
-            return refusal(
+            return draft_refusal(
                 participant,
                 invalid.problem,
                 str(invalid),
@@ -303,21 +303,21 @@ class SpaceState:
                 **(deep if invalid.problem == "too_deep" else {}),
             )
         if inbound.envelope.kind in DROPPED_KINDS:
-            return Dropped(inbound.envelope.kind)
+            return Discard(inbound.envelope.kind)
         self.register_dialect(dialect)
         if inbound.envelope.kind == kinds.MCP_RESPONSE and self._rpc_ids is not None:
             envelope = self._rpc_ids.heard(inbound.envelope, inbound.payload)
             inbound = inbound._replace(envelope=envelope)
         return self._rules.check_sender(participant, inbound) or inbound
 
-    def _check_new(self, inbound: InboundFrame) -> Refused | None:
+    def _check_new(self, inbound: InboundFrame) -> Refusal | None:
         """Check that a frame that does not come again may be accepted."""
         refused = self._rules.check_capability(inbound)
         if refused is None and inbound.envelope.kind in MANAGEMENT_KINDS:
             return self._management.check(inbound.envelope, inbound.payload)
         return refused
 
-    def _check_pace(self, inbound: InboundFrame) -> Refused | None:
+    def _check_pace(self, inbound: InboundFrame) -> Refusal | None:
         """Refuse a withdrawal that comes too fast where its sender waits for the answer.
 
         On a connection none is refused: what follows it is read later (PROTOCOL 3).
@@ -332,19 +332,19 @@ class SpaceState:
         refused = over_limit(envelope.sender, over.limit, over.most, message, about=envelope.id)
         return msgspec.structs.replace(refused, retry_after=over.seconds)
 
-    def _accept(self, inbound: InboundFrame, receipt: Receipt | None) -> Accepted:
+    def _accept(self, inbound: InboundFrame, receipt: Receipt | None) -> Acceptance:
         envelope = inbound.envelope
         if envelope.kind in MANAGEMENT_KINDS:
             return self._manage(envelope, inbound.payload, receipt)
         if envelope.kind not in TRACKED_KINDS:
-            return Accepted(envelope, receipt=receipt)
+            return Acceptance(envelope, receipt=receipt)
         then: tuple[Consequence, ...] = ()
         if envelope.kind == kinds.MCP_WITHDRAW:
             self.limiter.count_withdrawal(envelope.sender, inbound.at)
             if self._announce_withdrawals:
                 then = self._announce(envelope, inbound.payload)
         self._track(envelope, inbound.payload, inbound.at)
-        return Accepted(envelope, then=then, receipt=receipt)
+        return Acceptance(envelope, then=then, receipt=receipt)
 
     def recover(self, entry: Entry) -> None:
         """Learn what an envelope from before a restart began or ended, and recognize it again."""
@@ -379,7 +379,7 @@ class SpaceState:
 
     def _manage(
         self, envelope: Envelope, payload: dict[str, Any], receipt: Receipt | None
-    ) -> Accepted:
+    ) -> Acceptance:
         """Let a management envelope take effect, at once and for all."""
         done = self._management.accept(envelope, payload)
         then: list[Consequence] = list(done.then)
@@ -395,7 +395,7 @@ class SpaceState:
             for participant in done.changed
             if participant in self._present and participant != done.kicked
         )
-        return Accepted(envelope, done.facts, tuple(then), told, receipt)
+        return Acceptance(envelope, done.facts, tuple(then), told, receipt)
 
     def end_revoked(self) -> list[Consequence]:
         """End what is open and may not be any more; the consequences.

@@ -12,7 +12,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from meup_agent.gateway.config import Config, HttpConfig
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
@@ -21,10 +21,10 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "carol": [],
 }
 
-LIMITS = Limits(max_message_bytes=20_000, max_queued_frames=50)
+LIMITS = GatewayLimits(max_message_bytes=20_000, max_queued_frames=50)
 
 
-def config(limits: Limits = LIMITS) -> Config:
+def config(limits: GatewayLimits = LIMITS) -> Config:
     """A space with an HTTP port beside it."""
     return replace(one_space_config("demo", PARTICIPANTS, limits), http=HttpConfig(port=0))
 
@@ -70,7 +70,7 @@ class Api:
 
 
 @contextmanager
-def served(limits: Limits = LIMITS) -> Generator[Api]:
+def served(limits: GatewayLimits = LIMITS) -> Generator[Api]:
     """A gateway with these limits, and its API."""
     with Gateway(config=config(limits)).in_thread() as gateway:
         found = Api(gateway)

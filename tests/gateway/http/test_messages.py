@@ -11,7 +11,7 @@ import pytest
 
 from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from tests.gateway.http.conftest import LIMITS, Api, config, served
 
 
@@ -169,7 +169,7 @@ def test_nobody_speaks_or_reads_for_another(api: Api) -> None:
 
 
 def test_failed_logins_are_limited() -> None:
-    limits = Limits(failed_tokens=3, failed_token_seconds=1_000.0)
+    limits = GatewayLimits(failed_tokens=3, failed_token_seconds=1_000.0)
     with served(limits) as api:
         for _ in range(3):
             assert api.client.get("/me", headers={"Authorization": "Bearer no"}).status_code == 401
@@ -179,7 +179,7 @@ def test_failed_logins_are_limited() -> None:
 
 
 def test_who_says_too_much_is_told_when_to_come_back() -> None:
-    limits = Limits(messages_per_second=0.001, messages_burst=2)
+    limits = GatewayLimits(messages_per_second=0.001, messages_burst=2)
     with served(limits) as api:
         assert [api.post(chat()).status_code for _ in range(3)] == [200, 200, 429]
         answer = api.post(chat())
@@ -196,7 +196,7 @@ def test_who_says_too_much_is_told_when_to_come_back() -> None:
 
 
 def test_a_page_that_is_short_since_messages_are_large_is_not_the_last(tmp_path: Path) -> None:
-    kept = replace(config(Limits()), journal=JournalConfig(tmp_path / "journal.db"))
+    kept = replace(config(GatewayLimits()), journal=JournalConfig(tmp_path / "journal.db"))
     with Gateway(config=kept).in_thread() as gateway:
         api = Api(gateway)
         with api.client:

@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 
 from meup_agent import Agent
 from meup_agent.errors import NoSuchSpace, SessionEnded, TokenRefused, UsageError
-from meup_agent.gateway import Limits, asgi_app
+from meup_agent.gateway import GatewayLimits, asgi_app
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.http.conftest import LIMITS, PARTICIPANTS
 from tests.gateway.mounted import MountedPlace, mounted
@@ -99,7 +99,7 @@ def test_who_does_not_join_is_closed(
 
 
 def test_who_says_nothing_is_closed() -> None:
-    config = one_space_config("demo", PARTICIPANTS, Limits(join_timeout=0.2))
+    config = one_space_config("demo", PARTICIPANTS, GatewayLimits(join_timeout=0.2))
     with mounted(config) as place, connect(place.url, proxy=None) as stranger:
         with pytest.raises(ConnectionClosed) as closed:
             stranger.recv(20)
@@ -108,7 +108,7 @@ def test_who_says_nothing_is_closed() -> None:
 
 
 def test_more_connections_than_are_taken() -> None:
-    config = one_space_config("demo", PARTICIPANTS, Limits(max_connections=1))
+    config = one_space_config("demo", PARTICIPANTS, GatewayLimits(max_connections=1))
     with mounted(config) as place, connect(place.url, proxy=None):
         refused = httpx.get(
             f"{place.http_url}/ws",

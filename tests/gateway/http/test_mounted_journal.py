@@ -16,13 +16,13 @@ from websockets.sync.client import ClientConnection, connect
 from meup_agent.gateway.config import Config, JournalConfig
 from meup_agent.gateway.journal import sqlite
 from meup_agent.gateway.journal.sqlite import SqliteJournal
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import envelope
 from tests.gateway.mounted import MountedPlace, mounted
 
 PATIENCE = 30.0
-LIMITS = Limits(messages_per_second=1e9, messages_burst=10**9)
+LIMITS = GatewayLimits(messages_per_second=1e9, messages_burst=10**9)
 
 
 def config(path: Path) -> Config:

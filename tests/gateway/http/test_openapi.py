@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, assume, settings
 
 from meup_agent.gateway.edge.http.openapi import document
 from meup_agent.gateway.edge.http.operations import OPERATIONS
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from tests.gateway.http.conftest import Api, served
 
 EXAMPLES = 15
@@ -22,7 +22,7 @@ EXAMPLES = 15
 @pytest.fixture(scope="module")
 def fuzzed() -> Generator[Api]:
     # Wrong tokens are among what is sent, and must not end the test with 429.
-    with served(Limits(failed_tokens=1_000_000)) as found:
+    with served(GatewayLimits(failed_tokens=1_000_000)) as found:
         found.say("something to read")
         yield found
 

@@ -20,7 +20,7 @@ from meup_agent.gateway.config import Config, JournalConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.journal import sqlite
 from meup_agent.gateway.journal.sqlite import SqliteJournal
-from meup_agent.gateway.limits import Limits
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER
@@ -29,7 +29,7 @@ from tests.gateway.journal.conftest import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
-LIMITS = Limits(messages_per_second=1e9, messages_burst=10**9)
+LIMITS = GatewayLimits(messages_per_second=1e9, messages_burst=10**9)
 
 
 def config_with(path: Path, **journal: Any) -> Config:

@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.space.decisions import Accepted
+from meup_agent.protocol.space.decisions import Acceptance
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.inflight import OPEN_SECONDS
 from meup_agent.protocol.space.presence import GONE_SECONDS, JoinState
@@ -41,7 +41,7 @@ class Scene:
         envelope_id = f"x{self._number:x}y"
         envelope = draft(kind, payload, id=envelope_id, sender=sender, **header)
         decision = self.space.decide(sender, encode(envelope, "meup/v0.1"), "meup/v0.1")
-        return isinstance(decision, Accepted)
+        return isinstance(decision, Acceptance)
 
     def propose(self, ttl: float | None = None) -> bool:
         """Whether alice may propose now."""

@@ -8,7 +8,7 @@ import pytest
 from meup_agent.protocol.dialects import DIALECTS, encode
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space import announcer, fanout
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import MemoryJournal, ignore
@@ -82,7 +82,7 @@ def test_what_a_response_answers_is_known_after_a_restart() -> None:
             participants=may,
             journal=journal,
             now=lambda: 0,
-            counters=Counters(),
+            counters=SpaceCounters(),
         )
         for who, dialect, frame in said:
             host.receive_as(who, frame, dialect, ignore)

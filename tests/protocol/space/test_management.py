@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol.management_payloads import MAX_GRANTED
-from meup_agent.protocol.space.counters import Counters
-from meup_agent.protocol.space.decisions import Refused
+from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.protocol.space.decisions import Refusal
 from meup_agent.protocol.space.grants import MAX_GRANTED_TOGETHER, member_capabilities
 from meup_agent.protocol.space.journal import Entry, Journal, MemoryJournal
 from meup_agent.protocol.space.management import MAX_INVITED
@@ -71,7 +71,7 @@ class Scene:
             participants={name: member_capabilities(each) for name, each in known.items()},
             journal=self.journal,
             now=lambda: 0,
-            counters=Counters(),
+            counters=SpaceCounters(),
             invites=self.doors,
             announce_withdrawals=announce_withdrawals,
         )
@@ -541,7 +541,7 @@ def test_who_could_not_be_told_the_token_does_not_invite() -> None:
     scene.refused.clear()
     invite(scene, "lead", "guest")
     (refused,) = scene.refused
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Refusal)
     assert refused.code == "no_invitations"
 
 

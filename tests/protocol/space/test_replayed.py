@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import MemoryJournal
@@ -83,7 +83,7 @@ class Room:
             journal=self.journal,
             new_id=self.new_id,
             now=lambda: self.now,
-            counters=Counters(),
+            counters=SpaceCounters(),
         )
 
     def say(self, sender: str, kind: str, payload: Said, id: str, **header: Any) -> None:

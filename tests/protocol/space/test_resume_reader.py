@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol.space import fanout
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import Entry, MemoryJournal
@@ -57,7 +57,7 @@ class Scene:
             },
             journal=self.journal,
             now=lambda: 0,
-            counters=Counters(),
+            counters=SpaceCounters(),
         )
         self.alice, self.bob = Listener("alice"), Listener("bob")
         self.host.join(self.alice)

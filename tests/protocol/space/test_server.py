@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.space.counters import Counters
+from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import MemoryJournal, ignore
@@ -55,7 +55,7 @@ def host_with(
         participants={},
         journal=MemoryJournal(lambda: 0),
         now=lambda: 1_735_689_600_000_000,
-        counters=Counters(),
+        counters=SpaceCounters(),
     )
     members = [Listener(name, pack) for name in names]
     for member in members:
@@ -203,7 +203,7 @@ def late(*names: str) -> tuple[SpaceServer, LateJournal]:
         journal=journal,
         new_id=lambda: f"g{next(ids)}",
         now=lambda: 1,
-        counters=Counters(),
+        counters=SpaceCounters(),
     )
     return host, journal
 

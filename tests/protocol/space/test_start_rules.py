@@ -12,7 +12,7 @@ import pytest
 from meup_agent.protocol import payloads
 from meup_agent.protocol.dialects import DIALECTS, encode
 from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.space.decisions import Accepted, Decision
+from meup_agent.protocol.space.decisions import Acceptance, Decision
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.indexes import MAX_DECIDED, MAX_ORIGINS
 from meup_agent.protocol.space.journal import Entry
@@ -51,7 +51,7 @@ class Here:
     def say(self, sender: str, kind: str, payload: dict[str, Any], **header: Any) -> Decision:
         header.setdefault("id", f"said-{next(self.ids)}x")
         decision = self.space.decide(sender, frame(sender, kind, payload, **header), DIALECT)
-        if isinstance(decision, Accepted):
+        if isinstance(decision, Acceptance):
             self.journal.append((decision.envelope, self.now))
         return decision
 

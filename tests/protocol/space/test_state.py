@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.decisions import (
     MAX_ERROR_CHARS,
-    Accepted,
+    Acceptance,
     Decision,
-    Dropped,
-    Refused,
+    Discard,
+    Refusal,
 )
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.inbound import MAX_ID_CHARS, MAX_NAMED
@@ -61,13 +61,13 @@ def frame(sender: str, kind: str, payload: object = None, **header: object) -> b
 
 
 def accept(decision: Decision) -> Envelope:
-    assert isinstance(decision, Accepted)
+    assert isinstance(decision, Acceptance)
     return decision.envelope
 
 
 def refuse(decision: Decision, code: str) -> dict[str, Any]:
     """The payload of the refusal's error."""
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, Refusal)
     assert decision.code == code
     error = decision.error
     assert error.kind == "system/error"
@@ -140,7 +140,7 @@ def test_what_only_the_gateway_says_is_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["system/heartbeat", "system/register"])
 def test_heartbeat_and_register_are_dropped_without_a_word(kind: str) -> None:
-    assert space_of("alice").decide("alice", frame("alice", kind), DIALECT) == Dropped(kind)
+    assert space_of("alice").decide("alice", frame("alice", kind), DIALECT) == Discard(kind)
 
 
 def test_capability_violation_says_what_is_missing() -> None:
@@ -149,7 +149,7 @@ def test_capability_violation_says_what_is_missing() -> None:
     payload = refuse(decision, "capability_violation")
     assert payload["attempted_kind"] == "mcp.request"
     assert payload["your_capabilities"] == [*CAPABILITIES["alice"], {"kind": "mcp/withdraw"}]
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, Refusal)
     assert decision.error.correlation == ("r1",)
     assert decision.error.to == ("alice",)
 
@@ -240,7 +240,7 @@ class TestWithdrawals:
     def test_nobody_else_does(self) -> None:
         decision = self.space().decide("bob", self.withdraw("bob", "p1"), DIALECT)
         refuse(decision, "not_proposer")
-        assert isinstance(decision, Refused)
+        assert isinstance(decision, Refusal)
         assert decision.error.correlation == ("w1",)
 
     def test_nor_however_many_proposals_have_ended_since(self) -> None:
@@ -317,13 +317,13 @@ def test_limits_are_reached_without_a_refusal() -> None:
 
 def test_error_refers_to_a_bad_envelope_where_its_id_can_be_read() -> None:
     decision = space_of("alice").decide("alice", frame("alice", "chat", [1], id="x7"), DIALECT)
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, Refusal)
     assert decision.error.correlation == ("x7",)
 
 
 def test_error_does_not_repeat_an_id_that_is_none() -> None:
     decision = space_of("alice").decide("alice", frame("alice", "chat", id="x" * 9000), DIALECT)
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, Refusal)
     assert decision.error.correlation == ()
 
 
@@ -360,14 +360,14 @@ def test_whatever_comes_is_decided(header: dict[str, object], kind: str) -> None
     space = space_of("alice", "bob")
     sent = json.dumps({**GOOD, "kind": kind, **header}).encode()
     decision = space.decide("alice", sent, DIALECT)
-    if isinstance(decision, Accepted):
+    if isinstance(decision, Acceptance):
         assert decision.envelope.sender == "alice"
         assert isinstance(decision.envelope.payload, dict)
 
 
 @given(st.binary(max_size=200))
 def test_whatever_bytes_come_are_refused(sent: bytes) -> None:
-    assert isinstance(space_of("alice").decide("alice", sent, DIALECT), Refused)
+    assert isinstance(space_of("alice").decide("alice", sent, DIALECT), Refusal)
 
 
 def test_last_of_two_equal_keys_counts() -> None:

@@ -38,7 +38,7 @@ from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.limits import MAX_DEPTH, check_frame
 from meup_agent.protocol.resume import numbered
-from meup_agent.protocol.space.decisions import Dropped, Refused, shown_limit
+from meup_agent.protocol.space.decisions import Discard, Refusal, shown_limit
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.timestamps import rfc3339
@@ -93,11 +93,11 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
             max=shown_limit(pace.most),
         )
 
-    def ask(tell: Callable[[Entry | Refused | Dropped], None]) -> None:
+    def ask(tell: Callable[[Entry | Refusal | Discard], None]) -> None:
         host.receive_as(identity.participant, frame, dialect, tell)
 
     answer = await await_callback(ask)
-    if isinstance(answer, Refused):
+    if isinstance(answer, Refusal):
         raise refused(answer)
     seq = answer.seq if isinstance(answer, Entry) else None
     became = "dropped" if seq is None else "accepted"

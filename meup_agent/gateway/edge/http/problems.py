@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.logs import RefusalLog, quote
-from meup_agent.protocol.space.decisions import Refused
+from meup_agent.protocol.space.decisions import Refusal
 
 BAD_REQUEST: Final = 400
 UNAUTHORIZED: Final = 401
@@ -103,7 +103,7 @@ def not_admitted(refused: NotAdmitted) -> Problem:
     return Problem(refused.status, code, str(refused), headers=headers)
 
 
-def refused(decision: Refused) -> Problem:
+def refused(decision: Refusal) -> Problem:
     """The answer to the sender of an envelope that was refused."""
     payload = decision.error.payload_object
     code = str(payload.pop("error", decision.code))
