@@ -24,8 +24,8 @@ MESSAGES = 2_000
 TURNS = 10
 
 QUEUE_BEGUN = 512 * 1024
-"""Bytes of the gateway's memory that show that the socket of who does not read takes no more; a
-queue of 4,096 messages has room for those that are timed, too."""
+"""Bytes of the gateway's memory that show that the socket of who does not read takes no more; its
+queue has room for the messages that are timed, too."""
 
 MOST_BEFORE = 40_000
 """Messages until then, at most."""

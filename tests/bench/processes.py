@@ -103,6 +103,8 @@ UNBOUNDED = GatewayLimits(
     max_members=20_000,
     messages_per_second=1e9,
     messages_burst=10**9,
+    # Beyond half of it senders wait for a reader that does not read.
+    max_queued_frames=50_000,
 )
 """What a gateway takes that is measured, not protected."""
 
