@@ -12,10 +12,10 @@ from meup_agent.cli.arguments import (
     convert_arguments,
     did_you_mean,
     read_arguments,
+    read_input_schema,
     unknown_arguments,
 )
 from meup_agent.cli.failures import Failure, code_for
-from meup_agent.cli.input_schema import read_input_schema
 from meup_agent.cli.options import AcceptEdits, Args, ArgsFile, OptionGroup, Owner, To, Tool, Words
 from meup_agent.cli.render.escape import arguments as in_words
 from meup_agent.cli.render.escape import compact, visible

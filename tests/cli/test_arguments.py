@@ -5,9 +5,14 @@ from typing import Any
 
 import pytest
 
-from meup_agent.cli.arguments import convert_arguments, read_arguments, unknown_arguments
+from meup_agent.cli.arguments import (
+    ToolInputs,
+    convert_arguments,
+    read_arguments,
+    read_input_schema,
+    unknown_arguments,
+)
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.input_schema import ToolInputs, read_input_schema
 from meup_agent.client.schema_check import checker_for
 
 

@@ -1,9 +1,12 @@
-"""NO_COLOR and --no-color take away every style, bold and dim as well."""
+"""NO_COLOR and --no-color take away every style; a line of the log is printable."""
+
+import logging
+import sys
 
 import pytest
 from rich.text import Text
 
-from meup_agent.cli.render.console import Stderr, wants_colour
+from meup_agent.cli.render.console import FORMAT, SafeFormatter, Stderr, wants_colour
 from meup_agent.cli.render.output import Output
 from tests.cli.processes import meup
 
@@ -58,3 +61,16 @@ def test_a_help_has_no_style_either(arguments: tuple[str, ...], variables: dict[
     done = meup(*arguments, variables={"FORCE_COLOR": "1", **variables})
     assert "--space" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_a_record_is_one_printable_line_and_a_traceback_keeps_its_own() -> None:
+    try:
+        raise ValueError("bad\x1b[31m")
+    except ValueError:
+        record = logging.LogRecord(
+            "x", logging.ERROR, "f", 1, "from %s", ("a\nb\u202e",), sys.exc_info()
+        )
+    first, *traceback = SafeFormatter(FORMAT).format(record).splitlines()
+    assert first.endswith("ERROR   from a\\nb\\u202e")
+    assert traceback[-1] == "ValueError: bad\\e[31m"
+    assert all(line.isprintable() for line in traceback)

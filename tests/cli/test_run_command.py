@@ -1,5 +1,7 @@
-"""`meup run`: somebody's agent, until it is told to stop."""
+"""`meup run`: an agent of a module, until a signal; and each way in which loading fails."""
 
+import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import anyio
@@ -7,6 +9,8 @@ import pytest
 
 from meup_agent import Agent
 from meup_agent.cli import exit_codes
+from meup_agent.cli.commands.run import load_agent
+from meup_agent.cli.failures import Failure
 from meup_agent.gateway.embedded import ThreadedGateway
 from tests.cli.processes import INTERRUPT, PATIENCE, TERMINATE, meup, running
 from tests.existing.gateways import MEW_V04, ExistingGateway
@@ -92,3 +96,121 @@ def test_a_module_that_fails_shows_its_own_lines(folder: Path) -> None:
     assert [line for line in traceback if "File" in line] == [
         f'  File "{folder}/bad_bot.py", line 2, in <module>'
     ]
+
+
+GOOD = """
+from meup_agent import Agent
+import bots_helper
+bot = Agent("bot")
+other = Agent("other")
+number = 5
+"""
+
+
+@pytest.fixture
+def bots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    """A folder with modules, as the current one; what is imported is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+    (tmp_path / "bots_helper.py").write_text("")
+    (tmp_path / "bots_good.py").write_text(GOOD)
+    (tmp_path / "bots_single.py").write_text("from meup_agent import Agent\nthe = Agent('x')\n")
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name.startswith(("bots", "meup_run_bots")):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("bots_good:bot", "bot"),
+        ("bots_good.py:other", "other"),
+        ("./bots_good.py:bot", "bot"),
+        ("bots_single", "x"),
+        ("bots_single.py", "x"),
+        ("bots_single:the", "x"),
+    ],
+)
+def test_an_agent_is_found(bots: Path, target: str, name: str) -> None:
+    assert load_agent(target).name == name
+
+
+def test_an_absolute_path_from_elsewhere(bots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    assert load_agent(f"{bots}/bots_good.py:bot").name == "bot"
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("bots_none:bot", "there is no module 'bots_none'"),
+        ("bots_good.sub:bot", "there is no module 'bots_good.sub'"),
+        ("nowhere.py:bot", "there is no file .*nowhere.py"),
+        ("bots_good:bit", "bots_good has no 'bit'; its agents are: bot, other"),
+        ("bots_good:number", "'number' in bots_good is of type int, not an Agent"),
+        ("bots_good:Agent", "'Agent' in bots_good is a class, not an Agent"),
+        ("bots_good", "does not say which agent to run; its agents are: bot, other"),
+        ("bots_helper", "does not say which agent to run; there is no agent in it"),
+        ("bots_good:", "'bots_good:' names no agent; expected module:agent"),
+        (":bot", "':bot' names no agent"),
+        ("my bots:bot", "'my bots' is no module's name"),
+    ],
+)
+def test_what_is_wrong_is_said(bots: Path, target: str, sentence: str) -> None:
+    with pytest.raises(Failure, match=sentence) as caught:
+        load_agent(target)
+    assert caught.value.code == exit_codes.USAGE
+    assert caught.value.details is None
+
+
+def test_a_module_that_fails_is_shown_by_its_own_lines(bots: Path) -> None:
+    (bots / "bots_bad.py").write_text("def fail():\n    return 1 / 0\n\n\nfail()\n")
+    with pytest.raises(Failure, match="bots_bad cannot be imported: ZeroDivisionError") as caught:
+        load_agent("bots_bad:agent")
+    details = str(caught.value.details)
+    assert caught.value.code == exit_codes.FAILED
+    assert details.count('  File "') == 2
+    assert "bots_bad.py" in details
+    assert "importlib" not in details
+
+
+def test_a_handler_that_cannot_work_is_shown_where_it_is_written(bots: Path) -> None:
+    (bots / "bots_bad.py").write_text(
+        "from meup_agent import Agent\nbad = Agent('bad')\n\n@bad.tool\nasync def t(x): ...\n"
+        "\n@bad.on_chat\nasync def c(a, b): ...\n"
+    )
+    with pytest.raises(Failure, match="HandlerDefinitionError") as caught:
+        load_agent("bots_bad.py:bad")
+    assert "/meup_agent/" not in str(caught.value.details)
+
+
+def test_what_a_module_lacks_is_not_mistaken_for_the_module(bots: Path) -> None:
+    (bots / "bots_bad.py").write_text("import surely_not_installed\n")
+    with pytest.raises(Failure, match="No module named 'surely_not_installed'") as caught:
+        load_agent("bots_bad:agent")
+    assert "import surely_not_installed" in str(caught.value.details)
+
+
+def test_a_syntax_error_names_its_line(bots: Path) -> None:
+    (bots / "bots_bad.py").write_text("def (:\n")
+    with pytest.raises(Failure, match="SyntaxError") as caught:
+        load_agent("bots_bad.py:agent")
+    assert "line 1" in str(caught.value.details)
+
+
+def test_a_module_that_ends_the_program_is_not_obeyed(bots: Path) -> None:
+    (bots / "bots_bad.py").write_text("raise SystemExit(0)\n")
+    with pytest.raises(Failure, match="ends the program"):
+        load_agent("bots_bad.py:agent")
+
+
+def test_a_module_that_runs_its_agent_itself_is_refused(bots: Path) -> None:
+    (bots / "bots_running.py").write_text(
+        "from meup_agent import Agent\nbot = Agent('bot')\nbot.run('ws://localhost:1', space='s')\n"
+    )
+    with pytest.raises(Failure, match=r"put agent\.run\(\) under if __name__") as caught:
+        load_agent("bots_running:bot")
+    assert "Traceback" not in str(caught.value)

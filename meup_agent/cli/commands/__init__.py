@@ -1,4 +1,4 @@
-"""The commands of ``meup``, one module each, loaded when it is used.
+"""The commands of ``meup``; a module is loaded when a command of it is used.
 
 Loading an agent takes most of the time: ``meup gateway`` and ``meup token`` start in a third of it.
 So this package knows the commands by name only. A command is a function that typer reads: it checks
@@ -18,29 +18,29 @@ from typer.main import get_command
 
 from meup_agent.cli.options import expand_groups
 
-COMMANDS: Final = (
-    "audit",
-    "call",
-    "chat",
-    "demo",
-    "doctor",
-    "env",
-    "fulfill",
-    "gateway",
-    "grant",
-    "invite",
-    "kick",
-    "propose",
-    "reject",
-    "revoke",
-    "run",
-    "tail",
-    "tools",
-    "who",
-    "withdraw",
-    "token",
-)
-"""The commands in the order of the help; each is what has its name in the module of that name."""
+COMMANDS: Final = {
+    "audit": "audit",
+    "call": "call",
+    "chat": "chat",
+    "demo": "demo",
+    "doctor": "doctor",
+    "env": "env",
+    "fulfill": "fulfill",
+    "gateway": "gateway",
+    "grant": "management",
+    "invite": "management",
+    "kick": "management",
+    "propose": "call",
+    "reject": "reject",
+    "revoke": "management",
+    "run": "run",
+    "tail": "tail",
+    "tools": "tools",
+    "who": "who",
+    "withdraw": "reject",
+    "token": "token",
+}
+"""The commands in the order of the help, and their modules; each is what has its name there."""
 
 
 class Command(TyperCommand):
@@ -100,7 +100,7 @@ class _LazyCommands(Mapping[str, Any]):
         return len(COMMANDS)
 
     def _load(self, name: str) -> Any:
-        command = getattr(import_module(f"{__name__}.{name}"), name)
+        command = getattr(import_module(f"{__name__}.{COMMANDS[name]}"), name)
         if not isinstance(command, typer.Typer):
             function, command = command, typer.Typer(add_completion=False)
             command.command(name, cls=Command)(expand_groups(function))

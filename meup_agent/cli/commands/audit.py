@@ -28,9 +28,8 @@ from meup_agent.cli.audit.phrases import names, time_of
 from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
 from meup_agent.cli.audit.sources import JournalQuery, JournalSource, from_file, moment, over_http
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import NoColour
-from meup_agent.cli.render.console import Stderr
+from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.output import Output, OutputClosed

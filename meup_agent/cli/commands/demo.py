@@ -10,8 +10,8 @@ import typer
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands.gateway import require_extra
-from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import NoColour
+from meup_agent.cli.render.console import log_nothing
 from meup_agent.cli.render.output import Output
 from meup_agent.cli.signals import ENDING, run_until_signal
 

@@ -19,8 +19,8 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url
 from meup_agent.cli.doctor.diagnosis import DoctorSettings, diagnose
 from meup_agent.cli.doctor.findings import NOT_TRIED, Check, Report
-from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import NoColour, seconds
+from meup_agent.cli.render.console import log_nothing
 from meup_agent.cli.render.output import Output
 from meup_agent.cli.signals import STOPPING, run_until_signal
 from meup_agent.errors import ConfigurationError

@@ -13,8 +13,8 @@ from meup_agent.cli.address import As, Http, Space, Token, TokenFile, http_addre
 from meup_agent.cli.arguments import convert_arguments, read_arguments
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure, code_for
+from meup_agent.cli.http_api import digest_of, pending_proposal
 from meup_agent.cli.options import Args, ArgsFile, Json, NoColour, seconds
-from meup_agent.cli.proposal_lookup import digest_of, pending_proposal
 from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.cli.render.results import as_json_line, as_text

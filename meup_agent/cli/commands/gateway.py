@@ -17,7 +17,7 @@ import typer
 
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.logs import log_to_stderr
+from meup_agent.cli.render.console import log_to_stderr
 from meup_agent.cli.render.escape import visible
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT

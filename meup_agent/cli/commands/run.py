@@ -1,18 +1,36 @@
-"""``meup run``: run an agent of a user's module, in this process."""
+"""``meup run``: load an agent from a user's module, and run it in this process."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
 from enum import StrEnum
 from importlib.util import find_spec
-from typing import Annotated
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Final
 
 import typer
 
+from meup_agent.agent.agent import Agent
+from meup_agent.agent.script import no_run_on_import
+from meup_agent.cli import exit_codes
 from meup_agent.cli.address import SpaceOptions
-from meup_agent.cli.agent_loader import load_agent
 from meup_agent.cli.failures import Failure, code_for
-from meup_agent.cli.logs import log_to_stderr
+from meup_agent.cli.render.console import log_to_stderr
 from meup_agent.errors import MeupError
+
+EXPECTED: Final = "expected module:agent or path/to/file.py:agent"
+
+_NOT_THEIRS: Final = (
+    str(Path(__file__).parents[2]) + os.sep,
+    str(Path(importlib.__file__).parent) + os.sep,
+    "<frozen importlib",
+)
+"""Beginnings of the paths of frames that tell users nothing about their own code."""
 
 
 class Backend(StrEnum):
@@ -73,3 +91,134 @@ def run(
         if not isinstance(why, MeupError):
             raise
         raise Failure(str(why), code_for(why)) from why
+
+
+# --- loading, with a sentence for each way in which it fails ---
+
+
+def load_agent(target: str) -> Agent:
+    """Import the module of a target, and find the agent in it.
+
+    Args:
+        target: ``module:agent``, ``package.module:agent`` or ``path/to/file.py:agent``; without
+            the part behind the colon, the module's only agent.
+
+    Raises:
+        Failure: There is no such module or agent, or the module's own code failed.
+    """
+    where, name = _split(target)
+    if not where:
+        raise Failure(f"{target!r} names no agent; {EXPECTED}", exit_codes.USAGE)
+    try:
+        with no_run_on_import():
+            module = _import_file(Path(where)) if _is_path(where) else _import_module(where)
+    except Failure:
+        raise
+    except (Exception, SystemExit) as error:
+        raise Failure(
+            f"{where} cannot be imported: {_said(error)}", details=_their_traceback(error)
+        ) from error
+    return _named(module, where, name) if name else _only(module, where)
+
+
+def _split(target: str) -> tuple[str, str]:
+    """Module and agent; the colon behind the letter of a drive separates nothing."""
+    where, colon, name = target.rpartition(":")
+    if not colon or name.startswith(("\\", "/")):
+        return target, ""
+    return (where, name) if name else ("", "")
+
+
+def _is_path(where: str) -> bool:
+    return where.endswith(".py") or "/" in where or os.sep in where
+
+
+def _import_file(path: Path) -> ModuleType:
+    path = path.resolve()
+    if not path.is_file():
+        raise Failure(f"there is no file {path}; {EXPECTED}", exit_codes.USAGE)
+    # As `python path/to/file.py` has it: the file's neighbours can be imported.
+    sys.path.insert(0, str(path.parent))
+    name = path.stem if path.stem not in sys.modules else f"meup_run_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise Failure(f"{path} is no Python file; {EXPECTED}", exit_codes.USAGE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise Failure(f"{name!r} is no module's name; {EXPECTED}", exit_codes.USAGE)
+    # A console script has its own folder in the path, and not the one that the user is in.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # something that the module itself imports
+        raise Failure(
+            f"there is no module {error.name!r}, neither in this folder nor among the installed"
+            " packages; check its name, or give a path that ends with .py",
+            exit_codes.USAGE,
+        ) from None
+
+
+def _named(module: ModuleType, where: str, name: str) -> Agent:
+    found: object = module
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise Failure(
+                f"{where} has no {name!r}; {_those_in(module)}", exit_codes.USAGE
+            ) from None
+    if not isinstance(found, Agent):
+        kind = "a class" if isinstance(found, type) else f"of type {type(found).__name__}"
+        raise Failure(
+            f"{name!r} in {where} is {kind}, not an Agent; {_those_in(module)}", exit_codes.USAGE
+        )
+    return found
+
+
+def _only(module: ModuleType, where: str) -> Agent:
+    agents = _agents(module)
+    if len({id(agent) for agent in agents.values()}) != 1:
+        raise Failure(
+            f"{where} does not say which agent to run; {_those_in(module)}", exit_codes.USAGE
+        )
+    return next(iter(agents.values()))
+
+
+def _agents(module: ModuleType) -> dict[str, Agent]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Agent)}
+
+
+def _those_in(module: ModuleType) -> str:
+    names = ", ".join(_agents(module))
+    return f"its agents are: {names}" if names else "there is no agent in it"
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return "it ends the program; let it do that only under if __name__ == '__main__'"
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def _their_traceback(error: BaseException) -> str | None:
+    """The traceback without what lies above and below the user's own code."""
+    if isinstance(error, SystemExit):
+        return None
+    told = traceback.TracebackException.from_exception(error)
+    pending: list[traceback.TracebackException | None] = [told]
+    while pending:
+        each = pending.pop()
+        if each is not None:
+            theirs = [frame for frame in each.stack if not frame.filename.startswith(_NOT_THEIRS)]
+            each.stack = traceback.StackSummary.from_list(theirs)
+            pending += (each.__cause__, each.__context__)
+    if not told.stack:
+        return "".join(told.format_exception_only()).rstrip()
+    return "".join(told.format()).rstrip()

@@ -21,9 +21,8 @@ from meup_agent.cli.connector import (
     format_loss,
 )
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.logs import log_nothing
 from meup_agent.cli.options import NoColour, TakeOver, complete_kind
-from meup_agent.cli.render.console import Stderr
+from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.output import Output

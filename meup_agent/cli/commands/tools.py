@@ -12,9 +12,9 @@ from rich.text import Text
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import BesideOptions
+from meup_agent.cli.arguments import InputField, read_input_schema
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.input_schema import InputField, read_input_schema
 from meup_agent.cli.options import ResultOptions, seconds
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.progress import progress_line

@@ -15,11 +15,6 @@ import anyio
 from meup_agent.agent.agent import Agent
 from meup_agent.cli.address import Address, resolve_address
 from meup_agent.cli.connector import format_close
-from meup_agent.cli.doctor.connection_probe import (
-    AlreadyDialled,
-    OneShotConnector,
-    RecordingTransport,
-)
 from meup_agent.cli.doctor.findings import (
     FIRST_CLOSE_CODE,
     NAMES,
@@ -30,7 +25,10 @@ from meup_agent.cli.doctor.findings import (
     refusal,
 )
 from meup_agent.cli.doctor.probe import (
+    AlreadyDialled,
     HostPort,
+    OneShotConnector,
+    RecordingTransport,
     Unreachable,
     is_local,
     probe_port,

@@ -1,18 +1,26 @@
-"""Consoles for the two standard streams, with colours or without; and short lines on the second."""
+"""Consoles for the two standard streams; notes and the log on standard error."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from types import TracebackType
 from typing import Final, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
 from meup_agent.cli.render.escape import visible
+from meup_agent.uncaught import debugging
 
 MAX_NOTE: Final = 2_000
 """Characters of a note; it may quote what a stranger sent."""
+
+
+FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
+
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 def wants_colour(*, colour: bool = True) -> bool:
@@ -62,3 +70,38 @@ class Stderr:
     def prompt(self, question: str) -> None:
         """Write a question, behind which the answer is typed."""
         self.console.print(Text(question), end="", soft_wrap=True)
+
+
+# --- the log: one line a record ---
+
+
+class SafeFormatter(logging.Formatter):
+    """Escapes text of strangers; a traceback keeps its lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
+        """The record's line, without its traceback."""
+        return visible(super().formatMessage(record))
+
+    def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802
+        """The traceback, each of its lines made safe."""
+        lines = super().formatException(ei).splitlines()
+        return "\n".join(visible(line) for line in lines)
+
+
+def log_to_stderr(level: str) -> None:
+    """Log from some level on.
+
+    Args:
+        level: The level's name.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(SafeFormatter(FORMAT))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def log_nothing() -> None:
+    """Log nothing, unless the user wants to see everything: the timeline says it better."""
+    if debugging():
+        log_to_stderr("debug")
+    else:
+        logging.getLogger("meup_agent").addHandler(logging.NullHandler())

@@ -1,0 +1,124 @@
+"""``meup grant``, ``revoke``, ``invite`` and ``kick``: participants, and what they may send."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.arguments import read_capabilities
+from meup_agent.cli.command_session import CommandSession, JoinOptions
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.options import Capabilities, Name, Why
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.results import as_json_line
+
+
+def grant(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The participant; it may be away.", show_default=False),
+    ],
+    capabilities: Capabilities = None,
+    reason: Why = None,
+    *,
+    join: JoinOptions,
+) -> None:
+    """Grant capabilities to a participant, at once; the grant's id is written to standard output.
+
+    You can grant only what you may send yourself. The command joins with the token, and takes over
+    the connection of an agent that runs with the same token.
+
+    Example: `MEUP_TOKEN=… meup grant proposer mcp/request --reason "knows the way"`
+    """
+    limit = join.seconds
+    given = read_capabilities(capabilities)
+    if not given:
+        raise Failure("nothing is granted; name a capability, such as chat", exit_codes.USAGE)
+
+    async def act(session: CommandSession) -> None:
+        made = await session.space.grant(name, given, reason=reason or "", timeout=limit)
+        document = {"grant": made.id, "participant": name, "capabilities": given}
+        await session.output.write(as_json_line(document) if join.as_json else f"{made.id}\n")
+        session.stderr.note(f"{visible(name, 64)} may do more now")
+
+    join.run(act)
+
+
+def revoke(
+    name: Name,
+    capabilities: Capabilities = None,
+    grant: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The grant to revoke, in place of capabilities."),
+    ] = None,
+    reason: Why = None,
+    *,
+    join: JoinOptions,
+) -> None:
+    """Revoke a grant, or everything of a participant's that some capabilities cover.
+
+    It takes effect at once: what the participant has in flight and may do no more ends, too.
+
+    Example: `MEUP_TOKEN=… meup revoke proposer mcp/request --reason "that was enough"`
+    """
+    limit = join.seconds
+    revoked = read_capabilities(capabilities)
+    if bool(revoked) == (grant is not None):
+        raise Failure("say what is revoked: either capabilities or --grant", exit_codes.USAGE)
+
+    async def act(session: CommandSession) -> None:
+        await session.space.revoke(name, revoked, grant=grant, reason=reason or "", timeout=limit)
+        what = {"grant": grant} if grant else {"capabilities": revoked}
+        await session.print_json({"participant": name, **what})
+        session.stderr.note(f"{visible(name, 64)} may do less now")
+
+    join.run(act)
+
+
+def invite(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Their name in the space.", show_default=False)
+    ],
+    capabilities: Capabilities = None,
+    reason: Why = None,
+    *,
+    join: JoinOptions,
+) -> None:
+    """Invite a participant; its token is written to standard output, once and nowhere else.
+
+    A participant that was removed may come back by it. One of the gateway's configuration keeps its
+    tokens, and nothing is written.
+
+    Example: `MEUP_TOKEN=… meup invite guest chat mcp/proposal > guest.token`
+    """
+    limit = join.seconds
+    given = read_capabilities(capabilities)
+
+    async def act(session: CommandSession) -> None:
+        made = await session.space.invite(name, given, reason=reason or "", timeout=limit)
+        await session.print_json({"participant": name, "token": made.token, "url": made.url})
+        if made.token is not None and not join.as_json:
+            await session.output.write(f"{visible(made.token, 512)}\n")
+        kept = "" if made.token else " again, with the token they have"
+        session.stderr.note(f"{visible(name, 64)} may join{kept}")
+
+    join.run(act)
+
+
+def kick(name: Name, reason: Why = None, *, join: JoinOptions) -> None:
+    """Remove a participant, who stays out until they are invited again.
+
+    What they were granted is revoked, and what they have in flight ends.
+
+    Example: `MEUP_TOKEN=… meup kick guest --reason "it is late"`
+    """
+    limit = join.seconds
+
+    async def act(session: CommandSession) -> None:
+        await session.space.kick(name, reason=reason or "", timeout=limit)
+        await session.print_json({"participant": name})
+        session.stderr.note(f"{visible(name, 64)} is removed, and stays out until invited again")
+
+    join.run(act)
