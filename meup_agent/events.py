@@ -200,7 +200,7 @@ OutcomeName = Literal[
     "not_sent",
     "unknown",
 ]
-"""How an exchange of our own ends; ``overtaken``: somebody else's fulfillment came first."""
+"""Ends of an exchange of our own; ``overtaken``: another participant's fulfillment came first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

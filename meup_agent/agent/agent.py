@@ -297,8 +297,8 @@ def _where_to(
         raise ConfigurationError("the participant is empty; give its name, or leave it out")
     if url is not None and not isinstance(url, str):
         return url, getattr(url, "where", "the gateway"), space, token, participant
-    # What is passed counts, also an empty text: it is a variable that was not set, and no wish to
-    # be somebody else.
+    # What is passed counts, also an empty text: it is a variable that was not set, not a
+    # request for another value.
     url = os.environ.get("MEUP_URL") if url is None else url
     space = os.environ.get("MEUP_SPACE") if space is None else space
     token = os.environ.get("MEUP_TOKEN") if token is None else token

@@ -131,13 +131,13 @@ class HandlerDefinition:
         return self.signature.source.qualname if self.tool is None else self.tool.name
 
     def matches_call(self, method: str, name: str | None) -> bool:
-        """Tell whether it decides proposals of this method, for this tool."""
+        """True if it decides proposals of this method, for this tool."""
         if self._method is None or not self._method.matches(method):
             return False
         return self._name is None or (name is not None and self._name.matches(name))
 
     def matches_kind(self, kind: str) -> bool:
-        """Tell whether it takes envelopes of this kind, in its form in memory."""
+        """True if it takes envelopes of this kind, in its form in memory."""
         return any(matches(kind) for matches in self._kinds)
 
 

@@ -60,7 +60,7 @@ class HandlerEvents:
         self._events.tell(HandlerStarted(**happening, **which))
 
     def stopping(self, key: Key, cause: Cause) -> None:
-        """Tell that it was asked to stop."""
+        """Report that it was asked to stop."""
         begun = self.begun.get(key)
         if begun is not None:
             self._events.tell(
@@ -90,7 +90,7 @@ class HandlerEvents:
             begun.left_behind = True
 
     def ended(self, key: Key, cause: Cause | None) -> None:
-        """Tell how it ended, cancelled or not."""
+        """Report its end, cancelled or not."""
         begun = self.begun.pop(key, None)
         if begun is None:
             return

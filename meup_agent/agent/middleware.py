@@ -174,7 +174,7 @@ class OutboundMessage:
         return dataclasses.replace(self, **changes)
 
     def is_of(self, other: OutboundMessage) -> bool:
-        """Tell whether it is another message, or a changed form of it."""
+        """True if it is another message, or a changed form of it."""
         return self._token is other._token and self.verb == other.verb
 
 

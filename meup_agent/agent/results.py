@@ -33,7 +33,7 @@ _NOT_FINITE: Final = (b"null", b"NaN", b"Infinity")
 
 
 def is_content(value: object) -> bool:
-    """Tell whether a value is one of MCP's content objects: text, image, audio, link, resource."""
+    """True if a value is one of MCP's content objects: text, image, audio, link, resource."""
     if "mcp_types" not in sys.modules:
         return False
     import mcp_types
@@ -42,7 +42,7 @@ def is_content(value: object) -> bool:
 
 
 def is_call_result(value: object) -> bool:
-    """Tell whether a value is a whole ``CallToolResult`` already."""
+    """True if a value is a whole ``CallToolResult`` already."""
     if "mcp_types" not in sys.modules:
         return False
     import mcp_types
@@ -51,7 +51,7 @@ def is_call_result(value: object) -> bool:
 
 
 def is_content_class(hint: type) -> bool:
-    """Tell whether values of a class are MCP content, or whole results."""
+    """True if values of a class are MCP content, or whole results."""
     if "mcp_types" not in sys.modules:
         return False
     import mcp_types

@@ -152,7 +152,7 @@ def without_cancellations(error: BaseException) -> BaseException | None:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Tell whether an exception fails the handler alone.
+    """True if an exception fails the handler alone.
 
     ``SystemExit`` and ``GeneratorExit`` are, too: a tool that raises one ends no agent.
     """
@@ -164,5 +164,5 @@ def is_failure(error: BaseException) -> bool:
 
 
 def is_cancelled_here() -> bool:
-    """Tell whether the current task is being cancelled by a scope around it."""
+    """True if the current task is being cancelled by a scope around it."""
     return anyio.current_effective_deadline() == -math.inf

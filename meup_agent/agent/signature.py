@@ -50,7 +50,7 @@ def read_signature(
     role: str,
     elsewhere: Collection[type] = (),
 ) -> HandlerSignature:
-    """Tell injected parameters from arguments, and build the arguments' model.
+    """Separate injected parameters from arguments, and build the arguments' model.
 
     Args:
         fn: The handler.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class HandlerTasks(Protocol):
-    """Where the handlers of an agent run, each in a task of its own.
+    """Runs the handlers of an agent, each in a task of its own.
 
     A handler begins in the context of the agent: what starts it may be another handler's end, and
     context variables that one has set are none of this one's.

@@ -85,12 +85,12 @@ class Address(NamedTuple):
 
 
 class HttpAddress(NamedTuple):
-    """Where the HTTP API is, and who calls.
+    """Address of the HTTP API, and the caller's identity.
 
     Attributes:
         url: The API's address, without a slash at its end.
         token: The token, or what reads it.
-        space: The space that the token must be for; ``None``: whichever it is for.
+        space: The space that the token must be for; ``None``: any.
         participant: The participant that the token must belong to; ``None``: any.
     """
 

@@ -247,7 +247,7 @@ class InputField(NamedTuple):
     words: str
 
     def takes(self, value: object) -> bool:
-        """Tell whether a value has one of its types."""
+        """True if a value has one of its types."""
         kind = type_of(value)
         if not self.types or kind in self.types:
             return True

@@ -180,7 +180,7 @@ class CommandSession:
         if self.given_up and self._connected_at_end:
             said = f"{said}; {self.given_up}"
         elif self.given_up:
-            said = f"{said} without a connection, so nobody could be told: it may still happen"
+            said = f"{said} without a connection, so no participant was told: it may still happen"
         return Failure(said, exit_code(number))
 
     # --- results ---
@@ -214,7 +214,7 @@ class CommandSession:
 
     def _absence(self, names: list[str]) -> str:
         others = self.others()
-        here = ", ".join(visible(each, 64) for each in others[:MAX_NAMED]) or "nobody else"
+        here = ", ".join(visible(each, 64) for each in others[:MAX_NAMED]) or "no others"
         more = f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
         close = get_close_matches(names[0], others, n=1)
         hint = f"; did you mean {visible(close[0], 64)}?" if close else ""

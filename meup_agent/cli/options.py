@@ -140,7 +140,7 @@ class ResultOptions(OptionGroup):
 
     @property
     def colour(self) -> bool:
-        """``True`` if a terminal gets colours."""
+        """True if a terminal gets colours."""
         return not self.no_colour
 
 

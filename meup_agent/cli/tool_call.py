@@ -251,7 +251,7 @@ async def _propose(
     session: CommandSession, wanted: ToolCall, arguments: dict[str, Any]
 ) -> CallResult:
     session.remark_absence(wanted.to)
-    who = ", ".join(visible(name, 64) for name in wanted.to) or "somebody"
+    who = ", ".join(visible(name, 64) for name in wanted.to) or "a participant"
     with session.space.watch() as envelopes:
         async with (
             progress_line(session.stderr.console, f"waiting for {who} to decide") as waiting,
@@ -271,10 +271,8 @@ async def _propose(
             session.stderr.note(
                 f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide"
             )
-            if not wanted.to and _nobody_may(session.space, wanted, arguments):
-                session.stderr.note(
-                    "nobody who is here may fulfill it, but somebody may still come"
-                )
+            if not wanted.to and _no_other_may(session.space, wanted, arguments):
+                session.stderr.note("no participant here may fulfill it, but one may still join")
             outcome = await proposal.outcome()
         if isinstance(outcome, Fulfillment):
             session.stderr.note(f"fulfilled by {outcome.by}")
@@ -289,8 +287,8 @@ async def _propose(
     raise_for(outcome, what=f"proposal {proposal.id}")
 
 
-def _nobody_may(space: Space, wanted: ToolCall, arguments: dict[str, Any]) -> bool:
-    """``True`` if no other participant that is present may make the call, as announced."""
+def _no_other_may(space: Space, wanted: ToolCall, arguments: dict[str, Any]) -> bool:
+    """True if no other participant that is present may make the call, as announced."""
     payload = payloads.request("tools/call", _params(wanted, arguments), "")
     return not any(
         compile_announced(each.capabilities).allow(kinds.MCP_REQUEST, payload)
@@ -364,7 +362,7 @@ async def _print_result(session: CommandSession, wanted: ToolCall, answer: CallR
 
 def _difference(fulfilled: Fulfillment) -> str:
     if not fulfilled.knows_edits:
-        return "carried out, and nobody says whether as proposed"
+        return "carried out, and no participant confirms that it was as proposed"
     said = "; ".join(
         f"{visible(each.path, 64)} is {compact(each.fulfilled, 64)}"
         f" instead of {compact(each.proposed, 64)}"

@@ -46,12 +46,12 @@ class Space(SpaceManagement):
 
     @property
     def connected(self) -> bool:
-        """There is a connection at this moment."""
+        """True if there is a connection at this moment."""
         return self._session.table.connected
 
     @property
     def observing(self) -> bool:
-        """This participant observes, and is not present (PROTOCOL 3)."""
+        """True if this participant observes, and is not present (PROTOCOL 3)."""
         return self._session.table.roster.observing
 
     @property

@@ -51,7 +51,7 @@ MAX_KEPT_CHARS: Final = 16 * 1024 * 1024
 """Of all lists that are kept; those not asked for the longest go first."""
 
 SURE_SECONDS: Final = 60.0
-"""How old a list may be that refuses a call. An older one is asked for again before: not everybody
+"""Age up to which a list may refuse a call. An older one is asked for again before: not everybody
 says when theirs changes, and a call that the tool would take is not to be refused."""
 
 ASKING_SECONDS: Final = 5.0
@@ -264,11 +264,11 @@ class ToolLists:
 
     async def _fetch(self, participant: str, fetch: _Fetch) -> None:
         """Ask for all pages, in a task that is no handler's."""
-        nobodys = RunningHandler(_NO_EXCHANGE, None, lambda: fetch.abandoned_for)
+        fetching = RunningHandler(_NO_EXCHANGE, None, lambda: fetch.abandoned_for)
         try:
-            with fetch.scope, handler_is(nobodys):
+            with fetch.scope, handler_is(fetching):
                 fetch.known = await self._read(participant, fetch)
-        except Exception as error:  # everybody who waits raises it
+        except Exception as error:  # every caller that waits raises it
             fetch.error = error
         finally:
             if fetch.known is None and fetch.error is None:

@@ -189,7 +189,7 @@ class Backlogs:
         return backlog
 
     def add_stream(self, space: str, participant: str) -> bool:
-        """Count a further event stream of a participant in; whether it may have one."""
+        """Count a further event stream of a participant in; true if it may have one."""
         share = self._share(space, participant)
         if share.streams >= self._limits.max_streams:
             self._counters.streams_refused += 1
@@ -205,7 +205,7 @@ class Backlogs:
         self._forget(share)
 
     def reserve(self, identity: Identity, size: int) -> bool:
-        """Count what comes from a participant and is not taken yet; whether there is room for it.
+        """Count what a participant sent and is not taken yet; true if there is room for it.
 
         Args:
             identity: The sender.

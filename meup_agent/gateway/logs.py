@@ -88,7 +88,7 @@ class PicowsLog(logging.LoggerAdapter[logging.Logger]):
         self._refusals = refusals
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name of the standard library
-        """Only what is an error."""
+        """True for errors only."""
         return level >= logging.ERROR and super().isEnabledFor(level)
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:

@@ -54,7 +54,7 @@ def check_encrypted(config: Config, host: str) -> None:
     if config.tls is None and not config.insecure and not is_loopback(host):
         raise ConfigurationError(
             f"listening at {host or 'every address'} without TLS would show tokens and messages to"
-            " whoever is on the way; give a certificate and its key (tls), or allow it (insecure)"
+            " everyone on the path; give a certificate and its key (tls), or allow it (insecure)"
         )
 
 

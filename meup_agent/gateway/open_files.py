@@ -21,7 +21,7 @@ BURST: Final = 4_096
 the system lets wait."""
 
 OPEN_MAX: Final = 10_240
-"""What macOS lets a process ask for, whatever else it says."""
+"""Most open files that macOS grants a process, whatever limit it reports."""
 
 
 def fit_open_files(config: Config) -> Config:

@@ -75,22 +75,22 @@ class Fulfillment(msgspec.Struct, frozen=True):
 
     @property
     def is_error(self) -> bool:
-        """It failed: a JSON-RPC error, or a tool's result with ``isError``."""
+        """True if it failed: a JSON-RPC error, or a tool's result with ``isError``."""
         return self.error is not None or as_object(self.result).get("isError") is True
 
     @property
     def edited(self) -> bool:
-        """Something other than the proposal was carried out, as far as we know."""
+        """True if something other than the proposal was carried out, as far as we know."""
         return bool(self.changes) or self.relay_says_edited is True
 
     @property
     def knows_edits(self) -> bool:
-        """It is known whether it was :attr:`edited`; a relay may leave that open."""
+        """True if it is known whether it was :attr:`edited`; a relay may leave that open."""
         return not self.relayed or self.relay_says_edited is not None
 
     @property
     def as_proposed(self) -> bool:
-        """The proposed call was carried out, and that is known."""
+        """True if the proposed call was carried out, and that is known."""
         return self.knows_edits and not self.edited
 
 

@@ -37,7 +37,7 @@ WRAPPER: Final = "proposal"
 """The only member of an object that some put around a proposal's payload."""
 
 NOTIFICATION: Final = "notifications/"
-"""How the methods begin that want no answer."""
+"""Prefix of the methods that want no answer."""
 
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
@@ -107,7 +107,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def is_notification(self) -> bool:
-        """A method that begins with ``notifications/``; a missing id alone means nothing."""
+        """True if the method begins with ``notifications/``; a missing id alone means nothing."""
         return self.method.startswith(NOTIFICATION)
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 CLOCK_DIFFERENCE: Final = timedelta(seconds=60)
-"""How far two clocks may be apart before one says something about the other (PROTOCOL 6)."""
+"""Difference of two clocks up to which neither is taken to be wrong (PROTOCOL 6)."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)

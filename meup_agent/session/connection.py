@@ -234,7 +234,7 @@ class SessionConnection:
             self._before_last = ""
 
     def _is_out(self, envelope: Envelope) -> bool:
-        """Tell whether a refusal shows that an older connection of ours has evicted this one."""
+        """True if a refusal shows that an older connection of ours has evicted this one."""
         first = self._first
         return (
             envelope.kind == kinds.SYSTEM_ERROR

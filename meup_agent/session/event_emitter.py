@@ -109,7 +109,7 @@ class EventEmitter:
             self.tell(Connected(**self.happening(), where=where, dialect=dialect, reconnect=again))
 
     def resumed(self, effect: CaughtUp) -> None:
-        """What was missed has been read."""
+        """Report that the missed envelopes have been read."""
         if self.observers:
             gap = effect.gap is not None
             self.tell(

@@ -97,5 +97,5 @@ class EnvelopeListeners:
             yield watcher
 
     def ask_about(self, envelope: Envelope) -> bool:
-        """Tell whether a listener waits for the gateway's answer that an envelope is."""
+        """True if a listener waits for the gateway's answer that an envelope is."""
         return not self._asked.isdisjoint(envelope.correlation)

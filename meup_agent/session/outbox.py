@@ -73,7 +73,7 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether talk is dropped and new exchanges wait."""
+        """True if talk is dropped and new exchanges wait."""
         return len(self) >= MAX_ENVELOPES or self._bytes >= MAX_BYTES
 
     def put(self, draft: Envelope, priority: Priority, now: float) -> None:
@@ -135,7 +135,7 @@ class Outbox:
 
     @property
     def is_owed_too_much(self) -> bool:
-        """Tell whether so many echoes are missing that nothing more should be sent for now."""
+        """True if so many echoes are missing that nothing more should be sent for now."""
         return (
             len(self._unaccepted) >= MAX_UNACCEPTED
             or self._unaccepted_bytes >= MAX_UNACCEPTED_BYTES

@@ -28,7 +28,7 @@ class Receipts:
         self._changed = Condition()
 
     def __bool__(self) -> bool:
-        """Tell whether a caller waits."""
+        """True if a caller waits."""
         return bool(self._waiting)
 
     async def wait(self, envelope_ids: Iterable[str]) -> None:

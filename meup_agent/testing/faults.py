@@ -86,17 +86,17 @@ class Lane:
 
     @property
     def holding(self) -> bool:
-        """Some frames wait for later ones to overtake them."""
+        """True if some frames wait for later ones to overtake them."""
         return bool(self._held)
 
     @property
     def stalls(self) -> bool:
-        """The next frame must wait for the release."""
+        """True if the next frame must wait for the release."""
         return self._faults.stall_after is not None and self.count >= self._faults.stall_after
 
     @property
     def cuts(self) -> bool:
-        """The next frame ends the connection."""
+        """True if the next frame ends the connection."""
         return self._faults.cut_after is not None and self.count >= self._faults.cut_after
 
     def feed(self, frame: bytes) -> list[bytes]:

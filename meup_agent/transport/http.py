@@ -312,7 +312,7 @@ def check_http_url(url: str) -> None:
 
 
 def ends_something(frame: bytes) -> bool:
-    """Tell whether a frame is a withdraw, a reject or a cancel."""
+    """True if a frame is a withdraw, a reject or a cancel."""
     try:
         envelope = decode(frame)
     except InvalidEnvelope:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def runs_on_asyncio() -> bool:
-    """Tell whether the loop that runs is asyncio's, or one in its place.
+    """True if the loop that runs is asyncio's, or one in its place.
 
     Told by the name, so that importing an agent does not load a loop (a seventh of its time).
     """

@@ -397,7 +397,7 @@ def test_nobody_approves_their_own(stage: Stage, beside: Beside) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
     done = beside("fulfill", proposed.id, participant="paula")
     assert done.code == exit_codes.USAGE
-    assert "nobody approves their own" in done.err
+    assert "no participant approves its own" in done.err
     assert beside("withdraw", proposed.id, participant="paula").code == 0
     proposed.outcome()
 

@@ -128,7 +128,7 @@ async def test_a_good_space_is_told_in_full(ours: ThreadedGateway) -> None:
     assert of(report, "may").said == (
         "call tools (only read_*), propose, chat; not: reject, grant capabilities"
     )
-    assert of(report, "here").said == "nobody else"
+    assert of(report, "here").said == "no others"
     assert [check.name for check in report.checks if check.ok is None] == ["tls"]
     assert not any(check.advice for check in report.checks)
 
@@ -232,7 +232,8 @@ async def test_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatc
     finally:
         over.set()
     assert failed.name == "name"
-    assert "nobody said within 0.3 s" in failed.said
+    assert failed.said.startswith("the name servers gave no address of")
+    assert failed.said.endswith("within 0.3 s")
 
 
 async def test_a_closed_port() -> None:

@@ -52,7 +52,7 @@ def test_an_edited_one_is_told_of(here: Here) -> None:
 def test_one_that_may_have_been_edited_is_told_of(here: Here) -> None:
     strict = here(*WRITE, "path=told")
     assert (strict.code, strict.out) == (exit_codes.EDITED, "'told' has 't'\n")
-    assert "nobody says whether as proposed; --accept-edits" in strict.err
+    assert "no participant confirms that it was as proposed; --accept-edits" in strict.err
     lenient = here(*WRITE, "path=told", "--accept-edits", "--json")
     assert (lenient.code, json.loads(lenient.out)["as_proposed"]) == (0, False)
 
@@ -112,7 +112,7 @@ def test_it_is_said_if_nobody_here_may_fulfill_it(
         with portal.wrap_async_context_manager(joined):
             done = meup("propose", "tailer", "work", "--ttl", "0.1", variables=settings)
     assert done.returncode == exit_codes.TIMED_OUT
-    assert "nobody who is here may fulfill it, but somebody may still come" in done.stderr
+    assert "no participant here may fulfill it, but one may still join" in done.stderr
 
 
 def test_ctrl_c_withdraws_it(stage: Stage) -> None:
@@ -147,7 +147,7 @@ def test_without_a_connection_nobody_is_said_to_be_told(
                 assert propose.end(INTERRUPT) == exit_codes.INTERRUPTED
     assert propose.out == ""
     assert propose.err.endswith(
-        "meup: interrupted without a connection, so nobody could be told: it may still happen\n"
+        "meup: interrupted without a connection, so no participant was told: it may still happen\n"
     )
 
 

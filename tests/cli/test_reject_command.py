@@ -41,7 +41,7 @@ def test_it_ends_the_wait_of_the_proposer(stage: Stage) -> None:
     assert isinstance(outcome, Rejection)
     assert (outcome.proposal_id, outcome.reason, outcome.by) == (proposal, "policy", "alice")
     assert explained == [HOSTILE]
-    sent = f"meup: rejection of {proposal} sent; nobody confirms that it counts\n"
+    sent = f"meup: rejection of {proposal} sent; no reply will confirm it\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, "", sent)
 
 
@@ -69,7 +69,7 @@ def test_what_looks_wrong_is_remarked_and_sent(here: Here) -> None:
     assert "'unsaef' is none of the protocol's reasons (did you mean unsafe?)" in reason
     assert "'0123abcd' looks shortened" in shortened
     assert "'paul' is not in the space" in absent
-    assert sent == "meup: rejection of 0123abcd sent; nobody confirms that it counts"
+    assert sent == "meup: rejection of 0123abcd sent; no reply will confirm it"
 
 
 def test_without_the_capability_nothing_is_said_to_be_sent(here: Here) -> None:

@@ -62,7 +62,7 @@ def test_an_exchange_is_shown_and_ctrl_c_ends_it(
                 await proposal.outcome()
 
     with running("tail", variables=tail_settings) as tail:
-        tail.until(f"connected to demo at {gateway.url}; here: nobody else")
+        tail.until(f"connected to demo at {gateway.url}; here: no others")
         as_alice(gateway, propose)
         tail.until("alice                    leave")
         assert tail.end(INTERRUPT) == exit_codes.INTERRUPTED
@@ -86,7 +86,7 @@ def test_hostile_text_is_escaped(gateway: ThreadedGateway, tail_settings: dict[s
         await space.send("mcp/reject", {"reason": HOSTILE}, correlation="x")
 
     with running("tail", variables={**tail_settings, **FORCED}) as tail:
-        tail.until("nobody else")
+        tail.until("no others")
         as_alice(gateway, speak)
         tail.until("leave")
         tail.end(INTERRUPT)
@@ -96,7 +96,7 @@ def test_hostile_text_is_escaped(gateway: ThreadedGateway, tail_settings: dict[s
     assert not any(character in bare for character in "\x07\r\x9b\u202e\u200b")
 
     with running("tail", variables=tail_settings) as plain:
-        plain.until("nobody else")
+        plain.until("no others")
         as_alice(gateway, speak)
         plain.until("leave")
         plain.end(INTERRUPT)
@@ -113,7 +113,7 @@ def test_json_is_one_line_an_envelope(
         await space.chat(HOSTILE, to="bob")
 
     with running("tail", "--json", variables=tail_settings) as tail:
-        tail.until("nobody else", stream="err")
+        tail.until("no others", stream="err")
         as_alice(gateway, speak)
         tail.until('"leave"')
         assert tail.end(TERMINATE) == exit_codes.TERMINATED
@@ -128,11 +128,11 @@ def test_a_lost_connection_shows_and_is_made_again(
     gateway: ThreadedGateway, tail_settings: dict[str, str]
 ) -> None:
     with running("tail", variables=tail_settings) as tail:
-        tail.until("nobody else")
+        tail.until("no others")
         gateway.restart()
         tail.until("connection lost, dropped without a close frame; dialling again")
         tail.until("connected again")
-        tail.until("tailer is in; here: nobody else")
+        tail.until("tailer is in; here: no others")
         assert tail.end(INTERRUPT) == exit_codes.INTERRUPTED
     assert tail.err == ""
 

@@ -150,7 +150,7 @@ def test_json_has_what_passes_the_filters(
         await space.chat("to bob", to="bob")
 
     with running("tail", "--json", "--to", "bob", variables=tail_settings) as tail:
-        tail.until("nobody else", stream="err")
+        tail.until("no others", stream="err")
         as_alice(gateway, speak)
         tail.until("to bob")
         tail.end(INTERRUPT)

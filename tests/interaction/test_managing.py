@@ -238,7 +238,7 @@ async def test_who_is_removed_stays_out_until_invited_again(managed: Meeting, no
             await until(lambda: "worker" not in {each.id for each in admin.participants})
             with pytest.raises(
                 TokenRefused,
-                match=r"removed from this space; ask somebody there to invite you again$",
+                match=r"removed from this space; ask a participant there to invite you again$",
             ):
                 await join(managed, "worker").__aenter__()
             invitation = await admin.invite("worker")

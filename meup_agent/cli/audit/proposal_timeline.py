@@ -175,7 +175,7 @@ def _fulfillment(proposal: ProposalAudit, request: str) -> FulfillmentAudit | No
 
 
 def _failed(item: FulfillmentAudit | None, step: Step) -> bool:
-    """Tell whether a step is an error response to a request."""
+    """True if a step is an error response to a request."""
     return item is not None and item.response is step and item.is_error
 
 

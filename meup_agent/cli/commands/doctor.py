@@ -54,8 +54,8 @@ FOLLOWS: Final[dict[str, tuple[str, str]]] = {
         " package say it again themselves when the other one joins",
     ),
     "hidden_targets": (
-        "what is addressed to somebody is hidden from all others: the proposer hears of an approval"
-        " only from whoever gave it, and nobody can look on",
+        "what is addressed to one participant is hidden from all others: the proposer hears of an"
+        " approval only from its sender, and no other participant can look on",
         "everybody sees who proposed, approved and carried out what",
     ),
 }

@@ -18,7 +18,7 @@ from meup_agent.errors import ConfigurationError
 
 
 class Shell(StrEnum):
-    """Whose words the variables are set in."""
+    """Shells for which variables can be printed."""
 
     POSIX = "posix"
     FISH = "fish"

@@ -120,8 +120,8 @@ def fulfill(
         envelope = await session.api.envelope(int(record["seq"]))
         if envelope.sender == session.space.me:
             raise Failure(
-                f"proposal {envelope.id} is {session.space.me!r}'s own, and nobody approves their"
-                " own; use the token of whoever decides it",
+                f"proposal {envelope.id} is {session.space.me!r}'s own, and no participant approves"
+                " its own; use the token of a participant that decides it",
                 exit_codes.USAGE,
             )
         call = payloads.read_proposal(envelope.payload)

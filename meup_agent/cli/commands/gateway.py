@@ -244,7 +244,7 @@ def _checked(settings: Config) -> str:
     where = "memory" if settings.journal.path is None else str(settings.journal.path)
     lines.append(f"keeps its journal in {where}")
     for space in settings.spaces:
-        names = ", ".join(space.participants) or "nobody"
+        names = ", ".join(space.participants) or "no participants"
         dialect = space.dialect or DEFAULT_DIALECT
         lines.append(f"space {space.id} ({dialect}): {names}")
     return "\n".join(lines) + "\n"

@@ -104,7 +104,7 @@ def reject(
                 chat = partial(session.space.chat, explain, to=to, about=rejection)
                 await send_confirmed(session.space, "the explanation", chat)
             _remark_reason(session.stderr, reason)
-            session.stderr.note(f"rejection of {whole} sent; nobody confirms that it counts")
+            session.stderr.note(f"rejection of {whole} sent; no reply will confirm it")
             document = {"rejection": rejection, "proposal": whole, "confirmed": confirmed}
             await session.print_json(document)
         if waiting.cancelled_caught:
@@ -168,7 +168,7 @@ def _remark_id(session: CommandSession, given: str) -> None:
     """Note an id that looks shortened: a newcomer has seen no proposal that it could begin."""
     if len(given) < WHOLE_ID and _HEX.issuperset(given):
         session.stderr.note(
-            f"{given!r} looks shortened, and nobody may know it by that; meup tail --json shows ids"
+            f"{given!r} looks shortened, and may match no proposal; meup tail --json shows ids"
             " in full"
         )
 

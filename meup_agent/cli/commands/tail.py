@@ -150,7 +150,7 @@ class _Tail:
             raise Failure(str(error), exit_codes.NO_CONNECTION) from error
 
     async def _follow(self, tasks: TaskGroup) -> int:
-        tasks.start_soon(self._until_nobody_reads, tasks.cancel_scope)
+        tasks.start_soon(self._until_unread, tasks.cancel_scope)
         tasks.start_soon(self._print)
         dial = ReportingConnector(self._where.url, self._where.space, self._tell, patient=False)
         joining = Agent("meup tail").join(
@@ -189,7 +189,7 @@ class _Tail:
             if participant.id != space.me or space.observing
         )
         where = f"{self._where.space} at {self._where.url}"
-        return _Note(f"connected to {where}; here: {here or 'nobody else'}")
+        return _Note(f"connected to {where}; here: {here or 'no others'}")
 
     async def _tell(self, event: ConnectionEvent) -> None:
         """A line for what becomes of the connection; the first welcome has one of its own."""
@@ -233,7 +233,7 @@ class _Tail:
 
     # --- when it ends ---
 
-    async def _until_nobody_reads(self, scope: anyio.CancelScope) -> None:
+    async def _until_unread(self, scope: anyio.CancelScope) -> None:
         await self._output.until_closed()
         scope.cancel()
 

@@ -169,7 +169,7 @@ def _without(listed: list[_Listed]) -> Iterator[Text]:
             name, why = visible(each.participant, MAX_NAME), visible(str(each.error), MAX_ABOUT)
             yield Text(f"no answer from {name}: {why}", style="yellow", no_wrap=True)
     if not listed:
-        yield Text("nobody else is here", style="dim")
+        yield Text("no other participant is here", style="dim")
 
 
 def _block(listed: _Listed, width: int | None) -> Iterator[Text]:

@@ -216,7 +216,7 @@ def reviewer_agent(stops: Stops, withdrawals: EventLog[Withdrawal]) -> Agent:
 
 
 def leaves_the_folder(path: str) -> bool:
-    """Tell whether a path leads upwards or begins at the top, by its words alone."""
+    """True if a path leads upwards or begins at the top, by its words alone."""
     plain, windows = PurePosixPath(path), PureWindowsPath(path)
     return plain.is_absolute() or bool(windows.anchor) or ".." in (*plain.parts, *windows.parts)
 

@@ -25,7 +25,7 @@ Result = tuple[str, list[Expectation]]
 
 
 async def perform(workspace: Workspace, output: Output) -> bool:
-    """Play everything, then show the table; whether everything went as expected."""
+    """Play everything, then show the table; true if everything went as expected."""
     began = anyio.current_time()
     results: list[Result] = []
     async with set_up(workspace, output) as stage:

@@ -65,7 +65,7 @@ class Expectation:
 
     @property
     def holds(self) -> bool:
-        """``True`` if both are the same."""
+        """True if both are the same."""
         return self.expected == self.happened
 
 
@@ -156,7 +156,7 @@ async def play_rejected(stage: Stage) -> list[Expectation]:
         Expectation("outcome", "rejected by reviewer: unsafe", outcome_in_words(outcome)),
         Expectation("the proposer's handler", "unsafe", heard.reason if heard else "not called"),
         Expectation("explanation", EXPLANATION, explained.text if explained else "none"),
-        # The proposer takes it back too, so that nobody else fulfills what it believes dead.
+        # The proposer withdraws it too: no other participant may fulfill what it believes dead.
         Expectation(
             "the space saw", "chat, proposal, reject, withdraw", sorted_kinds_of(stage, proposal.id)
         ),
@@ -192,7 +192,7 @@ async def play_withdrawn(stage: Stage) -> list[Expectation]:
             "reindex: no_longer_needed ← reviewer ← proposer",
             _stops_of(stage, "files"),
         ),
-        Expectation("told afterwards", "by proposer", f"by {told.by}" if told else "nobody"),
+        Expectation("told afterwards", "by proposer", f"by {told.by}" if told else "not told"),
         Expectation(
             "half-written file, after", "gone", "gone" if left is None else f"{left} bytes"
         ),

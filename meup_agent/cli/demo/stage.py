@@ -206,6 +206,6 @@ def method_of(envelope: Envelope) -> str:
 
 
 def _brought_about(stop: Stop, envelope: Envelope) -> bool:
-    """Tell whether an envelope is the withdraw or cancel that stopped a handler."""
+    """True if an envelope is the withdraw or cancel that stopped a handler."""
     is_end = envelope.kind == kinds.MCP_WITHDRAW or method_of(envelope) == kinds.CANCELLED
     return is_end and stop.cause.id in envelope.correlation

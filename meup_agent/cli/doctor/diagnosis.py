@@ -378,7 +378,7 @@ class _Diagnosis:
 def _others(report: Report) -> str:
     others = [visible(name, 64) for name in report.participants if name != report.me]
     more = f" and {len(others) - MAX_LISTED} more" if len(others) > MAX_LISTED else ""
-    return (", ".join(others[:MAX_LISTED]) or "nobody else") + more
+    return (", ".join(others[:MAX_LISTED]) or "no others") + more
 
 
 def _split(error: MeupError) -> tuple[str, str]:

@@ -92,12 +92,12 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """``True`` if no check failed."""
+        """True if no check failed."""
         return not any(check.ok is False for check in self.checks)
 
     @property
     def connected(self) -> bool:
-        """``True`` if no check failed that a connection needs, and it lasted."""
+        """True if no check failed that a connection needs, and it lasted."""
         return not self.lost and not any(
             check.ok is False and check.name in NEEDED for check in self.checks
         )
@@ -113,7 +113,7 @@ _REFUSALS: Final[dict[int, tuple[str, str, str]]] = {
     403: ("token", "the gateway refuses the token", _TOKEN),
     404: ("space", "there is no such space, or no gateway at this path", _SPACE),
     4401: ("token", "the gateway refuses the token", _TOKEN),
-    4403: ("welcome", "the participant is kept out of the space", "ask whoever runs the space"),
+    4403: ("welcome", "the participant is kept out of the space", "ask the operator of the space"),
     4404: ("space", "there is no such space", _SPACE),
     4409: ("welcome", "another program joined with the same token", "give each one of its own"),
     429: ("handshake", "the gateway has too much to do", "try again later"),

@@ -74,7 +74,7 @@ class HostPort(NamedTuple):
 
     @property
     def is_address(self) -> bool:
-        """``True`` if the host is an address and no name."""
+        """True if the host is an address and no name."""
         return _address(self.host) is not None
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ async def resolve_host(place: HostPort, timeout: float) -> list[str]:
             f"{place.host} has no address: {why}", "check the host in the address, and the network"
         )
     raise Unreachable(
-        f"nobody said within {timeout:g} s which address {place.host} has",
+        f"the name servers gave no address of {place.host} within {timeout:g} s",
         "check this machine's network and its name servers",
     )
 
@@ -169,7 +169,7 @@ async def probe_tls(place: HostPort, timeout: float) -> str:
                     without_tls("wss"),
                 ) from None
             certificate = wrapped.extra(TLSAttribute.peer_certificate) or {}
-            until = str(certificate.get("notAfter", "nobody knows when"))
+            until = str(certificate.get("notAfter", "an unknown time"))
             return f"{wrapped.extra(TLSAttribute.tls_version)}, certificate good until {until}"
     raise Unreachable(
         f"{place} did not answer in TLS within {timeout:g} s",
@@ -198,7 +198,7 @@ async def _connect(place: HostPort, timeout: float) -> ByteStream:
 
 
 def is_local(addresses: Sequence[str]) -> bool:
-    """Tell whether all of these addresses are this machine's own."""
+    """True if all of these addresses are this machine's own."""
     found = [_address(each.partition("%")[0]) for each in addresses]
     return bool(found) and all(each is not None and each.is_loopback for each in found)
 

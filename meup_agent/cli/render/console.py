@@ -24,7 +24,7 @@ _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tup
 
 
 def wants_colour(*, colour: bool = True) -> bool:
-    """Tell whether output may be styled: neither ``--no-color`` nor ``NO_COLOR`` forbids it."""
+    """True if output may be styled: neither ``--no-color`` nor ``NO_COLOR`` forbids it."""
     return colour and not os.environ.get("NO_COLOR")
 
 

@@ -174,7 +174,7 @@ def _welcome(payload: dict[str, Any]) -> str:
     here = ", ".join(visible(name, MAX_NAME) for name in others[:16])
     more = f" and {len(others) - 16} more" if len(others) > 16 else ""
     you = visible(_name(payload.get("you")), MAX_NAME)
-    return f"{you} is in; here: {here or 'nobody else'}{more}"
+    return f"{you} is in; here: {here or 'no others'}{more}"
 
 
 def _name(participant: object) -> str:

@@ -109,7 +109,7 @@ class ExchangeObserver:
     # --- which exchange ---
 
     def _was_seen(self, envelope: Envelope, now: float) -> bool:
-        """Tell whether an envelope repeats an earlier one, as after a reconnect (PROTOCOL 4.14).
+        """True if an envelope repeats an earlier one, as after a reconnect (PROTOCOL 4.14).
 
         What begins something is sent again under its id, which some senders use again for something
         else; ends are sent again under ids of their own.
@@ -204,7 +204,7 @@ class ExchangeObserver:
 
 
 def _fails(response: Envelope) -> bool:
-    """Tell whether a response is an error or the result of a failed tool."""
+    """True if a response is an error or the result of a failed tool."""
     result, error = read_response(response.payload)
     return error is not None or payloads.as_object(result).get("isError") is True
 

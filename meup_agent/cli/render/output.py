@@ -39,7 +39,7 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """``True`` if a person may be looking at it right now."""
+        """True if a person may be looking at it right now."""
         return self.console.is_terminal
 
     def timeline(self) -> Timeline:

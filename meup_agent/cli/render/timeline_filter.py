@@ -66,11 +66,11 @@ class TimelineFilter:
 
     @property
     def shows_all(self) -> bool:
-        """``True`` if nothing is left out."""
+        """True if nothing is left out."""
         return self.chain is None and not (self._kinds or self._sender or self._to or self._who)
 
     def shows(self, entry: TimelineEntry) -> bool:
-        """Tell whether an envelope is shown; to be asked once for each, in the gateway's order."""
+        """True if an envelope is shown; to be asked once for each, in the gateway's order."""
         envelope = entry.envelope
         sender, to = _named(envelope.sender), frozenset(envelope.to)
         return (
@@ -106,7 +106,7 @@ class ExchangeFilter:
         self.other: str = ""
 
     def holds(self, observation: Observation) -> bool:
-        """Tell whether an envelope belongs to it; the first that fits decides on the exchange."""
+        """True if an envelope belongs to it; the first that fits decides on the exchange."""
         if not observation.exchange:
             return False
         if observation.exchange != self.exchange:

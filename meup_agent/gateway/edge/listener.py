@@ -22,7 +22,7 @@ READ_BEYOND: Final = 2
 gets to read why; picows closes with 1009 at the head of a larger frame."""
 
 READ_BUFFER_BYTES: Final = 16 * 1024
-"""What a connection's read buffer begins with, as picows has it."""
+"""Initial size of a connection's read buffer, as picows has it."""
 
 STRANGER_READ_BYTES: Final = 2 * 1024
 """Bytes that are read at a time of a connection that has not joined: a handshake or a join frame,
@@ -167,7 +167,7 @@ class HandshakeLimiter:
 
 
 FAILED: Final = "SSL handshake failed"
-"""What aiofastnet says then."""
+"""Message of aiofastnet in that case."""
 
 
 @contextmanager

@@ -74,7 +74,7 @@ class Retention:
         self._more = False
 
     def step(self, written: int = 0) -> bool:
-        """Forget some of the oldest, more than were written; whether there may be more.
+        """Forget some of the oldest, more than were written; true if there may be more.
 
         Args:
             written: Envelopes that have been written since the last time.
@@ -126,7 +126,7 @@ class Retention:
         execute("COMMIT")
 
     def _shrink(self) -> bool:
-        """Give empty pages back to the disk; whether there are more of them."""
+        """Give empty pages back to the disk; true if there are more of them."""
         spare = self._pragma("freelist_count") - SPARE_PAGES
         if spare <= 0:
             return False

@@ -94,7 +94,7 @@ class BatchWriter:
             self._changed.notify()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the end; whether it has come."""
+        """Wait for the end; true if it has come."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -210,7 +210,7 @@ class PageReader:
         self._pages.put(None)
 
     def join(self, timeout: float) -> bool:
-        """Wait for the end; whether it has come."""
+        """Wait for the end; true if it has come."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 

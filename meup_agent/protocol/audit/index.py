@@ -160,11 +160,11 @@ class ProposalIndex:
             released.popitem(last=False)
 
     def was_released(self, *names: str) -> bool:
-        """Tell whether one of these is the id of a released proposal."""
+        """True if one of these is the id of a released proposal."""
         return any(name in self._released for name in names)
 
     def is_released(self, proposal: Envelope) -> bool:
-        """Tell whether a proposal is one that was released, sent again."""
+        """True if a proposal is one that was released, sent again."""
         return _mark(proposal) in self._released
 
     def make_room(self, coming: int) -> None:

@@ -150,7 +150,7 @@ class FulfillmentAudit(msgspec.Struct):
 
     @property
     def was_refused(self) -> bool:
-        """``True`` if it was only refused so far: of several executors one may still run it."""
+        """True if it was only refused so far: of several executors one may still run it."""
         return self.response is not None and self.response.ignored is Ignored.REFUSED
 
     @property
@@ -255,7 +255,7 @@ class ProposalAudit(msgspec.Struct):
         )
 
     def is_past(self, now: float) -> bool:
-        """Tell whether it is pending although the time that its proposer gave it has passed.
+        """True if it is pending although the time that its proposer gave it has passed.
 
         That is only a hint: the proposer's clock says when, and only the proposer ends it.
 

@@ -1,8 +1,8 @@
 """Capability patterns: what a participant may say (PROTOCOL 7).
 
-Patterns are compiled once and matched many times. Whoever wrote them, matching takes time linear in
-the value: globs and regular expressions become RE2, what looks through a whole payload cannot be
-nested, and a check that takes more than its share of work says no.
+Patterns are compiled once and matched many times. Matching takes time linear in the value: globs
+and regular expressions become RE2, a pattern that looks through a whole payload cannot be nested,
+and a check that takes more than its share of work allows nothing.
 """
 
 from __future__ import annotations

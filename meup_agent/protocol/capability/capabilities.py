@@ -1,4 +1,4 @@
-"""What one participant may send: its capabilities, compiled (PROTOCOL 7)."""
+"""Capabilities of one participant, compiled (PROTOCOL 7)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_KINDS_REMEMBERED: Final = 256
 """Kinds whose rules are kept: ten times those that exist, few for those that are made up."""
 
 MAX_NOT_UNDERSTOOD: Final = 16
-"""Capabilities of somebody else's that may fail to compile before the rest is left unread."""
+"""Capabilities announced for another participant that may fail to compile; the rest is unread."""
 
 _SYSTEM: Final = "system"
 _NEVER: Final = (f"{_SYSTEM}/", f"{_SYSTEM}.")
@@ -66,9 +66,9 @@ class Capabilities:
         self._by_rules: dict[tuple[int, ...], Match] = {}
 
     def allow(self, kind: str, payload: object | Callable[[], object]) -> bool:
-        """Whether an envelope may be sent.
+        """True if the capabilities allow an envelope.
 
-        A check that takes more than it may (:mod:`~.capability.work`) says no.
+        False also if the check takes more than it may (:mod:`~.capability.work`).
 
         Args:
             kind: Its kind, with slashes or, if it is a known one, with dots.
@@ -166,7 +166,7 @@ def _refuse_reserved_kind(kind: str, place: str) -> None:
 
 
 def compile_announced(patterns: Sequence[object]) -> Capabilities:
-    """Compile what a gateway says of somebody, as far as it can be understood.
+    """Compile the capabilities that a gateway announces, as far as they are understood.
 
     What does not compile, and what goes beyond the limits, allows nothing: the decision is the
     gateway's, and this is only a forecast of it.
@@ -208,8 +208,8 @@ def _capability(item: object, compiler: Compiler, place: str) -> Rule:
     if not isinstance(payload, dict | list):
         raise InvalidPattern("the pattern of a payload is an object", place=f"{place}.payload")
     compiler.compile(cast("object", payload), f"{place}.payload")
-    # Rules of one kind are compiled together when it first comes; whoever gave them may go on to
-    # change what they gave.
+    # Rules of one kind are compiled together when it first comes; the caller may change
+    # its object after that.
     return Rule(fits, restricted=True, payload=copy.deepcopy(cast("object", payload)))
 
 

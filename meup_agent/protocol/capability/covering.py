@@ -1,4 +1,4 @@
-"""Whether one capability allows everything that another allows: nobody grants what they lack.
+"""Comparison of capabilities: a granter needs one that allows all that its grant allows.
 
 For patterns as rich as these that cannot be decided in general, so the answer errs on one side:
 what is said to be covered is covered, and what is not said to be may still be. Covered are
@@ -40,7 +40,7 @@ def kinds_of(capability: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def covers(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a capability allows all that another one allows, as far as that can be told.
+    """True if a capability allows all that another one allows, as far as that is decidable.
 
     Args:
         held: A capability that compiles.
@@ -114,7 +114,7 @@ def _covers_kind(held: str, wanted: str) -> bool:
 
 
 def _covers_glob(held: str, wanted: str) -> bool:
-    """Whether a string pattern covers another one that matches more than itself."""
+    """True if a string pattern covers another one that matches more than itself."""
     if held == wanted:
         return True
     if not _PLAIN_GLOB.fullmatch(wanted) or wanted.endswith("/"):

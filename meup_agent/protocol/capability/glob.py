@@ -19,7 +19,7 @@ from meup_agent.protocol.capability.work import CALL_WORK, NODE_WORK, WorkBudget
 from meup_agent.protocol.regex import Program, compile_fullmatch
 
 StringMatch = Callable[[str, WorkBudget], bool]
-"""Whether a text matches, and what that takes."""
+"""Match function of a glob, which spends work from the budget."""
 
 MAX_BRACES: Final = 8
 """Levels of ``{…}`` in one another: more than anybody reads, and the parser recurses."""
@@ -43,7 +43,7 @@ _DOT: Final = rf"[.{_HIDDEN}{_RELATIVE}]"
 
 
 def is_glob(pattern: str) -> bool:
-    """Whether a pattern has a wildcard; braces alone make none (PROTOCOL 7)."""
+    """True if a pattern has a wildcard; braces alone make none (PROTOCOL 7)."""
     return _WILDCARD.search(pattern) is not None
 
 
@@ -64,7 +64,7 @@ def compile_glob(pattern: str) -> tuple[StringMatch, int]:
 
 
 def head(pattern: str) -> str:
-    """What every text that the glob matches begins with."""
+    """Return the text with which every match of a glob begins."""
     found = _HEAD.match(pattern)
     return "" if found is None else found[0].rstrip("/")
 
@@ -119,7 +119,7 @@ def _runs(program: Program, states: int | None) -> StringMatch:
 
 
 def _most_states(pattern: str) -> int | None:
-    """How many states are ever built for a glob; ``None`` if they may be too many to be kept.
+    """Count the states that a glob can need; ``None`` if they may be too many to be kept.
 
     Before the first star a text has one place for each letter. After it, where only letters follow,
     a set of places is told by the last star that was reached and the letters since; where a choice
@@ -202,7 +202,7 @@ class _Parser:
         return f"(?:{_ANYWHERE}*/)?"
 
     def _tail_of_any(self) -> bool:
-        """Consumes ``/**`` (and ``/**/**``) at the end, where the slash may be missing too."""
+        """Consume ``/**`` (and ``/**/**``) at the end, where the slash may be missing too."""
         at = self._at
         while self._pattern.startswith("/**", at):
             at += 3

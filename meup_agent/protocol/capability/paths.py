@@ -41,7 +41,7 @@ class Path(msgspec.Struct, frozen=True):
 
 
 def is_path(key: str) -> bool:
-    """Whether a key is a path; ``$ref`` and the like are names."""
+    """True if a key is a path; ``$ref`` and the like are names."""
     return key == "$" or key.startswith(("$.", "$["))
 
 

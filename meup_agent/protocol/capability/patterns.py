@@ -21,7 +21,7 @@ from meup_agent.protocol.capability.strings import (
 from meup_agent.protocol.capability.work import NODE_WORK, Exhausted, WorkBudget
 
 Match = Callable[[object, WorkBudget], bool]
-"""Whether a value matches, and what that takes."""
+"""Match function of a pattern, which spends work from the budget."""
 
 MAX_NESTING: Final = 32
 """Levels of lists and objects in one pattern: MCP messages have about five, and we recurse."""
@@ -222,7 +222,7 @@ class Compiler:
 
 
 def _any_string(exact: frozenset[str], starred: list[tuple[str, StringMatch]]) -> Match:
-    """Whether a string is one of some, or matches a glob: few are tried that begin otherwise."""
+    """Match a string against exact texts and globs; only globs with its beginning are tried."""
     beginnings = tuple(begun for begun, _ in starred)
 
     def match(value: object, work: WorkBudget) -> bool:

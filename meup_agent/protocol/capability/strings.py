@@ -155,12 +155,12 @@ def check_length(pattern: str, place: str) -> None:
 
 
 def is_exact(body: str) -> bool:
-    """Whether a pattern without its ``!`` matches only itself."""
+    """True if a pattern without its ``!`` matches only itself."""
     return not _is_regex(body) and not is_glob(body)
 
 
 def begins(body: str) -> str:
-    """What every text that a pattern without ``!`` matches begins with, where that is known."""
+    """Return the text with which every match of a pattern without ``!`` begins, where known."""
     return "" if _is_regex(body) else head(body)
 
 

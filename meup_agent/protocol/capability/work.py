@@ -1,4 +1,4 @@
-"""What one check may cost, whatever was granted and whatever is checked (PROTOCOL 7).
+"""Bound on the cost of one check, for any pattern and any value (PROTOCOL 7).
 
 Each pattern alone takes time linear in the value, but a stranger may have written a thousand of
 them, and the value too. So work is counted while it is done, in units of about 10 ns, and a check
@@ -28,7 +28,7 @@ class Exhausted(Exception):
 
 
 class WorkBudget:
-    """How much of one check's work is left.
+    """The work that one check may still do.
 
     Args:
         value: The value that is checked; its size is looked at only if it matters.

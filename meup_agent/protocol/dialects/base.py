@@ -1,4 +1,4 @@
-"""What dialects share: the lenient reading of a header, and the form that a dialect has here."""
+"""Base of the dialects: the interface, and the lenient reading of a header."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ decode_header = msgspec.json.Decoder(Header).decode
 """Decodes the header fields of a frame; :func:`unreadable` says what its errors mean."""
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What :func:`decode_header` raises: text that is cut or wrong may lead to each of them."""
+"""Errors of :func:`decode_header`: text that is cut or wrong may lead to each of them."""
 
 
 class _OnlyId(msgspec.Struct):
@@ -77,7 +77,7 @@ class _OnlyId(msgspec.Struct):
 
 
 def unreadable(error: Exception, frame: bytes) -> InvalidEnvelope:
-    """What it means that a header was not decoded: no JSON, no object, no kind, a wrong type."""
+    """Return the error for an unreadable header: no JSON, no object, no kind, a wrong type."""
     if isinstance(error, msgspec.ValidationError):
         return InvalidEnvelope(
             "invalid_envelope", f"the frame is no envelope: {error}", envelope_id=_id_of(frame)

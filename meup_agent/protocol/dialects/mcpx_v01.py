@@ -39,7 +39,7 @@ _MCPX_ONLY: Final = frozenset({MCP, *_FROM_WIRE})
 
 
 class _Members(msgspec.Struct):
-    """What an MCP message may say of itself, whatever stands there."""
+    """Members of an MCP message that refer to others, undecoded and of any type."""
 
     method: msgspec.Raw = msgspec.Raw(b"null")
     id: msgspec.Raw = msgspec.Raw(b"null")
@@ -47,12 +47,12 @@ class _Members(msgspec.Struct):
 
 
 class _Rpc(NamedTuple):
-    """What an MCP message says of itself.
+    """Members of an MCP message that refer to others, checked.
 
     Attributes:
-        has_method: Whether it has one, which tells a request from a response.
+        has_method: True for a request, false for a response.
         id: The JSON-RPC id as a name, where it is one.
-        proposal_id: What ``proposalId`` says.
+        proposal_id: The value of ``proposalId``.
     """
 
     has_method: bool = False
@@ -126,7 +126,7 @@ def _name(raw: msgspec.Raw) -> str | None:
 
 
 def _told(kind: str, rpc: _Rpc) -> str | None:
-    """What the payload itself says that it refers to."""
+    """Return the id to which the payload itself refers."""
     if kind == kinds.MCP_RESPONSE:
         return rpc.id
     if kind in DECISIONS:

@@ -1,8 +1,8 @@
-"""Envelope ids for JSON-RPC ids: ``mcpx/v0.1`` says with the latter what a response answers.
+"""Envelope ids for JSON-RPC ids, by which ``mcpx/v0.1`` names the request of a response.
 
 There a response names its request by the JSON-RPC id that the requester gave it, and two
-requesters may give the same. Everything else here goes by envelope ids, so whoever hears such a
-response has to remember whose request had which (PROTOCOL 1).
+requesters may give the same. Everything else here goes by envelope ids, so a receiver of such a
+response has to remember which requester gave which id (PROTOCOL 1).
 """
 
 from __future__ import annotations
@@ -99,5 +99,5 @@ class RpcIds:
         return found.pop() if len(found) == 1 else None
 
     def __len__(self) -> int:
-        """How many requests are remembered, over all senders."""
+        """Count the remembered requests of all senders."""
         return sum(len(share) for share in self._by_sender.values())

@@ -1,4 +1,4 @@
-"""What changes in a payload between dialects: chat, the proposal's wrapper, ``proposalId``.
+"""Translation of payloads between dialects: chat, the proposal's wrapper, ``proposalId``.
 
 Everything else stays byte for byte (PROTOCOL 1, *forward unchanged*).
 """

@@ -301,7 +301,7 @@ class OutboundTracker:
             exchange.echoed = True
 
     def refused(self, envelope_id: str, payload: dict[str, object], now: float) -> bool:
-        """End what the gateway refused; whether it is a request or proposal of ours."""
+        """End what the gateway refused; true if it is a request or proposal of ours."""
         exchange = self._open.get(envelope_id)
         if exchange is None:
             return self._ended.get(envelope_id, now) is not None
@@ -333,7 +333,7 @@ class OutboundTracker:
             self.apply(exchange, OutboundEvent.SENT, now)
 
     def reconsider(self, exchange: OutboundExchange, record: ProposalEntry, now: float) -> bool:
-        """End the wait if the rejections so far do that; whether they do."""
+        """End the wait if the rejections so far do that; true if they do."""
         ending = deciding_rejection(exchange, record, self._context.roster)
         if ending is not None:
             self.apply(exchange, OutboundEvent.REJECTION, now, ending)

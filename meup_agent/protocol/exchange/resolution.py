@@ -180,7 +180,7 @@ def _carried_out(
 
 
 def _told(candidates: list[ProposalEntry], call: Call, proposer: str | None) -> list[ProposalEntry]:
-    """Those of several proposals that a request tells it means."""
+    """Return the proposals, of several, to which a request can refer."""
     fitting = [record for record in candidates if _fits(record, call)]
     theirs = [record for record in candidates if record.key.proposer == proposer]
     if theirs:

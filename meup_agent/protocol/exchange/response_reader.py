@@ -104,7 +104,7 @@ class ResponseReader:
         envelope: Envelope,
         now: float,
     ) -> bool:
-        """Complete a proposal, unless its request was not carried out; whether it did."""
+        """Complete a proposal, unless its request was not carried out; true if it did."""
         store, payload = self._context.proposal_store, envelope.payload
         if payloads.is_refusal(payload):
             if store.refused(record, fulfillment, envelope.sender):
@@ -123,7 +123,7 @@ class ResponseReader:
         return True
 
     def _answers_request(self, envelope: Envelope, now: float) -> bool:
-        """End our request that a response answers; whether it does."""
+        """End our request that a response answers; true if there is one."""
         for exchange_id in envelope.correlation:
             exchange = self._outbound.find(exchange_id, now)
             if exchange is None or exchange.is_proposal:
@@ -143,7 +143,7 @@ class ResponseReader:
         return False
 
     def _is_relayed(self, envelope: Envelope, now: float) -> bool:
-        """End our wait for a proposal whose outcome its fulfiller sends on; whether it does."""
+        """End our wait for a proposal that its fulfiller relays; true if there is one."""
         record = self._relays.about(envelope, now)
         exchange = None if record is None else self._outbound.find_own_proposal(record, now)
         if record is None or exchange is None:

@@ -231,7 +231,7 @@ Each participant has a share of its own."""
 
 V = TypeVar("V")
 
-_NOBODY: Final[Mapping[str, Any]] = MappingProxyType({})
+_NO_ORIGINS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class OriginIndex(Generic[V]):
@@ -273,7 +273,7 @@ class OriginIndex(Generic[V]):
 
     def of(self, envelope_id: str) -> Mapping[str, V]:
         """The values under an id, by issuer; none if it is unknown or forgotten."""
-        return self.by_id.get(envelope_id, _NOBODY)
+        return self.by_id.get(envelope_id, _NO_ORIGINS)
 
     def __contains__(self, envelope_id: str) -> bool:
         """True if an envelope with that id is remembered."""

@@ -47,7 +47,7 @@ KICKED: Final = "kicked"
 KICKED_CODE: Final = 4403
 """Close code for a participant that was removed from the space (PROTOCOL 3)."""
 
-REMOVED: Final = "you were removed from this space; ask somebody there to invite you again"
+REMOVED: Final = "you were removed from this space; ask a participant there to invite you again"
 
 MAX_INVITED: Final = 1_000
 """Participants of a space that were invited: each is kept, with its token's digest, for good."""

@@ -22,7 +22,7 @@ from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer
 
 JOURNAL_SECONDS: Final = 10.0
-"""How long a request waits for the journal: a disk that takes longer does not answer any more."""
+"""Seconds that a request waits for the journal: a slower disk does not answer any more."""
 
 T = TypeVar("T")
 
