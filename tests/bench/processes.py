@@ -105,6 +105,8 @@ UNBOUNDED = GatewayLimits(
     messages_burst=10**9,
     # Beyond half of it senders wait for a reader that does not read.
     max_queued_frames=50_000,
+    # Readers that count bytes would take a ping for a part of a message.
+    ping_interval=3600.0,
 )
 """What a gateway takes that is measured, not protected."""
 
