@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 LIBRARIES = (
     *("anyio", "anyio.from_thread", "anyio.to_thread", "anyio._backends._asyncio", "asyncio"),
     *("httpx", "jsonschema", "msgspec", "picows", "platformdirs", "prometheus_client", "pydantic"),
-    *("pydantic_settings", "re2", "referencing", "rfc8785", "rich.console", "rich.live"),
+    *("re2", "referencing", "rfc8785", "rich.console", "rich.live"),
     *("rich.markdown", "rich.table", "starlette.applications", "starlette.responses"),
     *("starlette.routing", "tenacity", "typer", "typer.rich_utils", "uvloop"),
     *("websockets.asyncio.client", "websockets.exceptions", "yaml"),

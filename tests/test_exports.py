@@ -25,7 +25,6 @@ LATE = (
     "mcp",
     "mcp_types",
     "picows",
-    "pydantic_settings",
     "referencing",
     "rich",
     "trio",

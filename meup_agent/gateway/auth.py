@@ -50,7 +50,7 @@ def hash_token(token: str) -> str:
     return HASH_PREFIX + _digest(token).hex()
 
 
-def read_hash(text: str, place: str) -> str:
+def read_hash(text: str) -> str:
     """The digits of a token's hash.
 
     Raises:
@@ -60,8 +60,8 @@ def read_hash(text: str, place: str) -> str:
     digits = text.removeprefix(HASH_PREFIX).lower()
     if len(digits) != _HASH_DIGITS or not set(digits) <= set("0123456789abcdef"):
         raise ConfigurationError(
-            f"{place}: expected sha256: and {_HASH_DIGITS} hexadecimal digits, as"
-            " 'meup token hash' writes them"
+            f"expected sha256: and {_HASH_DIGITS} hexadecimal digits, as 'meup token hash' writes"
+            " them"
         )
     return digits
 

@@ -1,22 +1,26 @@
 """The configuration of a gateway: its spaces, their participants, its ports and its journal.
 
-The records here are made by :mod:`~meup_agent.gateway.config_file` from a file, by
-:mod:`~meup_agent.gateway.presets` for trying things out, or by a program.
+These records are made by :mod:`~meup_agent.gateway.config_file`, by
+:mod:`~meup_agent.gateway.presets`, or by a program. They are also the form of the configuration
+file: their fields are its keys, and the annotations of the fields say what a file may hold there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from annotated_types import Ge, Gt, Le
+from pydantic import AfterValidator, GetPydanticSchema, ValidationInfo
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.auth import Identity, Tokens
+from meup_agent.gateway.auth import Identity, Tokens, read_hash
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.protocol.capability import Capabilities, refuse_reserved
+from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.kinds import GATEWAY_NAMES
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.inbound import MAX_ID_CHARS, is_name
@@ -29,8 +33,79 @@ DEFAULT_PORT: Final = 8420
 
 DEFAULT_HTTP_PORT: Final = 8421
 
+MAX_TOKEN_FILE_BYTES: Final = 4_096
+"""Bytes of a file with a token: a wrong path may lead to a large one."""
+
+
+# --- values ---
+
+
+def _check_id(text: str) -> str:
+    if not is_name(text):
+        raise ConfigurationError(f"expected an id of 1 to {MAX_ID_CHARS} printable characters")
+    return text
+
+
+def _check_participant_id(text: str) -> str:
+    if text in GATEWAY_NAMES:
+        raise ConfigurationError("this name is the gateway's; expected another")
+    return _check_id(text)
+
+
+def _check_token(token: str) -> str:
+    if not token or token.strip() != token or not token.isascii():
+        raise ConfigurationError("expected ASCII characters without blanks at the ends")
+    return token
+
+
+def _read_token_file(name: str, info: ValidationInfo) -> str:
+    """The token that a file holds, alone, with or without a line end."""
+    path = Path(info.context or "", name)
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_TOKEN_FILE_BYTES + 1)
+    except OSError as error:
+        why = (error.strerror or "unknown reason").lower()
+        raise ConfigurationError(f"{path} cannot be read ({why})") from None
+    lines = content.split()
+    if len(content) > MAX_TOKEN_FILE_BYTES or len(lines) != 1 or not content.isascii():
+        raise ConfigurationError(f"{path} must hold a token and nothing else")
+    return lines[0].decode()
+
+
+def _check_dialect(name: str) -> str:
+    known = spoken(name)
+    if known is None:
+        raise ConfigurationError(f"expected one of {', '.join(DIALECTS)}")
+    return known
+
+
+def _compile(listed: Sequence[Mapping[str, Any]], place: str = "") -> Capabilities:
+    compiled = member_capabilities(listed, place=place)
+    refuse_reserved(listed, place=place)
+    return compiled
+
+
+def _compiled_schema(_: object, schema_of: Callable[[Any], CoreSchema]) -> CoreSchema:
+    listed = schema_of(tuple[dict[str, Any], ...])
+    return no_info_after_validator_function(_compile, listed)
+
+
+Id = Annotated[str, AfterValidator(_check_id)]
+ParticipantId = Annotated[str, AfterValidator(_check_participant_id)]
+Token = Annotated[str, AfterValidator(_check_token)]
+TokenHash = Annotated[str, AfterValidator(read_hash)]
+TokenOfFile = Annotated[str, AfterValidator(_read_token_file)]
+Dialect = Annotated[str, AfterValidator(_check_dialect)]
+Patterns = Annotated[Capabilities, GetPydanticSchema(_compiled_schema)]
 PortNumber = Annotated[int, Ge(0), Le(65535)]
 """A port; 0: any free one."""
+
+NO_CAPABILITIES: Final = _compile(())
+"""Those of a participant of which nothing is said: in a file, it has the defaults instead."""
+
+
+# --- records ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +150,21 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class ParticipantConfig:
-    """A participant that may join.
+    """A participant that may join; each of its tokens proves its identity, and is never shown.
 
     Attributes:
         capabilities: The envelopes that it may send, compiled.
-        tokens: Any of these proves who it is; never shown.
+        tokens: Its tokens.
         dialect: Its dialect, if neither its handshake nor its join frame says.
         token_hashes: SHA-256 of further tokens, as 64 hexadecimal digits.
+        token_files: Further tokens, each of them read from the file that is named in its place.
     """
 
-    capabilities: Capabilities
-    tokens: tuple[str, ...] = field(repr=False)
-    dialect: str | None = None
-    token_hashes: tuple[str, ...] = field(default=(), repr=False)
+    capabilities: Patterns = NO_CAPABILITIES
+    tokens: tuple[Token, ...] = field(default=(), repr=False)
+    dialect: Dialect | None = None
+    token_hashes: tuple[TokenHash, ...] = field(default=(), repr=False)
+    token_files: tuple[TokenOfFile, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +192,11 @@ class Config:
 
     Attributes:
         spaces: Its spaces; each id once.
-        host: Where to listen.
-        port: Where to listen; 0: any free port.
+        host: The address to listen at.
+        port: The port to listen at; 0: any free port.
         limits: Its limits.
-        journal: Where it keeps what it accepted.
-        http: Where its HTTP port listens; ``None``: it has none.
+        journal: The place of what it accepted.
+        http: The address of its HTTP port; ``None``: it has none.
         tls: Its certificate; ``None``: it speaks without encryption.
         insecure: It may speak without encryption where others than this machine can listen.
     """
@@ -158,52 +235,41 @@ class Config:
         Raises:
             ConfigurationError: Two participants have the same token.
         """
-        entries = [
-            (Identity(space.id, name), entry)
-            for space in self.spaces
-            for name, entry in space.participants.items()
-        ]
-        return Tokens(
-            ((token, identity) for identity, entry in entries for token in entry.tokens),
-            ((digits, identity) for identity, entry in entries for digits in entry.token_hashes),
-        )
+        known: list[tuple[str, Identity]] = []
+        hashed: list[tuple[str, Identity]] = []
+        for space in self.spaces:
+            for name, entry in space.participants.items():
+                identity = Identity(space.id, name)
+                known += [(token, identity) for token in (*entry.tokens, *entry.token_files)]
+                hashed += [(digits, identity) for digits in entry.token_hashes]
+        return Tokens(known, hashed)
 
 
 def participant(
     participant_id: str,
     capabilities: Iterable[Mapping[str, Any]],
-    tokens: Sequence[str],
+    tokens: Iterable[str],
     *,
     dialect: str | None = None,
-    token_hashes: Sequence[str] = (),
-    place: str = "",
 ) -> ParticipantConfig:
-    """A participant, checked.
+    """A participant of a program's own configuration, checked.
 
     Args:
         participant_id: Its id.
         capabilities: Patterns of the envelopes that it may send.
-        tokens: Any of these proves who it is.
+        tokens: Any of these proves its identity.
         dialect: Its dialect, if neither its handshake nor its join frame says.
-        token_hashes: SHA-256 of further tokens, as 64 hexadecimal digits.
-        place: Where it is configured, for errors.
 
     Raises:
-        ConfigurationError: Its id cannot be one, or a token is empty.
+        ConfigurationError: Its id cannot be one, or a token is wrong.
         InvalidPattern: A capability does not compile, or names what no participant is granted.
     """
-    place = place or f"participants.{participant_id}"
-    if not is_name(participant_id):
-        raise ConfigurationError(
-            f"{place}: expected an id of 1 to {MAX_ID_CHARS} printable characters"
-        )
-    if participant_id in GATEWAY_NAMES:
-        raise ConfigurationError(f"{place}: this name is the gateway's; expected another")
-    if not all(token.strip() == token and token.isascii() and token for token in tokens):
-        raise ConfigurationError(
-            f"{place}.tokens: expected tokens of ASCII characters, without blanks at the ends"
-        )
-    listed = list(capabilities)
-    compiled = member_capabilities(listed, place=f"{place}.capabilities")
-    refuse_reserved(listed, place=f"{place}.capabilities")
-    return ParticipantConfig(compiled, tuple(tokens), dialect, tuple(token_hashes))
+    place = f"participants.{participant_id}"
+    try:
+        _check_participant_id(participant_id)
+        checked = tuple(_check_token(token) for token in tokens)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{place}: {error}") from None
+    return ParticipantConfig(
+        _compile(tuple(capabilities), f"{place}.capabilities"), checked, dialect
+    )

@@ -17,36 +17,58 @@ its one space speaks ``mew/v0.4`` unless it says otherwise (PROTOCOL 1).
 
 What stands under ``gateway``, ``tls``, ``journal`` and ``http`` can also be set in the environment,
 as ``MEUP_GATEWAY_PORT``, ``MEUP_GATEWAY_JOURNAL_PATH`` and so on; the environment wins.
+
+The environment is laid over what YAML holds, the whole is checked against the forms once, and the
+first problem becomes one sentence in :func:`_describe_problem`, the only place that words one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from annotated_types import MinLen
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from meup_agent.errors import ConfigurationError, InvalidPattern
-from meup_agent.gateway.auth import read_hash
+from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    NO_CAPABILITIES,
     Config,
+    Dialect,
     HttpConfig,
+    Id,
+    JournalConfig,
     ParticipantConfig,
+    ParticipantId,
+    Patterns,
+    PortNumber,
     SpaceConfig,
-    participant,
+    TlsConfig,
 )
+from meup_agent.gateway.limits import LIMIT_ROWS, GatewayLimits
 from meup_agent.gateway.logs import log
-from meup_agent.gateway.settings import describe_problem, read_settings
-from meup_agent.protocol.dialects import DIALECTS, spoken
-from meup_agent.protocol.space.inbound import MAX_ID_CHARS, is_name
+
+T = TypeVar("T")
 
 REFERENCE_DIALECT: Final = "mew/v0.4"
 """The dialect of the space in a reference's file, if nothing else says (PROTOCOL 1)."""
-
-MAX_TOKEN_FILE_BYTES: Final = 4_096
-"""Bytes of a file with a token: a wrong path may lead to a large one."""
 
 IGNORED_OF_A_SPACE: Final = {"description", "default_participant", "ui_theme"}
 IGNORED_OF_A_PARTICIPANT: Final = {
@@ -57,90 +79,176 @@ IGNORED_OF_A_PARTICIPANT: Final = {
 taken with a warning; any other unknown key is an error, since it may be a typing mistake."""
 
 
-# --- the forms ---
+# --- the forms: the records of the configuration, and what a file has besides ---
 
 
-def _known_dialect(name: str) -> str:
-    known = spoken(name)
-    if known is None:
-        raise ValueError(f"expected one of {', '.join(DIALECTS)}")
-    return known
+@dataclass(frozen=True)
+class GatewaySection(GatewayLimits):
+    """``gateway``: the limits, and the address."""
+
+    host: str = DEFAULT_HOST
+    port: PortNumber = DEFAULT_PORT
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        """Leave the bounds of the limits to the record that the gateway uses."""
+
+    def over(self, config: Config) -> Config:
+        """A configuration with this section."""
+        try:
+            limits = GatewayLimits(**{row.name: getattr(self, row.name) for row in LIMIT_ROWS})
+        except ConfigurationError as error:
+            raise ConfigurationError(f"gateway.{error}") from None
+        return replace(
+            config, host=self.host, port=self.port, insecure=self.insecure, limits=limits
+        )
 
 
-def _valid_id(text: str) -> str:
-    if not is_name(text):
-        raise ValueError(f"expected an id of 1 to {MAX_ID_CHARS} printable characters")
-    return text
+@dataclass(frozen=True)
+class Defaults:
+    """``defaults``, of a file or of a space in it."""
+
+    capabilities: Patterns = NO_CAPABILITIES
 
 
-Dialect = Annotated[str, AfterValidator(_known_dialect)]
-SpaceId = Annotated[str, AfterValidator(_valid_id)]
+@dataclass(frozen=True)
+class Sections:
+    """The keys of either file besides its spaces."""
+
+    # Of the records within, too: a key that none of them has is an error.
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    defaults: Defaults = field(default_factory=Defaults)
+    gateway: GatewaySection = field(default_factory=GatewaySection)
+    journal: JournalConfig = field(default_factory=JournalConfig)
+    http: HttpConfig | None = None
+    tls: TlsConfig | None = None
+
+    def over(self, config: Config) -> Config:
+        """A configuration with these sections, checked as a whole."""
+        config = self.gateway.over(
+            replace(config, journal=self.journal, http=self.http, tls=self.tls)
+        )
+        config.check()
+        config.tokens()
+        return config
 
 
-class Form(BaseModel):
-    """A mapping of a configuration file; a key that it does not have is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ParticipantForm(Form):
-    """``participants.<id>``."""
-
-    tokens: tuple[SecretStr, ...] = ()
-    token_hashes: tuple[str, ...] = ()
-    token_files: tuple[Path, ...] = ()
-    capabilities: tuple[dict[str, Any], ...] | None = None
-    dialect: Dialect | None = None
-
-
-class DefaultsForm(Form):
-    """``defaults``."""
-
-    capabilities: tuple[dict[str, Any], ...] = ()
-
-
-class SpaceHeadForm(Form):
-    """The keys of a space, wherever its participants stand."""
+@dataclass(frozen=True, kw_only=True)
+class SpaceHead:
+    """The keys of a space in either file."""
 
     name: str = ""
     dialect: Dialect | None = None
     announce_withdrawals: bool = False
 
+    def read(
+        self,
+        space_id: str,
+        participants: Mapping[str, ParticipantConfig],
+        defaults: Defaults,
+        dialect: str | None = None,
+    ) -> SpaceConfig:
+        """The space; a participant of which nothing is said has the default capabilities."""
+        may = defaults.capabilities
+        entries = {
+            name: replace(entry, capabilities=may)
+            if entry.capabilities is NO_CAPABILITIES
+            else entry
+            for name, entry in participants.items()
+        }
+        said = self.dialect or dialect
+        return SpaceConfig(space_id, entries, self.name, said, self.announce_withdrawals)
 
-class SpaceForm(SpaceHeadForm):
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceForm(SpaceHead):
     """``spaces.<id>``."""
 
-    participants: dict[str, ParticipantForm]
-    defaults: DefaultsForm | None = None
+    participants: dict[ParticipantId, ParticipantConfig]
+    defaults: Defaults | None = None
 
 
-class ReferenceSpaceForm(SpaceHeadForm):
+@dataclass(frozen=True, kw_only=True)
+class ReferenceSpaceForm(SpaceHead):
     """``space`` of the reference's file."""
 
-    id: SpaceId
+    id: Id
 
 
-class SettingsForm(Form):
-    """The keys of either file besides its spaces."""
-
-    defaults: DefaultsForm = DefaultsForm()
-    gateway: dict[str, Any] = Field(default_factory=dict[str, Any])
-    journal: dict[str, Any] = Field(default_factory=dict[str, Any])
-    http: dict[str, Any] | None = None
-    tls: dict[str, Any] = Field(default_factory=dict[str, Any])
-
-
-class OurFile(SettingsForm):
+@dataclass(frozen=True, kw_only=True)
+class OurFile(Sections):
     """A file with a key ``spaces``."""
 
-    spaces: Annotated[dict[SpaceId, SpaceForm], Field(min_length=1)]
+    spaces: Annotated[dict[Id, SpaceForm], MinLen(1)]
+
+    def read(self) -> tuple[SpaceConfig, ...]:
+        """Its spaces."""
+        return tuple(
+            form.read(name, form.participants, form.defaults or self.defaults)
+            for name, form in self.spaces.items()
+        )
 
 
-class ReferenceFile(SettingsForm):
+@dataclass(frozen=True, kw_only=True)
+class ReferenceFile(Sections):
     """A file with the keys ``space`` and ``participants``, as the reference's ``space.yaml``."""
 
     space: ReferenceSpaceForm
-    participants: dict[str, ParticipantForm]
+    participants: dict[ParticipantId, ParticipantConfig]
+
+    def read(self) -> tuple[SpaceConfig, ...]:
+        """Its one space."""
+        head = self.space
+        return (head.read(head.id, self.participants, self.defaults, REFERENCE_DIALECT),)
+
+
+# --- the settings: what the environment can say, too ---
+
+ENVIRONMENT_PREFIX: Final = "MEUP_GATEWAY_"
+
+SECTIONS: Final = {
+    "gateway": GatewaySection,
+    "journal": JournalConfig,
+    "http": HttpConfig,
+    "tls": TlsConfig,
+}
+
+SETTINGS: Final = {
+    each.name if section == "gateway" else f"{section}_{each.name}": (section, each.name)
+    for section, record in SECTIONS.items()
+    for each in fields(record)
+}
+"""The section and key of a setting, by its name in the environment."""
+
+_PATHS: Final = ("journal_path", "tls_certificate", "tls_key")
+
+
+def variable_of(setting: str) -> str:
+    """The environment variable of a setting."""
+    return ENVIRONMENT_PREFIX + setting.upper()
+
+
+def _with_environment(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """What a file holds, its paths beginning at its folder, and the environment over it."""
+    for variable in os.environ:
+        setting = variable.upper().removeprefix(ENVIRONMENT_PREFIX).lower()
+        if variable.upper().startswith(ENVIRONMENT_PREFIX) and setting not in SETTINGS:
+            advice = _suggest(setting, SETTINGS, variable_of)
+            log.warning("%s means nothing to a gateway; %s", variable, advice)
+    environment = {variable.upper(): value for variable, value in os.environ.items() if value}
+    # A section of which only the key is given, as `http:`, is empty.
+    said = {key: {} if key in SECTIONS and value is None else value for key, value in raw.items()}
+    for setting, (section, key) in SETTINGS.items():
+        entries = said.get(section, {})
+        if not isinstance(entries, dict):
+            continue  # the form refuses it
+        value = entries.get(key)
+        if variable_of(setting) in environment:
+            said[section] = {**entries, key: environment[variable_of(setting)]}
+        elif setting in _PATHS and isinstance(value, str) and value:
+            said[section] = {**entries, key: folder / value}
+    return said
 
 
 # --- the file ---
@@ -160,101 +268,45 @@ def load_config(path: str | Path) -> Config:
     raw = _read(path)
     if "space" in raw and "spaces" in raw:
         raise ConfigurationError(f"{path}: expected one of the keys 'space' and 'spaces', not both")
-    form = OurFile if "spaces" in raw else ReferenceFile
+    form: type[OurFile | ReferenceFile] = OurFile if "spaces" in raw else ReferenceFile
+    if form is ReferenceFile:
+        _drop_ignored(raw.get("space"), IGNORED_OF_A_SPACE, f"{path}: space")
+        for name, entry in _object(raw.get("participants")).items():
+            _drop_ignored(entry, IGNORED_OF_A_PARTICIPANT, f"{path}: participants.{name}")
     try:
-        if form is ReferenceFile:
-            _drop_ignored(raw.get("space"), IGNORED_OF_A_SPACE, f"{path}: space")
-            for name, entry in _object(raw.get("participants")).items():
-                _drop_ignored(entry, IGNORED_OF_A_PARTICIPANT, f"{path}: participants.{name}")
-        file = form.model_validate(raw)
-        return _with_sections(path, file, _spaces(path, file))
-    except ValidationError as error:
-        key, problem = describe_problem(error, form)
-        raise ConfigurationError(f"{path}: {key}: {problem}") from None
-    except (ConfigurationError, InvalidPattern) as error:
+        file = _check(form, raw, path.parent)
+        config = file.over(Config(file.read()))
+    except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
-
-
-def _spaces(path: Path, file: OurFile | ReferenceFile) -> tuple[SpaceConfig, ...]:
-    if isinstance(file, ReferenceFile):
-        people = _participants(path, file.participants, file.defaults, "participants")
-        return (_space(file.space.id, file.space, people, REFERENCE_DIALECT),)
-    found: list[SpaceConfig] = []
-    for name, form in file.spaces.items():
-        defaults, place = form.defaults or file.defaults, f"spaces.{name}.participants"
-        found.append(_space(name, form, _participants(path, form.participants, defaults, place)))
-    return tuple(found)
-
-
-def _space(
-    space_id: str,
-    form: SpaceHeadForm,
-    participants: Mapping[str, ParticipantConfig],
-    dialect: str | None = None,
-) -> SpaceConfig:
-    said = form.dialect or dialect
-    return SpaceConfig(space_id, participants, form.name, said, form.announce_withdrawals)
-
-
-def _participants(
-    path: Path, forms: Mapping[str, ParticipantForm], defaults: DefaultsForm, place: str
-) -> dict[str, ParticipantConfig]:
-    participants: dict[str, ParticipantConfig] = {}
-    for name, form in forms.items():
-        here = f"{place}.{name}"
-        if not (form.tokens or form.token_hashes or form.token_files):
-            log.warning("%s: %s has no token; nobody can join as it", path, here)
-        tokens = [token.get_secret_value() for token in form.tokens]
-        tokens += [
-            _token_in(path.parent / file, f"{here}.token_files") for file in form.token_files
-        ]
-        participants[name] = participant(
-            name,
-            defaults.capabilities if form.capabilities is None else form.capabilities,
-            tokens,
-            dialect=form.dialect,
-            token_hashes=[read_hash(text, f"{here}.token_hashes") for text in form.token_hashes],
-            place=here,
-        )
-    return participants
-
-
-def _with_sections(path: Path, file: SettingsForm, spaces: tuple[SpaceConfig, ...]) -> Config:
-    """The whole configuration: the spaces, and the settings of the file and the environment."""
-    config = Config(spaces, http=HttpConfig() if "http" in file.model_fields_set else None)
-    sections = {
-        "journal": _from_here(path, file.journal, "path"),
-        "http": file.http or {},
-        "tls": _from_here(path, file.tls, "certificate", "key"),
-    }
-    config = read_settings(config, file.gateway, sections)
-    config.check()
-    config.tokens()
+    for space in config.spaces:
+        for name, entry in space.participants.items():
+            if not (entry.tokens or entry.token_hashes or entry.token_files):
+                log.warning("%s: %s in space %s has no token; it cannot join", path, name, space.id)
     return config
 
 
-def _from_here(path: Path, section: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """A section of the file, with its paths from the file's folder on."""
-    here = dict(section)
-    for key in keys:
-        value = here.get(key)
-        if isinstance(value, str) and value:
-            here[key] = path.parent / value
-    return here
+def environment_over(config: Config) -> Config:
+    """A configuration, and what the environment says over it.
+
+    Raises:
+        ConfigurationError: Something in the environment is wrong.
+    """
+    address = {"host": config.host, "port": config.port, "insecure": config.insecure}
+    records = {name: getattr(config, name) for name in SECTIONS if name != "gateway"}
+    raw = {name: asdict(record) for name, record in records.items() if record is not None}
+    return _check(Sections, {**raw, "gateway": asdict(config.limits) | address}).over(config)
 
 
-def _token_in(path: Path, place: str) -> str:
-    """The token that a file holds, alone, with or without a line end."""
+def _check(form: type[T], raw: Mapping[str, Any], folder: Path = Path()) -> T:
+    """The file, and the environment over it, in their form.
+
+    Raises:
+        ConfigurationError: Something is wrong in either.
+    """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_TOKEN_FILE_BYTES + 1)
-    except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
-        raise ConfigurationError(f"{place}: {path} cannot be read ({why})") from None
-    lines = content.split()
-    if len(content) > MAX_TOKEN_FILE_BYTES or len(lines) != 1 or not content.isascii():
-        raise ConfigurationError(f"{place}: {path} must hold a token and nothing else")
-    return lines[0].decode()
+        return TypeAdapter(form).validate_python(_with_environment(raw, folder), context=folder)
+    except ValidationError as error:
+        raise ConfigurationError(_describe_problem(error, form)) from None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -314,3 +366,74 @@ class _Loader(yaml.SafeLoader):
                     )
                 seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+# --- the sentence about a wrong key ---
+
+_UNKNOWN: Final = "unexpected_keyword_argument"
+
+_EXPECTED: Final = {
+    "dataclass_type": "keys and values",
+    "dict_type": "keys and values",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "string_type": "a text; put it in quotes",
+    "path_type": "a path",
+    "too_short": "at least one space",
+}
+"""The expected type, in the words of a file, not of the types behind it."""
+
+
+def _describe_problem(error: ValidationError, form: type[Any]) -> str:
+    """The first problem: its key and what was expected. The value stays out, it may be secret.
+
+    Of several problems an unknown key is told first, since it may be what is missing elsewhere,
+    misspelt.
+    """
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    problem = next((each for each in problems if each["type"] == _UNKNOWN), problems[0])
+    kind, location, key = problem["type"], problem["loc"], _key(problem["loc"])
+    if kind == _UNKNOWN:
+        return f"{key}: unknown key; {_suggest(str(location[-1]), _keys_at(form, location))}"
+    message = problem["msg"].replace("Input should be", "expected").removeprefix("Value error, ")
+    said = "is missing" if kind == "missing" else message
+    if kind in _EXPECTED:
+        said = f"expected {_EXPECTED[kind]}"
+    for setting, place in SETTINGS.items():
+        if place == location:
+            said += f" (or {variable_of(setting)} in the environment)"
+    # A capability that does not compile says itself where in the list it stands.
+    return f"{key}{said}" if said.startswith("[") else f"{key}: {said}"
+
+
+def _suggest(name: str, known: Iterable[str], written: Callable[[str], str] = str) -> str:
+    """Advice about a name that means nothing, from names that do, as these are to be written."""
+    near = get_close_matches(name, tuple(known), 1)
+    return f"did you mean {written(near[0])}?" if near else "remove it, or correct its spelling"
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    """A place in a file: ``participants.alice.tokens[0]``."""
+    # Pydantic says so where the key itself is wrong, which may be a number.
+    parts = (*location[:-2], str(location[-2])) if location[-1:] == ("[key]",) else location
+    return "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts
+    ).removeprefix(".")
+
+
+def _keys_at(form: type[Any], location: tuple[int | str, ...]) -> list[str]:
+    """The keys that the mapping at a place can have."""
+    parts = iter(location[:-1])
+    for part in parts:
+        annotation = get_type_hints(form)[str(part)]
+        if get_origin(annotation) is dict:
+            next(parts)
+        form = next(_forms_in(annotation))
+    return [each.name for each in fields(form)]
+
+
+def _forms_in(annotation: Any) -> Iterator[type[Any]]:
+    if is_dataclass(annotation) and isinstance(annotation, type):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _forms_in(argument)

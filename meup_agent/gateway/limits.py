@@ -16,6 +16,9 @@ from meup_agent.protocol.space.rate_limits import BYTES_BURST, BYTES_PER_SECOND
 
 N = TypeVar("N", int, float)
 
+_ROW: Final = "json_schema_extra"
+"""The key of a row in a field's metadata: one that pydantic knows, for what means nothing to it."""
+
 _UNITS: Final = ((1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -47,7 +50,7 @@ class LimitRow(NamedTuple):
 
 def _limit(default: N, about: str, *, unit: str = "", at_most: N | None = None) -> N:
     row = {"default": default, "unit": unit, "about": about, "at_most": at_most}
-    limit: N = field(default=default, metadata=row)
+    limit: N = field(default=default, metadata={_ROW: row})
     return limit
 
 
@@ -186,5 +189,7 @@ class GatewayLimits:
             raise ConfigurationError("ping_deadline: expected at most ping_interval")
 
 
-LIMIT_ROWS: Final = tuple(LimitRow(each.name, **each.metadata) for each in fields(GatewayLimits))
+LIMIT_ROWS: Final = tuple(
+    LimitRow(each.name, **each.metadata[_ROW]) for each in fields(GatewayLimits)
+)
 """The table."""

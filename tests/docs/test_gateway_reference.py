@@ -1,22 +1,25 @@
 """The page about the gateway names every key of its file, and every variable of its environment."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from meup_agent.gateway.auth import hash_token
+from meup_agent.gateway.config import ParticipantConfig
 from meup_agent.gateway.config_file import (
-    DefaultsForm,
+    SECTIONS,
+    SETTINGS,
+    Defaults,
     OurFile,
-    ParticipantForm,
     SpaceForm,
     load_config,
+    variable_of,
 )
 from meup_agent.gateway.edge.http.problems import refused
 from meup_agent.gateway.limits import LIMIT_ROWS
-from meup_agent.gateway.settings import SECTIONS, GatewaySettings, variable_of
 from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.space import rules
 from meup_agent.protocol.space.decisions import ID_IN_USE, LIMIT_EXCEEDED, draft_refusal
@@ -35,31 +38,26 @@ def rows() -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def key_of(setting: str) -> str:
-    section = next((each for each in SECTIONS if setting.startswith(f"{each}_")), None)
-    return f"gateway.{setting}" if section is None else setting.replace("_", ".", 1)
-
-
 def test_every_setting_has_a_row_with_its_variable() -> None:
     shown = {row[0].strip("`"): row[1].strip("`") for row in rows() if "MEUP_GATEWAY_" in row[1]}
     assert shown.pop("gateway.<limit>") == "MEUP_GATEWAY_<LIMIT>"
-    settings = set(GatewaySettings.model_fields) - LIMITS
-    assert shown == {key_of(name): variable_of(name) for name in settings}
+    settings = {name: place for name, place in SETTINGS.items() if name not in LIMITS}
+    assert shown == {".".join(place): variable_of(name) for name, place in settings.items()}
 
 
-def keys(form: type[BaseModel], place: str) -> set[str]:
-    return {f"{place}.{name}" for name in form.model_fields}
+def keys(form: type[Any], place: str = "") -> set[str]:
+    return {f"{place}{each.name}" for each in fields(form)}
 
 
 def test_every_key_of_spaces_and_participants_has_a_row() -> None:
     space, participant = "spaces.<space>", "spaces.<space>.participants.<id>"
     expected = {space, participant, "defaults.capabilities", f"{space}.defaults.capabilities"}
-    expected |= keys(SpaceForm, space) - {f"{space}.participants", f"{space}.defaults"}
-    expected |= keys(ParticipantForm, participant)
-    assert set(DefaultsForm.model_fields) == {"capabilities"}
+    expected |= keys(SpaceForm, f"{space}.") - {f"{space}.participants", f"{space}.defaults"}
+    expected |= keys(ParticipantConfig, f"{participant}.")
+    assert keys(Defaults) == {"capabilities"}
     shown = {row[0].strip("`") for row in rows()}
     assert {key for key in shown if key.startswith(("spaces.", "defaults."))} == expected
-    assert set(OurFile.model_fields) == {"spaces", "defaults", "gateway", *SECTIONS}
+    assert keys(OurFile) == {"spaces", "defaults", *SECTIONS}
 
 
 @pytest.mark.parametrize(

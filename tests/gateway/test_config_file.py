@@ -7,8 +7,14 @@ import pytest
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import Identity, hash_token
-from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, TlsConfig
-from meup_agent.gateway.config_file import MAX_TOKEN_FILE_BYTES, load_config
+from meup_agent.gateway.config import (
+    MAX_TOKEN_FILE_BYTES,
+    Config,
+    HttpConfig,
+    JournalConfig,
+    TlsConfig,
+)
+from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.limits import GatewayLimits
 
 OURS = """
@@ -143,8 +149,11 @@ def test_misspelt_environment_is_warned_of_by_name(
             "'carol' of space 'quay' has a token of 'alice' of space 'demo'; give each",
         ),
         (("carol-token", "bob-secret"), "has a token of 'carol'"),
-        (("sha256:", "sha512:"), "spaces.demo.participants.bob.token_hashes: expected sha256: and"),
-        (("bob.token", "no.token"), "bob.token_files: "),
+        (
+            ("sha256:", "sha512:"),
+            "demo.participants.bob.token_hashes[0]: expected sha256: and",
+        ),
+        (("bob.token", "no.token"), "bob.token_files[0]: "),
         (("bob.token", "space.yaml"), "must hold a token and nothing else"),
         (("synchronous: full", "synchronous: maybe"), "journal.synchronous: expected 'normal' or"),
         (("max_age: 60", "max_age: 0"), "journal.max_age: "),
@@ -238,7 +247,7 @@ def test_participant_without_tokens_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     load(tmp_path, GOOD.replace("[bob-token]", "[]"))
-    assert "participants.bob has no token" in caplog.text
+    assert "bob in space demo has no token" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -253,7 +262,7 @@ def test_participant_without_tokens_is_warned_of(
         (("defaults:", "default:"), "default: unknown key"),
         (("[bob-token]", "bob-token"), "participants.bob.tokens: expected a list"),
         (("[bob-token]", "[17]"), "participants.bob.tokens[0]: expected a text"),
-        (("[bob-token]", '["bob "]'), "participants.bob.tokens: expected tokens of ASCII"),
+        (("[bob-token]", '["bob "]'), "participants.bob.tokens[0]: expected ASCII characters"),
         (
             ("[bob-token]", "[alice-token]"),
             "participant 'bob' of space 'demo' has a token of 'alice'",

@@ -8,9 +8,9 @@ import pytest
 
 import meup_agent.gateway
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.config_file import environment_over, variable_of
 from meup_agent.gateway.limits import LIMIT_ROWS, GatewayLimits, LimitRow
 from meup_agent.gateway.presets import dev_config
-from meup_agent.gateway.settings import environment_over, variable_of
 from meup_agent.protocol.space.rate_limits import Allowance
 
 ROWS = pytest.mark.parametrize("row", LIMIT_ROWS, ids=[row.name for row in LIMIT_ROWS])

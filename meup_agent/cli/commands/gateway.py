@@ -31,7 +31,6 @@ NEEDED: Final = (
     "picows",
     "platformdirs",
     "prometheus_client",
-    "pydantic_settings",
     "starlette",
     "uvicorn",
     "yaml",
@@ -131,9 +130,8 @@ def gateway(
     # It says in lines of its own when it starts and stops, which the gateway has said.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     from meup_agent.gateway.config import HttpConfig
-    from meup_agent.gateway.config_file import load_config
+    from meup_agent.gateway.config_file import environment_over, load_config
     from meup_agent.gateway.presets import PARTICIPANTS, dev_config
-    from meup_agent.gateway.settings import environment_over
 
     settings = environment_over(dev_config()) if config is None else load_config(config)
     settings = replace(
