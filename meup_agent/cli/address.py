@@ -137,6 +137,25 @@ class BesideOptions(SpaceOptions):
         return http_address(self.http, self.space, self.token, self.token_file, self.act_as)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions(OptionGroup):
+    """The options of a command that only acts over HTTP, beside the participant's agent."""
+
+    act_as: As = None
+    http: Http = None
+    space: Space = None
+    token: Token = None
+    token_file: TokenFile = None
+
+    def address(self) -> HttpAddress:
+        """The address from options and environment.
+
+        Raises:
+            ConfigurationError: Something is missing, said twice, or cannot be read.
+        """
+        return http_address(self.http, self.space, self.token, self.token_file, self.act_as)
+
+
 def resolve_address(
     url: str | None,
     space: str | None,

@@ -30,9 +30,8 @@ from meup_agent.cli.failures import Failure
 from meup_agent.cli.http_api import HttpApi, open_http_api
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.render.console import Stderr, log_nothing
-from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.output import Output, OutputClosed
-from meup_agent.cli.render.results import as_json_line
 from meup_agent.cli.signals import ENDING, ended_by, exit_code, watch_signals
 from meup_agent.errors import Refused
 from meup_agent.protocol import kinds

@@ -18,9 +18,9 @@ from meup_agent.cli.arguments import (
 from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.options import AcceptEdits, Args, ArgsFile, OptionGroup, Owner, To, Tool, Words
 from meup_agent.cli.render.escape import arguments as in_words
-from meup_agent.cli.render.escape import compact, visible
+from meup_agent.cli.render.escape import as_json_line, compact, visible
+from meup_agent.cli.render.formatting import as_text
 from meup_agent.cli.render.progress import progress_line
-from meup_agent.cli.render.results import as_json_line, as_text
 from meup_agent.client.messages import Chat
 from meup_agent.client.proposal_handle import TTL
 from meup_agent.client.schema_check import checker_for
@@ -47,7 +47,7 @@ from meup_agent.protocol.outcomes import (
 )
 
 if TYPE_CHECKING:
-    from meup_agent.cli.arguments import GivenArguments, read_arguments
+    from meup_agent.cli.arguments import GivenArguments
     from meup_agent.cli.command_session import CommandSession
     from meup_agent.cli.render.console import Stderr
     from meup_agent.client.space import Space

@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent import Space
 from meup_agent.cli import exit_codes
-from meup_agent.cli.render.capabilities import format_capability
+from meup_agent.cli.render.formatting import format_capability
 from tests.cli.conftest import Here
 from tests.cli.processes import meup
 from tests.cli.stage import ESCAPED, HOSTILE, Stage

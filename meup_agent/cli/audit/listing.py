@@ -30,9 +30,8 @@ from meup_agent.cli.audit.phrases import (
     time_of,
     why,
 )
-from meup_agent.cli.render.capabilities import format_capability
 from meup_agent.cli.render.escape import compact, visible
-from meup_agent.cli.render.formatting import MAX_NAME, format_answer
+from meup_agent.cli.render.formatting import MAX_NAME, format_answer, format_capability
 from meup_agent.cli.render.layout import NARROW, Glyphs, RowBuilder
 from meup_agent.cli.render.observer import MAX_FOLLOWED
 from meup_agent.protocol.audit import ProposalAudit, SpaceOperation, StepKind

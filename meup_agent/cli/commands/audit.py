@@ -30,11 +30,10 @@ from meup_agent.cli.audit.sources import JournalQuery, JournalSource, from_file,
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import NoColour
 from meup_agent.cli.render.console import Stderr, log_nothing
-from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.output import Output, OutputClosed
 from meup_agent.cli.render.progress import progress_line
-from meup_agent.cli.render.results import as_json_line
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.audit import (
     Audit,

@@ -9,15 +9,15 @@ import anyio
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import As, Http, Space, Token, TokenFile, http_address
+from meup_agent.cli.address import HttpOptions
 from meup_agent.cli.arguments import convert_arguments, read_arguments
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.http_api import digest_of, pending_proposal
-from meup_agent.cli.options import Args, ArgsFile, Json, NoColour, seconds
-from meup_agent.cli.render.escape import compact, visible
+from meup_agent.cli.options import Args, ArgsFile, ResultOptions, seconds
+from meup_agent.cli.render.escape import as_json_line, compact, visible
+from meup_agent.cli.render.formatting import MAX_NAME, as_text
 from meup_agent.cli.render.progress import progress_line
-from meup_agent.cli.render.results import as_json_line, as_text
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, RequestError, ToolError
 from meup_agent.protocol import payloads
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 WHOLE: Final = sys.maxsize
 """Characters of what is approved that are shown: all of them."""
-
-MAX_NAME: Final = 64
 
 OTHERWISE: Final = "read the call above, and give --yes to carry it out"
 
@@ -82,11 +80,8 @@ def fulfill(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")
     ] = False,
-    act_as: As = None,
-    http: Http = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    where: HttpOptions,
     timeout: Annotated[
         float,
         typer.Option(
@@ -96,8 +91,7 @@ def fulfill(
             " as long as it takes.",
         ),
     ] = TIMEOUT,
-    as_json: Json = False,
-    no_colour: NoColour = False,
+    result: ResultOptions,
 ) -> None:
     """Carry out a proposal, and print the result.
 
@@ -109,7 +103,7 @@ def fulfill(
 
     Example: `MEUP_TOKEN=… meup fulfill 0c9f2c62a4ce --http http://localhost:8421`
     """
-    where = http_address(http, space, token, token_file, act_as)
+    address = where.address()
     limit = seconds(timeout, "--timeout")
     given = read_arguments(edit or [], args, args_file)
 
@@ -160,7 +154,7 @@ def fulfill(
             value = value_of(answer)
         except (ToolError, RequestError) as error:
             raise Failure(f"{said} failed: {error}", code_for(error)) from error
-        if as_json:
+        if result.as_json:
             document = {
                 "proposal": envelope.id,
                 "proposer": envelope.sender,
@@ -174,7 +168,7 @@ def fulfill(
         else:
             session.stderr.note(f"{said} is done; it returned nothing")
 
-    CommandSession(where, colour=not no_colour).run(act)
+    CommandSession(address, colour=result.colour).run(act)
 
 
 def _edited(proposed: dict[str, Any], given: GivenArguments) -> dict[str, Any] | None:

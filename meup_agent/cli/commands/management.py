@@ -11,8 +11,7 @@ from meup_agent.cli.arguments import read_capabilities
 from meup_agent.cli.command_session import CommandSession, JoinOptions
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import Capabilities, Name, Why
-from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.results import as_json_line
+from meup_agent.cli.render.escape import as_json_line, visible
 
 
 def grant(

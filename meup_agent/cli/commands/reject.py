@@ -10,11 +10,11 @@ import anyio
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import As, Http, Space, Token, TokenFile, http_address, http_url
+from meup_agent.cli.address import As, Http, HttpOptions, http_address, http_url
 from meup_agent.cli.command_session import CommandSession, JoinOptions, send_confirmed, unconfirmed
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.http_api import pending_proposal
-from meup_agent.cli.options import Json, NoColour, complete_reason
+from meup_agent.cli.options import ResultOptions, complete_reason
 from meup_agent.cli.render.console import Stderr
 from meup_agent.cli.render.escape import visible
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
@@ -196,13 +196,9 @@ def withdraw(
             metavar="[REASON]", help=f"Why: {_REASONS}.", autocompletion=complete_reason
         ),
     ] = Reason.NO_LONGER_NEEDED,
-    act_as: As = None,
-    http: Http = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    as_json: Json = False,
-    no_colour: NoColour = False,
+    *,
+    where: HttpOptions,
+    result: ResultOptions,
 ) -> None:
     """Withdraw a proposal of the participant whose token you have.
 
@@ -211,7 +207,6 @@ def withdraw(
 
     Example: `MEUP_TOKEN=… meup withdraw 0c9f2c62a4ce --http http://localhost:8421`
     """
-    where = http_address(http, space, token, token_file, act_as)
 
     async def act(session: CommandSession) -> None:
         record = await pending_proposal(
@@ -240,4 +235,4 @@ def withdraw(
         )
         await session.print_json({"withdrawal": withdrawal, "proposal": whole, "state": state})
 
-    CommandSession(where, colour=not no_colour, as_json=as_json).run(act)
+    CommandSession(where.address(), colour=result.colour, as_json=result.as_json).run(act)

@@ -23,7 +23,7 @@ from meup_agent.cli.connector import (
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import NoColour, TakeOver, complete_kind
 from meup_agent.cli.render.console import Stderr, log_nothing
-from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.output import Output
 from meup_agent.cli.render.timeline_filter import ExchangeFilter, TimelineFilter, suggest_kinds
@@ -208,7 +208,7 @@ class _Tail:
             if isinstance(item, _Note):
                 await self._print_note(item)
             elif self._as_json and self._shown.shows_all:
-                await self._output.write(as_json_line(item))
+                await self._output.write(_frame_line(item))
             else:
                 await self._print_if_shown(item)
 
@@ -225,7 +225,7 @@ class _Tail:
         was_clear = chain is None or not chain.other
         if self._shown.shows(entry):
             if self._as_json:
-                await self._output.write(as_json_line(envelope))
+                await self._output.write(_frame_line(envelope))
             else:
                 await self._output.show(self._timeline.line(entry))
         if chain is not None and chain.other and was_clear:
@@ -253,11 +253,11 @@ def _not_clear(chain: ExchangeFilter) -> _Note:
     )
 
 
-def as_json_line(envelope: Envelope) -> str:
-    """An envelope as it came, on one line, in ASCII: safe for a terminal too."""
+def _frame_line(envelope: Envelope) -> str:
+    """An envelope as it came, as one line of JSON."""
     try:
         value = json.loads(envelope.frame.decode(errors="replace"))
     except (ValueError, RecursionError):
         # Not every gateway checks what it lets through.
         value = {"id": envelope.id, "from": envelope.sender, "kind": envelope.kind}
-    return json.dumps(value).replace("\x7f", "\\u007f") + "\n"
+    return as_json_line(value)

@@ -11,7 +11,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import Json
-from meup_agent.cli.render.results import as_json_line
+from meup_agent.cli.render.escape import as_json_line
 from meup_agent.gateway.auth import hash_token, new_token
 
 MAX_TOKEN_CHARS: Final = 4_096

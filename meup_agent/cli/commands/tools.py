@@ -16,9 +16,9 @@ from meup_agent.cli.arguments import InputField, read_input_schema
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import ResultOptions, seconds
-from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.escape import as_json_line, visible
+from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.progress import progress_line
-from meup_agent.cli.render.results import as_json_line
 from meup_agent.errors import MeupError, Refused
 from meup_agent.protocol import kinds, payloads
 
@@ -32,7 +32,6 @@ AT_ONCE: Final = 16
 
 _WAITING: Final = "waiting for everybody's answer"
 
-MAX_NAME: Final = 64
 MAX_TYPE: Final = 120
 MAX_ABOUT: Final = 1_000
 NARROWEST: Final = 40

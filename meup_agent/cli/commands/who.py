@@ -11,12 +11,10 @@ from rich.text import Text
 from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.options import ResultOptions, TakeOver, Timeout, seconds
-from meup_agent.cli.render.capabilities import format_capability
-from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.results import as_json_line
+from meup_agent.cli.render.escape import as_json_line, visible
+from meup_agent.cli.render.formatting import MAX_NAME, format_capability
 from meup_agent.protocol.exchange import Mode
 
-MAX_NAME: Final = 64
 NARROWEST: Final = 24
 """Columns that the capabilities get, however narrow the terminal is."""
 

@@ -21,7 +21,9 @@ from meup_agent.cli.doctor.findings import (
     NOT_TRIED,
     Check,
     Report,
+    format_permissions,
     no_handshake,
+    permissions_of,
     refusal,
 )
 from meup_agent.cli.doctor.probe import (
@@ -35,7 +37,6 @@ from meup_agent.cli.doctor.probe import (
     probe_tls,
     resolve_host,
 )
-from meup_agent.cli.render.capabilities import format_permissions, permissions_of
 from meup_agent.cli.render.escape import visible
 from meup_agent.client.space import Space
 from meup_agent.errors import (

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
-from meup_agent.cli.render.capabilities import Permission
-from meup_agent.cli.render.escape import visible
-from meup_agent.errors import TransportError
+from meup_agent.cli.render.escape import compact, visible
+from meup_agent.errors import InvalidPattern, TransportError
+from meup_agent.protocol import kinds
+from meup_agent.protocol.capability import compile_kind
 from meup_agent.protocol.guarantees import Guarantees
+from meup_agent.protocol.payloads import as_object, unwrapped
 from meup_agent.transport.advice import with_tls
 
 NAMES: Final = (
@@ -35,6 +38,75 @@ NEEDED: Final = frozenset(NAMES[2:9])
 """The checks without which there is no connection."""
 
 NOT_TRIED: Final = "not tried"
+
+
+FIRST_CLOSE_CODE: Final = 1000
+"""Below it are HTTP's statuses."""
+
+_TOKEN: Final = "check MEUP_TOKEN, --token-file or --token; a space's configuration has its tokens"
+
+_SPACE: Final = "check --space or MEUP_SPACE, and the path in the address"
+
+_REFUSALS: Final[dict[int, tuple[str, str, str]]] = {
+    401: ("token", "the gateway refuses the token", _TOKEN),
+    403: ("token", "the gateway refuses the token", _TOKEN),
+    404: ("space", "there is no such space, or no gateway at this path", _SPACE),
+    4401: ("token", "the gateway refuses the token", _TOKEN),
+    4403: ("welcome", "the participant is kept out of the space", "ask the operator of the space"),
+    4404: ("space", "there is no such space", _SPACE),
+    4409: ("welcome", "another program joined with the same token", "give each one of its own"),
+    429: ("handshake", "the gateway has too much to do", "try again later"),
+    503: ("handshake", "the gateway has too much to do, or is not up yet", "try again later"),
+    1013: ("welcome", "the gateway has too much to do", "try again later"),
+}
+"""By HTTP status or close code (PROTOCOL 3): the check that fails, what happened, what to do."""
+
+_FORBIDDEN: Final = 403
+
+_NO_REASON: Final = (
+    "handshake",
+    "no gateway is at this path, or something in front of it refuses the token",
+    "check the path in the address, which for a mounted gateway begins with the path of its mount;"
+    " then the token",
+)
+"""For 403 without a reason: an ASGI server answers so where nothing is at a path."""
+
+MAX_LIMIT: Final = 80
+"""Characters of one pattern that are shown."""
+
+_VERBS: Final = {
+    "call tools": kinds.MCP_REQUEST,
+    "propose": kinds.MCP_PROPOSAL,
+    "reject": kinds.MCP_REJECT,
+    "chat": kinds.CHAT,
+    "grant capabilities": "capability/grant",
+}
+
+_NOTHING_ELSE: Final[tuple[dict[str, Any], ...]] = (
+    {"params": {"name": None}},
+    {"method": "tools/call", "params": {"name": None}},
+    {"method": None},
+)
+
+
+class Permission(NamedTuple):
+    """The permission to send one kind of envelope.
+
+    Attributes:
+        verb: The action.
+        kind: The kind.
+        allowed: It may be sent at all.
+        limits: The part of it that is allowed, in words; empty: all.
+    """
+
+    verb: str
+    kind: str
+    allowed: bool
+    limits: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """``call tools (only read_*, list_*)``."""
+        return f"{self.verb} (only {', '.join(self.limits)})" if self.limits else self.verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,37 +175,6 @@ class Report:
         )
 
 
-FIRST_CLOSE_CODE: Final = 1000
-"""Below it are HTTP's statuses."""
-
-_TOKEN: Final = "check MEUP_TOKEN, --token-file or --token; a space's configuration has its tokens"
-_SPACE: Final = "check --space or MEUP_SPACE, and the path in the address"
-_REFUSALS: Final[dict[int, tuple[str, str, str]]] = {
-    401: ("token", "the gateway refuses the token", _TOKEN),
-    403: ("token", "the gateway refuses the token", _TOKEN),
-    404: ("space", "there is no such space, or no gateway at this path", _SPACE),
-    4401: ("token", "the gateway refuses the token", _TOKEN),
-    4403: ("welcome", "the participant is kept out of the space", "ask the operator of the space"),
-    4404: ("space", "there is no such space", _SPACE),
-    4409: ("welcome", "another program joined with the same token", "give each one of its own"),
-    429: ("handshake", "the gateway has too much to do", "try again later"),
-    503: ("handshake", "the gateway has too much to do, or is not up yet", "try again later"),
-    1013: ("welcome", "the gateway has too much to do", "try again later"),
-}
-"""By HTTP status or close code (PROTOCOL 3): the check that fails, what happened, what to do."""
-
-
-_FORBIDDEN: Final = 403
-
-_NO_REASON: Final = (
-    "handshake",
-    "no gateway is at this path, or something in front of it refuses the token",
-    "check the path in the address, which for a mounted gateway begins with the path of its mount;"
-    " then the token",
-)
-"""For 403 without a reason: an ASGI server answers so where nothing is at a path."""
-
-
 def refusal(code: int, reason: str) -> tuple[str, str, str]:
     """The check that fails by a status or a close code, what happened, and what to do.
 
@@ -172,3 +213,63 @@ def no_handshake(error: TransportError, timeout: float) -> tuple[str, str]:
                 f"what listens there answers no WebSocket handshake: {why}",
                 with_tls("ws"),
             )
+
+
+# --- what capabilities allow ---
+
+
+def permissions_of(capabilities: Sequence[Any]) -> list[Permission]:
+    """The permissions that capabilities give, as far as they can be understood.
+
+    Args:
+        capabilities: As a gateway announced them.
+    """
+    return [_ability(verb, kind, capabilities) for verb, kind in _VERBS.items()]
+
+
+def format_permissions(permissions: Sequence[Permission]) -> str:
+    """All of it in a sentence; who may call tools may fulfill proposals (PROTOCOL 4.4)."""
+    allowed = [str(each) for each in permissions if each.allowed]
+    said = ", ".join(allowed) or "nothing but look on"
+    lacking = [each.verb for each in permissions if not each.allowed]
+    return f"{said}; not: {', '.join(lacking)}" if allowed and lacking else said
+
+
+def _ability(verb: str, kind: str, capabilities: Sequence[Any]) -> Permission:
+    limits: list[str] = []
+    for capability in capabilities:
+        item = as_object(capability)
+        if not _fits(item.get("kind"), kind):
+            continue
+        if "payload" not in item:
+            return Permission(verb, kind, True)
+        limits.append(_limit(as_object(item["payload"])))
+    return Permission(verb, kind, bool(limits), tuple(dict.fromkeys(limits)))
+
+
+def _fits(pattern: object, kind: str) -> bool:
+    patterns = cast("list[object]", pattern) if isinstance(pattern, list) else [pattern]
+    try:
+        return any(compile_kind(each)(kind) for each in patterns if isinstance(each, str))
+    except InvalidPattern:
+        return False
+
+
+def _limit(pattern: dict[str, Any]) -> str:
+    """The limit that a payload's pattern sets: tool's name or method, else the pattern."""
+    pattern = unwrapped(pattern)
+    params = as_object(pattern.get("params"))
+    for value, rest in (
+        (params.get("name"), {**pattern, "params": {**params, "name": None}}),
+        (pattern.get("method"), {**pattern, "method": None}),
+    ):
+        names = _names(value)
+        if names and rest in _NOTHING_ELSE:
+            return names
+    return compact(pattern, MAX_LIMIT)
+
+
+def _names(value: object) -> str:
+    values = cast("list[object]", value) if isinstance(value, list) else [value]
+    names = [visible(each, MAX_LIMIT) for each in values if isinstance(each, str)]
+    return ", ".join(names) if len(names) == len(values) else ""

@@ -51,6 +51,11 @@ def arguments(values: dict[str, Any], limit: int) -> str:
     return visible("".join(_up_to(limit, pieces())), limit)
 
 
+def as_json_line(value: Any) -> str:
+    """A JSON value on one line, in ASCII: safe for a terminal too."""
+    return json.dumps(value).replace("\x7f", "\\u007f") + "\n"
+
+
 def _visible(text: str) -> Iterator[str]:
     combining = 0
     for character in text:

@@ -1,12 +1,14 @@
-"""Envelopes in words that are safe to print."""
+"""Envelopes, results of tools and capabilities in words that are safe to print."""
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+import json
+from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.cli.render.escape import ELLIPSIS, arguments, compact, visible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.outcomes import Responded, value_of
 from meup_agent.protocol.payloads import as_object, objects_in
 
 MAX_NAME: Final = 64
@@ -34,6 +36,10 @@ _NOUNS: Final = {
 
 NOUNS: Final = (*_NOUNS.values(), "cancel", "progress")
 """The words that this file says for kinds of envelopes, or of what they hold."""
+
+
+MAX_CAPABILITY: Final = 200
+"""Characters of one capability."""
 
 
 class ProgressFigures(NamedTuple):
@@ -192,3 +198,71 @@ def _number(value: object) -> float | None:
 def compact_text(value: object, limit: int = MAX_SAID) -> str:
     """A text as it is; anything else as JSON."""
     return visible(value, limit) if isinstance(value, str) else compact(value, limit)
+
+
+# --- results of tools ---
+
+
+def as_text(result: Any) -> str:
+    """A tool's result: text as it is, other content block by block, structure as indented JSON.
+
+    Line ends and tabs stay; any other character that does not print as itself is escaped. Empty,
+    if the tool returned nothing.
+
+    Args:
+        result: MCP's ``CallToolResult``, as JSON values, or what else was answered.
+    """
+    value = value_of(Responded("", result))
+    if value is None and "structuredContent" not in as_object(result):
+        return ""
+    if isinstance(value, list) and value is as_object(result).get("content"):
+        return "".join(_lines(_block(block)) for block in cast("list[object]", value))
+    return _lines(value if isinstance(value, str) else _as_json(value))
+
+
+def _block(block: object) -> str:
+    body = as_object(block)
+    match body.get("type"):
+        case "text" if isinstance(body.get("text"), str):
+            return str(body["text"])
+        case ("image" | "audio") as kind if isinstance(body.get("data"), str):
+            about = body.get("mimeType", "of an unknown type")
+            return f"[{kind} {about}, {len(body['data'])} characters of base64: see --json]"
+        case _:
+            return _as_json(block)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _lines(text: str) -> str:
+    """The lines of a text, escaped but for line ends and tabs; the last one ends, too."""
+    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    return "".join("\t".join(map(visible, line.split("\t"))) + "\n" for line in lines)
+
+
+# --- capabilities ---
+
+
+def format_capability(capability: Any) -> str:
+    """A capability in a few words: ``mcp/request tools/call write_*``."""
+    body = as_object(capability)
+    kind, payload = body.get("kind"), as_object(body.get("payload"))
+    if kind in ("*", "**") and not payload:
+        return "anything"
+    patterns = cast("list[object]", kind) if isinstance(kind, list) else [kind]
+    words = [" | ".join(kinds.canonical(str(each)) for each in patterns)]
+    params = payload.get("params")
+    is_plain = payload.keys() <= {"method", "params"} and as_object(params).keys() <= {"name"}
+    if payload and is_plain:
+        words += [_pattern(payload.get("method", "*"))] if "method" in payload else []
+        words += [_pattern(as_object(params)["name"])] if as_object(params) else []
+        return visible(" ".join(words), MAX_CAPABILITY)
+    if payload:
+        words.append(compact(payload, MAX_CAPABILITY))
+    return visible(" ".join(words), MAX_CAPABILITY)
+
+
+def _pattern(pattern: object) -> str:
+    return pattern if isinstance(pattern, str) else compact(pattern, MAX_CAPABILITY)

@@ -1,10 +1,11 @@
-"""What a tool returned, as text."""
+"""Results of tools as text and as JSON that print harmlessly."""
 
 from typing import Any
 
 import pytest
 
-from meup_agent.cli.render.results import as_json_line, as_text
+from meup_agent.cli.render.escape import as_json_line
+from meup_agent.cli.render.formatting import as_text
 
 
 @pytest.mark.parametrize(
