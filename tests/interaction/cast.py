@@ -1,18 +1,12 @@
 """Agents that play in several of these tests."""
 
+from typing import Any
+
 import anyio
 
-from meup_agent import (
-    Agent,
-    Proposal,
-)
-from meup_agent.errors import (
-    RequestError,
-    ToolError,
-)
-from tests.interaction.people import (
-    Notes,
-)
+from meup_agent import Agent, Proposal
+from meup_agent.errors import RequestError, ToolError
+from tests.interaction.people import Notes
 
 
 def calculator() -> Agent:
@@ -62,5 +56,16 @@ def sleeper(notes: Notes, name: str = "tools") -> Agent:
     @agent.tool
     async def answer_with_an_error() -> None:
         raise RequestError(-32099, "not today")
+
+    return agent
+
+
+def adder(*middleware: Any) -> Agent:
+    """A tool owner with one tool, behind some middleware."""
+    agent = Agent("tools", middleware=middleware)
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
 
     return agent

@@ -1,0 +1,161 @@
+"""Cancellation passes the middleware: its cause, its end, and a layer that swallows it."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import (
+    Agent,
+    CallNext,
+    Context,
+    InboundMessage,
+    OutboundMessage,
+    Proposal,
+    ProposalState,
+    Reason,
+)
+from meup_agent.protocol import kinds
+from tests.interaction.people import (
+    PATIENCE,
+    Meeting,
+    Notes,
+    has_state,
+    is_idle,
+    join,
+    taped,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_withdrawal_ends_the_onion_with_its_reason(meeting: Meeting, notes: Notes) -> None:
+    async def around(message: InboundMessage, call_next: CallNext) -> Any:
+        try:
+            return await call_next(message)
+        finally:
+            notes(("middleware", message.reason and message.reason.code))
+
+    agent = Agent("reviewer", middleware=[around])
+
+    @agent.on_proposal
+    async def decide(proposal: Proposal, ctx: Context) -> None:
+        notes("begun")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            notes(("handler", ctx.reason and ctx.reason.code))
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, agent) as reviewer, join(meeting, "proposer") as proposer:
+            async with proposer.propose("tools", "add", to="reviewer") as proposal:
+                await notes.until("begun")
+                await proposal.withdraw(Reason.DUPLICATE)
+            await until(lambda: is_idle(reviewer))
+    assert notes.all == ["begun", ("handler", "duplicate"), ("middleware", "duplicate")]
+
+
+async def test_middleware_that_waits_is_ended_before_the_handler_begins(
+    meeting: Meeting, notes: Notes
+) -> None:
+    async def wait(message: InboundMessage, call_next: CallNext) -> Any:
+        notes("waiting")
+        try:
+            await anyio.sleep_forever()
+        except BaseException:
+            notes("swallowed")
+        return await call_next(message)
+
+    agent = Agent("tools", middleware=[wait])
+
+    @agent.tool
+    async def run() -> str:
+        notes("run")
+        return "a result"
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, agent) as tools,
+            join(meeting, "second") as second,
+            taped(second) as tape,
+        ):
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(second.call, "tools", "run")
+                    await notes.until("waiting")
+                    scope.cancel()
+            await notes.until("swallowed")
+            await until(lambda: is_idle(tools))
+            await tape.all_said(tools)
+            assert tape.of(kinds.MCP_RESPONSE, sender="tools") == []
+    assert notes.all == ["waiting", "swallowed"]
+
+
+async def test_swallowed_cancellation_answers_nothing(meeting: Meeting, notes: Notes) -> None:
+    async def swallow(message: InboundMessage, call_next: CallNext) -> Any:
+        try:
+            return await call_next(message)
+        except BaseException:
+            notes("swallowed")
+            return 42
+
+    agent = Agent("tools", middleware=[swallow])
+
+    @agent.tool
+    async def run() -> int:
+        notes("begun")
+        await anyio.sleep_forever()
+        return 1
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, agent) as tools,
+            join(meeting, "second") as second,
+            taped(second) as tape,
+        ):
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(second.call, "tools", "run")
+                    await notes.until("begun")
+                    scope.cancel()
+            await notes.until("swallowed")
+            await until(lambda: is_idle(tools))
+            await tape.all_said(tools)
+            assert tape.of(kinds.MCP_RESPONSE, sender="tools") == []
+
+
+async def test_cancelled_caller_ends_the_layers(meeting: Meeting, notes: Notes) -> None:
+    async def around(message: OutboundMessage, call_next: CallNext) -> Any:
+        try:
+            return await call_next(message)
+        finally:
+            notes(f"{message.verb} ended")
+
+    tools = Agent("tools")
+
+    @tools.tool
+    async def run() -> None:
+        notes("begun")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            notes("stopped")
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, tools),
+            join(meeting, Agent("second", middleware=[around])) as second,
+        ):
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(second.call, "tools", "run")
+                    await notes.until("begun")
+                    scope.cancel()
+            await notes.until("call ended", "stopped")
+            with anyio.CancelScope() as scope:
+                async with second.propose("tools", "run", to="reviewer") as proposal:
+                    scope.cancel()
+                    await anyio.sleep_forever()
+            await notes.until("propose ended")
+            await until(lambda: has_state(second, proposal.id, ProposalState.WITHDRAWN))

@@ -1,0 +1,143 @@
+"""Scene for tests of grants, revocations, invitations and removals, without a loop."""
+
+import json
+from itertools import count
+from typing import Any
+
+from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.protocol.space.grants import member_capabilities
+from meup_agent.protocol.space.journal import Journal, MemoryJournal
+from meup_agent.protocol.space.server import SpaceServer
+from tests.protocol.space.test_server import Listener
+
+CALL = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
+READ = {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "read"}}}
+GRANTING = {"kind": "capability/grant"}
+REVOKING = {"kind": "capability/revoke"}
+SPACE = {"kind": "space/*"}
+
+CAPABILITIES: dict[str, list[dict[str, Any]]] = {
+    "admin": [{"kind": "*"}],
+    "lead": [CALL, GRANTING, REVOKING, SPACE, {"kind": "chat"}],
+    "worker": [{"kind": "mcp/proposal"}],
+    "onlooker": [],
+}
+
+
+class Invites:
+    """Issues invitations with tokens that a test can foresee."""
+
+    def __init__(self) -> None:
+        self.admitted: dict[str, str] = {}
+        self._tokens = count(1)
+
+    def new_token(self) -> str:
+        return f"token-{next(self._tokens)}"
+
+    def admit(self, participant: str, token_sha256: str) -> None:
+        self.admitted[participant] = token_sha256
+
+    def address(self) -> str:
+        return "ws://somewhere/ws?space=demo"
+
+
+class Scene:
+    """A space, its participants, and the frames that each has got."""
+
+    def __init__(
+        self,
+        capabilities: dict[str, list[dict[str, Any]]] | None = None,
+        *,
+        journal: Journal | None = None,
+        present: tuple[str, ...] = ("admin", "lead", "worker", "onlooker"),
+        invites: Invites | None = None,
+        announce_withdrawals: bool = False,
+    ) -> None:
+        known = CAPABILITIES if capabilities is None else capabilities
+        self.ids, gateway_ids = count(1), count(1)
+        self.refused: list[Any] = []
+        """Answers to senders that are not in the space."""
+        self.journal = journal or MemoryJournal(lambda: 0)
+        self.invites = invites or Invites()
+        self.host = SpaceServer(
+            "demo",
+            new_id=lambda: f"g{next(gateway_ids)}",
+            participants={name: member_capabilities(each) for name, each in known.items()},
+            journal=self.journal,
+            now=lambda: 0,
+            counters=SpaceCounters(),
+            invites=self.invites,
+            announce_withdrawals=announce_withdrawals,
+        )
+        self.members = {name: self.join(name) for name in present if name in known}
+        self.forget()
+
+    def join(self, name: str) -> Listener:
+        member = Listener(name)
+        self.host.join(member)
+        return member
+
+    def forget(self) -> None:
+        """Throw away all frames so far."""
+        for member in self.members.values():
+            member.frames.clear()
+
+    def say(
+        self, sender: str, kind: str, payload: object = None, *, id: str = "", **header: Any
+    ) -> str:
+        """Send an envelope; its id."""
+        envelope_id = id or f"e{next(self.ids)}"
+        said = {
+            "protocol": "meup/v0.1",
+            "id": envelope_id,
+            "from": sender,
+            "kind": kind,
+            "payload": {} if payload is None else payload,
+            **header,
+        }
+        frame = json.dumps(said).encode()
+        member = self.members.get(sender)
+        if member is not None:
+            self.host.receive(member, frame)
+        else:
+            self.host.receive_as(sender, frame, "meup/v0.1", self.refused.append)
+        return envelope_id
+
+    def got(self, name: str) -> list[dict[str, Any]]:
+        """Take the envelopes that a participant has got since the last time."""
+        member = self.members[name]
+        frames, member.frames = member.frames, []
+        return [json.loads(frame) for frame in frames]
+
+    def error(self, name: str) -> dict[str, Any]:
+        """The payload of the one envelope that a participant has got: an error."""
+        (only,) = self.got(name)
+        assert only["kind"] == "system.error"
+        payload: dict[str, Any] = only["payload"]
+        assert payload["message"]
+        return payload
+
+    def may(self, name: str, capability: dict[str, Any] = CALL) -> bool:
+        """True if a participant may send the message that a capability spells out."""
+        return self.host.capabilities(name).allow(capability["kind"], capability.get("payload", {}))
+
+    def grant(self, sender: str, to: str, *capabilities: dict[str, Any], id: str = "") -> str:
+        payload = {"recipient": to, "capabilities": list(capabilities), "reason": "trust"}
+        return self.say(sender, "capability.grant", payload, id=id)
+
+    def revoke(self, sender: str, payload: dict[str, Any]) -> str:
+        return self.say(sender, "capability.revoke", payload)
+
+
+def kinds_of(said: list[dict[str, Any]]) -> list[str]:
+    return [each["kind"] for each in said]
+
+
+def facts(journal: Journal, prefix: str = "") -> dict[str, dict[str, Any]]:
+    found = journal.recover("demo", since=0, limit=0).facts
+    return {key: value for key, value in found.items() if key.startswith(prefix)}
+
+
+def invite(scene: Scene, sender: str, name: str, *capabilities: dict[str, Any], **more: Any) -> str:
+    payload = {"participant_id": name, "initial_capabilities": list(capabilities), **more}
+    return scene.say(sender, "space.invite", payload)

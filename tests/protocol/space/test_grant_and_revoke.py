@@ -1,0 +1,337 @@
+"""Grants, revocations and what they end that is in flight, carried out without a loop."""
+
+import json
+from typing import Any
+
+import pytest
+
+from meup_agent.protocol.management_payloads import MAX_GRANTED
+from meup_agent.protocol.space.grants import MAX_GRANTED_TOGETHER
+from meup_agent.protocol.space.journal import Entry
+from tests.protocol.space.scene import (
+    CALL,
+    GRANTING,
+    READ,
+    Scene,
+    facts,
+    kinds_of,
+)
+
+
+@pytest.mark.rule("3.manage.grant")
+def test_grant_takes_effect_at_once_and_its_recipient_is_told_first() -> None:
+    scene = Scene()
+    assert not scene.may("worker")
+    grant = scene.grant("lead", "worker", CALL)
+    assert scene.may("worker")
+    welcome, granted, update = scene.got("worker")
+    assert kinds_of([welcome, granted, update]) == [
+        "system.welcome",
+        "capability.grant",
+        "system.presence",
+    ]
+    assert CALL in welcome["payload"]["you"]["capabilities"]
+    assert granted["id"] == grant
+    others = scene.got("onlooker")
+    assert kinds_of(others) == ["capability.grant", "system.presence"]
+    assert others[1]["payload"]["event"] == "update"
+    assert CALL in others[1]["payload"]["participant"]["capabilities"]
+
+
+@pytest.mark.rule("3.manage.grant")
+def test_grants_to_somebody_who_is_away_are_there_when_they_come() -> None:
+    scene = Scene(present=("lead", "onlooker"))
+    scene.grant("lead", "worker", CALL)
+    assert kinds_of(scene.got("onlooker")) == ["capability.grant"]
+    scene.members["worker"] = scene.join("worker")
+    assert CALL in scene.got("worker")[0]["payload"]["you"]["capabilities"]
+    # They survive a reconnect.
+    scene.host.leave(scene.members["worker"])
+    scene.join("worker")
+    assert scene.may("worker")
+
+
+def test_grants_add_up() -> None:
+    scene = Scene()
+    scene.grant("lead", "worker", CALL)
+    scene.grant("lead", "worker", {"kind": "chat"})
+    assert scene.may("worker", CALL)
+    assert scene.may("worker", {"kind": "chat"})
+    assert scene.may("worker", {"kind": "mcp/proposal"})
+
+
+@pytest.mark.rule("3.manage.lacking")
+@pytest.mark.parametrize(
+    "lacking", [{"kind": "*"}, {"kind": "mcp/request"}, {"kind": ["chat", "mcp/reject"]}]
+)
+def test_nobody_grants_what_they_lack(lacking: dict[str, Any]) -> None:
+    scene = Scene()
+    scene.grant("lead", "worker", {"kind": "chat"}, lacking)
+    error = scene.error("lead")
+    assert error["error"] == "capability_lacking"
+    assert error["capability"] == lacking
+    assert not scene.may("worker", {"kind": "chat"})
+    assert scene.got("worker") == []
+
+
+@pytest.mark.rule("3.manage.lacking")
+def test_less_than_one_has_can_be_granted() -> None:
+    scene = Scene()
+    scene.grant("lead", "worker", READ)
+    assert scene.may("worker", READ)
+    assert not scene.may("worker", CALL)
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        ({}, "invalid_envelope"),
+        ({"recipient": "worker"}, "invalid_envelope"),
+        ({"recipient": "worker", "capabilities": []}, "invalid_envelope"),
+        ({"recipient": "worker", "capabilities": "chat"}, "invalid_envelope"),
+        ({"recipient": "worker", "capabilities": ["chat"]}, "invalid_envelope"),
+        ({"recipient": "", "capabilities": [CALL]}, "invalid_envelope"),
+        ({"recipient": 1, "capabilities": [CALL]}, "invalid_envelope"),
+        ({"recipient": "worker", "capabilities": [CALL] * (MAX_GRANTED + 1)}, "invalid_envelope"),
+        ({"recipient": "worker", "capabilities": [CALL], "reason": 1}, "invalid_envelope"),
+        ({"recipient": "worker", "capabilities": [CALL], "reason": "x" * 2000}, "invalid_envelope"),
+        ({"recipient": "nobody", "capabilities": [CALL]}, "unknown_participant"),
+        ({"recipient": "worker", "capabilities": [{}]}, "invalid_capability"),
+        ({"recipient": "worker", "capabilities": [{"kind": "/(/"}]}, "invalid_capability"),
+        ({"recipient": "worker", "capabilities": [{"kind": "system/error"}]}, "invalid_capability"),
+    ],
+)
+def test_grant_that_cannot_be_carried_out(payload: dict[str, Any], code: str) -> None:
+    scene = Scene()
+    scene.say("admin", "capability.grant", payload)
+    assert scene.error("admin")["error"] == code
+    assert scene.got("worker") == []
+
+
+def test_only_who_may_grant_grants() -> None:
+    scene = Scene()
+    scene.grant("worker", "onlooker", {"kind": "mcp/proposal"})
+    assert scene.error("worker")["error"] == "capability_violation"
+
+
+def test_id_of_a_grant_in_force_names_no_other() -> None:
+    scene = Scene()
+    scene.grant("lead", "worker", CALL, id="g")
+    scene.forget()
+    scene.grant("admin", "onlooker", {"kind": "chat"}, id="g")
+    assert scene.error("admin")["error"] == "id_in_use"
+
+
+def test_grant_that_is_sent_again_is_the_same_grant() -> None:
+    scene = Scene()
+    payload = {"recipient": "worker", "capabilities": [CALL]}
+    frame = json.dumps(
+        {"protocol": "meup/v0.1", "id": "g", "from": "lead", "kind": "capability.grant",
+         "payload": payload}
+    ).encode()  # fmt: skip
+    answers: list[Any] = []
+    for _ in range(2):
+        scene.host.receive_as("lead", frame, "meup/v0.1", answers.append)
+    assert all(isinstance(answer, Entry) for answer in answers)
+    assert answers[0].seq == answers[1].seq
+    assert kinds_of(scene.got("onlooker")) == ["capability.grant", "system.presence"]
+
+
+@pytest.mark.rule("3.manage.limits")
+def test_more_than_a_participant_can_hold_is_refused() -> None:
+    scene = Scene()
+    for batch in range(3):
+        kinds = [{"kind": f"k{batch}-{number}"} for number in range(MAX_GRANTED)]
+        scene.grant("admin", "worker", *kinds)
+    scene.forget()
+    scene.grant("admin", "worker", *({"kind": f"more-{n}"} for n in range(MAX_GRANTED)))
+    assert scene.error("admin")["error"] == "invalid_capability"
+    assert not scene.may("worker", {"kind": "more-0"})
+
+
+@pytest.mark.rule("3.manage.limits")
+def test_more_than_can_be_granted_in_a_space_is_refused() -> None:
+    scene = Scene()
+    full, rest = divmod(MAX_GRANTED_TOGETHER - 1, MAX_GRANTED)
+    for number in [MAX_GRANTED] * full + [rest]:
+        scene.grant("admin", "worker", *[{"kind": "chat"}] * number)
+    scene.forget()
+    scene.grant("admin", "worker", {"kind": "chat"}, {"kind": "mcp/reject"})
+    error = scene.error("admin")
+    assert (error["error"], error["limit"], error["max"]) == (
+        "limit_exceeded",
+        "max_granted",
+        MAX_GRANTED_TOGETHER,
+    )
+    scene.grant("admin", "worker", {"kind": "mcp/reject"})
+    assert scene.may("worker", {"kind": "mcp/reject"})
+
+
+@pytest.mark.rule("3.manage.ack")
+def test_recipient_may_acknowledge_and_nobody_else() -> None:
+    scene = Scene()
+    grant = scene.grant("lead", "worker", CALL)
+    scene.forget()
+    scene.say("worker", "capability.grant-ack", {"status": "accepted"}, correlationId=grant)
+    assert kinds_of(scene.got("lead")) == ["capability.grant-ack"]
+    scene.forget()
+    scene.say("onlooker", "capability.grant-ack", {"status": "accepted"}, correlationId=grant)
+    assert scene.error("onlooker")["error"] == "capability_violation"
+
+
+@pytest.mark.rule("3.manage.revoke.id")
+@pytest.mark.parametrize("recipient", [{}, {"recipient": "worker"}])
+def test_revoked_by_the_grants_id(recipient: dict[str, str]) -> None:
+    scene = Scene()
+    grant = scene.grant("lead", "worker", CALL)
+    scene.forget()
+    scene.revoke("admin", {"grant_id": grant, **recipient})
+    assert not scene.may("worker")
+    welcome, revoked, update = scene.got("worker")
+    assert CALL not in welcome["payload"]["you"]["capabilities"]
+    assert revoked["kind"] == "capability.revoke"
+    assert CALL not in update["payload"]["participant"]["capabilities"]
+
+
+@pytest.mark.rule("3.manage.revoke.pattern")
+def test_pattern_takes_away_all_that_it_covers_the_configured_too() -> None:
+    scene = Scene()
+    scene.grant("lead", "worker", CALL)
+    scene.grant("admin", "worker", READ, {"kind": "chat"})
+    scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/*"}]})
+    assert not scene.may("worker", CALL)
+    assert not scene.may("worker", READ)
+    assert not scene.may("worker", {"kind": "mcp/proposal"})
+    assert scene.may("worker", {"kind": "chat"})
+    # What was proposed can still be taken back.
+    assert scene.may("worker", {"kind": "mcp/withdraw"})
+
+
+@pytest.mark.rule("3.manage.revoke.pattern")
+def test_broader_capability_is_named_and_nothing_is_revoked() -> None:
+    scene = Scene()
+    scene.grant("lead", "worker", CALL)
+    scene.forget()
+    scene.revoke("admin", {"recipient": "worker", "capabilities": [READ, {"kind": "mcp/proposal"}]})
+    error = scene.error("admin")
+    assert error["error"] == "nothing_to_revoke"
+    assert error["capability"] == CALL
+    assert scene.may("worker", {"kind": "mcp/proposal"})
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        ({}, "invalid_envelope"),
+        ({"recipient": "worker"}, "invalid_envelope"),
+        ({"recipient": "worker", "capabilities": []}, "invalid_envelope"),
+        ({"recipient": "worker", "capabilities": [CALL], "grant_id": "g"}, "invalid_envelope"),
+        ({"capabilities": [CALL]}, "invalid_envelope"),
+        ({"grant_id": 5}, "invalid_envelope"),
+        ({"grant_id": "unknown"}, "unknown_grant"),
+        ({"grant_id": "g", "recipient": "onlooker"}, "unknown_grant"),
+        ({"grant_id": "g", "recipient": "nobody"}, "unknown_participant"),
+        ({"recipient": "nobody", "capabilities": [CALL]}, "unknown_participant"),
+        ({"recipient": "worker", "capabilities": [{"kind": "/(/"}]}, "invalid_capability"),
+        ({"recipient": "onlooker", "capabilities": [CALL]}, "nothing_to_revoke"),
+    ],
+)
+def test_revocation_that_cannot_be_carried_out(payload: dict[str, Any], code: str) -> None:
+    scene = Scene()
+    scene.grant("lead", "worker", CALL, id="g")
+    scene.forget()
+    scene.revoke("admin", payload)
+    assert scene.error("admin")["error"] == code
+    assert scene.may("worker")
+
+
+@pytest.mark.rule("3.manage.rests")
+def test_nobody_keeps_what_its_granter_no_longer_has() -> None:
+    scene = Scene()
+    first = scene.grant("lead", "worker", CALL, GRANTING)
+    scene.grant("worker", "onlooker", READ)
+    assert scene.may("onlooker", READ)
+    scene.forget()
+    scene.revoke("admin", {"grant_id": first})
+    assert not scene.may("onlooker", READ)
+    assert kinds_of(scene.got("onlooker"))[:2] == ["system.welcome", "capability.revoke"]
+
+
+@pytest.mark.rule("3.manage.rests")
+def test_what_rests_on_another_capability_stays() -> None:
+    scene = Scene()
+    first = scene.grant("lead", "worker", CALL, GRANTING)
+    scene.grant("admin", "worker", CALL)
+    scene.grant("worker", "onlooker", READ, id="onward")
+    scene.revoke("admin", {"grant_id": first})
+    assert scene.may("onlooker", READ)
+    # But two who grant it to each other do not keep each other in it.
+    scene = Scene()
+    first = scene.grant("lead", "worker", CALL, GRANTING)
+    scene.grant("worker", "onlooker", CALL, GRANTING)
+    scene.grant("onlooker", "worker", CALL)
+    scene.revoke("admin", {"grant_id": first})
+    assert not scene.may("worker")
+    assert not scene.may("onlooker")
+
+
+@pytest.mark.rule("3.manage.rests")
+def test_chain_of_grants_stands_in_what_is_kept() -> None:
+    scene = Scene()
+    first = scene.grant("lead", "worker", CALL, GRANTING)
+    second = scene.grant("worker", "onlooker", READ)
+    kept = facts(scene.journal, "grant/")
+    assert kept[f"grant/{first}"]["rests_on"] == []
+    assert kept[f"grant/{second}"]["rests_on"] == [first]
+    assert kept[f"grant/{second}"]["by"] == "worker"
+    scene.revoke("admin", {"grant_id": first})
+    assert facts(scene.journal) == {}
+
+
+@pytest.mark.rule("3.manage.in_flight")
+def test_request_in_flight_is_cancelled_and_its_requester_told() -> None:
+    scene = Scene()
+    grant = scene.grant("lead", "worker", CALL)
+    request = scene.say("worker", "mcp.request", {"method": "tools/call"}, to=["onlooker"])
+    scene.forget()
+    scene.revoke("admin", {"grant_id": grant})
+    said = scene.got("onlooker")
+    assert kinds_of(said) == ["capability.revoke", "system.presence", "mcp.request"]
+    cancel = said[-1]
+    assert cancel["from"] == "system:gateway"
+    assert cancel["to"] == ["onlooker"]
+    assert cancel["correlationId"] == request
+    assert cancel["payload"]["method"] == "notifications/cancelled"
+    params = cancel["payload"]["params"]
+    assert (params["requestId"], params["reason"]) == (request, "revoked")
+    assert params["_meta"] == {"dev.meup/begun_by": "worker"}
+    error = scene.got("worker")[-2]
+    assert (error["kind"], error["payload"]["error"]) == ("system.error", "revoked")
+    assert error["correlationId"] == request
+
+
+@pytest.mark.rule("3.manage.in_flight")
+def test_pending_proposal_is_withdrawn() -> None:
+    scene = Scene()
+    proposal = scene.say("worker", "mcp.proposal", {"method": "tools/call"})
+    scene.forget()
+    scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/proposal"}]})
+    withdraw = scene.got("onlooker")[-1]
+    assert (withdraw["kind"], withdraw["from"]) == ("mcp.withdraw", "system:gateway")
+    assert withdraw["correlationId"] == proposal
+    assert withdraw["payload"]["reason"] == "revoked"
+    assert scene.got("worker")[-2]["payload"]["error"] == "revoked"
+
+
+@pytest.mark.rule("3.manage.in_flight")
+def test_what_is_still_allowed_or_has_ended_goes_on() -> None:
+    scene = Scene()
+    scene.grant("lead", "worker", READ)
+    grant = scene.grant("lead", "worker", CALL)
+    read = {"method": "tools/call", "params": {"name": "read"}}
+    scene.say("worker", "mcp.request", read, to=["onlooker"])
+    ended = scene.say("worker", "mcp.request", {"method": "tools/call"}, to=["onlooker"])
+    scene.say("onlooker", "mcp.response", {"result": {}}, correlationId=ended)
+    scene.forget()
+    scene.revoke("admin", {"grant_id": grant})
+    assert kinds_of(scene.got("onlooker")) == ["capability.revoke", "system.presence"]

@@ -1,0 +1,104 @@
+"""Grants, invitations, removals and revocations outlive a restart of the gateway."""
+
+from typing import Any
+
+import pytest
+
+from meup_agent.protocol.space.journal import Journal, MemoryJournal
+from tests.protocol.space.scene import (
+    CALL,
+    CAPABILITIES,
+    GRANTING,
+    READ,
+    Scene,
+    facts,
+    invite,
+)
+
+
+@pytest.mark.rule("3.manage.restart")
+def test_everything_outlives_a_restart() -> None:
+    scene = Scene()
+    grant = scene.grant("lead", "worker", CALL, GRANTING)
+    onward = scene.grant("worker", "onlooker", READ)
+    invite(scene, "lead", "guest", {"kind": "chat"})
+    scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/proposal"}]})
+    proposal = scene.say("admin", "mcp.proposal", {"method": "tools/call"})
+    scene.say("lead", "space.kick", {"participant_id": "lead"})
+    again = Scene(journal=scene.journal, present=("admin", "worker"))
+    assert again.may("worker")
+    assert not again.may("worker", {"kind": "mcp/proposal"})
+    assert again.may("onlooker", READ)
+    assert again.may("guest", {"kind": "chat"})
+    assert again.invites.admitted == scene.invites.admitted
+    assert again.host.is_kicked("lead")
+    # Who was granted something may still say so, and nobody else takes back what was proposed.
+    again.say("worker", "capability.grant-ack", {"status": "accepted"}, correlationId=grant)
+    again.say("worker", "mcp.withdraw", {"reason": "busy"}, correlationId=proposal)
+    assert [each["payload"].get("error") for each in again.got("worker")] == [None, "not_proposer"]
+    again.revoke("admin", {"grant_id": grant})
+    assert not again.may("onlooker", READ)
+    assert f"grant/{onward}" not in facts(scene.journal)
+
+
+@pytest.mark.rule("3.manage.restart")
+def test_grant_that_its_granter_could_not_give_now_holds_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene = Scene()
+    grant = scene.grant("lead", "worker", CALL)
+    stays = scene.grant("lead", "worker", {"kind": "chat"})
+    less = {**CAPABILITIES, "lead": [{"kind": "chat"}]}
+    again = Scene(less, journal=scene.journal)
+    assert not again.may("worker")
+    assert again.may("worker", {"kind": "chat"})
+    assert grant in caplog.text
+    assert stays not in caplog.text
+
+
+class CutOff(MemoryJournal):
+    """A journal whose process is killed after so many envelopes."""
+
+    left: int | None = None
+
+    def append(self, *said: Any) -> None:
+        if self.left == 0:
+            return
+        if self.left is not None:
+            self.left -= 1
+        super().append(*said)
+
+
+def ended(journal: Journal) -> list[str]:
+    """What the gateway has ended in the name of others, by its kind."""
+    found: list[str] = []
+    for entry in journal.recover("demo", since=0, limit=1_000).entries:
+        if entry.envelope.sender == "system:gateway" and entry.envelope.kind.startswith("mcp/"):
+            found += [entry.envelope.kind]
+    return found
+
+
+@pytest.mark.rule("3.manage.restart")
+def test_what_a_revocation_left_in_flight_is_ended_after_a_restart_and_once() -> None:
+    journal = CutOff(lambda: 0)
+    scene = Scene(journal=journal)
+    scene.grant("lead", "worker", CALL)
+    scene.say("worker", "mcp.request", {"method": "tools/call"}, to=["onlooker"])
+    scene.say("worker", "mcp.proposal", {"method": "tools/call"})
+    journal.left = 1
+    scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/*"}]})
+    assert ended(journal) == []
+    journal.left = None
+    for _ in range(2):
+        Scene(journal=journal)
+        assert ended(journal) == ["mcp/request", "mcp/withdraw"]
+
+
+@pytest.mark.rule("3.manage.restart")
+def test_what_the_configuration_allows_no_more_is_ended() -> None:
+    scene = Scene()
+    scene.say("lead", "mcp.request", {"method": "tools/call"}, to=["onlooker"])
+    scene.say("worker", "mcp.proposal", {"method": "tools/call"})
+    less = {name: each for name, each in CAPABILITIES.items() if name != "lead"}
+    Scene(less, journal=scene.journal)
+    assert ended(scene.journal) == ["mcp/request"]
