@@ -87,8 +87,10 @@ def _compile(listed: Sequence[Mapping[str, Any]], place: str = "") -> Capabiliti
 
 
 def _compiled_schema(_: object, schema_of: Callable[[Any], CoreSchema]) -> CoreSchema:
-    listed = schema_of(tuple[dict[str, Any], ...])
-    return no_info_after_validator_function(_compile, listed)
+    def read(listed: tuple[dict[str, Any], ...] | None) -> Capabilities:
+        return NO_CAPABILITIES if listed is None else _compile(listed)
+
+    return no_info_after_validator_function(read, schema_of(tuple[dict[str, Any], ...] | None))
 
 
 Id = Annotated[str, AfterValidator(_check_id)]

@@ -230,7 +230,7 @@ def variable_of(setting: str) -> str:
 
 
 def _with_environment(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What a file holds, its paths beginning at its folder, and the environment over it."""
+    """A file's keys, with paths that begin at its folder, and the environment over them."""
     for variable in os.environ:
         setting = variable.upper().removeprefix(ENVIRONMENT_PREFIX).lower()
         if variable.upper().startswith(ENVIRONMENT_PREFIX) and setting not in SETTINGS:
@@ -378,6 +378,7 @@ _EXPECTED: Final = {
     "list_type": "a list",
     "tuple_type": "a list",
     "string_type": "a text; put it in quotes",
+    "invalid_key": "a text; put it in quotes",
     "path_type": "a path",
     "too_short": "at least one space",
 }
@@ -392,7 +393,8 @@ def _describe_problem(error: ValidationError, form: type[Any]) -> str:
     """
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     problem = next((each for each in problems if each["type"] == _UNKNOWN), problems[0])
-    kind, location, key = problem["type"], problem["loc"], _key(problem["loc"])
+    kind, location = problem["type"], problem["loc"]
+    key = _key((*location, "[key]") if kind == "invalid_key" else location)
     if kind == _UNKNOWN:
         return f"{key}: unknown key; {_suggest(str(location[-1]), _keys_at(form, location))}"
     message = problem["msg"].replace("Input should be", "expected").removeprefix("Value error, ")
@@ -414,7 +416,7 @@ def _suggest(name: str, known: Iterable[str], written: Callable[[str], str] = st
 
 def _key(location: tuple[int | str, ...]) -> str:
     """A place in a file: ``participants.alice.tokens[0]``."""
-    # Pydantic says so where the key itself is wrong, which may be a number.
+    # Pydantic ends the place so where the key itself is wrong, which may be a number.
     parts = (*location[:-2], str(location[-2])) if location[-1:] == ("[key]",) else location
     return "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts

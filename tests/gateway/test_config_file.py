@@ -96,6 +96,12 @@ def test_least_that_a_file_says(tmp_path: Path) -> None:
     assert (config.http, config.tls, config.insecure) == (None, None, False)
 
 
+def test_capabilities_without_a_value_are_the_defaults(tmp_path: Path) -> None:
+    config = load_ours(tmp_path, OURS.replace("capabilities: []}", "capabilities: }"))
+    (first, _) = config.spaces[0].participants["alice"].capabilities.patterns
+    assert first == {"kind": "chat"}
+
+
 def test_http_alone_is_served_at_its_usual_address(tmp_path: Path) -> None:
     for said in ("http:", "http: {}"):
         assert (
@@ -172,6 +178,8 @@ def test_misspelt_environment_is_warned_of_by_name(
         (("gateway: {", "gatway: {"), "space.yaml: gatway: unknown key; did you mean gateway?"),
         (("[{kind: chat}]", "[chat]"), "defaults.capabilities[0]: expected keys and values"),
         (("  quay:", "  1:"), "spaces.1: expected a text; put it in quotes"),
+        (("max_members: 7", "1: 7"), "gateway.1: expected a text; put it in quotes"),
+        (("certificate: /etc/gateway.pem, key: gateway.key", ""), "tls.certificate: is missing"),
         (("max_members: 7", "max_members: 0"), "gateway.max_members: expected a number above zero"),
         (("max_members: 7", "max_spaces: 1"), "spaces: 2 are more than max_spaces, which is 1"),
         (("max_members: 7", "max_depth: 101"), "gateway.max_depth: expected at most 100"),
