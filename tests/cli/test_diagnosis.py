@@ -14,7 +14,8 @@ import pytest
 from websockets.sync.server import ServerConnection
 
 from meup_agent import Agent
-from meup_agent.cli.doctor.diagnosis import DoctorSettings, diagnose
+from meup_agent.cli.address import SpaceOptions
+from meup_agent.cli.doctor.diagnosis import diagnose
 from meup_agent.cli.doctor.findings import NAMES, NOT_TRIED, Check, Report
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.protocol.guarantees import Guarantees
@@ -83,7 +84,15 @@ async def look_at(
     recorder = Recorder()
     with anyio.fail_after(2 * PATIENCE):
         report = await diagnose(
-            DoctorSettings(url, space, token, token_file, participant), recorder, timeout=timeout
+            SpaceOptions(
+                url=url,
+                space=space,
+                token=token,
+                token_file=token_file,
+                participant=participant,
+            ),
+            recorder,
+            timeout=timeout,
         )
     assert [check.name for check in report.checks] == list(NAMES)
     assert sorted(recorder.told, key=lambda check: NAMES.index(check.name)) == report.checks

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import textwrap
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
@@ -16,8 +16,8 @@ from msgspec import structs
 from rich.text import Text
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Participant, Space, Token, TokenFile, Url
-from meup_agent.cli.doctor.diagnosis import DoctorSettings, diagnose
+from meup_agent.cli.address import SpaceOptions
+from meup_agent.cli.doctor.diagnosis import diagnose
 from meup_agent.cli.doctor.findings import NOT_TRIED, Check, Report
 from meup_agent.cli.options import NoColour, seconds
 from meup_agent.cli.render.console import log_nothing
@@ -73,11 +73,8 @@ def doctor(
             show_default=False,
         ),
     ] = None,
-    url: Url = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    participant: Participant = None,
+    *,
+    where: SpaceOptions,
     timeout: Annotated[
         float,
         typer.Option(
@@ -101,14 +98,14 @@ def doctor(
 
     Example: `MEUP_TOKEN=… meup doctor ws://localhost:8420 --space demo`
     """
-    if gateway is not None and url is not None:
+    if gateway is not None and where.url is not None:
         raise ConfigurationError("the url is given twice; give it as an argument or by --url")
-    found = gateway or url or os.environ.get("MEUP_URL")
+    found = gateway or where.url or os.environ.get("MEUP_URL")
     if not found:
         raise ConfigurationError("the url is missing; give it as an argument or set MEUP_URL")
     limit = seconds(timeout, "--timeout") or math.inf
     log_nothing()
-    given = DoctorSettings(found, space, token, token_file, participant)
+    given = replace(where, url=found)
     output = Output(colour=not no_colour)
     doctor = _Doctor(given, output, limit, as_json=as_json)
     code = anyio.run(run_until_signal, doctor.run, STOPPING, output)
@@ -119,9 +116,7 @@ def doctor(
 class _Doctor:
     """One run of the command."""
 
-    def __init__(
-        self, given: DoctorSettings, output: Output, limit: float, *, as_json: bool
-    ) -> None:
+    def __init__(self, given: SpaceOptions, output: Output, limit: float, *, as_json: bool) -> None:
         self._given = given
         self._output = output
         self._limit = limit

@@ -5,15 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 import anyio
 
 from meup_agent.agent.agent import Agent
-from meup_agent.cli.address import Address, resolve_address
+from meup_agent.cli.address import Address, SpaceOptions
 from meup_agent.cli.connector import format_close
 from meup_agent.cli.doctor.findings import (
     FIRST_CLOSE_CODE,
@@ -67,17 +65,6 @@ _NAME: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorSettings:
-    """The settings as given on the command line; the environment has the rest."""
-
-    url: str
-    space: str | None
-    token: str | None
-    token_file: Path | None
-    participant: str | None
-
-
 class DoctorListener(Protocol):
     """Receives the results as they come."""
 
@@ -94,7 +81,7 @@ class _Stop(Exception):
     """A check failed, and those after it cannot be tried."""
 
 
-async def diagnose(given: DoctorSettings, listener: DoctorListener, *, timeout: float) -> Report:
+async def diagnose(given: SpaceOptions, listener: DoctorListener, *, timeout: float) -> Report:
     """Try one thing after the other.
 
     Args:
@@ -110,7 +97,7 @@ async def diagnose(given: DoctorSettings, listener: DoctorListener, *, timeout: 
 
 
 class _Diagnosis:
-    def __init__(self, given: DoctorSettings, listener: DoctorListener, timeout: float) -> None:
+    def __init__(self, given: SpaceOptions, listener: DoctorListener, timeout: float) -> None:
         self.report = Report()
         self._given = given
         self._listener = listener
@@ -142,17 +129,14 @@ class _Diagnosis:
 
     async def _address(self) -> None:
         try:
-            self.report.url = handshake_url(self._given.url, None)
+            self.report.url = handshake_url(self._given.url or "", None)
         except ConfigurationError as error:
             await self._bad("address", *_split(error))
         await self._good("address", visible(self.report.url, 200))
 
     async def _settings(self) -> Address | None:
-        given = self._given
         try:
-            where = resolve_address(
-                given.url, given.space, given.token, given.token_file, given.participant
-            )
+            where = self._given.address()
             token = where.token if isinstance(where.token, str) else where.token()
         except ConfigurationError as error:
             # The way to the gateway can be tried all the same.
