@@ -29,7 +29,7 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 
 
 class Member:
-    """Somebody who says what the story wants, and waits until the gateway has ordered it."""
+    """A participant that sends what the story wants, and waits until the gateway has ordered it."""
 
     def __init__(self, name: str, socket: ClientConnection) -> None:
         self.name = name
@@ -69,7 +69,7 @@ class Member:
 
 
 class Past:
-    """What tests see of it.
+    """The space as tests see it.
 
     Attributes:
         journal: The journal's file.
@@ -83,7 +83,7 @@ class Past:
         self.config = config
 
     def variables(self, participant: str = "auditor", **more: str) -> dict[str, str]:
-        """The environment of somebody who asks over HTTP."""
+        """The environment of a participant that asks over HTTP."""
         token = first_token(self.config, participant)
         return {"MEUP_HTTP": self.http, "MEUP_TOKEN": token, "MEUP_SPACE": "demo", **more}
 

@@ -24,7 +24,7 @@ def gateway() -> Generator[ThreadedGateway]:
 
 @pytest.fixture
 def tail_settings(gateway: ThreadedGateway) -> dict[str, str]:
-    """The environment of somebody who may look on."""
+    """The environment of a participant that may look on."""
     return {
         "MEUP_URL": gateway.url,
         "MEUP_SPACE": "demo",
@@ -46,7 +46,7 @@ def stage(set_stage: Stage) -> Stage:
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The end of a command."""
 
     code: int
     out: str
@@ -58,7 +58,7 @@ Here = Callable[..., Done]
 
 @pytest.fixture
 def here(stage: Stage, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
-    """Runs a command in this process, as somebody on the stage: a process takes half a second."""
+    """Runs a command in this process, as a participant: a process takes half a second."""
 
     def command(*arguments: str, participant: str = "alice", **variables: str) -> Done:
         for name, value in stage.variables(participant, **variables).items():

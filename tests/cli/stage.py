@@ -1,4 +1,4 @@
-"""A space with somebody in it, for commands that take part: tools, a reviewer, and one who refuses.
+"""A space for commands that take part, with tools, a reviewer, and one that refuses.
 
 The agents run in a thread of their own, on a gateway of their own.
 """
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Stage:
-    """What tests see of it.
+    """The space as tests see it.
 
     Attributes:
         gateway: The gateway.
@@ -56,7 +56,7 @@ class Stage:
         self._events: queue.Queue[tuple[str, str]] = queue.Queue()
 
     def variables(self, participant: str = "alice", **more: str) -> dict[str, str]:
-        """The environment of somebody."""
+        """The environment of a participant."""
         token = self.gateway.token(participant)
         return {"MEUP_URL": self.gateway.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": token, **more}
 
@@ -121,7 +121,7 @@ async def _joined(gateway: ThreadedGateway, agents: dict[str, Agent]) -> AsyncGe
 
 @contextmanager
 def _mute(gateway: ThreadedGateway) -> Generator[None]:
-    """Somebody who refuses whatever is asked of them, tool lists too."""
+    """A participant that refuses every request, tool lists too."""
     header = {"Authorization": f"Bearer {gateway.token('mute')}"}
     with connect(f"{gateway.url}/ws?space=demo", additional_headers=header) as socket:
 

@@ -17,7 +17,7 @@ from meup_agent.client.schema_check import checker_for
 
 
 def inputs(schema: dict[str, Any], **more: Any) -> ToolInputs:
-    """What a tool takes whose only argument, `a`, has this schema."""
+    """The inputs of a tool whose only argument, `a`, has this schema."""
     return read_input_schema({"type": "object", "properties": {"a": schema}, **more})
 
 

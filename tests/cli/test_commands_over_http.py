@@ -48,7 +48,7 @@ def stage(set_beside: Stage) -> Stage:
 
 
 def variables(stage: Stage, participant: str) -> dict[str, str]:
-    """The environment of somebody who knows where HTTP is, and not where to join."""
+    """The environment of a participant that has the HTTP address, and no other."""
     token = stage.gateway.token(participant)
     return {"MEUP_HTTP": stage.gateway.http_url, "MEUP_SPACE": "demo", "MEUP_TOKEN": token}
 
@@ -86,7 +86,7 @@ class Proposed:
         self.id = stage.wait_for("proposed")
 
     def outcome(self) -> Outcome:
-        """What became of it; its agent has kept its connection."""
+        """The outcome; the participant's agent has kept its connection."""
         self._thread.join()
         assert self.connected == [True]
         [outcome] = self.outcomes

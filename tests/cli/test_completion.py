@@ -1,4 +1,4 @@
-"""What the Tab key gives, in each shell's own form; and that a real shell takes it."""
+"""Completion by the Tab key, in each shell's own form and in a real shell."""
 
 import os
 import subprocess

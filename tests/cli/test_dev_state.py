@@ -1,4 +1,4 @@
-"""`meup gateway --dev` keeps its tokens where nobody else reads them, and `meup env` finds them."""
+"""`meup gateway --dev` keeps its tokens where no other user reads them; `meup env` finds them."""
 
 import os
 import shutil

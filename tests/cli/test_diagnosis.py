@@ -1,4 +1,4 @@
-"""What `meup doctor` finds: the step that fails, why, and what to do; and all of a good space."""
+"""Findings of `meup doctor`: the step that fails, why, and what to do; all of a good space."""
 
 import socket
 import sys

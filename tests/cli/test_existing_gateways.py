@@ -1,4 +1,4 @@
-"""Commands at gateways that know nobody by their token, and in their dialects."""
+"""Commands at gateways that know no participant by its token, and in their dialects."""
 
 import os
 from collections.abc import Generator

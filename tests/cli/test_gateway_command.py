@@ -28,7 +28,7 @@ participants:
 
 
 def variables_of(name: str, *more: str) -> dict[str, str]:
-    """What `meup env` sets."""
+    """The variables that `meup env` sets."""
     done = meup("env", name, *more)
     assert (done.returncode, done.stderr) == (exit_codes.OK, "")
     return dict(re.findall(r"^export (MEUP_\w+)=(\S+)$", done.stdout, re.MULTILINE))

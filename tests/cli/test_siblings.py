@@ -94,7 +94,7 @@ class Scene:
         assert len([line for line in said if f"as '{name}'" in line]) == 1
 
     def beside(self, who: str, *words: str) -> str:
-        """What a command prints that somebody runs beside their agent."""
+        """The output of a command that is run beside the participant's agent."""
         variables = self.variables(who)
         del variables["MEUP_URL"]
         done = meup(*words, variables=variables)

@@ -1,4 +1,4 @@
-"""What `meup tail` leaves out, and that it follows what it leaves out all the same."""
+"""`meup tail` leaves out what no filter lets through, and follows it all the same."""
 
 import json
 from typing import Any
