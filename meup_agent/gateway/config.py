@@ -169,23 +169,34 @@ class ParticipantConfig:
     token_files: tuple[TokenOfFile, ...] = field(default=(), repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceConfig:
-    """A space and its participants by id.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceSettings:
+    """The keys of a space besides its id and its participants, the same in every form of the file.
 
     Attributes:
-        id: The name by which members join.
-        participants: The participants that may join, by id.
         name: For people.
         dialect: The dialect of its members, if nothing else says (PROTOCOL 1).
         announce_withdrawals: Every member is told of each valid withdrawal.
     """
 
+    name: str = ""
+    dialect: Dialect | None = None
+    announce_withdrawals: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceConfig(SpaceSettings):
+    """A space and its participants by id.
+
+    Its other keys are those of :class:`SpaceSettings`, given by name.
+
+    Attributes:
+        id: The name by which members join.
+        participants: The participants that may join, by id.
+    """
+
     id: str
     participants: Mapping[str, ParticipantConfig]
-    name: str = ""
-    dialect: str | None = None
-    announce_withdrawals: bool = False
 
 
 @dataclass(frozen=True, slots=True)

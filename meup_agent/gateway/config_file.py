@@ -51,7 +51,6 @@ from meup_agent.gateway.config import (
     DEFAULT_PORT,
     NO_CAPABILITIES,
     Config,
-    Dialect,
     HttpConfig,
     Id,
     JournalConfig,
@@ -60,6 +59,7 @@ from meup_agent.gateway.config import (
     Patterns,
     PortNumber,
     SpaceConfig,
+    SpaceSettings,
     TlsConfig,
 )
 from meup_agent.gateway.limits import LIMIT_ROWS, GatewayLimits
@@ -135,45 +135,33 @@ class Sections:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpaceHead:
-    """The keys of a space in either file."""
-
-    name: str = ""
-    dialect: Dialect | None = None
-    announce_withdrawals: bool = False
-
-    def read(
-        self,
-        space_id: str,
-        participants: Mapping[str, ParticipantConfig],
-        defaults: Defaults,
-        dialect: str | None = None,
-    ) -> SpaceConfig:
-        """The space; a participant of which nothing is said has the default capabilities."""
-        may = defaults.capabilities
-        entries = {
-            name: replace(entry, capabilities=may)
-            if entry.capabilities is NO_CAPABILITIES
-            else entry
-            for name, entry in participants.items()
-        }
-        said = self.dialect or dialect
-        return SpaceConfig(space_id, entries, self.name, said, self.announce_withdrawals)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpaceForm(SpaceHead):
+class SpaceForm(SpaceSettings):
     """``spaces.<id>``."""
 
     participants: dict[ParticipantId, ParticipantConfig]
     defaults: Defaults | None = None
 
+    def read(self, space_id: str, defaults: Defaults) -> SpaceConfig:
+        """The space; a participant of which nothing is said has the default capabilities."""
+        may = (self.defaults or defaults).capabilities
+        participants = {
+            name: replace(entry, capabilities=may)
+            if entry.capabilities is NO_CAPABILITIES
+            else entry
+            for name, entry in self.participants.items()
+        }
+        return SpaceConfig(space_id, participants, **_settings_of(self))
+
 
 @dataclass(frozen=True, kw_only=True)
-class ReferenceSpaceForm(SpaceHead):
+class ReferenceSpaceForm(SpaceSettings):
     """``space`` of the reference's file."""
 
     id: Id
+
+
+def _settings_of(space: SpaceSettings) -> dict[str, Any]:
+    return {each.name: getattr(space, each.name) for each in fields(SpaceSettings)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +172,7 @@ class OurFile(Sections):
 
     def read(self) -> tuple[SpaceConfig, ...]:
         """Its spaces."""
-        return tuple(
-            form.read(name, form.participants, form.defaults or self.defaults)
-            for name, form in self.spaces.items()
-        )
+        return tuple(form.read(name, self.defaults) for name, form in self.spaces.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,8 +184,10 @@ class ReferenceFile(Sections):
 
     def read(self) -> tuple[SpaceConfig, ...]:
         """Its one space."""
-        head = self.space
-        return (head.read(head.id, self.participants, self.defaults, REFERENCE_DIALECT),)
+        settings = _settings_of(self.space)
+        settings["dialect"] = self.space.dialect or REFERENCE_DIALECT
+        form = SpaceForm(participants=self.participants, **settings)
+        return (form.read(self.space.id, self.defaults),)
 
 
 # --- the settings: what the environment can say, too ---
