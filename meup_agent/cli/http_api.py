@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import quote
 
 from meup_agent.cli import exit_codes
@@ -19,7 +19,7 @@ from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Call, as_object, objects_in
 from meup_agent.protocol.payloads import digest as digest_of_call
 from meup_agent.transport.advice import Advice, advice_for, with_tls, without_tls
-from meup_agent.transport.http import open_client
+from meup_agent.transport.http import fetch, open_client
 
 if TYPE_CHECKING:
     import httpx
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 MAX_NAMED = 4
 """Proposals that an error names."""
+
+MAX_PAGE_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of an answer; a page of messages has about 4 MiB, or a single larger one."""
 
 
 class HttpApi:
@@ -108,7 +111,7 @@ async def _ask(client: httpx.AsyncClient, path: str, **query: str) -> dict[str, 
     import httpx
 
     try:
-        response = await client.get(path, params=query)
+        response = await fetch(client, "GET", path, params=query, max_bytes=MAX_PAGE_BYTES)
     except httpx.ConnectError as error:
         found = advice_for(error, client.base_url.scheme)
         found = found or Advice(str(error), "check --http or MEUP_HTTP")
@@ -127,7 +130,7 @@ async def _ask(client: httpx.AsyncClient, path: str, **query: str) -> dict[str, 
         _refuse(response)
     try:
         return as_object(response.json())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _no_api(response) from None
 
 
@@ -135,7 +138,7 @@ def _refuse(response: httpx.Response) -> NoReturn:
     """Raise what an answer that is no success means."""
     try:
         body = as_object(response.json())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _no_api(response) from None
     code, message = body.get("error"), body.get("message")
     if not isinstance(code, str) or not isinstance(message, str):

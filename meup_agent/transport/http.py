@@ -65,9 +65,19 @@ LONGEST_PAUSE: Final = 10.0
 MAX_UNREAD_EVENTS: Final = 16
 """Frames received and not read yet before the stream is left to fill up, as for a WebSocket."""
 
+MAX_ANSWER_BYTES: Final = 1024 * 1024
+"""Bytes of an answer that is no stream; a refusal is a sentence and its numbers."""
+
+MAX_SEQ_DIGITS: Final = 19
+"""Digits of an event's number; no gateway counts further, and Python refuses to read thousands."""
+
 _TOKEN_REFUSED: Final = 4401
 _TOO_MANY: Final = 429
 _UNAUTHORIZED: Final = 401
+
+_UNAVAILABLE: Final = frozenset({502, 503, 504})
+"""Statuses of a gateway that stops, or of something in between that did not reach it: the frame may
+be sent again."""
 
 _ENDS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 
@@ -133,11 +143,16 @@ class HttpTransport:
 
         parser = EventParser(self._max_frame_bytes)
         try:
-            async for chunk in self._response.aiter_bytes():
-                for event in parser.feed(chunk):
-                    await self._take_event(event)
-        except EventTooLarge:
-            self._end(CloseInfo(TOO_BIG, f"over {self._max_frame_bytes} bytes", local=True))
+            # Raw: what is compressed has no bound, and none was asked to compress.
+            async for chunk in self._response.aiter_raw():
+                try:
+                    for event in parser.feed(chunk):
+                        await self._take_event(event)
+                except EventTooLarge:
+                    self._end(CloseInfo(TOO_BIG, f"over {self._max_frame_bytes} bytes", local=True))
+                if self._closed is not None:
+                    # The next read ends the loop: trio complains of a stream that is left before.
+                    await self._response.aclose()
         except httpx.TransportError:
             pass  # the gateway restarts, or the network fails
         self._end(CloseInfo(ABNORMAL))
@@ -146,9 +161,11 @@ class HttpTransport:
         if event.type == "close":
             self._end(_read_close(event.data))
         elif not event.type:
-            if event.id.isascii() and event.id.isdigit():
-                self._seq = int(event.id)
             await self._put(event.data)
+            # Only now: a refusal that came before this frame must not have its number, or a
+            # resume would leave the frame out.
+            if event.id.isascii() and event.id.isdigit() and len(event.id) <= MAX_SEQ_DIGITS:
+                self._seq = int(event.id)
 
     async def _put(self, frame: bytes) -> None:
         while len(self._inbox) >= MAX_UNREAD_EVENTS and self._closed is None:
@@ -173,8 +190,8 @@ class HttpTransport:
             problem = _read_json(response)
             if response.status_code == _UNAUTHORIZED:
                 self._end(CloseInfo(_TOKEN_REFUSED, str(problem.get("message", ""))))
-            elif not problem:
-                self._end(CloseInfo(ABNORMAL))  # something in between answered
+            elif not problem or response.status_code in _UNAVAILABLE:
+                self._end(CloseInfo(ABNORMAL))  # it stops, or something in between answered
             else:
                 await self._put(self._refusal(frame, problem))
             self._check_open()
@@ -190,8 +207,12 @@ class HttpTransport:
         headers = {"Content-Type": "application/json"}
         while True:
             try:
-                response = await self._client.post(self._path, content=frame, headers=headers)
-            except httpx.TransportError:
+                # In all, not for each read alone: a drip would hold up every later frame.
+                with anyio.fail_after(ANSWER_SECONDS):
+                    response = await fetch(
+                        self._client, "POST", self._path, content=frame, headers=headers
+                    )
+            except (httpx.TransportError, TimeoutError):
                 self._end(CloseInfo(ABNORMAL))
                 raise TransportClosed(ABNORMAL, "") from None
             left = until - anyio.current_time()
@@ -283,18 +304,76 @@ def http_connector(
 
 
 def open_client(url: str, authorization: str | None) -> httpx.AsyncClient:
-    """A client of the HTTP API at an address, for one token."""
+    """A client of the HTTP API at an address, for one token.
+
+    Raises:
+        ConfigurationError: The address is none, or the token cannot stand in a header.
+    """
     # Loaded by those programs alone that use it.
     import httpx
 
+    check_http_url(url)
+    headers = {"Accept-Encoding": "identity"}
+    if authorization is not None:
+        headers["Authorization"] = authorization
+    check_headers(headers)
     return httpx.AsyncClient(
         base_url=url.rstrip("/"),
-        headers={} if authorization is None else {"Authorization": authorization},
+        headers=headers,
         timeout=ANSWER_SECONDS,
         # The environment's proxies would read the token.
         trust_env=False,
         # What this machine trusts, as for WebSocket; SSL_CERT_FILE counts.
         verify=ssl.create_default_context() if url.startswith("https:") else True,
+    )
+
+
+async def fetch(
+    client: httpx.AsyncClient,
+    method: str,
+    path: str,
+    *,
+    max_bytes: int = MAX_ANSWER_BYTES,
+    **options: Any,
+) -> httpx.Response:
+    """Ask, and read the answer as far as it may go.
+
+    Args:
+        client: Sends the request.
+        method: The HTTP method.
+        path: The path.
+        max_bytes: The most bytes of an answer.
+        options: As :meth:`httpx.AsyncClient.stream` has them.
+
+    Raises:
+        httpx.TransportError: No answer came, or it was too large.
+    """
+    async with client.stream(method, path, **options) as response:
+        return await _read_whole(response, max_bytes)
+
+
+async def _read_whole(response: httpx.Response, max_bytes: int) -> httpx.Response:
+    """The answer with its body, of which so much has come as may.
+
+    Raises:
+        httpx.TransportError: It broke off, or is too large.
+    """
+    import httpx
+
+    body = bytearray()
+    try:
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > max_bytes:
+                # The next read ends the loop: trio complains of a stream that is left before.
+                await response.aclose()
+    finally:
+        if len(body) > max_bytes:
+            raise httpx.ReadError(f"the answer has more than {max_bytes} bytes")
+    # Not decompressed: nobody asked for that, and it has no bound.
+    headers = [pair for pair in response.headers.multi_items() if pair[0] != "content-encoding"]
+    return httpx.Response(
+        response.status_code, headers=headers, content=bytes(body), request=response.request
     )
 
 
@@ -304,8 +383,13 @@ def check_http_url(url: str) -> None:
     Raises:
         ConfigurationError: It is none of an HTTP API.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - reading it is what checks it
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        usable = False
+    if not usable:
         raise ConfigurationError(
             f"the HTTP address {url!r} is none; give one such as http://localhost:8421"
         )
@@ -344,7 +428,7 @@ async def _open_stream(
         try:
             with anyio.fail_after(timeout):
                 if space is None or participant is None:
-                    me = await client.get("/me")
+                    me = await fetch(client, "GET", "/me")
                     _check_answer(me)
                     said = _read_json(me)
                     participant = participant or str(said.get("id", ""))
@@ -356,8 +440,7 @@ async def _open_stream(
                 )
                 response = await client.send(asked, stream=True)
                 if response.status_code != 200:
-                    await response.aread()
-                    _check_answer(response)
+                    _check_answer(await _read_whole(response, MAX_ANSWER_BYTES))
         except (httpx.TransportError, TimeoutError) as error:
             raise cannot_connect(url, error, timeout) from error
         if OBSERVE_HEADER.lower() not in response.headers:
@@ -382,17 +465,19 @@ def _check_answer(response: httpx.Response) -> None:
 
 def _read_json(response: httpx.Response) -> dict[str, Any]:
     """The JSON object of an answer; empty: it has none, so no gateway gave it."""
+    return _read_object(response.content)
+
+
+def _read_object(text: bytes) -> dict[str, Any]:
     try:
-        return as_object(response.json())
-    except ValueError:
+        return as_object(json.loads(text))
+    except (ValueError, RecursionError):
         return {}
 
 
 def _read_close(data: bytes) -> CloseInfo:
     """The end of a stream, as the gateway says it."""
-    try:
-        said = as_object(json.loads(data))
-        code = said.get("code")
-        return CloseInfo(code if type(code) is int else ABNORMAL, str(said.get("reason", "")))
-    except ValueError:
-        return CloseInfo(ABNORMAL)
+    said = _read_object(data)
+    code = said.get("code")
+    known = type(code) is int and 1000 <= code <= 4999
+    return CloseInfo(code if known else ABNORMAL, str(said.get("reason", "")))

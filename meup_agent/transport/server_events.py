@@ -44,8 +44,7 @@ class EventParser:
         self._line = bytearray()
         self._ends_in_cr = False
         self._type = self._id = ""
-        self._data: list[bytes] = []
-        self._size = 0
+        self._data: bytearray | None = None
 
     def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
         """The events that a chunk of the stream completes.
@@ -63,22 +62,26 @@ class EventParser:
             if event is not None:
                 yield event
         self._line += rest
-        if self._size + len(self._line) > self._max_bytes + MAX_FIELD_BYTES:
+        if len(self._data or b"") + len(self._line) > self._max_bytes + MAX_FIELD_BYTES:
             raise EventTooLarge
 
     def _take_line(self, line: bytes) -> ServerEvent | None:
         if not line:
-            event = ServerEvent(self._type, b"\n".join(self._data), self._id)
-            has_data = bool(self._data)
-            self._type, self._id, self._data, self._size = "", "", [], 0
-            return event if has_data else None
+            data = self._data
+            event = None if data is None else ServerEvent(self._type, bytes(data), self._id)
+            self._type, self._id, self._data = "", "", None
+            return event
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         match name:
             case b"data":
-                self._data.append(value)
-                self._size += len(value)
-                if self._size > self._max_bytes:
+                # Joined at once, so that lines without a byte count, too.
+                if self._data is None:
+                    self._data = bytearray(value)
+                else:
+                    self._data += b"\n"
+                    self._data += value
+                if len(self._data) > self._max_bytes:
                     raise EventTooLarge
             case b"event":
                 self._type = value.decode(errors="replace")
