@@ -25,10 +25,12 @@ from functools import partial
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
+from anyio import get_current_task
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.agent.signature import resolve_hint
 from meup_agent.agent.source import Source, read_source
+from meup_agent.client.running_handler import RunningHandler, handler_is
 from meup_agent.errors import (
     AlreadyDecided,
     AlreadyInProgress,
@@ -287,6 +289,7 @@ async def pass_inbound(
         role=str(work.role), handler=run.match.name, envelope=work.envelope, space=space, _run=run
     )
     begun = False
+    task = get_current_task().id
 
     async def innermost(given: InboundMessage | OutboundMessage) -> Any:
         nonlocal begun
@@ -303,7 +306,12 @@ async def pass_inbound(
             await checkpoint_if_cancelled()
             raise HandlerCancelled(str(scope.cause))
         begun = True
-        return await handle(run)
+        if get_current_task().id == task:
+            return await handle(run)
+        # A task of the layer's: a withdrawal must reach the handler there, too, and what the
+        # handler sends is its own.
+        with handler_is(RunningHandler(scope.key, run.session, scope.why)):
+            return await scope.run_outside(partial(handle, run))
 
     try:
         return await wrap(layers, innermost)(message)
@@ -311,7 +319,11 @@ async def pass_inbound(
         if begun or scope.cause is not None:
             raise
         log.info("%s is refused by a middleware: %s", scope.name, rejection)
+        begun = True  # what is refused does not begin while its sender is told
         await _refuse(message, rejection)
+    finally:
+        # No handler outlives its layers.
+        scope.end_outside()
 
 
 async def _refuse(message: InboundMessage, rejection: RejectMessage) -> None:

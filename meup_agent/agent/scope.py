@@ -47,7 +47,7 @@ class Scope:
         ended: Whether it has ended.
     """
 
-    __slots__ = ("_cancel_scope", "_over", "_threads", "cause", "ended", "key", "name")
+    __slots__ = ("_cancel_scope", "_outside", "_over", "_threads", "cause", "ended", "key", "name")
 
     def __init__(self, key: Key, name: str) -> None:
         self.key = key
@@ -56,6 +56,7 @@ class Scope:
         self.ended = False
         self._over: anyio.Event | None = None
         self._cancel_scope = anyio.CancelScope(shield=True)
+        self._outside: anyio.CancelScope | None = None
         self._threads: dict[anyio.CancelScope, threading.Thread | None] = {}
 
     def why(self) -> Cause | None:
@@ -79,6 +80,7 @@ class Scope:
         if self.cause is None:
             self.cause = cause
             self._cancel_scope.cancel()
+            self.end_outside()
 
     def abandon(self) -> bool:
         """Do not wait for its worker threads any longer; ``True`` if there were any."""
@@ -94,6 +96,21 @@ class Scope:
             if self.cause is None:
                 return await work()
         return None
+
+    async def run_outside(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do the handler's work in a task that may be outside the scope, and end it all the same.
+
+        Raises:
+            HandlerCancelled: It was cancelled, or its scope has ended.
+        """
+        with anyio.CancelScope() as self._outside:
+            return await work()
+        raise HandlerCancelled(str(self.cause or f"{self.name} has ended"))
+
+    def end_outside(self) -> None:
+        """End the work that :meth:`run_outside` does, if there is any."""
+        if self._outside is not None:
+            self._outside.cancel()
 
     async def call(
         self,
