@@ -15,6 +15,7 @@ from meup_agent import (
     ProposalState,
     Reason,
 )
+from meup_agent.errors import HandlerCancelled
 from meup_agent.protocol import kinds
 from tests.interaction.people import (
     PATIENCE,
@@ -90,6 +91,52 @@ async def test_middleware_that_waits_is_ended_before_the_handler_begins(
             await tape.all_said(tools)
             assert tape.of(kinds.MCP_RESPONSE, sender="tools") == []
     assert notes.all == ["waiting", "swallowed"]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_handler_in_a_task_of_a_layers_ends_with_its_onion(
+    meeting: Meeting, notes: Notes, waits: bool
+) -> None:
+    """A withdrawal reaches it there, and it does not outlive a layer that left without it."""
+
+    async def elsewhere(message: InboundMessage, call_next: CallNext) -> Any:
+        done = anyio.Event()
+
+        async def run() -> None:
+            try:
+                await call_next(message)
+            except HandlerCancelled:
+                notes("told")
+            finally:
+                done.set()
+
+        tasks.start_soon(run)
+        if waits:
+            await done.wait()
+        else:
+            await notes.until("begun")
+
+    agent = Agent("reviewer", middleware=[elsewhere])
+
+    @agent.on_proposal
+    async def decide(proposal: Proposal, ctx: Context) -> None:
+        notes("begun")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            notes(ctx.reason and ctx.reason.code)
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            async with join(meeting, agent) as reviewer, join(meeting, "proposer") as proposer:
+                async with proposer.propose("tools", "add", to="reviewer") as proposal:
+                    await notes.until("begun")
+                    if not waits:
+                        await notes.until("told")
+                    await proposal.withdraw(Reason.DUPLICATE)
+                await until(lambda: is_idle(reviewer))
+                await notes.until("told")
+    assert notes.all == ["begun", "duplicate" if waits else None, "told"]
 
 
 async def test_swallowed_cancellation_answers_nothing(meeting: Meeting, notes: Notes) -> None:
