@@ -228,3 +228,17 @@ def test_an_observers_stream_is_asked_for_with_a_one(api: Api) -> None:
     headers = {**api.header("carol"), "MEUP-Observe": "yes"}
     answer = api.client.get("/spaces/demo/events", headers=headers)
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
+
+
+@pytest.mark.rule("3.join.pace")
+def test_observers_streams_have_a_pace_as_other_joins() -> None:
+    with served(replace(LIMITS, joins_per_second=0.001, joins_burst=2)) as api:
+        for _ in range(2):
+            with observing(api) as heard:
+                next(heard)
+        headers = {**api.header("carol"), **OBSERVE}
+        with api.client.stream("GET", "/spaces/demo/events", headers=headers) as answer:
+            assert answer.status_code == 429
+            assert int(answer.headers["Retry-After"]) > 100
+        with api.join("carol"):
+            pass  # which observers do not keep out

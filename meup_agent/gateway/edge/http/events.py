@@ -220,6 +220,10 @@ async def get_events(runtime: GatewayRuntime, request: Request) -> Response:
         raise Problem(BAD_REQUEST, "bad_query", "follow must be true or false")
     try:
         observes = read_observe(request.headers.get(OBSERVE_HEADER)) and follow == "true"
+        if observes:
+            # As for any other connection that observes.
+            runtime.check_members(identity, observes=True)
+            runtime.join_throttle.join(identity, observes=True)
     except NotAdmitted as invalid:
         raise not_admitted(invalid) from None
     dialect = requested_dialect(request) or runtime.dialect(identity)
