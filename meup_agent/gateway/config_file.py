@@ -225,11 +225,13 @@ def _with_environment(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             log.warning("%s means nothing to a gateway; %s", variable, advice)
     environment = {variable.upper(): value for variable, value in os.environ.items() if value}
     # A section of which only the key is given, as `http:`, is empty.
-    said = {key: {} if key in SECTIONS and value is None else value for key, value in raw.items()}
+    said: dict[str, Any] = {
+        key: {} if key in SECTIONS and value is None else value for key, value in raw.items()
+    }
     for setting, (section, key) in SETTINGS.items():
-        entries = said.get(section, {})
-        if not isinstance(entries, dict):
+        if not isinstance(said.get(section, {}), dict):
             continue  # the form refuses it
+        entries = _object(said.get(section))
         value = entries.get(key)
         if variable_of(setting) in environment:
             said[section] = {**entries, key: environment[variable_of(setting)]}
