@@ -479,5 +479,5 @@ def _read_close(data: bytes) -> CloseInfo:
     """The end of a stream, as the gateway says it."""
     said = _read_object(data)
     code = said.get("code")
-    known = type(code) is int and 1000 <= code <= 4999
-    return CloseInfo(code if known else ABNORMAL, str(said.get("reason", "")))
+    known = code if isinstance(code, int) and 1000 <= code <= 4999 else ABNORMAL
+    return CloseInfo(known, str(said.get("reason", "")))

@@ -122,9 +122,9 @@ async def connected(stream: bytes, post: bytes = b"", *, ends: bool) -> AsyncGen
                 await anyio.sleep_forever()
 
     listeners = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    host, port = listeners.listeners[0].extra(anyio.abc.SocketAttribute.local_address)
+    port = listeners.listeners[0].extra(anyio.abc.SocketAttribute.local_port)
     connector = http_connector(
-        f"http://{host}:{port}", space="here", participant="me", max_frame_bytes=300_000
+        f"http://127.0.0.1:{port}", space="here", participant="me", max_frame_bytes=300_000
     )
     async with listeners, anyio.create_task_group() as tasks:
         tasks.start_soon(listeners.serve, serve)
