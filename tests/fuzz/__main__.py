@@ -29,8 +29,8 @@ INPUT_SECONDS = 20
 
 MEMORY_MB = 1_024
 
-GRACE = 120.0
-"""Seconds after its time for a fuzzer to begin and to end."""
+GRACE = 600.0
+"""Seconds after its time for a fuzzer to begin and to end: some of CPU, beside what else runs."""
 
 LAST_LINES = 40
 """Of a fuzzer that found something: the exception, and the input."""
