@@ -69,35 +69,21 @@ As = Annotated[
 
 
 class Address(NamedTuple):
-    """The address of a space, and the identity to join it with.
-
-    Attributes:
-        url: The gateway's address.
-        space: The space's name.
-        token: The token, or what reads it.
-        participant: The participant's name, for a gateway that does not know it by the token.
-    """
+    """The address of a space, and the identity to join it with; the token, or what reads it."""
 
     url: str
     space: str
     token: str | Callable[[], str]
-    participant: str | None = None
+    participant: str | None = None  # for a gateway that does not know it by the token
 
 
 class HttpAddress(NamedTuple):
-    """Address of the HTTP API, and the caller's identity.
+    """Address of the HTTP API, and the caller's identity."""
 
-    Attributes:
-        url: The API's address, without a slash at its end.
-        token: The token, or what reads it.
-        space: The space that the token must be for; ``None``: any.
-        participant: The participant that the token must belong to; ``None``: any.
-    """
-
-    url: str
+    url: str  # without a slash at its end
     token: str | Callable[[], str]
-    space: str | None = None
-    participant: str | None = None
+    space: str | None = None  # the token must be for it; None: any
+    participant: str | None = None  # the token must be theirs; None: any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +97,7 @@ class SpaceOptions(OptionGroup):
     participant: Participant = None
 
     def address(self) -> Address:
-        """The address from options and environment.
-
-        Raises:
-            ConfigurationError: Something is missing, said twice, or cannot be read.
-        """
+        """The address from options and environment."""
         return resolve_address(self.url, self.space, self.token, self.token_file, self.participant)
 
 
@@ -127,11 +109,7 @@ class BesideOptions(SpaceOptions):
     http: Http = None
 
     def resolve(self) -> Address | HttpAddress:
-        """The HTTP address with ``--as``, else the gateway's.
-
-        Raises:
-            ConfigurationError: Something is missing, said twice, or cannot be read.
-        """
+        """The HTTP address with ``--as``, else the gateway's."""
         if self.act_as is None:
             return self.address()
         return http_address(self.http, self.space, self.token, self.token_file, self.act_as)
@@ -148,11 +126,7 @@ class HttpOptions(OptionGroup):
     token_file: TokenFile = None
 
     def address(self) -> HttpAddress:
-        """The address from options and environment.
-
-        Raises:
-            ConfigurationError: Something is missing, said twice, or cannot be read.
-        """
+        """The address from options and environment."""
         return http_address(self.http, self.space, self.token, self.token_file, self.act_as)
 
 
@@ -163,11 +137,7 @@ def resolve_address(
     token_file: Path | None,
     participant: str | None = None,
 ) -> Address:
-    """The address from options and environment.
-
-    Raises:
-        ConfigurationError: Something is missing, said twice, or cannot be read.
-    """
+    """The address from options and environment."""
     # What is given counts, also an empty text: a variable that was not set.
     url = os.environ.get("MEUP_URL") if url is None else url
     space = os.environ.get("MEUP_SPACE") if space is None else space
@@ -181,11 +151,7 @@ def resolve_address(
 
 
 def http_url(given: str | None) -> str | None:
-    """The HTTP address from the option or the environment; ``None`` if there is none.
-
-    Raises:
-        ConfigurationError: It is no address.
-    """
+    """The HTTP address from the option or the environment; ``None`` if there is none."""
     url = os.environ.get("MEUP_HTTP") if given is None else given
     if not url:
         return None
@@ -200,11 +166,7 @@ def http_address(
     token_file: Path | None,
     participant: str | None = None,
 ) -> HttpAddress:
-    """The address from options and environment.
-
-    Raises:
-        ConfigurationError: Something is missing, said twice, or cannot be read.
-    """
+    """The address from options and environment."""
     url = http_url(http)
     if url is None:
         raise ConfigurationError(
@@ -220,11 +182,7 @@ def http_address(
 
 
 def token_from(token: str | None, token_file: Path | None) -> str | Callable[[], str] | None:
-    """The token from options and environment, or what reads it; ``None`` if there is none.
-
-    Raises:
-        ConfigurationError: It is given twice, or cannot be read.
-    """
+    """The token from options and environment, or what reads it; ``None`` if there is none."""
     if token is not None and token_file is not None:
         raise ConfigurationError("the token is given twice; give --token or --token-file, not both")
     if token_file is not None:
@@ -260,11 +218,7 @@ def _and(words: Iterable[str]) -> str:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or holds none.
-    """
+    """The token in a file."""
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -59,23 +59,14 @@ _NAMES: Final[dict[type, str]] = {
 
 
 class GivenArguments(NamedTuple):
-    """The arguments as they were given.
-
-    Attributes:
-        whole: From a JSON object.
-        pairs: From ``key=value``; they win over the object.
-    """
+    """The arguments as they were given: a JSON object, and ``key=value``, which wins over it."""
 
     whole: dict[str, Any]
     pairs: dict[str, str]
 
 
 def read_arguments(words: list[str], args: str | None, args_file: Path | None) -> GivenArguments:
-    """Read ``key=value`` words and a JSON object.
-
-    Raises:
-        Failure: A word is no ``key=value``, there are two objects, or one is no JSON object.
-    """
+    """Read ``key=value`` words and a JSON object."""
     sources = [word for word in words if word == STDIN]
     if len(sources) + (args is not None) + (args_file is not None) > 1:
         raise _wrong("the arguments are given twice; give one of --args, --args-file and -")
@@ -97,11 +88,7 @@ def read_arguments(words: list[str], args: str | None, args_file: Path | None) -
 
 
 def read_stdin() -> str:
-    """Read standard input to its end, up to what fits into an envelope.
-
-    Raises:
-        Failure: It is no text, or there is more.
-    """
+    """Read standard input to its end, up to what fits into an envelope."""
     data = sys.stdin.buffer.read(MAX_FRAME_BYTES + 1)
     if len(data) > MAX_FRAME_BYTES:
         raise _wrong(f"standard input has more than the {MAX_FRAME_BYTES} bytes that can be sent")
@@ -118,14 +105,6 @@ def convert_arguments(
 
     A value in ``key=value`` is JSON where it is JSON, and text otherwise; an argument that takes
     text, and nothing that the value is, stays text: ``path=5``.
-
-    Args:
-        given: As given.
-        inputs: The tool's arguments; ``None``: not known.
-        checker: Checks them by the tool's schema; ``None``: only the tool itself can.
-
-    Raises:
-        Failure: The tool does not take them; every problem is named.
     """
     known = {} if inputs is None else inputs.arguments
     arguments = dict(given.whole)
@@ -201,11 +180,7 @@ def _wrong(sentence: str) -> Failure:
 
 
 def read_capabilities(written: list[str] | None) -> list[dict[str, Any]]:
-    """Read capabilities, each a kind or a JSON object.
-
-    Raises:
-        Failure: One of them is none.
-    """
+    """Read capabilities, each a kind or a JSON object."""
     read = [_capability(each) for each in written or []]
     try:
         compile_capabilities(read)
@@ -228,23 +203,14 @@ def _capability(written: str) -> dict[str, Any]:
 
 
 class InputField(NamedTuple):
-    """One argument of a tool.
-
-    Attributes:
-        name: Its name.
-        types: The JSON types that it may have; empty: any.
-        required: A call must give it.
-        default: Its default as JSON text; empty where the schema has none.
-        about: The schema's description of it.
-        words: Its type, for a person.
-    """
+    """One argument of a tool."""
 
     name: str
-    types: frozenset[str]
+    types: frozenset[str]  # JSON types; empty: any
     required: bool
-    default: str
+    default: str  # as JSON; empty: the schema has none
     about: str
-    words: str
+    words: str  # its type, for a person
 
     def takes(self, value: object) -> bool:
         """True if a value has one of its types."""
@@ -257,15 +223,10 @@ class InputField(NamedTuple):
 
 
 class ToolInputs(NamedTuple):
-    """The arguments of a tool.
-
-    Attributes:
-        arguments: By name, in the schema's order.
-        others: It expects others, too, which the schema does not name.
-    """
+    """The arguments of a tool."""
 
     arguments: dict[str, InputField]
-    others: bool
+    others: bool  # it expects others, too, which the schema does not name
 
 
 def read_input_schema(schema: object) -> ToolInputs:

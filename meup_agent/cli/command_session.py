@@ -58,24 +58,9 @@ Act = Callable[["CommandSession"], Awaitable[None]]
 
 
 class CommandSession:
-    """One run of a command in a space.
+    """One run of a command in a space; :attr:`api` is there where it is over HTTP.
 
-    Args:
-        where: The space, and the participant; over HTTP, whose agent keeps its connection.
-        colour: ``False``: none, also on a terminal.
-        as_json: Print results as JSON.
-        welcome_seconds: Wait for the welcome; ``None``: as long as it takes.
-        mode: ``OBSERVING`` for a command that sends nothing.
-        take_over: Where it only observes, join also a gateway that knows no observers.
-
-    Attributes:
-        space: The space, once it has been joined.
-        space_name: The space's name.
-        api: The gateway's HTTP API, where the session is over HTTP.
-        output: Standard output: the result, and nothing else.
-        stderr: Standard error.
-        as_json: As given.
-        given_up: The effect of a signal, in words: ``proposal 3f… was withdrawn``.
+    ``given_up`` is what a signal does to what is open: ``proposal 3f… was withdrawn``.
     """
 
     space: Space
@@ -106,12 +91,7 @@ class CommandSession:
         self._connected_at_end = True
 
     def run(self, act: Act) -> None:
-        """Join, act, leave; a signal ends it early, and the others are told.
-
-        Raises:
-            Failure: It was interrupted, or no gateway answered.
-            MeupError: As ``act`` and :meth:`meup_agent.Agent.join` say.
-        """
+        """Join, act, leave; a signal ends it early, and the others are told."""
         log_nothing()
         anyio.run(self._run, act)
         if self._signal is not None:
@@ -196,11 +176,7 @@ class CommandSession:
         return sorted(each.id for each in self.space.participants if each.id != self.space.me)
 
     def require(self, *names: str) -> None:
-        """Check that these participants are present.
-
-        Raises:
-            Failure: One is not; the sentence names those that are.
-        """
+        """Check that these participants are present."""
         for name in names:
             if name != self.space.me and name not in self.others():
                 raise Failure(f"{self._absence([name])}", exit_codes.ABSENT)
@@ -232,11 +208,7 @@ class JoinOptions(SpaceOptions):
 
     @property
     def seconds(self) -> float | None:
-        """The wait for the gateway; ``None``: as long as it takes.
-
-        Raises:
-            ConfigurationError: It is no time to wait.
-        """
+        """The wait for the gateway; ``None``: as long as it takes."""
         return seconds(self.timeout, "--timeout")
 
     def run(self, act: Act) -> None:
@@ -253,17 +225,7 @@ async def send_confirmed(
 ) -> tuple[str, bool]:
     """Send an envelope, and wait until it comes back or is refused.
 
-    Args:
-        space: The space.
-        what: The envelope in words, for errors: ``the message``.
-        send: Sends it; gives its id.
-
-    Returns:
-        Its id, and whether the gateway confirmed it: some never do.
-
-    Raises:
-        Refused: The gateway did not let it through.
-        MeupError: As ``send`` says.
+    Its id, and whether the gateway confirmed it: some never do. ``what`` names it in errors.
     """
     with space.watch() as envelopes:
         sent = await send()

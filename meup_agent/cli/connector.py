@@ -44,15 +44,7 @@ class FirstAttemptFailed(Exception):
 class ReportingConnector:
     """A connector that tells what becomes of its connections.
 
-    Args:
-        url: The gateway's address.
-        space: The space to join.
-        tell: Told of each event.
-        patient: ``False``: where the first attempt finds no gateway, do not go on trying.
-        connector: Opens the connections; ``None``: over WebSockets.
-
-    Attributes:
-        where: The gateway's address, for errors and the log.
+    One that is not patient raises :class:`FirstAttemptFailed` where it finds no gateway at first.
     """
 
     def __init__(
@@ -71,12 +63,7 @@ class ReportingConnector:
 
     @asynccontextmanager
     async def __call__(self, headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
-        """Open a connection; leaving the block closes it.
-
-        Raises:
-            FirstAttemptFailed: There is no gateway at the address.
-            TransportError: As :class:`~meup_agent.transport.base.Connector` says.
-        """
+        """Open a connection; leaving the block closes it."""
         connected = False
         try:
             async with self._connector(headers) as transport:

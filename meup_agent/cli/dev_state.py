@@ -46,14 +46,7 @@ MAX_RUNNING: Final = 100
 
 
 class DevGateway(msgspec.Struct, frozen=True):
-    """A gateway that ``meup gateway --dev`` runs.
-
-    Attributes:
-        url: Its address for members.
-        http: Its address for HTTP.
-        space: The id of its space.
-        tokens: The token of each participant.
-    """
+    """A gateway that ``meup gateway --dev`` runs."""
 
     url: str
     http: str | None
@@ -77,26 +70,13 @@ def state_folder() -> Path:
 
 
 class DevState:
-    """The tokens and the running gateways that a folder knows.
-
-    Args:
-        path: The folder; it is made when something is kept.
-    """
+    """The tokens and the running gateways that a folder knows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def tokens(self, names: Iterable[str], *, renew: bool = False) -> dict[str, str]:
-        """The kept token of each participant; one that has none gets a new one, which is kept.
-
-        Args:
-            names: The participants.
-            renew: Make new ones for all.
-
-        Raises:
-            ConfigurationError: The folder or the file cannot be used or is not this user's alone,
-                or a gateway that runs has the tokens that would be replaced.
-        """
+        """The kept token of each participant; one that has none gets a new one, which is kept."""
         with self._open(create=True) as folder:
             running = self._running(folder) if renew else []
             if running:
@@ -111,11 +91,7 @@ class DevState:
 
     @contextmanager
     def announce(self, gateway: DevGateway) -> Generator[None]:
-        """Let :meth:`running` find a gateway for the length of a block.
-
-        Raises:
-            ConfigurationError: The folder cannot be used or is not this user's alone.
-        """
+        """Let :meth:`running` find a gateway for the length of a block."""
         name = f"{RUNNING_PREFIX}{_file_name(gateway.url)}.json"
         with self._open(create=True) as folder:
             self._running(folder)  # removes what a killed gateway left, perhaps under this name
@@ -130,11 +106,7 @@ class DevState:
             os.close(file)
 
     def running(self) -> list[DevGateway]:
-        """The gateways that run now.
-
-        Raises:
-            ConfigurationError: The folder is not this user's alone, or cannot be read.
-        """
+        """The gateways that run now."""
         try:
             with self._open() as folder:
                 return self._running(folder)
@@ -252,11 +224,7 @@ class DevState:
 
 
 def _check_private(status: os.stat_result, path: Path, command: str) -> None:
-    """Check that a folder or file is this user's, and no other user may open it.
-
-    Raises:
-        ConfigurationError: It is not.
-    """
+    """Check that a folder or file is this user's, and no other user may open it."""
     if status.st_uid != os.geteuid():
         raise ConfigurationError(
             f"{path} belongs to another user; set {STATE_VARIABLE} to a folder of your own"

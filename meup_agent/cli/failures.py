@@ -42,12 +42,9 @@ _CODES: Final[dict[type[MeupError], int]] = {
 
 
 class Failure(Exception):
-    """A command cannot go on.
+    """A command cannot go on: what happened, to what, and what to do.
 
-    Args:
-        sentence: One sentence: what happened, to what, and what to do.
-        code: The exit code.
-        details: Lines that go before the sentence, for example a traceback of the user's own code.
+    ``details`` go before the sentence, for example a traceback of the user's own code.
     """
 
     def __init__(

@@ -35,12 +35,7 @@ MAX_PAGE_BYTES: Final = 64 * 1024 * 1024
 
 
 class HttpApi:
-    """The HTTP API for one token; made by :func:`open_http_api`.
-
-    Attributes:
-        me: The token's participant.
-        space: The name of its space.
-    """
+    """The HTTP API for one token; made by :func:`open_http_api`."""
 
     def __init__(self, client: httpx.AsyncClient, me: dict[str, Any]) -> None:
         self._client = client
@@ -54,11 +49,7 @@ class HttpApi:
         return objects_in(answer.get("proposals"))
 
     async def envelope(self, seq: int) -> Envelope:
-        """The envelope with a number.
-
-        Raises:
-            Failure: The gateway does not know it any more.
-        """
+        """The envelope with a number."""
         answer = await _ask(self._client, self._messages, since=str(seq - 1), limit="1")
         for message in objects_in(answer.get("messages")):
             if message.get("seq") == seq:
@@ -66,13 +57,7 @@ class HttpApi:
         raise Failure(f"the gateway does not know the envelope {seq} any more")
 
     async def page(self, since: str | None, *, limit: int, dialect: str) -> dict[str, Any]:
-        """A page of what was said: ``messages``, ``times``, and ``next``.
-
-        Args:
-            since: The number of the last one that is known, or a time; ``None``: from the first.
-            limit: The most of them.
-            dialect: The dialect in which they are said.
-        """
+        """A page of what was said after a number or a time: ``messages``, ``times``, ``next``."""
         begin = {} if since is None else {"since": since}
         return await _ask(self._client, self._messages, limit=str(limit), dialect=dialect, **begin)
 
@@ -83,12 +68,7 @@ class HttpApi:
 
 @asynccontextmanager
 async def open_http_api(where: HttpAddress) -> AsyncGenerator[HttpApi]:
-    """The HTTP API, for the length of a block.
-
-    Raises:
-        Failure: No gateway answers, or the token is refused, or is for another participant or
-            space than ``where`` says.
-    """
+    """The HTTP API, for the length of a block."""
     token = where.token if isinstance(where.token, str) else where.token()
     async with open_client(where.url, f"Bearer {token.strip()}") as client:
         api = HttpApi(client, await _ask(client, "/me"))
@@ -172,19 +152,8 @@ async def pending_proposal(
 ) -> dict[str, Any]:
     """The pending proposal that an id, or the beginning of one, means.
 
-    Args:
-        api: The gateway's HTTP API.
-        given: The id.
-        proposer: Whose it is; ``None``: anybody's.
-        digest: Of the call that is meant, where one is.
-        in_progress: Its fulfillment may be on its way.
-        whichever_call: The pending one is meant where its proposer has used the id before
-            for another call; it is not where something is approved.
-
-    Raises:
-        Failure: The gateway knows none, or several.
-        AlreadyDecided: It is not pending any more.
-        AlreadyInProgress: Its fulfillment is on its way.
+    Where its proposer has used the id before for another call, the pending one is meant; without
+    ``whichever_call``, as where something is approved, it is not.
     """
     if not given.strip():
         raise Failure("the proposal is empty; give its id", exit_codes.USAGE)

@@ -113,11 +113,7 @@ Why = Annotated[
 
 
 def seconds(value: float, option: str) -> float | None:
-    """The seconds that an option gives; ``None`` for ``inf``: as long as it takes.
-
-    Raises:
-        ConfigurationError: It is no time to wait.
-    """
+    """The seconds that an option gives; ``None`` for ``inf``: as long as it takes."""
     if math.isnan(value) or value <= 0:
         raise ConfigurationError(f"{option} takes seconds above 0, or inf; {value:g} is neither")
     return None if math.isinf(value) else value

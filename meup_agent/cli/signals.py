@@ -43,14 +43,7 @@ async def watch_signals(
 async def run_until_signal(
     act: Callable[[TaskGroup], Awaitable[int]], numbers: Iterable[signal.Signals], output: Output
 ) -> int:
-    """Run a command until it is done, or a signal cancels it; the exit code.
-
-    Args:
-        act: Does the command's work and returns its exit code; its background tasks go into the
-            task group, and end with it.
-        numbers: The signals.
-        output: Standard output, whose reader may go.
-    """
+    """Run a command until it is done, or a signal cancels it; the exit code."""
     code = exit_codes.OK
 
     def end(number: int) -> None:

@@ -66,20 +66,7 @@ MAX_NAMED: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call, and the way to make it.
-
-    Attributes:
-        participant: The participant that has the tool.
-        tool: Its name.
-        given: The arguments as they were given.
-        to: The participants that should decide, if it is proposed.
-        seconds: Seconds to wait for the decision and the result; ``None``: as long as it takes.
-        wait: Which rejection ends the wait, if it is proposed.
-        idempotent: A request may be sent again after a reconnect.
-        accept_edits: A call carried out otherwise than proposed counts as well.
-        as_proposal: Propose it, whatever we may do.
-        as_json: The result as one JSON document.
-    """
+    """A call, and the way to make it."""
 
     participant: str
     tool: str
@@ -106,36 +93,21 @@ class CallOptions(OptionGroup):
     accept_edits: AcceptEdits = False
 
     def given(self) -> GivenArguments:
-        """The call's arguments as they were given.
-
-        Raises:
-            Failure: They cannot be read.
-        """
+        """The call's arguments as they were given."""
         return read_arguments(self.words or [], self.args, self.args_file)
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of a call.
-
-    Attributes:
-        executor: The participant that carried it out.
-        result: The result, as JSON values.
-        fulfilled: The fulfillment of its proposal; ``None``: it was requested.
-    """
+    """The result of a call."""
 
     executor: str
     result: Any
-    fulfilled: Fulfillment | None = None
+    fulfilled: Fulfillment | None = None  # None: it was requested
 
 
 async def run_tool_call(session: CommandSession, wanted: ToolCall) -> None:
-    """Call the tool, and print its result.
-
-    Raises:
-        Failure: It was not called, or there is no result.
-        MeupError: As :meth:`meup_agent.Space.call` says.
-    """
+    """Call the tool, and print its result."""
     space = session.space
     session.require(wanted.participant)
     arguments = await _arguments(session, wanted)
@@ -157,11 +129,7 @@ async def run_tool_call(session: CommandSession, wanted: ToolCall) -> None:
 
 
 async def _arguments(session: CommandSession, wanted: ToolCall) -> dict[str, Any]:
-    """The arguments, read and checked by what the tool's owner says of it.
-
-    Raises:
-        Failure: Its owner has no such tool, or it does not take them.
-    """
+    """The arguments, read and checked by what the tool's owner says of it."""
     async with progress_line(session.stderr.console, f"asking {wanted.participant} for its tools"):
         tools = await _tools(session.space, wanted)
     return _check_arguments(tools, wanted, session.stderr)
@@ -180,16 +148,7 @@ async def _tools(space: Space, wanted: ToolCall) -> list[dict[str, Any]] | None:
 def _check_arguments(
     tools: list[dict[str, Any]] | None, wanted: ToolCall, stderr: Stderr
 ) -> dict[str, Any]:
-    """The arguments, read and checked by what the tool's owner says of its tools.
-
-    Args:
-        tools: The owner's; ``None``: not known.
-        wanted: The call.
-        stderr: Told of arguments that the tool does not know.
-
-    Raises:
-        Failure: Its owner has no such tool, or it does not take them.
-    """
+    """The arguments, read and checked by what the tool's owner says of its tools."""
     if tools is None:
         return convert_arguments(wanted.given)
     by_name = {str(tool.get("name")): tool for tool in tools}
@@ -337,13 +296,7 @@ async def _print_outcome(
 
 
 async def _print_result(session: CommandSession, wanted: ToolCall, answer: CallResult) -> None:
-    """The result, and what in it is not as it was proposed.
-
-    Raises:
-        Failure: It was carried out otherwise than proposed, and that is no success.
-        ToolError: The tool failed.
-        RequestError: The call was answered with an error.
-    """
+    """The result, and what in it is not as it was proposed."""
     fulfilled = answer.fulfilled
     value = value_of(fulfilled or Responded(answer.executor, answer.result))
     if wanted.as_json:

@@ -62,13 +62,7 @@ _DONE: Final = {
 
 
 class ProposalListing:
-    """Makes the lines.
-
-    Args:
-        width: The terminal's width in columns; ``None`` where there is no terminal.
-        glyphs: The characters that the output can show.
-        now: The time in seconds since 1970 (UTC).
-    """
+    """Makes the lines."""
 
     def __init__(self, width: int | None, glyphs: Glyphs, now: float) -> None:
         self._width = width

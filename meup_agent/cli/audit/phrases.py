@@ -52,12 +52,7 @@ def local(at: int) -> datetime:
 
 
 def time_of(at: int, *, beside: int | None = None) -> str:
-    """A time of day, with the date in front of it where that is another one.
-
-    Args:
-        at: The time.
-        beside: Another time that is told beside it.
-    """
+    """A time of day; with its date, unless a time of the same day is told beside it."""
     moment = local(at)
     same_day = beside is not None and local(beside).date() == moment.date()
     return f"{moment:%H:%M:%S}" if same_day else f"{moment:%Y-%m-%d %H:%M:%S}"

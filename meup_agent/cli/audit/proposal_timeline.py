@@ -50,12 +50,7 @@ _STYLES = {
 
 
 class ProposalTimeline:
-    """Makes the lines of a timeline.
-
-    Args:
-        width: The terminal's width in columns; ``None`` where there is no terminal.
-        glyphs: The characters that the output can show.
-    """
+    """Makes the lines of a timeline."""
 
     def __init__(self, width: int | None, glyphs: Glyphs) -> None:
         self._width = width

@@ -36,23 +36,14 @@ _AGO: Final = re.compile(r"(\d{1,9})([smhdw])")
 
 
 class JournalQuery(NamedTuple):
-    """The space and the time to read from a source.
+    """The space and the time to read from a source."""
 
-    Attributes:
-        space: The space; ``None``: the only one that there is.
-        since: Only what was accepted from then on, in microseconds since 1970; ``None``: all.
-    """
-
-    space: str | None = None
-    since: int | None = None
+    space: str | None = None  # None: the only one that there is
+    since: int | None = None  # microseconds since 1970 (UTC); None: all
 
 
 class JournalSource(Protocol):
-    """The entries of a space, oldest first.
-
-    Attributes:
-        space: The space's name.
-    """
+    """The entries of a space, oldest first."""
 
     space: str
 
@@ -97,11 +88,7 @@ class _Http:
 
 @asynccontextmanager
 async def from_file(path: Path, wanted: JournalQuery) -> AsyncGenerator[JournalSource]:
-    """The entries in a journal's file, also while its gateway writes.
-
-    Raises:
-        ConfigurationError: It cannot be read, or has no such space.
-    """
+    """The entries in a journal's file, also while its gateway writes."""
     # Loaded here: SQLite is not needed where a gateway is asked.
     from meup_agent.gateway.journal.archive import Archive
 
@@ -115,11 +102,7 @@ async def from_file(path: Path, wanted: JournalQuery) -> AsyncGenerator[JournalS
 
 @asynccontextmanager
 async def over_http(where: HttpAddress, wanted: JournalQuery) -> AsyncGenerator[JournalSource]:
-    """The journal of a running gateway, for the space that a token is for.
-
-    Raises:
-        Failure: The gateway does not answer, or refuses us.
-    """
+    """The journal of a running gateway, for the space that a token is for."""
     from meup_agent.cli.http_api import open_http_api
 
     async with open_http_api(where) as api:
@@ -163,16 +146,10 @@ def _rfc3339(at: int) -> str:
 
 
 def moment(given: str, option: str, now: float) -> int:
-    """A moment in microseconds since 1970 (UTC).
+    """A moment in microseconds since 1970 (UTC); ``now`` is in seconds.
 
-    Args:
-        given: ``2026-01-31``, ``2026-01-31T22:00`` (in the user's zone, unless it says which), or
-            how long ago it is: ``90s``, ``15m``, ``2h``, ``7d``, ``4w``.
-        option: Where it was given, for the error.
-        now: Seconds since 1970 (UTC).
-
-    Raises:
-        ConfigurationError: It is none of these.
+    Given as ``2026-01-31``, ``2026-01-31T22:00`` (in the user's zone, unless it says which), or as
+    how long ago it is: ``90s``, ``15m``, ``2h``, ``7d``, ``4w``.
     """
     ago = _AGO.fullmatch(given.strip())
     if ago is not None:

@@ -57,20 +57,12 @@ class StateName(StrEnum):
 
 
 class AuditFilter(NamedTuple):
-    """Selects what is shown of an audit.
+    """Selects what is shown of an audit."""
 
-    Attributes:
-        proposal: One proposal: its id, or the beginning of it.
-        proposer: Only this participant's proposals.
-        states: Only proposals in these states.
-        grants: Operations on the space, and no proposals.
-        as_json: As JSON Lines.
-    """
-
-    proposal: str | None
+    proposal: str | None  # its id, or the beginning of it
     proposer: str | None
     states: frozenset[ProposalState]
-    grants: bool
+    grants: bool  # operations on the space, and no proposals
     as_json: bool
 
 
@@ -286,11 +278,7 @@ class _AuditRun:
 
 
 def _one(found: Sequence[ProposalAudit], wanted: str) -> ProposalAudit:
-    """The proposal that is meant.
-
-    Raises:
-        Failure: There is none, or there are several.
-    """
+    """The proposal that is meant."""
     if not found:
         raise Failure(f"no proposal in the journal has an id that begins with {wanted!r}")
     if len(found) == 1:

@@ -77,12 +77,7 @@ HOW_TO_RUN: Final = {
 
 
 def _find(running: Sequence[DevGateway], port: int | None) -> DevGateway:
-    """The gateway that is meant.
-
-    Raises:
-        Failure: None runs, or none at this port.
-        ConfigurationError: Several run, and the port is not given.
-    """
+    """The gateway that is meant."""
     if not running:
         raise Failure(
             "no gateway of meup gateway --dev runs here; start one in another terminal:"

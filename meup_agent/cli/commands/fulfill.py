@@ -196,14 +196,7 @@ async def _withdrawn(api: HttpApi, record: dict[str, Any]) -> Failure | None:
 
 
 def call_in_lines(proposal: Envelope, executor: str, method: str, params: dict[str, Any]) -> str:
-    """A call in as many lines as it has arguments, none of which is cut.
-
-    Args:
-        proposal: The proposal that it carries out.
-        executor: The participant that carries it out.
-        method: Its method.
-        params: Its parameters, with what was edited.
-    """
+    """A call in as many lines as it has arguments, none of which is cut."""
     call = Call(method, params)
     values = call.arguments if call.name else without_meta(as_object(params))
     who, whose = visible(executor, MAX_NAME), visible(proposal.sender, MAX_NAME)
@@ -224,16 +217,7 @@ def changes_in_lines(changes: Iterable[Change]) -> list[str]:
 
 
 async def confirmed(stderr: Stderr, question: str, *, otherwise: str) -> None:
-    """Ask the person at the terminal; return if they say yes.
-
-    Args:
-        stderr: Where to ask.
-        question: The question.
-        otherwise: Advice for where no terminal is.
-
-    Raises:
-        Failure: They do not, or there is no terminal to ask at.
-    """
+    """Ask the person at the terminal; return if they say yes."""
     if not sys.stdin.isatty():
         raise Failure(
             f"standard input is no terminal, so you cannot be asked; {otherwise}", exit_codes.USAGE

@@ -165,11 +165,7 @@ def gateway(
 
 
 def _check_local(*hosts: str) -> None:
-    """Check that only this machine reaches a gateway with tokens for trying things out.
-
-    Raises:
-        ConfigurationError: Others reach it.
-    """
+    """Check that only this machine reaches a gateway with tokens for trying things out."""
     from meup_agent.gateway.network import is_loopback
 
     for host in hosts:
@@ -186,11 +182,7 @@ def next_to(port: int) -> int:
 
 
 def require_extra() -> None:
-    """Check that a gateway can be run here.
-
-    Raises:
-        Failure: The extra ``gateway`` is not installed.
-    """
+    """Check that a gateway can be run here."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise Failure(
@@ -213,11 +205,7 @@ def _tls(settings: Config, certificate: Path | None, key: Path | None) -> TlsCon
 
 
 def _checked(settings: Config) -> str:
-    """The spaces and addresses that a gateway would serve, as lines.
-
-    Raises:
-        ConfigurationError: It would not start.
-    """
+    """The spaces and addresses that a gateway would serve, as lines."""
     from meup_agent.gateway.network import check_encrypted, host_and_port, server_context
     from meup_agent.gateway.pattern_keys import unknown_keys
 
@@ -249,11 +237,7 @@ def _checked(settings: Config) -> str:
 
 
 def _check_journal(path: Path) -> None:
-    """Look at a journal's file without changing anything; a gateway that runs may have it open.
-
-    Raises:
-        ConfigurationError: It is none, or cannot be made.
-    """
+    """Look at a journal's file without changing anything; a gateway that runs may have it open."""
     from meup_agent.gateway.journal.archive import Archive
 
     try:

@@ -130,18 +130,7 @@ def _meant(session: CommandSession, given: str, proposer: str | None) -> tuple[s
 def seen_as(
     proposals: list[ProposalRecord], given: str, proposer: str | None = None
 ) -> ProposalRecord | None:
-    """The proposal that an id, or the beginning of one, means; ``None`` if it was not seen.
-
-    Args:
-        proposals: Those that we have seen.
-        given: The id.
-        proposer: Whose it is; ``None``: anybody's.
-
-    Raises:
-        Failure: Several begin like this, or have this id.
-        AlreadyDecided: It is not pending any more.
-        AlreadyInProgress: Its fulfillment is on its way.
-    """
+    """The pending proposal that an id, or its beginning, means; ``None`` if it was not seen."""
     theirs = [each for each in proposals if proposer in (None, each.proposer)]
     found = [each for each in theirs if each.id.startswith(given)]
     whole = [each for each in found if each.id == given]

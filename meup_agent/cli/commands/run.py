@@ -97,15 +97,7 @@ def run(
 
 
 def load_agent(target: str) -> Agent:
-    """Import the module of a target, and find the agent in it.
-
-    Args:
-        target: ``module:agent``, ``package.module:agent`` or ``path/to/file.py:agent``; without
-            the part behind the colon, the module's only agent.
-
-    Raises:
-        Failure: There is no such module or agent, or the module's own code failed.
-    """
+    """Import the module of a target, and find the agent in it."""
     where, name = _split(target)
     if not where:
         raise Failure(f"{target!r} names no agent; {EXPECTED}", exit_codes.USAGE)

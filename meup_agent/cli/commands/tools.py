@@ -89,12 +89,7 @@ def tools(
 async def _tell(
     session: CommandSession, listed: list[_Listed], me: str, *, may: bool, as_json: bool
 ) -> None:
-    """Print the answers.
-
-    Raises:
-        Failure: No participant answered.
-        MeupError: Likewise.
-    """
+    """Print the answers."""
     errors = [each.error for each in listed if each.error is not None]
     if errors and len(errors) == len(listed):
         # What is wrong with the first is most likely wrong with all.

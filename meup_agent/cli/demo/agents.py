@@ -81,13 +81,7 @@ class EventLog(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A handler that was stopped, and is done with cleaning up.
-
-    Attributes:
-        agent: The handler's agent.
-        handler: The handler's name.
-        cause: Code, origin and chain of the cancellation.
-    """
+    """A handler that was stopped, and is done with cleaning up."""
 
     agent: str
     handler: str
@@ -117,10 +111,6 @@ def files_agent(workspace: Workspace, stops: Stops) -> Agent:
 
     Plain functions run in worker threads; the re-index is ``async``: it takes its time, reports
     progress, and can be stopped at every ``await``.
-
-    Args:
-        workspace: The folder; it refuses every path that leads out of it.
-        stops: Takes each handler that was stopped.
     """
     files = Agent("files")
 
@@ -184,10 +174,6 @@ def reviewer_agent(stops: Stops, withdrawals: EventLog[Withdrawal]) -> Agent:
 
     A path out of the folder is unsafe. Secrets are not written down: such a proposal is fulfilled
     with edited arguments, and the proposer learns the difference.
-
-    Args:
-        stops: Takes each handler that was stopped.
-        withdrawals: Takes the withdrawals of proposals that were being reviewed.
     """
     reviewer = Agent("reviewer")
 
@@ -227,12 +213,7 @@ def masked(text: str) -> str:
 
 
 def proposer_agent(explanations: EventLog[Chat], rejections: EventLog[Rejection]) -> Agent:
-    """The proposer: a restricted agent that may propose; the scenes say what.
-
-    Args:
-        explanations: Takes the chats that it receives.
-        rejections: Takes the rejections of its proposals.
-    """
+    """The proposer: a restricted agent that may propose; the scenes say what."""
     proposer = Agent("proposer")
 
     @proposer.on_reject
@@ -249,13 +230,7 @@ def proposer_agent(explanations: EventLog[Chat], rejections: EventLog[Rejection]
 async def audit(
     space: Space, seen: EventLog[Envelope], show: Callable[[Envelope], Awaitable[None]]
 ) -> None:
-    """Take down every envelope of a space, in the gateway's order, until cancelled.
-
-    Args:
-        space: The space as the auditor sees it.
-        seen: Takes the envelopes.
-        show: Shows one; awaited before it counts as seen.
-    """
+    """Take down every envelope of a space, in the gateway's order, until cancelled."""
     with space.watch() as envelopes:
         async for envelope in envelopes:
             await show(envelope)

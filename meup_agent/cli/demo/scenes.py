@@ -51,17 +51,11 @@ THIRD: Final = BATCHES // 3
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expectation.
-
-    Attributes:
-        what: Its subject.
-        expected: The expected value.
-        happened: The value read from an outcome, from the space or from the disk.
-    """
+    """One expectation."""
 
     what: str
     expected: str
-    happened: str
+    happened: str  # read from an outcome, from the space or from the disk
 
     @property
     def holds(self) -> bool:
@@ -71,13 +65,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A story with an end that can be checked.
-
-    Attributes:
-        title: A word or two.
-        story: One sentence.
-        play: Plays it; what was expected, and what happened.
-    """
+    """A story with an end that can be checked."""
 
     title: str
     story: str

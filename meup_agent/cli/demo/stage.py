@@ -54,23 +54,9 @@ READING_SECONDS: Final = 0.5
 
 
 class Stage:
-    """The demo, set up and running; made by :func:`set_up`.
+    """The demo, set up and running; made by :func:`set_up`."""
 
-    Attributes:
-        workspace: The folder.
-        gateway: The gateway.
-        proposer: The space as the proposer sees it; the scenes speak with its voice.
-        auditor: The space as the auditor sees it.
-        seen: Every envelope that the auditor has seen, and that the timeline has shown.
-        stops: The handlers that were stopped, as they say it themselves.
-        stops_shown: Those of them that the timeline has shown.
-        rejections: Rejections that the proposer received.
-        explanations: Chats that the proposer received.
-        withdrawals: Withdrawals that the reviewer received.
-        losses: Lost connections, by agent.
-    """
-
-    proposer: Space
+    proposer: Space  # the scenes speak with its voice
     auditor: Space
 
     def __init__(self, workspace: Workspace, gateway: Gateway, output: Output) -> None:

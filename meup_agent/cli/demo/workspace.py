@@ -44,11 +44,7 @@ class NotAllowed(Exception):
 
 
 class Workspace:
-    """A folder, and nothing outside of it.
-
-    Args:
-        root: The folder.
-    """
+    """A folder; a path out of it, or a change of what was not made here, is :class:`NotAllowed`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -59,9 +55,6 @@ class Workspace:
 
         What counts is where the path really leads: ``..``, an absolute path or a link may lead
         out of the folder.
-
-        Raises:
-            NotAllowed: It leads out of the folder, or nowhere.
         """
         try:
             real = (self.root / path).resolve()
@@ -86,12 +79,7 @@ class Workspace:
         return sorted(found[:MAX_FILES])
 
     def read(self, path: str) -> str:
-        """The text of a file; of a large one, its beginning.
-
-        Raises:
-            NotAllowed: It is outside of the folder, or no plain file.
-            OSError: It cannot be read.
-        """
+        """The text of a file; of a large one, its beginning."""
         file = self.inside(path)
         if not file.is_file():  # a pipe or a device would be waited for
             raise NotAllowed(f"{path!r} is no file")
@@ -99,12 +87,7 @@ class Workspace:
             return opened.read(MAX_BYTES).decode(errors="replace")
 
     def create(self, path: str, text: str) -> int:
-        """Write a new file; the number of its bytes.
-
-        Raises:
-            NotAllowed: It is outside of the folder, exists, or would be too large.
-            OSError: It cannot be written.
-        """
+        """Write a new file; the number of its bytes."""
         data = text.encode()
         if len(data) > MAX_BYTES:
             raise NotAllowed(f"{path!r} would have more than {MAX_BYTES} bytes")
@@ -119,20 +102,12 @@ class Workspace:
         return len(data)
 
     def append(self, path: str, text: str) -> None:
-        """Add to a file that :meth:`create` has made.
-
-        Raises:
-            NotAllowed: It was not made here.
-        """
+        """Add to a file that :meth:`create` has made."""
         with self._own(path).open("ab") as opened:
             opened.write(text.encode())
 
     def rename(self, path: str, new: str) -> None:
-        """Give a file that :meth:`create` has made its final name.
-
-        Raises:
-            NotAllowed: It was not made here, or there is a file of the new name.
-        """
+        """Give a file that :meth:`create` has made its final name."""
         file, target = self._own(path), self.inside(new)
         if os.path.lexists(target):
             raise NotAllowed(f"{new!r} exists; nothing is overwritten here")
@@ -141,11 +116,7 @@ class Workspace:
         self._made.append(target)
 
     def remove(self, path: str) -> None:
-        """Remove a file that :meth:`create` has made.
-
-        Raises:
-            NotAllowed: It was not made here.
-        """
+        """Remove a file that :meth:`create` has made."""
         file = self._own(path)
         file.unlink(missing_ok=True)
         self._made.remove(file)
@@ -164,14 +135,7 @@ class Workspace:
 
 @contextmanager
 def workspace_in(folder: Path | None) -> Generator[Workspace]:
-    """The folder for the length of a block; afterwards it is as it was before.
-
-    Args:
-        folder: The user's; ``None``: the sample.
-
-    Raises:
-        Failure: The user's folder is none, or has files of the names that the scenes write.
-    """
+    """The folder for the length of a block; afterwards it is as it was before."""
     if folder is not None:
         with _cleaned(_checked(folder)) as workspace:
             yield workspace

@@ -82,13 +82,7 @@ class _Stop(Exception):
 
 
 async def diagnose(given: SpaceOptions, listener: DoctorListener, *, timeout: float) -> Report:
-    """Try one thing after the other.
-
-    Args:
-        given: Where to, and as whom.
-        listener: Told of each check.
-        timeout: Seconds that each of them may take.
-    """
+    """Try one thing after the other."""
     diagnosis = _Diagnosis(given, listener, timeout)
     with suppress(_Stop):
         await diagnosis.run()
@@ -105,11 +99,7 @@ class _Diagnosis:
         self._participant: str | None = None
 
     async def run(self) -> None:
-        """All checks.
-
-        Raises:
-            _Stop: One failed without which there is nothing to look at.
-        """
+        """All checks."""
         await self._address()
         where = await self._settings()
         await self._way(HostPort.of(self.report.url))

@@ -90,19 +90,12 @@ _NOTHING_ELSE: Final[tuple[dict[str, Any], ...]] = (
 
 
 class Permission(NamedTuple):
-    """The permission to send one kind of envelope.
-
-    Attributes:
-        verb: The action.
-        kind: The kind.
-        allowed: It may be sent at all.
-        limits: The part of it that is allowed, in words; empty: all.
-    """
+    """The permission to send one kind of envelope."""
 
     verb: str
     kind: str
     allowed: bool
-    limits: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()  # in words; empty: all of it
 
     def __str__(self) -> str:
         """``call tools (only read_*, list_*)``."""
@@ -111,56 +104,32 @@ class Permission(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check.
-
-    Attributes:
-        name: One of :data:`NAMES`.
-        ok: ``None`` where it was not tried, or there was nothing to look at.
-        said: The finding, safe to print.
-        advice: The thing to do; where all is good, to think of.
-    """
+    """One check."""
 
     name: str
-    ok: bool | None
-    said: str
-    advice: str = ""
+    ok: bool | None  # None: not tried, or there was nothing to look at
+    said: str  # safe to print
+    advice: str = ""  # what to do; where all is good, to think of
 
 
 @dataclass(slots=True)
 class Report:
-    """All results of one run.
+    """All results of one run."""
 
-    Attributes:
-        url: The address that was dialled; empty where there was none to dial.
-        space: The space that was asked for.
-        checks: All of them, in the order of :data:`NAMES`.
-        lost: The connection ended before everything was looked at.
-        me: Our name in the space.
-        asked: The dialect that we asked for.
-        adopted: The dialect that the gateway speaks with us.
-        guarantees: The gateway's; ``None`` where it was not reached.
-        said_guarantees: The gateway told them itself.
-        capabilities: Ours, as the gateway announced them.
-        permissions: The same in words.
-        participants: The names of all that are present, ours included.
-        round_trip: Seconds.
-        clock_difference: Seconds that the gateway's clock is ahead of ours.
-    """
-
-    url: str = ""
-    space: str = ""
+    url: str = ""  # empty: there was none to dial
+    space: str = ""  # as asked for
     checks: list[Check] = field(default_factory=list[Check])
-    lost: bool = False
+    lost: bool = False  # the connection ended before everything was looked at
     me: str = ""
-    asked: str = ""
+    asked: str = ""  # the dialect, as is the next
     adopted: str = ""
-    guarantees: Guarantees | None = None
-    said_guarantees: bool = False
+    guarantees: Guarantees | None = None  # None: the gateway was not reached
+    said_guarantees: bool = False  # by the gateway itself
     capabilities: tuple[Any, ...] = ()
     permissions: list[Permission] = field(default_factory=list[Permission])
-    participants: tuple[str, ...] = ()
-    round_trip: float | None = None
-    clock_difference: float | None = None
+    participants: tuple[str, ...] = ()  # all that are present, ours included
+    round_trip: float | None = None  # seconds
+    clock_difference: float | None = None  # seconds that the gateway's is ahead of ours
 
     @property
     def ok(self) -> bool:
@@ -176,12 +145,7 @@ class Report:
 
 
 def refusal(code: int, reason: str) -> tuple[str, str, str]:
-    """The check that fails by a status or a close code, what happened, and what to do.
-
-    Args:
-        code: The status or close code.
-        reason: The words that came with it.
-    """
+    """The check that fails by a status or a close code, what happened, and what to do."""
     if code == _FORBIDDEN and not reason:
         return _NO_REASON
     found = _REFUSALS.get(code)
@@ -194,12 +158,7 @@ def refusal(code: int, reason: str) -> tuple[str, str, str]:
 
 
 def no_handshake(error: TransportError, timeout: float) -> tuple[str, str]:
-    """The reason why a port that took a connection made no WebSocket of it, and what to do.
-
-    Args:
-        error: The failure of the attempt.
-        timeout: Seconds that it was given.
-    """
+    """The reason why a port that took a connection made no WebSocket of it, and what to do."""
     match error.__cause__:
         case TimeoutError():
             return (
@@ -219,11 +178,7 @@ def no_handshake(error: TransportError, timeout: float) -> tuple[str, str]:
 
 
 def permissions_of(capabilities: Sequence[Any]) -> list[Permission]:
-    """The permissions that capabilities give, as far as they can be understood.
-
-    Args:
-        capabilities: As a gateway announced them.
-    """
+    """The permissions that capabilities give, as far as they can be understood."""
     return [_ability(verb, kind, capabilities) for verb, kind in _VERBS.items()]
 
 

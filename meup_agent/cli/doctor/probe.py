@@ -40,12 +40,7 @@ _PORTS: Final = {"ws": 80, "wss": 443}
 
 
 class Unreachable(Exception):
-    """A step of the way failed.
-
-    Args:
-        said: The event, in words.
-        advice: The thing to do.
-    """
+    """A step of the way failed: what happened, and what to do."""
 
     def __init__(self, said: str, advice: str) -> None:
         super().__init__(said)
@@ -53,13 +48,7 @@ class Unreachable(Exception):
 
 
 class HostPort(NamedTuple):
-    """The host and port at which a gateway listens.
-
-    Attributes:
-        host: A name or an address.
-        port: The port.
-        is_tls: It is spoken to in TLS.
-    """
+    """The host and port at which a gateway listens."""
 
     host: str
     port: int
@@ -83,15 +72,7 @@ class HostPort(NamedTuple):
 
 
 async def resolve_host(place: HostPort, timeout: float) -> list[str]:
-    """The addresses of a host.
-
-    Args:
-        place: The gateway's.
-        timeout: Seconds to wait.
-
-    Raises:
-        Unreachable: It has none, or no name server answers.
-    """
+    """The addresses of a host."""
     with anyio.move_on_after(timeout):
         try:
             return await _resolve(place)
@@ -131,29 +112,13 @@ async def _resolve(place: HostPort) -> list[str]:
 
 
 async def probe_port(place: HostPort, timeout: float) -> str:
-    """Connect and leave; the address that took it.
-
-    Args:
-        place: The gateway's.
-        timeout: Seconds to wait.
-
-    Raises:
-        Unreachable: No port took the connection.
-    """
+    """Connect and leave; the address that took it."""
     async with await _connect(place, timeout) as stream:
         return str(stream.extra(SocketAttribute.remote_address)[0])
 
 
 async def probe_tls(place: HostPort, timeout: float) -> str:
-    """Connect in TLS and leave; what was agreed on, in words.
-
-    Args:
-        place: The gateway's.
-        timeout: Seconds to wait.
-
-    Raises:
-        Unreachable: The other end speaks no TLS, or shows no certificate to be trusted.
-    """
+    """Connect in TLS and leave; what was agreed on, in words."""
     async with await _connect(place, timeout) as stream:
         with anyio.move_on_after(timeout):
             try:
@@ -234,18 +199,7 @@ def _words(error: OSError) -> str:
 
 
 class RecordingTransport:
-    """A transport that keeps the first welcome that comes over it.
-
-    Args:
-        inner: The transport.
-
-    Attributes:
-        inner: The same.
-        welcome: The welcome; ``None`` until it came.
-        welcomed_at: When it came, by this machine's clock.
-        seconds: Time from the handshake to the welcome.
-        unread: The frame that came in its place, in words; empty where none did.
-    """
+    """A transport that keeps the first welcome that comes over it."""
 
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
@@ -266,11 +220,7 @@ class RecordingTransport:
         return self.inner.response_headers
 
     async def send(self, frame: bytes) -> None:
-        """Send one message.
-
-        Raises:
-            TransportClosed: The connection has ended.
-        """
+        """Send one message."""
         await self.inner.send(frame)
 
     def __aiter__(self) -> Self:
@@ -311,17 +261,8 @@ class AlreadyDialled(Exception):
 class OneShotConnector:
     """A connector that dials once, and keeps what is learned on the way.
 
-    Args:
-        where: Where to.
-        timeout: Seconds for the handshake, and again for the welcome.
-        made: Told of the other end's headers when the handshake is done.
-
-    Attributes:
-        where: The gateway's address, for errors.
-        waiting: Ends when the welcome is overdue.
-        tap: The connection; ``None`` where none was made.
-        failure: The reason why none was made.
-        closed: The end of the connection.
+    ``timeout`` holds for the handshake, and again for the welcome: ``waiting`` ends when that is
+    overdue. A second call raises :class:`AlreadyDialled`.
     """
 
     def __init__(
@@ -341,12 +282,7 @@ class OneShotConnector:
 
     @asynccontextmanager
     async def __call__(self, headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
-        """Open the connection; leaving the block closes it.
-
-        Raises:
-            AlreadyDialled: It was opened before.
-            TransportError: It could not be made.
-        """
+        """Open the connection; leaving the block closes it."""
         if self._dialled:
             raise AlreadyDialled
         self._dialled = True

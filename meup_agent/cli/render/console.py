@@ -29,12 +29,7 @@ def wants_colour(*, colour: bool = True) -> bool:
 
 
 def console(file: TextIO, *, colour: bool) -> Console:
-    """A console that takes nothing in a text for markup.
-
-    Args:
-        file: Standard output or standard error.
-        colour: ``False``: no escape sequence for a style, also on a terminal.
-    """
+    """A console that takes nothing in a text for markup."""
     # rich's own no_color leaves bold, dim and italic; without a colour system nothing is styled.
     return Console(
         file=file,
@@ -46,14 +41,7 @@ def console(file: TextIO, *, colour: bool) -> Console:
 
 
 class Stderr:
-    """Standard error: what a command says beside its result.
-
-    Args:
-        colour: ``False``: none, also on a terminal.
-
-    Attributes:
-        console: Its console; lines go above what is being redrawn there.
-    """
+    """Standard error: what a command says beside its result."""
 
     def __init__(self, *, colour: bool = True) -> None:
         self.console = console(sys.stderr, colour=colour)
@@ -89,11 +77,7 @@ class SafeFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str) -> None:
-    """Log from some level on.
-
-    Args:
-        level: The level's name.
-    """
+    """Log from some level on."""
     handler = logging.StreamHandler()
     handler.setFormatter(SafeFormatter(FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler])

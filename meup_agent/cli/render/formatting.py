@@ -43,32 +43,18 @@ MAX_CAPABILITY: Final = 200
 
 
 class ProgressFigures(NamedTuple):
-    """The figures of a progress.
-
-    Attributes:
-        done: The amount that is done.
-        total: The amount in all, where that is known.
-    """
+    """The figures of a progress."""
 
     done: float
     total: float | None
 
 
 class FormattedEnvelope(NamedTuple):
-    """An envelope in words.
+    """An envelope in words."""
 
-    Attributes:
-        who: Its sender; for presence, the participant that came or went.
-        whom: Its addressees; empty: all participants.
-        noun: Its kind, in a word.
-        said: Its content.
-        progress: The progress that it tells, if it does.
-        failed: It tells of a failure.
-    """
-
-    who: str
-    whom: str
-    noun: str
+    who: str  # the sender; for presence, the participant that came or went
+    whom: str  # empty: all participants
+    noun: str  # its kind
     said: str
     progress: ProgressFigures | None = None
     failed: bool = False
@@ -208,9 +194,6 @@ def as_text(result: Any) -> str:
 
     Line ends and tabs stay; any other character that does not print as itself is escaped. Empty,
     if the tool returned nothing.
-
-    Args:
-        result: MCP's ``CallToolResult``, as JSON values, or what else was answered.
     """
     value = value_of(Responded("", result))
     if value is None and "structuredContent" not in as_object(result):

@@ -21,11 +21,7 @@ NARROWEST: Final = 12
 
 
 class Glyphs:
-    """The few characters that not every output has.
-
-    Args:
-        encoding: The encoding of the output.
-    """
+    """The few characters that not every output has."""
 
     def __init__(self, encoding: str) -> None:
         fancy = ("→", "…", "━", "╌", "✓", "✗")
@@ -39,11 +35,7 @@ class Glyphs:
 
 
 class RowBuilder:
-    """One row, which is filled from the left to the right.
-
-    Args:
-        width: The terminal's; ``None``: there is none, so that everything stays on one line.
-    """
+    """One row, which is filled from the left to the right; without a width it is a single line."""
 
     def __init__(self, width: int | None) -> None:
         self._width = width
@@ -106,10 +98,7 @@ class RowBuilder:
 def folded(text: Text, room: int, first: int | None = None) -> Iterator[Text]:
     """A text in lines, with every character of it; they end at spaces where that wastes little.
 
-    Args:
-        text: The text, on one line.
-        room: Columns of a line.
-        first: Columns of the first one, where they are others.
+    ``first`` is the room on the first line, where that is another.
     """
     offsets = list(_breaks(text.plain, room, room if first is None else first))
     yield from text.divide(offsets) if offsets else (text,)

@@ -53,21 +53,13 @@ def recent() -> TTLMap[Any, Any]:
 
 
 class Observation(NamedTuple):
-    """An envelope in its exchange.
+    """An envelope in its exchange."""
 
-    Attributes:
-        exchange: The id of the exchange that it belongs to: of the proposal, where there is one.
-        part: The id of the request within it; empty where that is the exchange itself.
-        state: The state of the exchange now, in words; empty where there is nothing to say.
-        edited: It requests something else than was proposed, or says that it does.
-        rejection: The rejection that a withdrawal takes for an answer.
-    """
-
-    exchange: str = ""
-    part: str = ""
-    state: str = ""
-    edited: bool = False
-    rejection: Rejection | None = None
+    exchange: str = ""  # the id of the proposal, where there is one
+    part: str = ""  # the id of the request; empty where that is the exchange itself
+    state: str = ""  # of the exchange now; empty where there is nothing to say
+    edited: bool = False  # it requests something else than was proposed, or says so
+    rejection: Rejection | None = None  # that a withdrawal takes for an answer
 
 
 class _Part(NamedTuple):
@@ -88,12 +80,7 @@ class ExchangeObserver:
         self._failed: TTLMap[ProposalKey, bool] = recent()
 
     def observe(self, envelope: Envelope, now: float) -> Observation:
-        """Take the next envelope in.
-
-        Args:
-            envelope: The envelope, with a payload that can be read.
-            now: Seconds of a clock that only goes forward.
-        """
+        """Take the next envelope in."""
         folded = self._folder.fold(envelope, now)
         exchange, part = self._place(envelope, now)
         shown_part = "" if part == exchange else part

@@ -26,11 +26,7 @@ class OutputClosed(Exception):
 
 
 class Output:
-    """Standard output.
-
-    Args:
-        colour: ``False``: none, also on a terminal.
-    """
+    """Standard output; what writes raises :class:`OutputClosed` once its reader has gone."""
 
     def __init__(self, *, colour: bool = True) -> None:
         self.console = console(sys.stdout, colour=colour)
@@ -47,19 +43,11 @@ class Output:
         return Timeline(self._width, self.glyphs)
 
     async def show(self, *lines: RenderableType) -> None:
-        """Print; cancelled, a line may be left half.
-
-        Raises:
-            OutputClosed: Its reader has gone.
-        """
+        """Print; cancelled, a line may be left half."""
         await self.write("".join(map(self._rendered, lines)))
 
     async def show_all(self, lines: Iterable[str | Text]) -> None:
-        """Print many lines, a text that is not rich's as it is.
-
-        Raises:
-            OutputClosed: Its reader has gone.
-        """
+        """Print many lines, a text that is not rich's as it is."""
         rendered = (line if isinstance(line, str) else self._rendered(line) for line in lines)
         await self.write("".join(rendered))
 
@@ -72,11 +60,7 @@ class Output:
         return capture.get()
 
     async def write(self, text: str) -> None:
-        """Write a text as it is, without stopping others where the reader is slow.
-
-        Raises:
-            OutputClosed: Its reader has gone.
-        """
+        """Write a text as it is, without stopping others where the reader is slow."""
         rest = memoryview(text.encode(self.console.encoding, "backslashreplace"))
         try:
             while rest:

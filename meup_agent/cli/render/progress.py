@@ -31,12 +31,7 @@ MAX_MESSAGE: Final = 60
 
 @asynccontextmanager
 async def progress_line(console: Console, what: str) -> AsyncGenerator[ProgressLine]:
-    """Show for the length of a block that something takes its time.
-
-    Args:
-        console: Where to show it.
-        what: The thing to wait for.
-    """
+    """Show for the length of a block that something takes its time."""
     waiting = ProgressLine(console, what)
     async with background_tasks() as tasks:
         tasks.start_soon(waiting.show)
@@ -44,12 +39,7 @@ async def progress_line(console: Console, what: str) -> AsyncGenerator[ProgressL
 
 
 class ProgressLine:
-    """A line that moves while we wait, and is gone afterwards; nothing where no terminal is.
-
-    Args:
-        console: Where to show it.
-        what: The thing to wait for.
-    """
+    """A line that moves while we wait, and is gone afterwards; nothing where no terminal is."""
 
     def __init__(self, console: Console, what: str) -> None:
         self._console = console

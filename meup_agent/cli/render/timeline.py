@@ -97,23 +97,14 @@ _NOUNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The places of the columns.
+    """The places of the columns."""
 
-    Attributes:
-        time: Width of the time.
-        gap: Columns between two of them.
-        names: Column of the names; what is folded below the rest begins there, too.
-        noun: Column of the noun.
-        said: Column of the content, where it stands beside the rest.
-        width: The terminal's; ``None`` where there is none.
-    """
-
-    time: int
+    time: int  # the width of the time
     gap: int
-    names: int
+    names: int  # also of what is folded below the rest
     noun: int
-    said: int
-    width: int | None
+    said: int  # where it stands beside the rest
+    width: int | None  # the terminal's; None: there is none
 
     @property
     def ids(self) -> int:
@@ -140,31 +131,17 @@ class Columns:
 
 
 class TimelineEntry(NamedTuple):
-    """An envelope with its exchange and its words.
-
-    Attributes:
-        envelope: The envelope.
-        observation: Its exchange and state.
-        words: The envelope in words.
-        ids: The ids that are shown of its exchange.
-        colour: The colour of its exchange.
-    """
+    """An envelope with its exchange and its words."""
 
     envelope: Envelope
     observation: Observation
     words: FormattedEnvelope
-    ids: str
+    ids: str  # as they are shown
     colour: str
 
 
 class Timeline:
-    """Makes the lines.
-
-    Args:
-        width: Tells the terminal's width in columns; ``None`` where there is no terminal.
-        glyphs: The characters that the output can show.
-        now: Tells the time of day, in the user's zone.
-    """
+    """Makes the lines."""
 
     def __init__(
         self,
@@ -183,12 +160,7 @@ class Timeline:
         return self.line(self.observe(envelope, at))
 
     def observe(self, envelope: Envelope, at: float) -> TimelineEntry:
-        """Take an envelope in, whether or not it is shown.
-
-        Args:
-            envelope: The next envelope, in the gateway's order.
-            at: Seconds of a clock that only goes forward.
-        """
+        """Take the next envelope in, in the gateway's order, whether or not it is shown."""
         try:
             observation, words = self._observer.observe(envelope, at), format_envelope(envelope)
         except (msgspec.MsgspecError, RecursionError, ValueError):
@@ -221,14 +193,7 @@ class Timeline:
         return row.text()
 
     def note(self, who: str, noun: str, said: str, *, style: str = "dim") -> Text:
-        """A line, or more, about what is no envelope: a connection, a handler, a file.
-
-        Args:
-            who: The participant.
-            noun: The event, in one word.
-            said: The event, in words; escaped by the caller where a stranger wrote it.
-            style: The style of the word.
-        """
+        """A line, or more, about what is no envelope; ``said`` was escaped by the caller."""
         columns = Columns.of(self._width())
         row = self._head(columns, who, noun, style)
         _put_said(row, Text(said), Text(), columns)

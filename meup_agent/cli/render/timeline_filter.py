@@ -39,15 +39,8 @@ def suggest_kinds(words: Iterable[str]) -> list[str]:
 class TimelineFilter:
     """Lets the envelopes through that fit every choice that was made.
 
-    Args:
-        kind: Patterns of kinds as in capabilities, or words of the timeline such as ``cancel``.
-        sender: Its sender.
-        to: An addressee, by name.
-        who: Its sender, an addressee, or the participant that came or went.
-        about: The id of an exchange or of a request in it, or how one of them begins.
-
-    Raises:
-        InvalidPattern: A pattern does not compile.
+    A kind is a pattern as in capabilities, or a word of the timeline such as ``cancel``; ``who``
+    sends, is addressed, comes or goes; ``about`` is what an :class:`ExchangeFilter` wants.
     """
 
     def __init__(
@@ -90,14 +83,8 @@ class TimelineFilter:
 class ExchangeFilter:
     """All of one exchange.
 
-    Args:
-        wanted: The beginning of the id of the exchange, or of a request in it; or both, with a
-            slash in between, as the timeline has them.
-
-    Attributes:
-        wanted: The same.
-        exchange: The id of the exchange; empty until it was seen.
-        other: The id of another exchange that begins alike, where there is one.
+    Wanted by how its id begins, or that of a request in it; or by both, with a slash in between,
+    as the timeline has them.
     """
 
     def __init__(self, wanted: str) -> None:
