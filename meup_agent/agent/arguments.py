@@ -30,13 +30,7 @@ leading underscores for itself. The parameter's own name is the field's alias.""
 
 
 class ToolArguments(msgspec.Struct, frozen=True):
-    """The arguments of one tool.
-
-    Attributes:
-        model: The pydantic model that validates them; unknown ones are refused.
-        parameters: Field of the model → parameter of the function.
-        schema: JSON Schema of the arguments, an object.
-    """
+    """The arguments of one tool: their model, the parameter of each field, and its schema."""
 
     model: type[BaseModel]
     parameters: Mapping[str, str]
@@ -47,13 +41,6 @@ class ToolArguments(msgspec.Struct, frozen=True):
 
         Values are converted as pydantic does by default: ``"5"`` is taken for an ``int``,
         ``"five"`` is not.
-
-        Args:
-            tool: The tool's name, for the message.
-            arguments: What the caller sent: an object, or ``None`` for no arguments.
-
-        Raises:
-            InvalidArguments: Some are missing, unknown or of the wrong form.
         """
         none: dict[str, Any] = {}
         given = none if arguments is None else arguments
@@ -87,16 +74,7 @@ class ToolArguments(msgspec.Struct, frozen=True):
 
 
 def build_arguments(parameters: Mapping[str, tuple[Any, Any]], source: Source) -> ToolArguments:
-    """The model of a tool's arguments.
-
-    Args:
-        parameters: Parameter → its annotation and its default (``inspect.Parameter.empty``
-            where there is none).
-        source: The tool's function, for messages.
-
-    Raises:
-        HandlerDefinitionError: An annotation that pydantic cannot read from JSON or describe.
-    """
+    """The model of a tool's arguments, of each parameter's annotation and default."""
     try:
         model, schema = _build(parameters)
     except Exception as error:  # types are the author's own: their hooks may raise anything

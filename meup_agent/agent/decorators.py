@@ -89,22 +89,12 @@ class PlainDecorator:
     @overload
     def __call__(self, /) -> Callable[[F], F]: ...
     def __call__(self, fn: F | None = None, /) -> F | Callable[[F], F]:
-        """Make a function such a handler.
-
-        Raises:
-            HandlerDefinitionError: The function cannot work as such a handler.
-        """
+        """Make a function such a handler."""
         return self if fn is None else attach(fn, define(self._type, fn), self._register)
 
 
 class HandlerRow:
-    """A row of the table: a type of handler whose decorator takes no options.
-
-    Args:
-        role: The role in which the exchange table starts such handlers.
-        injects: Types that they may ask for besides :data:`ANYWHERE` → readers.
-        kinds: Kinds of envelopes that start them, where the role is ``KIND``.
-    """
+    """A row of the table: a type of handler whose decorator takes no options."""
 
     def __init__(
         self,
@@ -139,9 +129,6 @@ class Decorators:
     Those of an agent register the function at once. Free-standing ones only leave their record on
     it, for ``agent.include(module)`` or, in a class, ``agent.include(instance)``. Each raises
     :class:`~meup_agent.errors.HandlerDefinitionError` for a function that cannot work.
-
-    Args:
-        register: Called with each definition; ``None`` for free-standing decorators.
     """
 
     def __init__(self, register: Register | None = None) -> None:

@@ -49,12 +49,9 @@ _injectable: set[type] = set()
 class HandlerType:
     """A row of the table of handlers.
 
-    Attributes:
-        decorator: The decorator's name, for messages.
-        role: The role in which the exchange table starts such handlers.
-        injects: Type that a handler may ask for by annotation → how its value is read.
-        kinds: Patterns of envelope kinds that start it, where the role is ``KIND``; of these only
-            what concerns us. Empty: ``on(…)`` names them, and sees what is for others, too.
+    It injects values by the types of annotations. Its kinds are patterns of envelopes that start
+    it, where the role is ``KIND``; of these only what concerns us. Without any, ``on(…)`` names
+    them, and sees what is for others, too.
     """
 
     decorator: str
@@ -67,11 +64,7 @@ class HandlerType:
         _injectable.update(self.injects)
 
     def read(self, fn: Handler) -> HandlerSignature:
-        """The signature of a function as a handler of this type.
-
-        Raises:
-            HandlerDefinitionError: It cannot work as one.
-        """
+        """The signature of a function as a handler of this type."""
         return read_signature(
             fn,
             injectable=self.injects,
@@ -103,12 +96,7 @@ Options = ToolOptions | ProposalOptions | KindOptions | None
 class HandlerDefinition:
     """A handler. Two are equal if they are the same function of one type with equal options.
 
-    Attributes:
-        type: Its row of the table.
-        fn: The function as it is called: bound, where it is a method.
-        options: The decorator's arguments.
-        signature: Its parameters.
-        tool: The tool, for one.
+    A method is bound to its instance.
     """
 
     type: HandlerType
@@ -142,11 +130,7 @@ class HandlerDefinition:
 
 
 def define(type: HandlerType, fn: Handler, options: Options = None) -> HandlerDefinition:
-    """Define a handler.
-
-    Raises:
-        HandlerDefinitionError: The function cannot work as one, or a pattern does not compile.
-    """
+    """Define a handler."""
     signature = type.read(fn)
     tool, method, name = None, None, None
     kinds = type.kinds

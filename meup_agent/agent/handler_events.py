@@ -37,11 +37,7 @@ class _Begun:
 
 
 class HandlerEvents:
-    """Follows each handler from its start to its end, where the agent is observed.
-
-    Attributes:
-        begun: The handlers that are followed; empty where the agent is not observed.
-    """
+    """Follows each handler from its start to its end, where the agent is observed."""
 
     def __init__(self, events: EventEmitter) -> None:
         self._events = events

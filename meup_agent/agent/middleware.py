@@ -226,11 +226,7 @@ class MiddlewareStack:
         self.outbound: list[Layer] = []
 
     def add(self, middleware: Layer) -> None:
-        """Add a layer inside those that are there.
-
-        Raises:
-            HandlerDefinitionError: It cannot work as a middleware.
-        """
+        """Add a layer inside those that are there."""
         messages = _messages_of(middleware, read_source(middleware, "middleware"))
         if InboundMessage in messages:
             self.inbound.append(middleware)
@@ -273,17 +269,7 @@ async def pass_inbound(
     space: Space,
     handle: Callable[[Invocation], Awaitable[Any]],
 ) -> Any:
-    """Pass a message through the layers to its handlers.
-
-    Args:
-        layers: The inbound middleware, outermost first.
-        run: The run of its handlers.
-        space: The space without middleware.
-        handle: Runs them.
-
-    Raises:
-        RequestRefused: A layer refused a request.
-    """
+    """Pass a message through the layers to its handlers; a layer sends on the bare space."""
     scope, work = run.scope, run.work
     message = InboundMessage(
         role=str(work.role), handler=run.match.name, envelope=work.envelope, space=space, _run=run

@@ -30,15 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class HandlerCounts:
-    """Counts of one handler.
-
-    Attributes:
-        started: Times that it began.
-        finished: Times that it ended well.
-        failed: Times that it raised.
-        stopped: Times that it ended because it was asked to.
-        seconds: Its running time in all, of the runs that have ended.
-    """
+    """Counts of one handler, and its running time in all, of the runs that have ended."""
 
     started: int = 0
     finished: int = 0

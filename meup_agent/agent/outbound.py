@@ -64,13 +64,7 @@ async def pass_outbound(
 
 
 class MiddlewareSpace(Space):
-    """A space whose verbs pass the agent's middleware.
-
-    Args:
-        session: The presence in the space.
-        bare: The space itself, of the same session.
-        layers: The outbound middleware, outermost first.
-    """
+    """A space whose verbs pass the agent's outbound middleware on their way to the bare one."""
 
     def __init__(self, session: Session, bare: Space, layers: Sequence[Layer]) -> None:
         super().__init__(session)

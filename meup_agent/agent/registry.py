@@ -20,12 +20,9 @@ from meup_agent.protocol.exchange import Role
 
 
 class Match(NamedTuple):
-    """The handlers that one envelope starts.
+    """The handlers that one envelope starts; none for a request that is answered without one.
 
-    Attributes:
-        handlers: The handlers; none for a request that is answered without one.
-        name: Their name for the log and for observers. No sender's word is one, so that names
-            are few.
+    No sender's word is its name in the log and for observers, so that names are few.
     """
 
     handlers: tuple[HandlerDefinition, ...]
@@ -50,13 +47,7 @@ class Registry:
         self.frozen = False
 
     def add(self, definition: HandlerDefinition) -> None:
-        """Register a handler; registering it once more changes nothing.
-
-        Raises:
-            HandlerDefinitionError: It is a method without its instance, or a tool of this name
-                exists.
-            UsageError: The agent has started.
-        """
+        """Register a handler; registering it once more changes nothing."""
         source = definition.signature.source
         if self.frozen:
             raise UsageError(
@@ -87,14 +78,9 @@ class Registry:
     def include(self, source: object) -> None:
         """Register what free-standing decorators have marked.
 
-        Args:
-            source: A module (the functions that it defines, and those that its ``__all__``
-                names), an object (its marked methods, bound to it; a method that a subclass
-                overrides without a mark is none), or one marked function.
-
-        Raises:
-            HandlerDefinitionError: One of them cannot work as a handler.
-            UsageError: Nothing in it is marked, it is a class, or the agent has started.
+        Of a module: the functions that it defines, and those that its ``__all__`` names. Of an
+        object: its marked methods, bound to it; a method that a subclass overrides without a mark
+        is none.
         """
         if isinstance(source, type):
             raise UsageError(
@@ -129,14 +115,7 @@ class Registry:
         *,
         me: Callable[[], str] = str,
     ) -> Match | None:
-        """Find the handlers for an envelope.
-
-        Args:
-            role: The role.
-            envelope: The envelope.
-            call: What it asks for, of a request or a proposal.
-            me: Tells our name in the space.
-        """
+        """Find the handlers for an envelope; a call is what a request or a proposal asks for."""
         if role is Role.KIND:
             return self._watchers(envelope, me) if self._kinds else None
         if call is None:

@@ -62,11 +62,8 @@ def is_content_class(hint: type) -> bool:
 def content_of(value: object) -> list[JsonObject]:
     """The content objects for a value that has no schema, as JSON values.
 
-    ``None`` is no content, a string is its text, content objects are themselves, also several in
-    a list; anything else is one text with the value's JSON.
-
-    Raises:
-        ValueError: The value, or something in it, has no JSON form.
+    ``None`` is no content, a string is its text, content objects are themselves, also several in a
+    list; anything else is one text with the value's JSON.
     """
     if value is None:
         return []
@@ -83,12 +80,7 @@ def content_of(value: object) -> list[JsonObject]:
 def check_kept(value: object, json: bytes) -> None:
     """Check that no number of a result became ``null`` when it was written (PROTOCOL 1, Numbers).
 
-    Args:
-        value: The result as Python values.
-        json: What pydantic wrote for it; a type may have said that it writes texts instead.
-
-    Raises:
-        ValueError: A number in it is NaN or an infinity.
+    A type may have said that it writes texts instead.
     """
     # The exact look takes long, and only what is not finite needs it.
     if not is_finite(value) and _lost(value, pydantic_core.from_json(json)):
@@ -146,10 +138,7 @@ _SAYS_NOTHING = (Any, None, NoneType, Never, NoReturn, object)
 class OutputType(msgspec.Struct, frozen=True):
     """The type of result that a tool promises.
 
-    Attributes:
-        adapter: Validates a returned value and writes it as JSON.
-        schema: JSON Schema of the structured content, always an object.
-        is_wrapped: Whether the value stands under ``result``, because it is no object itself.
+    The schema is always an object's: a value that is none stands in it under ``result``.
     """
 
     adapter: TypeAdapter[Any]
@@ -160,9 +149,6 @@ class OutputType(msgspec.Struct, frozen=True):
         """The JSON of a returned value, validated.
 
         Objects may come with their fields' names or with their aliases; aliases are written.
-
-        Raises:
-            ValueError: The value is not what the annotation promised, or has no JSON form.
         """
         # The adapter's own methods do the same, and look at a dozen other arguments before.
         validated = self.adapter.validator.validate_python(value, by_alias=True, by_name=True)
@@ -178,11 +164,7 @@ class OutputType(msgspec.Struct, frozen=True):
         return {"result": value} if self.is_wrapped else value
 
     def check(self, structured: object) -> None:
-        """Validate structured content that a tool has put together by itself.
-
-        Raises:
-            ValueError: It is not what the annotation promised.
-        """
+        """Validate structured content that a tool has put together by itself."""
         if self.is_wrapped:
             members = cast("JsonObject", structured) if isinstance(structured, dict) else {}
             if members.keys() != {"result"}:
@@ -196,9 +178,6 @@ def read_output_type(returns: Any, source: Source) -> OutputType | None:
 
     It promises none if it is missing, ``Any``, ``object`` or ``None``, or where MCP content is
     among what it names.
-
-    Raises:
-        HandlerDefinitionError: Values of this type have no JSON form.
     """
     if returns in _SAYS_NOTHING or any(is_content_class(each) for each in _classes(returns)):
         return None

@@ -49,16 +49,7 @@ MAX_LOGGED_CHARS: Final = 200
 
 
 class Runner:
-    """Runs an agent's handlers, each in a task and a cancel scope of its own.
-
-    Args:
-        registry: The handlers.
-        name: The agent's name.
-        tasks: Where the handlers' tasks live.
-        group: Where the tasks live that watch over them.
-        events: Told of what happens to them.
-        layers: The inbound middleware, outermost first.
-    """
+    """Runs an agent's handlers, each in a task and a cancel scope of its own."""
 
     def __init__(
         self,
@@ -88,13 +79,7 @@ class Runner:
         )
 
     def attach(self, session: Session, space: Space, bare: Space) -> None:
-        """Set the session that the handlers work in.
-
-        Args:
-            session: The session.
-            space: The space as handlers see it.
-            bare: The space without middleware.
-        """
+        """Set the session that the handlers work in, and its space, with and without middleware."""
         self._session = session
         self._space = space
         self._bare_space = bare
@@ -192,8 +177,7 @@ class Runner:
     def _failed(self, scope: Scope, raised: BaseException) -> bool:
         """Answer for a handler that raised: a sentence to the requester, the rest to the log.
 
-        Returns:
-            Whether that settles it; ``False`` for what is not the handler's own affair.
+        ``False`` for what is not the handler's own affair.
         """
         error = without_cancellations(raised)
         if error is None:
@@ -317,11 +301,7 @@ class Runner:
 def _bound(
     call: payloads.Call, handlers: tuple[HandlerDefinition, ...]
 ) -> tuple[HandlerDefinition, dict[str, Any]]:
-    """The tool's handler with its arguments.
-
-    Raises:
-        RequestError: There is no such tool, or it does not take these arguments.
-    """
+    """The tool's handler with its arguments."""
     tool = handlers[0].tool if handlers else None
     try:
         if tool is None:

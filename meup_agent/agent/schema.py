@@ -40,12 +40,7 @@ class _ToolSchema(GenerateJsonSchema):
 def json_schema(
     of: type[BaseModel] | TypeAdapter[Any], *, mode: Literal["validation", "serialization"]
 ) -> JsonObject:
-    """The schema of a model or type, with a root that says what it is instead of a reference.
-
-    Raises:
-        PydanticUserError: The type has no JSON Schema.
-        ValueError: Its schema would not tell the whole truth.
-    """
+    """The schema of a model or type, with a root that says what it is instead of a reference."""
     if isinstance(of, TypeAdapter):
         schema = of.json_schema(mode=mode, schema_generator=_ToolSchema)
     else:
@@ -81,9 +76,6 @@ def pydantic_hint(hint: Any) -> Any:
     """The annotation with each ``typing.TypedDict`` in it replaced by one that pydantic takes.
 
     Those inside the fields of models and dataclasses are not reached; pydantic says so.
-
-    Raises:
-        TypeError: A ``typing.TypedDict`` contains itself.
     """
     return _pydantic_hint(hint, ()) if _NEEDED else hint
 

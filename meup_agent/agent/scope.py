@@ -38,13 +38,8 @@ class Scope:
     """The running of one handler, or of several for the same exchange.
 
     Only :meth:`cancel` ends it, never a cancellation from outside: so a handler that is cancelled
-    is told why, and an agent that leaves a space gives its handlers their grace.
-
-    Attributes:
-        key: The exchange that it handles.
-        name: The handler's name and its exchange's, for the log.
-        cause: Why it was cancelled; ``None`` while it was not. Written once.
-        ended: Whether it has ended.
+    is told why, and an agent that leaves a space gives its handlers their grace. Its cause is
+    written once.
     """
 
     __slots__ = ("_cancel_scope", "_outside", "_over", "_threads", "cause", "ended", "key", "name")
@@ -98,11 +93,7 @@ class Scope:
         return None
 
     async def run_outside(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do the handler's work in a task that may be outside the scope, and end it all the same.
-
-        Raises:
-            HandlerCancelled: It was cancelled, or its scope has ended.
-        """
+        """Do the handler's work in a task that may be outside the scope, and end it with it."""
         with anyio.CancelScope() as self._outside:
             return await work()
         raise HandlerCancelled(str(self.cause or f"{self.name} has ended"))
@@ -152,11 +143,7 @@ class Scope:
             return result
 
     def check_cancelled(self) -> None:
-        """Raise if it was cancelled; from any thread.
-
-        Raises:
-            HandlerCancelled: It was cancelled.
-        """
+        """Raise :exc:`HandlerCancelled` if it was cancelled; from any thread."""
         if self.cause is not None:
             raise HandlerCancelled(str(self.cause))
 

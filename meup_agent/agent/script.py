@@ -53,19 +53,9 @@ def run_script(
 ) -> None:
     """Be in a space until SIGINT or SIGTERM.
 
-    After the first signal nothing new is begun and what runs gets its grace; the second cancels
-    at once; the third leaves without those that do not end although they were cancelled.
-
-    Args:
-        join: Joins the space.
-        grace: Seconds that what runs gets, unless a second signal comes.
-        patience: Seconds to wait for the end after that, unless a third signal comes.
-        backend: The event loop; uvloop is used for ``asyncio`` where it is installed.
-        log_level: Least level of the log on standard error, where the program has not set up
-            logging itself; ``None``: leave logging alone.
-
-    Raises:
-        SystemExit: With one sentence, if the agent cannot go on.
+    After the first signal nothing new is begun and what runs gets its grace; the second cancels at
+    once; the third, or so much patience, leaves without those that do not end although they were
+    cancelled. Errors leave as a :exc:`SystemExit` with one sentence.
     """
     if log_level is not None:
         logging.basicConfig(level=log_level, format=LOG_FORMAT)
@@ -188,11 +178,7 @@ def no_run_on_import() -> Generator[None]:
 
 
 def check_may_run() -> None:
-    """Check that an agent may run now.
-
-    Raises:
-        UsageError: Its module is only being looked into.
-    """
+    """Raise :exc:`UsageError` where the module of an agent is only being looked into."""
     if _importing.get():
         raise UsageError(
             "the module runs its agent when it is imported; put agent.run() under "

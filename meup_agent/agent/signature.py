@@ -25,13 +25,7 @@ _INSTANCE = ("self", "cls")
 class HandlerSignature:
     """A handler's parameters and return annotation, resolved.
 
-    Attributes:
-        source: Where the handler comes from.
-        injected: Parameter → how its value is read.
-        arguments: The tool's arguments; ``None`` for other roles.
-        is_async: Whether it is awaited, or runs in a worker thread.
-        returns: The resolved return annotation; ``Any`` where there is none.
-        unbound: Whether an instance is still missing: the function stands in a class body.
+    It is unbound where an instance is still missing: the function stands in a class body.
     """
 
     source: Source
@@ -52,18 +46,9 @@ def read_signature(
 ) -> HandlerSignature:
     """Separate injected parameters from arguments, and build the arguments' model.
 
-    Args:
-        fn: The handler.
-        injectable: Types that may be injected → how the value is read.
-        takes_arguments: Whether the other parameters are a tool's arguments; otherwise they are
-            an error.
-        role: The decorator's name, for messages.
-        elsewhere: Types that are injected into handlers of other roles only; here they are a
-            mistake, even where pydantic could read them from JSON.
-
-    Raises:
-        HandlerDefinitionError: The function cannot work in this role; the message names the
-            function, its place, the parameter and what was expected.
+    Types that are injected ``elsewhere``, into handlers of other roles, are a mistake here, even
+    where pydantic could read them from JSON. An error names the function, its place, the parameter
+    and what was expected.
     """
     source = read_source(fn, role)
     reader = _AnnotationReader(
@@ -169,11 +154,7 @@ class _AnnotationReader:
 
 
 def resolve_hint(annotation: Any, source: Source, what: str) -> Any:
-    """Resolve an annotation, with its strings evaluated in the function's module.
-
-    Raises:
-        HandlerDefinitionError: It cannot be resolved.
-    """
+    """Resolve an annotation, with its strings evaluated in the function's module."""
 
     def holder() -> None: ...
 

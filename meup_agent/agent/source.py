@@ -17,19 +17,10 @@ Handler = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The origin of a handler.
+    """The origin of a handler, for messages.
 
-    Attributes:
-        role: The decorator's name, for messages: ``tool``, ``on_reject``.
-        name: The function's own name; ``None`` for a lambda and for an object that is called.
-        qualname: Its name in messages.
-        location: ``file:line`` of its definition, or ``""`` where there is no Python code.
-        doc: The first paragraph of its docstring, on one line; ``""`` if it has none.
-        is_async: Calling it gives a coroutine.
-        in_class_body: It is a plain function that a class body defines, so that its
-            first parameter is the instance.
-        names: The module's names, in which string annotations are resolved.
-        fixed: Names that a ``functools.partial`` has given a value; no caller may.
+    A lambda, and an object that is called, have no name of their own. Where there is no Python code
+    the location is empty. Names that a ``functools.partial`` has ``fixed`` no caller may give.
     """
 
     role: str
@@ -51,9 +42,8 @@ class Source:
 def read_source(fn: object, role: str) -> Source:
     """Look behind partials, bound methods, wrappers and callable objects.
 
-    Raises:
-        HandlerDefinitionError: It cannot be called as a handler: it is a class, a generator, a
-            ``staticmethod`` or ``classmethod`` object, or not callable at all.
+    Classes, generators, and ``staticmethod`` and ``classmethod`` objects cannot be called as
+    handlers.
     """
     called = _called(fn)
     code = _innermost(fn)

@@ -37,14 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class ToolHints:
-    """Hints of a tool about itself (MCP's tool annotations); ``None`` leaves one unsaid.
-
-    Attributes:
-        read_only: It changes nothing.
-        destructive: It may delete or overwrite.
-        idempotent: Calling it again with the same arguments changes nothing more.
-        open_world: It deals with things outside the agent's own reach, as a web search does.
-    """
+    """Hints of a tool about itself (MCP's tool annotations); ``None`` leaves one unsaid."""
 
     read_only: bool | None = None
     destructive: bool | None = None
@@ -74,16 +67,7 @@ class ToolOptions:
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """A tool as ``tools/list`` describes it, with what ``tools/call`` needs.
-
-    Attributes:
-        name: How it is called.
-        title: Its name for people.
-        description: What it does; ``None`` if it has none.
-        input_schema: JSON Schema of the arguments, an object.
-        output_schema: JSON Schema of the structured content; ``None`` if there is none.
-        annotations: Hints about what it does to the world.
-    """
+    """A tool as ``tools/list`` describes it, with what ``tools/call`` needs."""
 
     name: str
     title: str | None
@@ -109,26 +93,11 @@ class ToolDefinition:
         return described
 
     def bind(self, arguments: object) -> dict[str, Any]:
-        """The keyword arguments for a call, validated, defaults included.
-
-        Args:
-            arguments: The ``arguments`` of ``tools/call``: JSON values, or ``None``.
-
-        Raises:
-            InvalidArguments: Each wrong argument is named, with what was expected.
-        """
+        """The keyword arguments for a call, validated, defaults included."""
         return self._arguments.bind(self.name, arguments)
 
     def result(self, value: object) -> JsonObject:
-        """MCP's ``CallToolResult`` for what the function returned, as JSON values.
-
-        Args:
-            value: Text, number, boolean, ``None``, dict, list, model, dataclass; MCP content
-                objects or lists of them; or a whole ``CallToolResult``.
-
-        Raises:
-            UsageError: The value has no JSON form, or is not what the annotation promised.
-        """
+        """MCP's ``CallToolResult`` for what the function returned, as JSON values."""
         try:
             return self._result(value)
         except ValueError as error:
@@ -162,11 +131,7 @@ class ToolDefinition:
 
 
 def untyped_result(value: object) -> JsonObject:
-    """MCP's ``CallToolResult`` for a value that no annotation describes.
-
-    Raises:
-        ValueError: It has no JSON form.
-    """
+    """MCP's ``CallToolResult`` for a value that no annotation describes."""
     return {"content": content_of(value), "isError": False}
 
 
@@ -177,11 +142,7 @@ def error_result(error: BaseException) -> JsonObject:
 
 
 def define_tool(signature: HandlerSignature, options: ToolOptions) -> ToolDefinition:
-    """A tool from its function's signature and what the decorator was told.
-
-    Raises:
-        HandlerDefinitionError: It has no usable name, or returns what cannot be sent.
-    """
+    """A tool from its function's signature and what the decorator was told."""
     source = signature.source
     assert signature.arguments is not None  # the signature was read for a tool
     name = source.name if options.name is None else options.name

@@ -224,23 +224,9 @@ async def _manage(
     to: str = "",
     answered: str = "",
 ) -> Envelope:
-    """Send something, and wait until the gateway has taken it.
+    """Send something, and wait until the gateway has taken it; its answer, or else the envelope.
 
-    Args:
-        session: Where.
-        kind: The kind.
-        payload: Its payload.
-        timeout: Seconds to wait; ``None``: as long as it takes.
-        to: The participant that it concerns.
-        answered: With which kind the gateway answers; empty: it lets the envelope through.
-
-    Returns:
-        What the gateway answered with; else the envelope.
-
-    Raises:
-        Refused: The gateway did not let it through.
-        OutcomeUnknown: It was sent, and the gateway did not say what became of it.
-        NotSent: It never left.
+    It is ``answered`` with an envelope of that kind; without one the gateway lets it through.
     """
     timeout = checked_timeout(timeout)
     answer = _Answer(answered or kind)

@@ -190,16 +190,7 @@ async def propose(
 ) -> AsyncGenerator[ProposalHandle]:
     """Propose a call for the length of a block; see :meth:`meup_agent.Space.propose`.
 
-    Args:
-        session: Where.
-        method: The MCP method.
-        params: Its parameters.
-        target: The participant that should carry it out.
-        to: The participants that should decide it.
-        ttl: Seconds to wait.
-        wait: The rejection that ends the wait.
-        on_progress: Called with each progress.
-        check: Raises where it is known that the call cannot work.
+    The check raises where it is known that the call cannot work.
     """
     ttl = checked_timeout(ttl)
     if check is not None:

@@ -43,14 +43,6 @@ async def request(
     A caller that is cancelled, or whose time is up, cancels the request (PROTOCOL 4.7). The time
     counts from the last progress, up to ``total_timeout`` seconds; of a request that fulfills a
     proposal it does not, since its proposer waits no longer.
-
-    Raises:
-        RequestTimeout: No response came in time.
-        Refused: The gateway did not let it through.
-        ParticipantGone: The addressee left, and did not come back.
-        ConnectionFailed: It was not sent, or its outcome is not known.
-        AlreadyInProgress: It fulfills what another request is fulfilling.
-        AlreadyDecided: It fulfills what is no longer pending, or certainly expired.
     """
     timeout, total_timeout = checked_timeout(timeout), checked_total(timeout, total_timeout)
     request_id = session.table.new_id()

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunningHandler(NamedTuple):
-    """A handler that runs.
-
-    Attributes:
-        key: The exchange that it handles.
-        session: The session of that exchange; ``None``: none, only a cause for ended waits.
-        cause: Gives why it was cancelled; ``None`` while it was not.
-    """
+    """A handler that runs; without a session it is only a cause for ended waits."""
 
     key: Key
     session: Session | None

@@ -75,12 +75,7 @@ BOOLEANS: Final = frozenset(
 
 
 class SchemaViolation(NamedTuple):
-    """A problem of one argument.
-
-    Attributes:
-        argument: Which, for example ``items[0].name``; empty: all of them.
-        problem: Words for the value that was expected.
-    """
+    """A problem of one argument, such as ``items[0].name``, or of all of them."""
 
     argument: str
     problem: str
@@ -113,12 +108,7 @@ def steps_counted() -> Generator[None]:
 
 
 class Checker:
-    """Checks arguments against one schema.
-
-    Args:
-        validator: The library's validator for it.
-        whose: The tool, for the log.
-    """
+    """Checks arguments against one schema."""
 
     def __init__(self, validator: Any, whose: str) -> None:
         self._validator = validator
@@ -126,11 +116,7 @@ class Checker:
         self._useless = self._said_too_much = False
 
     def problems(self, arguments: object) -> list[SchemaViolation]:
-        """Problems of some arguments, at most :data:`MAX_PROBLEMS`; none where that is left open.
-
-        Args:
-            arguments: JSON values.
-        """
+        """Problems of some arguments, at most so many; none where that is left open."""
         if self._useless:
             return []
         try:
@@ -150,12 +136,7 @@ class Checker:
 
 
 def checker_for(schema: object, whose: str) -> Checker | None:
-    """A checker for a schema; ``None``, and a line in the log, for one that cannot be read.
-
-    Args:
-        schema: JSON values, as a participant gave them as ``inputSchema``.
-        whose: The tool, for the log.
-    """
+    """A checker for a tool's schema; ``None``, and a line in the log, if it cannot be read."""
     try:
         if not isinstance(schema, dict):
             raise TypeError("it is no object")
@@ -183,11 +164,7 @@ def _library() -> Any:
 
 
 def validator_for(schema: dict[str, Any]) -> Any:
-    """A validator of the library's.
-
-    Raises:
-        Exception: The schema is none, or does what is not allowed.
-    """
+    """A validator of the library's; raises if the schema is none, or does what is not allowed."""
     dialect = schema.get("$schema")
     body = {name: value for name, value in schema.items() if name != "$schema"}
     objects = list(islice(_objects(body), MAX_SCHEMA_OBJECTS + 1))

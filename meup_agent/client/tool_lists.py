@@ -68,15 +68,7 @@ _NO_EXCHANGE: Final = Key("job", "", "tools/list")
 
 @dataclass(slots=True)
 class _Known:
-    """A list as it was given.
-
-    Attributes:
-        raw: The list, as JSON: everybody who asks gets values of their own.
-        connection: The number of the connection that it came on.
-        since: When, by the session's clock.
-        names: The tools' names.
-        checkers: Those of the tools that have been called.
-    """
+    """A list as it was given on a connection, as JSON: each caller gets values of its own."""
 
     raw: str
     connection: int
@@ -89,13 +81,9 @@ class _Known:
 
 
 class _Fetch:
-    """A list that was asked for, and everybody who waits for it.
+    """A list that was asked for, and the callers that wait for it.
 
     It has no owner: the caller that began it may go, and it ends when the last one has gone.
-
-    Args:
-        connection: The number of the connection that it is asked for on.
-        deadline: End of the wait of the caller that began it.
     """
 
     def __init__(self, connection: int, deadline: float) -> None:
@@ -114,9 +102,6 @@ class ToolLists:
 
     A list is good until its participant says that it changed, leaves, or comes anew, and until our
     own connection is lost: we may have missed that it changed.
-
-    Args:
-        session: Our presence in the space.
     """
 
     def __init__(self, session: Session) -> None:
@@ -155,18 +140,7 @@ class ToolLists:
     async def check(
         self, participant: str, tool: str, arguments: JsonObject, timeout: float | None
     ) -> None:
-        """Raise if it is known that a tool will not take some arguments.
-
-        Args:
-            participant: The participant that has the tool.
-            tool: Its name.
-            arguments: Its arguments.
-            timeout: Seconds that the caller waits for the whole call.
-
-        Raises:
-            InvalidArguments: They do not fit its schema, or there is no such tool.
-            NotExpressible: They have no form in JSON.
-        """
+        """Raise :exc:`InvalidArguments` if it is known that a tool will not take some arguments."""
         known = self._fresh(participant)
         if known is None:
             return

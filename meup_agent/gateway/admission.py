@@ -29,12 +29,7 @@ forgotten, whose bucket has filled meanwhile."""
 
 
 class NotAdmitted(Exception):
-    """A caller is refused.
-
-    Attributes:
-        status: The HTTP status that says why; :attr:`close_code` is its form after the handshake.
-        retry_after: Seconds after which to try again; ``None`` where that is of no use.
-    """
+    """A caller is refused, with an HTTP status that :attr:`close_code` has another form of."""
 
     def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
         super().__init__(message)
@@ -80,12 +75,7 @@ class AdmittingSpace(Protocol):
 
 
 def check_space(identity: Identity, space: str, spaces: Mapping[str, AdmittingSpace]) -> None:
-    """Check that a participant may enter the space that it asks for.
-
-    Raises:
-        NotAdmitted: There is no such space, the token is for another, or its participant was
-            removed from the space.
-    """
+    """Raise :exc:`NotAdmitted` unless a participant may enter the space that it asks for."""
     entered = spaces.get(space)
     if entered is None:
         raise NotAdmitted(NO_SUCH_SPACE, "no space here has this name")
@@ -96,16 +86,7 @@ def check_space(identity: Identity, space: str, spaces: Mapping[str, AdmittingSp
 
 
 def check_connections(accepting: bool, count: int, most: int) -> None:
-    """Check that a gateway takes one more connection.
-
-    Args:
-        accepting: It takes connections at all.
-        count: Its connections.
-        most: The connections that it may have.
-
-    Raises:
-        NotAdmitted: It does not.
-    """
+    """Raise :exc:`NotAdmitted` unless a gateway takes one more connection."""
     if not accepting:
         raise NotAdmitted(OVERLOADED, "the gateway stops; connect again")
     if count >= most:
@@ -115,31 +96,13 @@ def check_connections(accepting: bool, count: int, most: int) -> None:
 
 
 def check_members(participant: str, members: Container[str], count: int, most: int) -> None:
-    """Check that a space has room for a member; one that takes over from itself needs none.
-
-    Args:
-        participant: The participant that wants to come in.
-        members: The members of the space.
-        count: Their number.
-        most: The highest number.
-
-    Raises:
-        NotAdmitted: It has none.
-    """
+    """Raise :exc:`NotAdmitted` unless there is room; one that takes over from itself needs none."""
     if count >= most and participant not in members:
         raise NotAdmitted(OVERLOADED, f"the space is full: it takes {most} members (max_members)")
 
 
 def check_observers(participant: str, observers: Observers) -> None:
-    """Check that a participant may have one more observer.
-
-    Args:
-        participant: The participant of the observer's token.
-        observers: Those of the space.
-
-    Raises:
-        NotAdmitted: It has as many as it may.
-    """
+    """Raise :exc:`NotAdmitted` if a participant has as many observers as it may."""
     if observers.is_crowded(participant):
         raise NotAdmitted(TOO_MANY, crowded(observers.limit), RETRY_AFTER)
 
@@ -152,10 +115,6 @@ class JoinThrottle:
 
     Every member is told of a join, so one token that joins and leaves without end costs all of
     them. A connection without a token costs its place and its lines in the log.
-
-    Args:
-        limits: The limits.
-        now: Tells the time in microseconds.
     """
 
     def __init__(self, limits: GatewayLimits, now: Callable[[], int]) -> None:
@@ -165,15 +124,9 @@ class JoinThrottle:
         self._strangers = _Buckets[str](limits.strangers_per_second, limits.strangers_burst)
 
     def join(self, identity: Identity, *, observes: bool = False) -> None:
-        """Count a join.
+        """Count a join, or raise :exc:`NotAdmitted`: the participant has joined too often lately.
 
-        Args:
-            identity: The participant that joins.
-            observes: It only looks on; that is counted by itself, so that no observer keeps its
-                participant's agent from coming back.
-
-        Raises:
-            NotAdmitted: The participant has joined too often lately; this one does not count.
+        Observers are counted by themselves: none keeps its participant's agent from coming back.
         """
         wait = self._joins.take((identity, observes), self._now())
         if wait:
@@ -181,11 +134,7 @@ class JoinThrottle:
             raise _refusal(f"you join more than {most:g} times a second (joins_per_second)", wait)
 
     def connect(self, address: str) -> None:
-        """Count a connection whose handshake does not say who joins where.
-
-        Raises:
-            NotAdmitted: Too many came from the address lately; this one does not count.
-        """
+        """Count a connection whose handshake does not join, or raise :exc:`NotAdmitted`."""
         wait = self._strangers.take(network_of(address), self._now())
         if wait:
             most = self._limits.strangers_per_second

@@ -26,12 +26,7 @@ _HASH_DIGITS = 64
 
 
 class Identity(NamedTuple):
-    """The space and participant of a token.
-
-    Attributes:
-        space: The space that the token is for.
-        participant: The participant in it.
-    """
+    """The space and participant of a token."""
 
     space: str
     participant: str
@@ -51,11 +46,9 @@ def hash_token(token: str) -> str:
 
 
 def read_hash(text: str) -> str:
-    """The digits of a token's hash.
+    """The digits of a token's hash, as :func:`hash_token` writes it.
 
-    Raises:
-        ConfigurationError: It is no hash as :func:`hash_token` writes it. The text stays out of the
-            message, since it may be a token.
+    The text stays out of an error's message, since it may be a token.
     """
     digits = text.removeprefix(HASH_PREFIX).lower()
     if len(digits) != _HASH_DIGITS or not set(digits) <= set("0123456789abcdef"):
@@ -71,10 +64,6 @@ class Tokens:
 
     A look-up by digest takes a time that tells nothing of the token, since no caller can steer a
     digest; the comparison behind it takes the same time for every token.
-
-    Args:
-        known: Pairs of token and identity.
-        hashed: Pairs of a token's SHA-256, in hexadecimal digits, and identity.
     """
 
     def __init__(
@@ -89,11 +78,7 @@ class Tokens:
             self._add(bytes.fromhex(digits), identity)
 
     def add(self, digits: str, identity: Identity) -> None:
-        """Know a further token by its SHA-256, in hexadecimal digits.
-
-        Raises:
-            ConfigurationError: It is another participant's.
-        """
+        """Know a further token by its SHA-256, unless it is another participant's."""
         self._add(bytes.fromhex(digits), identity)
 
     def forget(self, digits: str) -> None:

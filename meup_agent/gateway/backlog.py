@@ -40,12 +40,7 @@ _MICROSECONDS: Final = 1_000_000
 class Backlog:
     """Counts the frames that wait for one reader; made by :meth:`Backlogs.open`.
 
-    Attributes:
-        bytes: Bytes that wait.
-        frames: Frames that wait.
-        dropped: True if its reader was too slow.
-        waited_since: Since when senders wait for it, in seconds; ``None``: none does.
-        awaited: True if senders wait for its reader; they wait for no observer.
+    Senders wait only for a reader that is ``awaited``, which no observer is.
     """
 
     __slots__ = (
@@ -78,11 +73,9 @@ class Backlog:
         self._own_since: float | None = None
 
     def add(self, *waits: bytes, behind: bool = True) -> None:
-        """Count what waits from now on; may drop this queue or others.
+        """Count frames, which stay alive until they are removed; may drop this queue or others.
 
-        Args:
-            waits: The frames; they must stay alive until it is taken out.
-            behind: The reader has not taken what came before.
+        It is ``behind`` where its reader has not taken what came before.
         """
         for packed in waits:
             self.bytes += len(packed)
@@ -98,12 +91,7 @@ class Backlog:
             self._all.removed(self, packed)
 
     def drop(self, limit: str, why: str) -> None:
-        """Drop the queue: its reader is too slow.
-
-        Args:
-            limit: The limit's name.
-            why: The reason, in a sentence for the reader.
-        """
+        """Drop the queue: its reader is too slow, and is told why in a sentence."""
         if not self.dropped:
             self.dropped = True
             self._all.dropping(self, limit, why)
@@ -143,14 +131,7 @@ class _Share:
 class Backlogs:
     """Counts the frames that wait for the readers of a gateway, and bounds them.
 
-    Args:
-        limits: The limits.
-        counters: Where to count.
-        now: Tells the time in seconds, from any beginning on.
-
-    Attributes:
-        bytes: Bytes that wait; what waits for several readers counts once.
-        patience: Seconds for which senders wait for one reader at most.
+    What waits for several readers counts once in :attr:`bytes`.
     """
 
     def __init__(
@@ -174,14 +155,10 @@ class Backlogs:
     def open(
         self, space: str, participant: str, drop: Callable[[str], None], *, awaited: bool = True
     ) -> Backlog:
-        """A queue of a participant.
+        """Open a queue of a participant.
 
-        Args:
-            space: The space.
-            participant: The reader.
-            drop: Drops the queue, for a reason in words. Never raises, and calls nothing of this
-                object but :meth:`Backlog.remove` and :meth:`Backlog.close`.
-            awaited: Senders wait for its reader.
+        What drops it never raises, and calls nothing of this object but :meth:`Backlog.remove` and
+        :meth:`Backlog.close`.
         """
         share = self._share(space, participant)
         backlog = Backlog(self, share, drop, awaited=awaited)
@@ -205,12 +182,7 @@ class Backlogs:
         self._forget(share)
 
     def reserve(self, identity: Identity, size: int) -> bool:
-        """Count what a participant sent and is not taken yet; true if there is room for it.
-
-        Args:
-            identity: The sender.
-            size: Its bytes.
-        """
+        """Count bytes that a participant sent and are not taken yet; true if there is room."""
         share, limits = self._share(*identity), self._limits
         if (
             share.bytes + size > limits.max_participant_queued_bytes

@@ -25,13 +25,7 @@ def quote(text: str) -> str:
 
 
 def describe_join(member: Member, host: SpaceServer, where: str) -> str:
-    """The line about a connection that is about to join or to observe its space.
-
-    Args:
-        member: The connection.
-        host: The space.
-        where: Where it came from.
-    """
+    """The line about a connection that is about to join or to observe its space."""
     if member.observes:
         return f"observes from {where}"
     replaces = " in place of an older connection" if host.member(member.participant) else ""
@@ -46,11 +40,7 @@ LINES_PER_SECOND: Final = 1.0
 
 
 class RefusalLog:
-    """Logs refusals at a bounded rate, and how many lines were left out.
-
-    Args:
-        now: Tells the time in microseconds.
-    """
+    """Logs refusals at a bounded rate, and how many lines were left out."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
@@ -77,10 +67,6 @@ class PicowsLog(logging.LoggerAdapter[logging.Logger]):
 
     The rest would be a second line for each event that the gateway reports itself; and at its
     lowest level picows writes whole handshakes, tokens included.
-
-    Args:
-        logger: Where to.
-        refusals: Where to log what strangers can cause without end.
     """
 
     def __init__(self, logger: logging.Logger, refusals: RefusalLog) -> None:

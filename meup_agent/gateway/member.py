@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 def describe_overflow(limits: GatewayLimits, frames: int) -> tuple[str, str]:
-    """The limit that a queue is over, by name, and a sentence that says so.
-
-    Args:
-        limits: The gateway's.
-        frames: Frames that wait in it.
-    """
+    """The limit that a queue is over, by name, and a sentence that says so."""
     if frames > limits.max_queued_frames:
         name, most, what = "max_queued_frames", limits.max_queued_frames, "messages"
     else:
@@ -48,11 +43,7 @@ class FrameWriter(Protocol):
 
 
 class WriteBatcher:
-    """Writes what became due in a turn of the loop at its end, in one write for each connection.
-
-    Args:
-        loop: The gateway's loop.
-    """
+    """Writes what became due in a turn of the loop at its end, in one write for each connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -78,18 +69,8 @@ class FrameQueue:
     """Frames for one subscriber of a space.
 
     Everything that becomes due for it in one turn of the loop leaves in one write. While its
-    connection takes no more, frames wait here, bounded; one too many closes the connection.
-
-    Args:
-        runtime: The gateway.
-        identity: The participant that reads.
-        form: The form of its frames.
-        writer: Its connection.
-        awaited: Senders wait for it while it is behind.
-
-    Attributes:
-        form: See above.
-        closed: True if it takes no more frames.
+    connection takes no more, frames wait here, bounded; one too many closes the connection. Senders
+    wait while it is behind, if it is ``awaited``.
     """
 
     def __init__(
@@ -252,13 +233,7 @@ class FrameQueue:
 
 
 class GatewayMember(FrameQueue):
-    """A participant's connection, seen from its space.
-
-    Attributes:
-        participant: The participant.
-        last_seen: The number of the last envelope that it got before; ``None``: it does not resume.
-        observes: True if it only looks on (PROTOCOL 3).
-    """
+    """A participant's connection, seen from its space."""
 
     def __init__(
         self,

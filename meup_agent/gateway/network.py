@@ -24,14 +24,7 @@ def host_and_port(host: str, port: int) -> str:
 
 
 def listen_error(host: str, port: int, error: OSError, purpose: str = "") -> ConfigurationError:
-    """The error in one sentence.
-
-    Args:
-        host: Where to listen.
-        port: Where to listen.
-        error: The error of the system, or of the look-up of the name.
-        purpose: The purpose, where it is not WebSocket.
-    """
+    """The error of the system, or of the look-up of a name, in one sentence."""
     number = error.errno or 0
     # A loop's own words are longer than the system's; a name that is not found has a number of
     # its own, which is below zero.
@@ -42,15 +35,7 @@ def listen_error(host: str, port: int, error: OSError, purpose: str = "") -> Con
 
 
 def check_encrypted(config: Config, host: str) -> None:
-    """Check that tokens cannot be read on their way to a port.
-
-    Args:
-        config: The configuration.
-        host: The host that the port listens at.
-
-    Raises:
-        ConfigurationError: Others than this machine reach the port, and it does not encrypt.
-    """
+    """Raise :exc:`ConfigurationError` if tokens could be read on their way to a port."""
     if config.tls is None and not config.insecure and not is_loopback(host):
         raise ConfigurationError(
             f"listening at {host or 'every address'} without TLS would show tokens and messages to"
@@ -59,11 +44,7 @@ def check_encrypted(config: Config, host: str) -> None:
 
 
 def server_context(tls: TlsConfig) -> ssl.SSLContext:
-    """The TLS context of a port.
-
-    Raises:
-        ConfigurationError: The certificate or the key cannot be read, or do not belong together.
-    """
+    """The TLS context of a port, from a certificate and a key that belong together."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     for key, path in (("certificate", tls.certificate), ("key", tls.key)):

@@ -30,9 +30,6 @@ def fit_open_files(config: Config) -> Config:
     A gateway that runs out of files cannot even refuse a connection. The process is allowed as many
     as the system lets it have; if these are too few, the limit is lowered. The log warns of that
     where more were asked for; as many as there is room for are no news by default.
-
-    Args:
-        config: The configuration.
     """
     if sys.platform == "win32":
         return config

@@ -61,14 +61,7 @@ def one_space_config(
     *,
     tokens: Mapping[str, str] | None = None,
 ) -> Config:
-    """A configuration of one space.
-
-    Args:
-        space: Its id.
-        participants: Its participants, with their capabilities.
-        limits: The limits; the defaults, if none are given.
-        tokens: The token of each participant; one that is not in it gets a new token.
-    """
+    """A configuration of one space; a participant without a token in ``tokens`` gets a new one."""
     known = tokens or {}
     entries = {
         name: participant(name, capabilities, (known.get(name) or new_token(),))
@@ -78,21 +71,12 @@ def one_space_config(
 
 
 def dev_config(tokens: Mapping[str, str] | None = None, space: str = DEV_SPACE) -> Config:
-    """A configuration with the participants of :data:`PARTICIPANTS`; see :func:`one_space_config`.
-
-    Args:
-        tokens: The token of each participant; one that is not in it gets a new token.
-        space: The id of its one space.
-    """
+    """A configuration with :data:`PARTICIPANTS`; see :func:`one_space_config`."""
     return one_space_config(space, PARTICIPANTS, tokens=tokens)
 
 
 def first_token(config: Config, participant_id: str, space: str | None = None) -> str:
-    """The first token of a participant.
-
-    Raises:
-        KeyError: There is no such participant, or it has no token.
-    """
+    """The first token of a participant; a :exc:`KeyError` where it has none."""
     found = config.spaces[0] if space is None else config.space(space)
     entry = found.participants.get(participant_id) if found else None
     if entry is None or not entry.tokens:

@@ -67,33 +67,10 @@ class RuntimeConnection(Protocol):
 class GatewayRuntime:
     """Everything that the edges of a gateway share.
 
-    Args:
-        config: The spaces, their participants and the limits.
-        journal: Keeps what is accepted; in memory by default.
-        loop: The loop of the connections; ``None`` where no connection is opened.
-        url: The address that members dial, for invitations; empty until a port listens.
-        on_failure: Called when nothing can be kept any more.
-        new_id: Makes the ids of the gateway's own envelopes.
-        now: Tells the time in microseconds since 1970 (UTC).
-
-    Attributes:
-        limits: The limits.
-        journal: The envelopes that were accepted.
-        counters: Counts over all spaces.
-        backlogs: Frames that wait for slow readers, over all spaces.
-        tokens: The identity of each token.
-        url: See above.
-        spaces: The spaces by id.
-        join_throttle: Limits joins, and connections without a token.
-        refusals: Logs refused connections.
-        pending_requests: Requests over HTTP that wait for their answer.
-        batcher: Writes the frames of a turn of the loop at its end.
-        accepting: True while members can join.
-        failed: Set when nothing can be kept any more; then it has stopped by itself.
-        failure: The reason of that, in one sentence.
-
-    Raises:
-        ConfigurationError: Two participants have the same token.
+    Its ``counters`` and ``backlogs`` go over all spaces. It has a ``loop`` where connections are
+    opened, and a ``url`` for invitations once a port listens. When nothing can be kept any more,
+    ``on_failure`` is called, and ``failed`` is set with the reason in ``failure``; then it has
+    stopped by itself.
     """
 
     def __init__(
@@ -167,23 +144,11 @@ class GatewayRuntime:
     # --- admission --------------------------------------------------------------------------
 
     def identify(self, token: str, address: str) -> Identity:
-        """The identity of a token that came from an address (PROTOCOL 3).
-
-        Raises:
-            NotAdmitted: It is unknown, or too many wrong ones came from the address.
-        """
+        """The identity of a token that came from an address (PROTOCOL 3), or :exc:`NotAdmitted`."""
         return identify(token, partial(self._auth_throttle.identify, address=address))
 
     def check_members(self, identity: Identity, *, observes: bool = False) -> None:
-        """Check that a space has room for one more connection.
-
-        Args:
-            identity: The participant, and its space.
-            observes: It only looks on.
-
-        Raises:
-            NotAdmitted: It has none.
-        """
+        """Raise :exc:`NotAdmitted` unless a space has room for one more member or observer."""
         host = self.spaces[identity.space]
         if observes:
             check_observers(identity.participant, host.observers)

@@ -41,12 +41,7 @@ LAST_TURNS: Final = 1.0
 
 
 class RunningGateway:
-    """A gateway that listens; made by :func:`serve`.
-
-    Attributes:
-        runtime: Its spaces, connections and limits.
-        http: Its HTTP port, if it has one.
-    """
+    """A gateway that listens; made by :func:`serve`."""
 
     def __init__(self, config: Config, journal: Journal) -> None:
         self._config = config
@@ -104,11 +99,7 @@ class RunningGateway:
         self.runtime.abort()
 
     async def listen(self, host: str, port: int) -> None:
-        """Begin to listen.
-
-        Raises:
-            ConfigurationError: The address cannot be listened at, or not without TLS.
-        """
+        """Begin to listen."""
         check_encrypted(self._config, host)
         tls = self._config.tls
         context = None if tls is None else server_context(tls)

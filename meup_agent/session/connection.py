@@ -49,19 +49,11 @@ and what it owes is not sent again after a loss."""
 class SessionConnection:
     """Reads and writes each connection of a session, one after the other.
 
-    Args:
-        outbox: The envelopes to send.
-        dialect: Of what is sent, until a welcome tells the gateway's.
-        new_id: Draws an unused id.
-        heard: Told of each envelope, and of its number where it has one; must return at once, with
-            what it said if it was the first welcome of this connection.
-        caught_up: Tells whether what we missed has been read; nothing is sent before.
-        left: Told of the id of each request or proposal, just before it leaves; ``False``: it is
-            not to leave any more.
-        lost: Told when a connection that had welcomed us has ended.
-        invalid: Told of each frame that is no envelope.
-        unsayable: Told of the id of an envelope that has no wire form, or that the other end
-            closed the connection for, before ``lost``; and of the reason.
+    ``heard`` takes each envelope, and its number where it has one, and gives the first welcome of
+    the connection. ``caught_up`` tells whether what we missed has been read; nothing is sent
+    before. ``left`` is told of the id of each request or proposal just before it leaves, and says
+    whether it still is to. ``unsayable`` takes the id of an envelope that has no wire form, or that
+    the other end closed the connection for, before ``lost``.
     """
 
     def __init__(
@@ -99,18 +91,7 @@ class SessionConnection:
         self._end: SessionEnded | None = None
 
     async def use(self, transport: Transport, joining: JoinPlan | None = None) -> float | None:
-        """Use a connection until it ends.
-
-        Args:
-            transport: The connection.
-            joining: How to get in, where the handshake may not be enough.
-
-        Returns:
-            For how many seconds it lasted after its welcome; ``None`` if it was not welcomed.
-
-        Raises:
-            SessionEnded: ``heard`` will have nothing to do with this gateway.
-        """
+        """Use a connection until it ends; seconds that it lasted after a welcome."""
         self._forget()
         try:
             async with anyio.create_task_group() as tasks:

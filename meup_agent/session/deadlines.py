@@ -21,12 +21,7 @@ EXTENSIONS: Final = 10
 
 
 class Timer:
-    """A task while there is a deadline, and none otherwise: most agents mostly wait for nothing.
-
-    Args:
-        deadline: Tells the next deadline, on the loop's clock; ``None``: there is none.
-        ring: Called when it has come.
-    """
+    """A task while there is a deadline, and none otherwise: most agents mostly wait for nothing."""
 
     def __init__(self, deadline: Callable[[], float | None], ring: Callable[[], None]) -> None:
         self._deadline = deadline
@@ -66,15 +61,7 @@ class Timer:
 
 
 def checked_total(timeout: float | None, total: float | None) -> float:
-    """Seconds that a request may wait in all, however often progress comes.
-
-    Args:
-        timeout: Seconds from the beginning, and from each progress.
-        total: As the caller gave it; ``None``: ten times the timeout.
-
-    Raises:
-        UsageError: It is negative, not a number, or less than the timeout.
-    """
+    """Seconds that a request may wait in all, however often progress comes."""
     if timeout is None or total == math.inf:
         return math.inf
     if total is None:
@@ -88,13 +75,9 @@ def checked_total(timeout: float | None, total: float | None) -> float:
 
 
 def checked_timeout(seconds: float | None) -> float | None:
-    """Seconds that a verb may wait, fit to be added to a clock.
+    """Seconds that a verb may wait, fit to be added to a clock; infinite is as good as ``None``.
 
-    Args:
-        seconds: As the caller gave it; infinite is as good as ``None``.
-
-    Raises:
-        UsageError: It is negative, or not a number: a comparison with it would never end a wait.
+    NaN is refused: a comparison with it would never end a wait.
     """
     if seconds is None or seconds == math.inf:
         return None

@@ -59,14 +59,10 @@ class Happening(TypedDict):
 
 
 class EventEmitter:
-    """Hands the events of one space to its observers.
+    """Hands the events of one space to its observers; more may come at any time.
 
     On a road that many envelopes take, look at :attr:`observers` before calling: mostly there are
     none.
-
-    Attributes:
-        observers: Called with each event; more may come at any time.
-        space: The space's name.
     """
 
     def __init__(self, observers: Sequence[Observer] = (), space: str = "") -> None:
@@ -233,13 +229,7 @@ def _is_error(error: object, result: object) -> bool:
 class DropCounters:
     """Counts, logs and tells envelopes that were dropped, by reason.
 
-    Args:
-        events: Told of it.
-        asked: Tells whether a caller waits for what an envelope says, and reports it; then there is
-            no line in the log.
-
-    Attributes:
-        counters: How often, by the exchange table's codes and the problems of envelopes.
+    Where a caller has asked for what an envelope says, it reports that, and the log does not.
     """
 
     def __init__(self, events: EventEmitter, asked: Callable[[Envelope], bool]) -> None:
@@ -297,11 +287,7 @@ async def observed(
 
 
 def check_observer(observer: object) -> None:
-    """Raise if it cannot be told of events.
-
-    Raises:
-        UsageError: It cannot be called, or it would have to be awaited.
-    """
+    """Raise :exc:`UsageError` if an object cannot be told of events."""
     if not callable(observer):
         raise UsageError(f"an observer is called with each event, and {observer!r} cannot be")
     if any(map(inspect.iscoroutinefunction, (observer, type(observer).__call__))):

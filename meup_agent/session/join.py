@@ -27,12 +27,9 @@ PROBE_ATTEMPTS: Final = 3
 
 
 class JoinPlan(NamedTuple):
-    """The join frame of a connection, and when it is sent.
+    """The join frame of a connection, and whether it is sent before anything has come.
 
-    Attributes:
-        frame: The join frame; it holds the token.
-        at_once: It is to be sent before anything has come; otherwise only if we are not kept.
-        again: We were in the space before, so an older connection of ours may evict this one.
+    Where we were in the space before, an older connection of ours may evict this one.
     """
 
     frame: bytes
@@ -47,13 +44,8 @@ class JoinPlan(NamedTuple):
 class Welcomed(NamedTuple):
     """The first welcome of a connection.
 
-    Attributes:
-        me: Our name.
-        dialect: What the gateway speaks.
-        may_evict: The gateway is one of those that may evict us unseen.
-        capable: We may send something.
-        numbered: It gives what it accepts a number, and we read on from there after a loss.
-        complete: Nothing that it accepted while we were away is lost.
+    The gateway may evict us unseen; we are capable of sending something; it gives what it accepts a
+    number; nothing that it accepted while we were away is lost.
     """
 
     me: str
@@ -78,12 +70,7 @@ class Welcomed(NamedTuple):
 
 
 def check_welcome(table: ExchangeTable, participant: str | None, mode: Mode, where: str) -> None:
-    """Check that a gateway's welcome is for us, in our mode.
-
-    Raises:
-        WrongParticipant: It took us for another participant.
-        SessionEnded: We are to answer, and it lets us only stand beside our agent.
-    """
+    """Check that a gateway's welcome is for us, in our mode."""
     me = table.me
     if participant not in (None, me):
         raise WrongParticipant(str(participant), me, where)
@@ -98,14 +85,7 @@ def check_welcome(table: ExchangeTable, participant: str | None, mode: Mode, whe
 def join_frame(
     participant: str, space: str | None, token: str | None, dialect: str | None
 ) -> bytes:
-    """The first frame for a gateway that does not read the handshake's headers (PROTOCOL 2).
-
-    Args:
-        participant: Our name, or the one that we ask for.
-        space: The space's name, where we know it.
-        token: Our token.
-        dialect: The dialect that we speak, where the gateway may know it.
-    """
+    """The first frame for a gateway that does not read the handshake's headers (PROTOCOL 2)."""
     said = {"participantId": participant, "space": space, "token": token, "protocol": dialect}
     known = {name: value for name, value in said.items() if value is not None}
     return json.dumps({"type": "join", **known}).encode()
@@ -120,10 +100,6 @@ class EchoProbe:
     made, which is the one thing that every participant leaves alone: a request would have to be
     answered, a chat is read, and ``system/*`` is not ours to send. Where we may not respond, the
     gateway's error names it, and shows as well that we are there.
-
-    Args:
-        new_id: Draws an unused id.
-        welcomed: The connection's welcome.
     """
 
     def __init__(self, new_id: Callable[[], str], welcomed: Welcomed) -> None:

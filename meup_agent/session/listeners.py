@@ -53,11 +53,7 @@ class EnvelopeStream:
 
 
 class EnvelopeListeners:
-    """The listeners of a session.
-
-    Attributes:
-        listeners: Called with each envelope, in no order.
-    """
+    """The listeners of a session, called with each envelope, in no order."""
 
     def __init__(self) -> None:
         self.listeners: set[EnvelopeListener] = set()

@@ -147,14 +147,11 @@ class Outbox:
         self._unaccepted_bytes += len(waiting.draft.raw_payload)
 
     def accepted(self, envelope_id: str, *, replayed: bool = False) -> None:
-        """The gateway has numbered an envelope of ours, or has refused it.
+        """Note that the gateway has numbered an envelope of ours, or has refused it.
 
         It takes what comes on one connection in order, so what was sent before has been decided,
         too. What it refused is no part of what is replayed, and is sent again to be refused again.
-
-        Args:
-            envelope_id: The envelope's id.
-            replayed: We read of it in what we missed: it may have been sent on an older connection.
+        What is replayed may have been sent on an older connection.
         """
         if envelope_id not in self._unaccepted:
             return

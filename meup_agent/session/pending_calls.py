@@ -45,14 +45,8 @@ class _Wait:
 class PendingCalls:
     """The requests and proposals of ours whose ending a caller waits for, or has not read yet.
 
-    Args:
-        table: Decides what becomes of them.
-        outbox: Where there must be room for what begins one.
-        apply: Carries out what the table decided.
-        events: Told of each beginning and each end.
-        now: Tells the time.
-        written: Gives an envelope its frame; raises if it has no wire form that anybody takes.
-        check_present: Raises if nothing of a kind, nor of any other, can be sent any more.
+    ``written`` gives an envelope its frame, and raises if it has no wire form that anybody takes;
+    ``check_present`` raises if nothing can be sent any more.
     """
 
     def __init__(
@@ -91,22 +85,7 @@ class PendingCalls:
     ) -> Key:
         """Begin a request or proposal of ours; see :meth:`ExchangeTable.open`.
 
-        Args:
-            opening: The request or proposal.
-            timeout: Seconds until the wait ends by itself.
-            parent: The handler that it is part of.
-            wait: Which rejection ends the wait for a proposal.
-            idempotent: Send it again after a reconnect.
-            fulfills: The proposal that it carries out.
-            expires: When the proposer gives that up, by the proposer's clock.
-            on_progress: Told of each progress; must return at once.
-
-        Raises:
-            AlreadyInProgress: Another request is fulfilling that proposal.
-            AlreadyDecided: That proposal is no longer pending.
-            NotExpressible: Our dialect has no words for it.
-            NotSent: There is no connection any more, and there will be none.
-            UsageError: It is larger, or nests deeper, than any reader takes; or it is no timeout.
+        ``expires`` is when the proposer of what it fulfills gives that up, by the proposer's clock.
         """
         timeout = checked_timeout(timeout)
         opening = self._written(self._table.date(opening))
@@ -132,13 +111,7 @@ class PendingCalls:
         return key
 
     def extend_by_progress(self, key: Key, timeout: float, total: float) -> None:
-        """Let the deadline of a request that was opened just now count from its last progress.
-
-        Args:
-            key: The request.
-            timeout: Seconds from each progress.
-            total: Seconds in all.
-        """
+        """Let the deadline of a request that was opened just now count from its last progress."""
         self._table.extend_by_progress(key, by=timeout, until=self._now() + total)
 
     async def ending(self, key: Key, *, parent: Key | None = None) -> Ending:
@@ -170,11 +143,7 @@ class PendingCalls:
         return None if wait is None else wait.ending
 
     def give_up(self, key: Key, cause: Cause) -> list[str]:
-        """Stop waiting: withdraw or cancel it if it is still open.
-
-        Returns:
-            The ids of what is said for that.
-        """
+        """Withdraw or cancel one if it is still open; the ids of what is said for that."""
         effects = list(self._table.give_up(key, cause, self._now()))
         self._apply(effects)
         return [

@@ -32,17 +32,10 @@ class Receipts:
         return bool(self._waiting)
 
     async def wait(self, envelope_ids: Iterable[str]) -> None:
-        """Wait until the gateway has accepted envelopes that were said just now.
+        """Wait until the gateway has accepted what was said just now; raise if it refused any.
 
-        Returns all the same when the connection is lost, after which they are said again, and when
-        the gateway says nothing for :data:`RECEIPT_SECONDS`.
-
-        Args:
-            envelope_ids: Their ids.
-
-        Raises:
-            Refused: The gateway refused one of them.
-            NotSent: One of them has no wire form that anybody takes.
+        Returns all the same when the connection is lost, after which it is said again, and when the
+        gateway says nothing for :data:`RECEIPT_SECONDS`.
         """
         ids = list(envelope_ids)
         self._waiting.update(dict.fromkeys(ids))

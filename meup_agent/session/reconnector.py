@@ -71,21 +71,10 @@ def _ignore(*_: object) -> None:
 class Reconnector:
     """Keeps one participant connected.
 
-    Args:
-        connector: Opens a connection.
-        token: The participant's token, or what gives it.
-        headers: More headers for the handshake.
-        join: Makes the join frame from the token, and from whether the gateway has answered with
-            its dialect.
-        insist: Send it also to a gateway that has taken the token from the handshake.
-        observers_only: Leave a gateway that does not say in its handshake that we only look on.
-        line: Reads and writes each connection.
-        backoff: The pauses in between.
-        where: The gateway's address, for the log.
-        on_failure: Told of each failed attempt and lost connection.
-        resume: Tells the headers with which we ask for what we missed.
-        on_end: Told how each connection ended; ``None``: we have left it.
-        on_retry: Told why there will be another attempt, and in how many seconds.
+    ``join`` makes the join frame from the token, and from whether the gateway has answered with its
+    dialect; with ``insist`` it goes also to a gateway that has taken the token from the handshake.
+    Where we are one of the ``observers_only``, a gateway is left that does not say so in its
+    handshake.
     """
 
     def __init__(
@@ -124,11 +113,7 @@ class Reconnector:
         self._jitter = wait_random_exponential(multiplier=backoff.first, max=backoff.longest)
 
     async def run(self) -> None:
-        """Connect again and again.
-
-        Raises:
-            SessionEnded: The gateway does not want this participant, or not any more.
-        """
+        """Connect again and again, until the gateway does not want this participant any more."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(TransportError),
             wait=self._delay,

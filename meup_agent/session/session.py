@@ -82,20 +82,10 @@ class Session(AsyncContextManagerMixin):
     """One participant's presence in a space; an async context manager.
 
     Inside the block the participant has been welcomed at least once. The block is cancelled, and
-    raises :class:`~meup_agent.errors.SessionEnded`, when the gateway will not have us back.
-
-    Args:
-        connector: Opens a connection to the gateway.
-        token: The participant's token, or a callable that gives it.
-        handlers: Called to start and cancel handlers.
-        settings: Dialect, limits, pauses and mode.
-        where: The gateway's address, for errors and the log.
-        space: The space's name, for gateways that want to read it in a join frame.
-        participant: Our name: a gateway that takes us for another participant is left.
-        name: The name in a join frame where ``participant`` is not given.
-        events: Hands events to observers.
-        take_over: Where a session that only observes meets a gateway that knows no observers, join
-            as a member all the same, and say nothing.
+    raises :class:`~meup_agent.errors.SessionEnded`, when the gateway will not have us back. One
+    that takes us for another than ``participant`` is left; without one, a join frame has the
+    ``name``. With ``take_over`` a session that only observes joins as a silent member where a
+    gateway knows no observers.
     """
 
     def __init__(
@@ -260,11 +250,7 @@ class Session(AsyncContextManagerMixin):
         return {} if seq is None else {LAST_SEEN_HEADER: str(seq)}
 
     def _heard(self, envelope: Envelope, seq: int | None) -> Welcomed | None:
-        """Something came; what it said, if it was the first welcome of a connection.
-
-        Raises:
-            WrongParticipant: It took us for another participant.
-        """
+        """Take an envelope; what it said, if it was the first welcome of a connection."""
         connected = self.table.connected
         effects = self.table.receive(envelope, self.now(), seq)
         welcomed = self.table.connected and not connected
@@ -351,11 +337,8 @@ class Session(AsyncContextManagerMixin):
     async def taken(self, envelope_ids: Iterable[str]) -> None:
         """Wait until the gateway has taken what was said just now, where it shows that for certain.
 
-        Without a connection it is sent later, and not waited for. Nor is a refusal
-        the end where a gateway may have forgotten us: then it is said again (PROTOCOL 2).
-
-        Raises:
-            Refused: The gateway refused it.
+        Without a connection it is sent later, and not waited for. Nor is a refusal the end where a
+        gateway may have forgotten us: then it is said again (PROTOCOL 2).
         """
         guarantees = self.table.roster.guarantees
         if self.table.connected and guarantees.echo and guarantees.identity_checked:
@@ -377,13 +360,7 @@ class Session(AsyncContextManagerMixin):
         to: tuple[str, ...] = (),
         correlation: tuple[str, ...] = (),
     ) -> Envelope:
-        """Send something that begins no exchange.
-
-        Raises:
-            NotExpressible: Our dialect, or JSON, has no words for it.
-            NotSent: There is no connection any more, and there will be none.
-            UsageError: It is larger, or nests deeper, than any reader takes.
-        """
+        """Send something that begins no exchange."""
         trial = self.sayable(kind, payload, to=to, correlation=correlation)
         envelope, effects = self.table.send(
             kind, trial.raw_payload, now=self.now(), to=to, correlation=correlation
@@ -399,13 +376,7 @@ class Session(AsyncContextManagerMixin):
         to: tuple[str, ...] = (),
         correlation: tuple[str, ...] = (),
     ) -> Envelope:
-        """Check that something could be said now; what it would be, but for its id.
-
-        Raises:
-            NotExpressible: As :meth:`say`.
-            NotSent: As :meth:`say`.
-            UsageError: As :meth:`say`.
-        """
+        """Check that something could be said now; what it would be, but for its id."""
         self._check_present(kind)
         return self._written(
             draft(kind, payload, id=new_id(), sender=self.me, to=to, correlation=correlation)
@@ -439,11 +410,7 @@ class Session(AsyncContextManagerMixin):
         self.apply(self.table.raised(key, code, message, data, self.now(), begun=begun))
 
     def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Do something in a task of the session's own; what it raises ends the session.
-
-        Raises:
-            NotSent: There is no connection any more, and there will be none.
-        """
+        """Do something in a task of the session's own; what it raises ends the session."""
         if self._over or self._tasks is None:
             raise NotSent(f"{name} was not begun: {self._over or 'we have not joined'}")
         self._tasks.start_soon(work, name=name)

@@ -42,11 +42,6 @@ class Handlers(Protocol):
         """Find the handler for an envelope in a role; something false where there is none.
 
         What is found comes back to :meth:`start` as ``work.handler``.
-
-        Args:
-            role: The role.
-            envelope: The envelope.
-            call: What it asks for, of a request or a proposal.
         """
         ...
 

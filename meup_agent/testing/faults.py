@@ -227,12 +227,7 @@ class FaultyTransport:
 
 @asynccontextmanager
 async def faulty(inner: Transport, plan: FaultPlan) -> AsyncGenerator[FaultyTransport]:
-    """Put faults around one end of an open connection, for the length of a block.
-
-    Args:
-        inner: The end to wrap; leaving the block does not close it.
-        plan: Faults for its frames.
-    """
+    """Put faults around one end of an open connection, which leaving the block does not close."""
     transport = FaultyTransport(inner, plan)
     async with background_tasks() as tasks:
         if plan.outgoing.reorder:

@@ -170,12 +170,7 @@ class MemorySpace:
         return max(_now(), self._earliest)
 
     def _admit(self, headers: Mapping[str, str], participant: str | None, space: str) -> _Seat:
-        """The handshake.
-
-        Raises:
-            CannotConnect: The gateway was killed or stopped.
-            HandshakeRefused: It does not let them in.
-        """
+        """Decide about a handshake."""
         if not self._running:
             raise CannotConnect("there is no gateway here now; restart it")
         said = {name.lower(): value for name, value in headers.items()}

@@ -29,12 +29,7 @@ CHECK_PLACE: Final = "check the address and that a gateway listens there"
 
 
 class Advice(NamedTuple):
-    """A failure to connect, in two halves of a sentence.
-
-    Attributes:
-        said: The failure.
-        todo: The remedy.
-    """
+    """A failure to connect, in two halves of a sentence: it and its remedy."""
 
     said: str
     todo: str
@@ -53,30 +48,17 @@ def untrusted(error: ssl.SSLCertVerificationError) -> Advice:
 
 
 def without_tls(scheme: str) -> str:
-    """Advice where TLS was tried, and the other end does not speak it.
-
-    Args:
-        scheme: Of the address: ``wss`` or ``https``.
-    """
+    """Advice where TLS was tried, and the other end does not speak it."""
     return f"write {scheme.removesuffix('s')}:// if the gateway has no TLS, or check the port"
 
 
 def with_tls(scheme: str) -> str:
-    """Advice where no TLS was tried, and the other end may want it.
-
-    Args:
-        scheme: Of the address: ``ws`` or ``http``.
-    """
+    """Advice where no TLS was tried, and the other end may want it."""
     return f"check host, port and path; if it speaks TLS, write {scheme}s://"
 
 
 def advice_for(error: BaseException, scheme: str) -> Advice | None:
-    """Advice for a failure that TLS, or its lack, explains; ``None`` for any other.
-
-    Args:
-        error: The failure.
-        scheme: Of the address that was dialled.
-    """
+    """Advice for a failure that TLS, or its lack, explains; ``None`` for any other."""
     is_tls = scheme in ("wss", "https")
     for each in _causes(error):
         match each:

@@ -161,11 +161,7 @@ class Connector(Protocol):
 
 
 def closing(code: int, reason: str) -> CloseInfo:
-    """The close that this end is about to make, checked and cut to what a close frame holds.
-
-    Raises:
-        ValueError: The code must not stand in a close frame.
-    """
+    """The close that this end is about to make, checked and cut to what a close frame holds."""
     if code not in _SENDABLE_CODES:
         raise ValueError(f"{code} cannot be sent as a close code; use 1000, or 3000 to 4999")
     cut = reason.encode(errors="replace")[:MAX_CLOSE_REASON_BYTES]

@@ -28,15 +28,7 @@ _FORBIDDEN_IN_HEADER = re.compile(r"[\x00-\x1f\x7f]|[^\x00-\x7f]")
 
 
 def handshake_url(url: str, space: str | None) -> str:
-    """The address that the handshake goes to (PROTOCOL 3).
-
-    Args:
-        url: What the user gave: ``ws://host:8420``, or with a path of the gateway's own.
-        space: The name of the space, added to the query; ``None`` where the address has it.
-
-    Raises:
-        ConfigurationError: The address cannot be one of a gateway.
-    """
+    """The address of a handshake, with the space in its query (PROTOCOL 3)."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - reading it is what checks it
@@ -78,9 +70,7 @@ def _unusable(url: str, why: str) -> ConfigurationError:
 def check_headers(headers: Mapping[str, str]) -> None:
     """Refuse a header that would break the handshake, such as a token with its line break.
 
-    Raises:
-        ConfigurationError: A name or a value holds something else than printable ASCII. The value
-            is not in the message, since it may be a secret.
+    Its value is not in the error's message, since it may be a secret.
     """
     for name, value in headers.items():
         if _FORBIDDEN_IN_HEADER.search(name) or _FORBIDDEN_IN_HEADER.search(value):
@@ -92,16 +82,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 @contextmanager
 def explained(url: str, timeout: float) -> Generator[None]:
-    """Turn the library's exceptions for a failed handshake into ours, in the block.
-
-    Args:
-        url: Where to, as :func:`handshake_url` made it.
-        timeout: Seconds that the attempt was given.
-
-    Raises:
-        HandshakeRefused: The gateway answered with an HTTP status.
-        CannotConnect: There is no gateway at the address, or none that can be spoken to.
-    """
+    """Turn the library's exceptions for a failed handshake into ours, in the block."""
     try:
         yield
     except InvalidStatus as error:
@@ -122,15 +103,7 @@ def refused(
 
 
 def retry_after(value: str, now: datetime) -> float | None:
-    """Seconds that a ``Retry-After`` asks to wait, as a number or a date (RFC 9110, 10.2.3).
-
-    Args:
-        value: The header's.
-        now: The time that a date is compared with, aware.
-
-    Returns:
-        Seconds, at least 0; ``None`` for a value that is neither.
-    """
+    """Seconds that a ``Retry-After`` asks to wait, as a number or a date (RFC 9110, 10.2.3)."""
     if _SECONDS.fullmatch(value.strip()):
         return float(value)
     try:
@@ -143,13 +116,7 @@ def retry_after(value: str, now: datetime) -> float | None:
 
 
 def cannot_connect(url: str, error: BaseException, timeout: float) -> CannotConnect:
-    """The exception for a connection that could not be made.
-
-    Args:
-        url: Where to, as :func:`handshake_url` made it.
-        error: The library's exception.
-        timeout: Seconds that the attempt was given.
-    """
+    """The exception for a connection that could not be made."""
     parts = urlsplit(url)
     found = advice_for(error, parts.scheme) or Advice(_why(error, timeout), CHECK_PLACE)
     return CannotConnect(f"cannot connect to {parts.netloc}: {found}")

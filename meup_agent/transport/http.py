@@ -83,14 +83,7 @@ _ENDS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 
 
 class HttpTransport:
-    """One event stream, and the POSTs beside it; made by :func:`http_connector`.
-
-    Args:
-        client: Sends the requests, with the token.
-        participant: The sender of what is sent.
-        response: The stream's response.
-        max_frame_bytes: The largest frame to take; a larger one ends the connection with 1009.
-    """
+    """One event stream, and the POSTs beside it; made by :func:`http_connector`."""
 
     def __init__(
         self,
@@ -177,11 +170,7 @@ class HttpTransport:
     # --- frames out ---
 
     async def send(self, frame: bytes) -> None:
-        """POST one frame; returns when the gateway has answered.
-
-        Raises:
-            TransportClosed: The connection has ended, or no answer came.
-        """
+        """POST one frame; returns when the gateway has answered."""
         async with self._turn:
             self._check_open()
             response = await self._post(frame)
@@ -240,11 +229,7 @@ class HttpTransport:
     # --- its end ---
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
-        """Close the connection; what had arrived can still be read.
-
-        Raises:
-            ValueError: The code must not stand in a close frame.
-        """
+        """Close the connection; what had arrived can still be read."""
         self._end(closing(code, reason))
 
     async def abort(self) -> None:
@@ -304,11 +289,7 @@ def http_connector(
 
 
 def open_client(url: str, authorization: str | None) -> httpx.AsyncClient:
-    """A client of the HTTP API at an address, for one token.
-
-    Raises:
-        ConfigurationError: The address is none, or the token cannot stand in a header.
-    """
+    """A client of the HTTP API at an address, for one token."""
     # Loaded by those programs alone that use it.
     import httpx
 
@@ -336,28 +317,13 @@ async def fetch(
     max_bytes: int = MAX_ANSWER_BYTES,
     **options: Any,
 ) -> httpx.Response:
-    """Ask, and read the answer as far as it may go.
-
-    Args:
-        client: Sends the request.
-        method: The HTTP method.
-        path: The path.
-        max_bytes: The most bytes of an answer.
-        options: As :meth:`httpx.AsyncClient.stream` has them.
-
-    Raises:
-        httpx.TransportError: No answer came, or it was too large.
-    """
+    """Ask, and read the answer as far as it may go."""
     async with client.stream(method, path, **options) as response:
         return await _read_whole(response, max_bytes)
 
 
 async def _read_whole(response: httpx.Response, max_bytes: int) -> httpx.Response:
-    """The answer with its body, of which so much has come as may.
-
-    Raises:
-        httpx.TransportError: It broke off, or is too large.
-    """
+    """The answer with its body, of which so much has come as may."""
     import httpx
 
     body = bytearray()
@@ -378,11 +344,7 @@ async def _read_whole(response: httpx.Response, max_bytes: int) -> httpx.Respons
 
 
 def check_http_url(url: str) -> None:
-    """Check an address.
-
-    Raises:
-        ConfigurationError: It is none of an HTTP API.
-    """
+    """Raise :exc:`ConfigurationError` if an address is none of an HTTP API."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - reading it is what checks it
@@ -414,12 +376,7 @@ async def _open_stream(
     participant: str | None,
     timeout: float,
 ) -> AsyncGenerator[tuple[str, httpx.Response]]:
-    """Open the event stream of the token's participant, as an observer.
-
-    Raises:
-        HandshakeRefused: The gateway answered with another status than 200.
-        CannotConnect: There is no gateway at the address, or none that can be spoken to.
-    """
+    """Open the event stream of the token's participant, as an observer."""
     import httpx
 
     url = str(client.base_url)

@@ -50,11 +50,7 @@ class MemoryTransport:
         return self._closed
 
     async def send(self, frame: bytes) -> None:
-        """Send one message; waits while the other end has no room.
-
-        Raises:
-            TransportClosed: The connection has ended.
-        """
+        """Send one message; waits while the other end has no room."""
         peer = self._peer
         # A message for which there is room is sent without a checkpoint, as into a socket.
         if self._turn.locked() or len(peer._inbox) >= peer._capacity:
@@ -90,11 +86,7 @@ class MemoryTransport:
             return self._inbox.popleft()
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
-        """Close both ends; what the other has not read yet, it still can.
-
-        Raises:
-            ValueError: The code must not stand in a close frame.
-        """
+        """Close both ends; what the other has not read yet, it still can."""
         self._close(closing(code, reason))
 
     async def abort(self) -> None:

@@ -15,13 +15,7 @@ MAX_FIELD_BYTES: Final = 256
 
 
 class ServerEvent(NamedTuple):
-    """An event of a stream.
-
-    Attributes:
-        type: Its type; empty: an envelope.
-        data: Its data, lines joined.
-        id: Its id; empty: it has none.
-    """
+    """An event of a stream, its lines joined; one without a type is an envelope."""
 
     type: str
     data: bytes
@@ -33,11 +27,7 @@ class EventTooLarge(Exception):
 
 
 class EventParser:
-    """Reads server-sent events; keeps the bytes of one event at most.
-
-    Args:
-        max_bytes: The most that an event may have.
-    """
+    """Reads server-sent events; keeps the bytes of one event at most."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -47,11 +37,7 @@ class EventParser:
         self._data: bytearray | None = None
 
     def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
-        """The events that a chunk of the stream completes.
-
-        Raises:
-            EventTooLarge: The event that it continues is too large.
-        """
+        """The events that a chunk of the stream completes."""
         if self._ends_in_cr:
             chunk = chunk.removeprefix(b"\n")
         self._ends_in_cr = chunk.endswith(b"\r")

@@ -70,9 +70,7 @@ class WebSocketDriver(Protocol):
     def repeat(self, seconds: float, check: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Call so many seconds from now, and again after each call, until the connection ends.
 
-        Args:
-            seconds: To wait before each call.
-            check: Waits for nothing but the connection, and raises nothing.
+        It waits for nothing but the connection, and raises nothing.
         """
         ...
 
@@ -113,11 +111,7 @@ class WebSocketTransport:
         return CloseInfo(ABNORMAL)
 
     async def send(self, frame: bytes) -> None:
-        """Send one text message; waits while the other end does not keep up.
-
-        Raises:
-            TransportClosed: The connection has ended.
-        """
+        """Send one text message; waits while the other end does not keep up."""
         try:
             await self._driver.send_whole(frame)
         except ConnectionClosed:
@@ -135,11 +129,7 @@ class WebSocketTransport:
                 raise StopAsyncIteration from None
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
-        """Close the connection, politely if the other end lets us and within a deadline.
-
-        Raises:
-            ValueError: The code must not stand in a close frame.
-        """
+        """Close the connection, politely if the other end lets us and within a deadline."""
         info = closing(code, reason)
         if self.closed is not None:
             return
@@ -154,11 +144,7 @@ class WebSocketTransport:
                 await self._driver.abort()
 
     async def round_trip(self) -> None:
-        """Send a ping, and wait for its pong.
-
-        Raises:
-            TransportClosed: The connection has ended.
-        """
+        """Send a ping, and wait for its pong."""
         try:
             await self._driver.round_trip()
         except ConnectionClosed:
@@ -170,10 +156,6 @@ class WebSocketTransport:
 
         The library's own keepalive waits without a limit for room to write its ping, and so does
         not notice a peer that has stopped reading.
-
-        Args:
-            interval: Seconds between a pong and the next ping.
-            deadline: Seconds to wait for the pong.
         """
 
         async def check() -> None:

@@ -107,12 +107,7 @@ class AsyncioWebSocket(ClientConnection):
 
 @asynccontextmanager
 async def open_websocket(url: str, **options: Any) -> AsyncGenerator[AsyncioWebSocket]:
-    """Connect; leaving the block ends the connection without a word.
-
-    Raises:
-        HandshakeRefused: The gateway answered with an HTTP status.
-        CannotConnect: There is no gateway at the address, or none that can be spoken to.
-    """
+    """Connect; leaving the block ends the connection without a word."""
     with explained(url, options["open_timeout"]):
         socket = cast(
             "AsyncioWebSocket", await connect(url, create_connection=AsyncioWebSocket, **options)

@@ -69,12 +69,7 @@ class TrioWebSocket(ClientConnection):
 
 @asynccontextmanager
 async def open_websocket(url: str, **options: Any) -> AsyncGenerator[TrioWebSocket]:
-    """Connect; leaving the block ends the connection without a word.
-
-    Raises:
-        HandshakeRefused: The gateway answered with an HTTP status.
-        CannotConnect: There is no gateway at the address, or none that can be spoken to.
-    """
+    """Connect; leaving the block ends the connection without a word."""
     async with background_tasks() as helpers:
         with explained(url, options["open_timeout"]):
             socket, held = await helpers.start(_hold_open, url, options)

@@ -35,15 +35,7 @@ _KIB_BITS: Final = 10
 
 
 class MemberConnection(ABC):
-    """Joins its participant to a space, hands in its messages, and writes what is for it.
-
-    Args:
-        runtime: The gateway.
-        handshake: The handshake that was admitted.
-
-    Attributes:
-        joins_frames: Frames that leave together may be one piece.
-    """
+    """Joins its participant to a space, hands in its messages, and writes what is for it."""
 
     joins_frames: bool
 
@@ -91,13 +83,7 @@ class MemberConnection(ABC):
     # --- what an edge calls -----------------------------------------------------------------
 
     def _connected(self, transport: ReadTransport, address: str, peer: str) -> None:
-        """Join, or wait for the join frame.
-
-        Args:
-            transport: Stops and goes on reading.
-            address: The other end's address.
-            peer: The same with its port, for the log.
-        """
+        """Join, or wait for the join frame; ``peer`` is the address with its port, for the log."""
         self._gate = ReadGate(self._loop, transport, self._reopened)
         self._address = address
         self._peer = peer
@@ -135,11 +121,7 @@ class MemberConnection(ABC):
         self._end(code, said)
 
     def _disconnected(self, code: int) -> None:
-        """Leave the space: the connection has ended.
-
-        Args:
-            code: The code with which it did, where it was not closed before.
-        """
+        """Leave the space: the connection has ended, with this code unless it was closed before."""
         if self._timer is not None:
             self._timer.cancel()
         self._gate.stop()

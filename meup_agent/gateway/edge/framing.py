@@ -16,11 +16,7 @@ TOO_BIG: Final = 1009
 
 
 class BadMessage(Exception):
-    """Fragments that make no message that is taken.
-
-    Attributes:
-        code: The close code that says why.
-    """
+    """Fragments that make no message that is taken; ``code`` is the close code that says why."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -31,9 +27,6 @@ class Assembler:
     """Joins the fragments of a connection's messages, and bounds what they come to.
 
     Text and binary frames are the same here: a message is checked as UTF-8 when it is decoded.
-
-    Args:
-        max_bytes: The most that a whole message may have.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -43,9 +36,8 @@ class Assembler:
     def add(self, opcode: int, final: bool, data: bytes) -> bytes | None:
         """Take a data frame; the whole message if this completes one.
 
-        Raises:
-            BadMessage: The frame does not follow from those before it, or the message has become
-                too large; nothing of it is kept.
+        Raises :exc:`BadMessage`, and keeps nothing, where the frame does not follow from those
+        before it, or the message has become too large.
         """
         continues = opcode == CONTINUATION
         if continues is (self._parts is None):

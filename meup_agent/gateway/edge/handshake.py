@@ -39,14 +39,8 @@ MAX_JOIN_BYTES: Final = 16 * 1024
 class Handshake(NamedTuple):
     """A connection's request, as far as its handshake says it.
 
-    Attributes:
-        identity: The identity of its header's token; ``None`` without a header.
-        space: The space that it asked for, where the address had one.
-        dialect: The dialect that it asked for by header; once it is known who joins where, the one
-            that it gets.
-        resumes: True if it wants each envelope's number, to come back to (PROTOCOL 6).
-        last_seen: The number of the last envelope that it got before.
-        observes: True if it only looks on (PROTOCOL 3).
+    ``identity`` is that of its header's token. ``dialect`` is the one that it asked for by header;
+    once it is known who joins where, the one that it gets.
     """
 
     identity: Identity | None
@@ -75,17 +69,7 @@ class Handshake(NamedTuple):
 def admit(
     runtime: GatewayRuntime, target: bytes, headers: Mapping[str, str], address: str
 ) -> Handshake:
-    """Admit a connection, or count and log its refusal.
-
-    Args:
-        runtime: The gateway.
-        target: The path with its query; any path is taken.
-        headers: By name, whatever the case.
-        address: The address that the handshake came from.
-
-    Raises:
-        NotAdmitted: The gateway takes no more connections, or :func:`read_handshake` refuses it.
-    """
+    """Admit a connection by its path, which may be any, and headers, or log its refusal."""
     try:
         most = runtime.limits.max_connections
         check_connections(runtime.accepting, runtime.open_connections, most)
@@ -103,17 +87,7 @@ def admit(
 def read_handshake(
     target: bytes, headers: Mapping[str, str], runtime: GatewayRuntime, address: str = ""
 ) -> Handshake:
-    """Read a handshake's address and headers, and check that its participant may enter.
-
-    Args:
-        target: The path with its query; any path is taken.
-        headers: By name, whatever the case.
-        runtime: The gateway.
-        address: The address that the handshake came from.
-
-    Raises:
-        NotAdmitted: The token, the space or the dialect is not known here, or it is one too many.
-    """
+    """Read a handshake's address and headers, and check that its participant may enter."""
     space = _space(target)
     dialect = read_dialect(headers.get(DIALECT_HEADER))
     authorization = headers.get("Authorization")
@@ -133,11 +107,7 @@ def read_handshake(
 
 
 def read_dialect(name: str | None) -> str | None:
-    """The dialect that a member asks for, by header or join frame; ``None`` if it asks for none.
-
-    Raises:
-        NotAdmitted: None that is known here.
-    """
+    """The dialect that a member asks for, by header or join frame; ``None`` if it asks for none."""
     if name is None:
         return None
     dialect = spoken(name.strip())
@@ -149,12 +119,8 @@ def read_dialect(name: str | None) -> str | None:
 def read_observe(said: str | None) -> bool:
     """True if a connection only looks on (PROTOCOL 3).
 
-    Args:
-        said: Its header :data:`~meup_agent.transport.base.OBSERVE_HEADER`.
-
-    Raises:
-        NotAdmitted: It is something else than ``1``: taken for a member, it would take over its
-            participant's connection.
+    Anything but ``1`` is refused: taken for a member, it would take over its participant's
+    connection.
     """
     if said is None:
         return False
@@ -164,15 +130,7 @@ def read_observe(said: str | None) -> bool:
 
 
 def read_resume(asks: str | None, said: str | None) -> tuple[bool, int | None]:
-    """True if a member wants each envelope's number, and the last one that it got (PROTOCOL 6).
-
-    Args:
-        asks: Its header :data:`~meup_agent.transport.base.RESUME_HEADER`.
-        said: Its header :data:`~meup_agent.transport.base.LAST_SEEN_HEADER`.
-
-    Raises:
-        NotAdmitted: The last one is no number.
-    """
+    """True if a member wants each envelope's number, and the last one that it got (PROTOCOL 6)."""
     if asks is None or asks.strip() != "1":
         return False, None
     if said is None:
@@ -184,11 +142,7 @@ def read_resume(asks: str | None, said: str | None) -> tuple[bool, int | None]:
 
 
 def bearer(authorization: str) -> str:
-    """The token in an ``Authorization`` header.
-
-    Raises:
-        NotAdmitted: The header holds something else.
-    """
+    """The token in an ``Authorization`` header."""
     scheme, _, token = authorization.strip().partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise NotAdmitted(TOKEN_REFUSED, "the Authorization header must be: Bearer <token>")
@@ -228,18 +182,7 @@ _decode_join = msgspec.json.Decoder(JoinFrame).decode
 def read_join_frame(
     message: bytes, handshake: Handshake, runtime: GatewayRuntime, address: str
 ) -> tuple[Identity, str]:
-    """The participant that joins by the first message of a connection, and its dialect.
-
-    Args:
-        message: The message.
-        handshake: The handshake before it.
-        runtime: The gateway.
-        address: The address that the connection came from.
-
-    Raises:
-        NotAdmitted: It is no join frame, the token or the space is not known, or the frame claims
-            to be from another participant than the token's.
-    """
+    """The participant that joins by the first message of a connection, and its dialect."""
     frame = _parse_join(message)
     if frame is None:
         raise NotAdmitted(BAD_REQUEST, "the first message must be a join frame")
@@ -275,8 +218,7 @@ def repeats_join(message: bytes, participant: str | None, space: str) -> bool:
 def _parse_join(frame: bytes) -> JoinFrame | None:
     """The join frame that a message is; ``None`` if it is something else.
 
-    Raises:
-        NotAdmitted: It is meant as one, and a field has the wrong type.
+    One that is meant as a join frame and has a field of the wrong type is refused.
     """
     try:
         check_frame(frame, max_bytes=MAX_JOIN_BYTES)

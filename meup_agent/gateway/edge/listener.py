@@ -46,21 +46,9 @@ async def listen(
     backlog: int,
     context: ssl.SSLContext | None = None,
 ) -> asyncio.Server:
-    """Begin to listen.
+    """Begin to listen, and have handshakes decided with the address that they come from.
 
     ``picows.ws_create_server`` does the same, but does not tell where a handshake comes from.
-
-    Args:
-        accept: Decides about handshakes.
-        host: Where to listen.
-        port: Where to listen; 0: any free port.
-        limits: The limits.
-        refusals: Logs who does not get in.
-        backlog: Connections that wait to be taken.
-        context: Encrypts, if it is given.
-
-    Raises:
-        OSError: The address cannot be listened at.
     """
     handshakes = HandshakeLimiter(max_handshakes(limits))
 
@@ -142,9 +130,6 @@ class HandshakeLimiter:
     """Bounds connections whose handshake has begun; one too many, and the oldest is dropped.
 
     The oldest, and not the newest: those who only hold a place wait longer than those who want in.
-
-    Args:
-        limit: Their number at once.
     """
 
     def __init__(self, limit: int) -> None:

@@ -30,14 +30,7 @@ from meup_agent.protocol.space.fanout import FrameFormat
 
 
 class AsgiConnection(MemberConnection):
-    """A WebSocket connection through an ASGI server.
-
-    Args:
-        runtime: The gateway.
-        handshake: The handshake that was admitted.
-        websocket: The connection.
-        address: The other end's address.
-    """
+    """A WebSocket connection through an ASGI server."""
 
     joins_frames = False
 

@@ -31,15 +31,8 @@ class ReadGate:
     """Keeps a connection from being read until a time, until the next turn, or while it is held.
 
     The one mechanism for this: what comes too fast stays in the socket, and in the end with its
-    sender; nothing of it is lost.
-
-    Args:
-        loop: The gateway's loop.
-        wire: The socket.
-        reopened: Called when the gate opens again, before the socket is read; may close it again.
-
-    Attributes:
-        open: True if the connection is read at this moment.
+    sender; nothing of it is lost. ``reopened`` is called before the socket is read again, and may
+    close the gate again.
     """
 
     def __init__(

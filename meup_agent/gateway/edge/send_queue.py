@@ -16,18 +16,7 @@ LOW_WATER_BYTES: Final = HIGH_WATER_BYTES // 4
 
 
 class SendQueue:
-    """Frames that one ASGI connection still has to send; pauses the queue above while it is full.
-
-    Args:
-        pause: Pauses the queue above.
-        resume: Lets it write again.
-
-    Attributes:
-        joins_frames: Frames that leave together may be one piece.
-        closed: Set when nothing more is written.
-        code: The close code; 0 until it is closed.
-        reason: The same in words.
-    """
+    """Frames that one ASGI connection still has to send; pauses the queue above when it is full."""
 
     joins_frames = True
 
@@ -64,10 +53,8 @@ class SendQueue:
     async def take(self, seconds: float | None = None) -> bytes | None:
         """The next to send, as soon as there is something; ``None``: it has ended.
 
-        What was taken counts as being sent until this is called again.
-
-        Args:
-            seconds: After so much silence, take nothing.
+        After so many seconds of silence it is empty. What was taken counts as being sent until this
+        is called again.
         """
         self._sent()
         with anyio.move_on_after(seconds):

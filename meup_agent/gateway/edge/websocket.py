@@ -43,15 +43,7 @@ _MICROSECONDS: Final = 1_000_000
 
 
 class WebSocketConnection(WSListener, MemberConnection):
-    """A connection at the message port.
-
-    Args:
-        runtime: The gateway.
-        handshake: The handshake that was admitted.
-
-    Attributes:
-        read_bytes: Bytes that are read of it at a time.
-    """
+    """A connection at the message port."""
 
     joins_frames = True
 

@@ -19,14 +19,7 @@ log = logging.getLogger("meup_agent.gateway")
 
 
 class Archive:
-    """The file, opened so that nothing in it can change by it; close it in the end.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ConfigurationError: It cannot be read, or is no journal; the message says which and why.
-    """
+    """The file, opened so that nothing in it can change by it; close it in the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -61,12 +54,7 @@ class Archive:
         return found or 0
 
     def before(self, space: str, at: int) -> int:
-        """The number of the last entry before a time; 0 where there is none.
-
-        Args:
-            space: The space.
-            at: Microseconds since 1970 (UTC).
-        """
+        """The number of the last entry before a time in microseconds; 0 where there is none."""
         ((found,),) = self._ask(
             "SELECT max(seq) FROM envelope WHERE space = ? AND at < ?", space, at
         )

@@ -82,19 +82,9 @@ Synchronous = Literal["normal", "full"]
 class Database:
     """A journal's file, locked against other gateways.
 
-    Args:
-        path: The file; made if it is not there.
-        synchronous: ``full``: each commit waits for the disk.
-        accept_damage: Go on although damage is found that no power cut can have done.
-
-    Attributes:
-        path: The file.
-        writer: For the one thread that writes.
-        reader: For the one thread that reads.
-        damage: Damage that was found before SQLite opened the file; what came last is lost then.
-
-    Raises:
-        ConfigurationError: The file cannot be used; the message says which and why.
+    One thread has the ``writer``, another the ``reader``. ``damage`` was found before SQLite opened
+    the file; what came last is lost then. ``accept_damage`` goes on although no power cut can have
+    done it.
     """
 
     def __init__(
@@ -134,11 +124,7 @@ class Database:
             self._lock.close()
 
     def _look_for_damage(self, lock: FileLock, *, refuse: bool) -> None:
-        """Find damage that SQLite would pass over without a word, and keep what it would drop.
-
-        Raises:
-            ConfigurationError: It is refused to go on without what was lost.
-        """
+        """Find damage that SQLite would pass over without a word, and keep what it would drop."""
         wal = self.path.with_name(f"{self.path.name}-wal")
         os.lseek(lock.descriptor, PAGE_SIZE_AT, os.SEEK_SET)
         damage = find_damage(wal, int.from_bytes(os.read(lock.descriptor, 2)))
@@ -237,15 +223,7 @@ _changing: Final = threading.Lock()
 class FileLock:
     """A file, locked for as long as this process lives, and no longer.
 
-    Args:
-        path: The file; made, readable for its owner alone, if it is not there.
-
-    Attributes:
-        descriptor: Of the file, open for reading and writing.
-
-    Raises:
-        ConfigurationError: Another gateway has it.
-        OSError: It cannot be opened or locked.
+    It is made, readable for its owner alone, if it is not there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -298,11 +276,7 @@ any descriptor of SQLite's, and their locks of whole files keep SQLite's own awa
 
 
 def _lock_beside(path: Path, names: int) -> sqlite3.Connection:
-    """Lock a file beside, by SQLite, where the file itself cannot be locked.
-
-    Raises:
-        ConfigurationError: Another gateway has it, or could have it by another name.
-    """
+    """Lock a file beside, by SQLite, where the file itself cannot be locked."""
     if names > 1:
         raise ConfigurationError(
             f"the journal {path} has {names} names (hard links), and this system cannot lock it for"

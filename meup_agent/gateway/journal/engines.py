@@ -16,13 +16,7 @@ Clock = Callable[[], int]
 
 
 class Engine(NamedTuple):
-    """An engine of the journal.
-
-    Attributes:
-        serves: True for a configuration that asks for this engine.
-        open: Opens a journal on the loop that runs; :exc:`ConfigurationError` if it cannot.
-        durable: Its entries outlive the gateway's process.
-    """
+    """An engine of the journal; the entries of a durable one outlive the gateway's process."""
 
     serves: Callable[[JournalConfig], bool]
     open: Callable[[JournalConfig, Clock], Journal]
@@ -50,15 +44,7 @@ ENGINES: Final[dict[str, Engine]] = {
 
 @asynccontextmanager
 async def open_journal(config: JournalConfig, now: Clock) -> AsyncGenerator[Journal]:
-    """Open a journal; leaving the block keeps what waits, and closes it.
-
-    Args:
-        config: The engine's configuration.
-        now: The time in microseconds since 1970 (UTC).
-
-    Raises:
-        ConfigurationError: The store cannot be used; the message says which and why.
-    """
+    """Open a journal, whose clock tells microseconds since 1970, for the length of a block."""
     engine = next(engine for engine in ENGINES.values() if engine.serves(config))
     journal = engine.open(config, now)
     try:

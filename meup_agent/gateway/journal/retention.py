@@ -41,17 +41,10 @@ _RAISE: Final = (
 
 
 class Retention:
-    """The retention of a journal's file; used by the thread that writes.
+    """The retention of a journal's file, by age in microseconds and by size; used by its writer.
 
-    Args:
-        connection: The writer's.
-        max_age: Microseconds after which an envelope is forgotten; ``None``: never.
-        max_bytes: Bytes of the file beyond which the oldest are forgotten; ``None``: no limit.
-        now: The time in microseconds since 1970 (UTC).
-        raised: Takes a space and its new floor, before anything up to there is forgotten.
-
-    Attributes:
-        interval: Seconds after which to look again though nothing was written; ``None``: never.
+    ``raised`` takes a space and its new floor, before anything up to there is forgotten. After
+    ``interval`` seconds it is to look again though nothing was written.
     """
 
     def __init__(
@@ -74,11 +67,7 @@ class Retention:
         self._more = False
 
     def step(self, written: int = 0) -> bool:
-        """Forget some of the oldest, more than were written; true if there may be more.
-
-        Args:
-            written: Envelopes that have been written since the last time.
-        """
+        """Forget some of the oldest, more than were written since; true if there may be more."""
         self._written += written
         if self.interval is None or not (self._more or self._is_time()):
             return False

@@ -60,18 +60,6 @@ class SqliteJournal:
 
     Made on the loop that it is used on; :meth:`aclose` ends its threads. After a failure nothing is
     called any more, since nothing is kept.
-
-    Args:
-        path: The file; made if it is not there.
-        config: The retention, and how surely entries are kept.
-        now: The time in microseconds since 1970 (UTC).
-
-    Attributes:
-        on_full: See :class:`~meup_agent.protocol.space.journal.Journal`.
-        on_failed: Likewise.
-
-    Raises:
-        ConfigurationError: The file cannot be used; the message says which and why.
     """
 
     def __init__(
@@ -184,11 +172,7 @@ class SqliteJournal:
         return max(floor, next(lost_after, seen))
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`.
-
-        Raises:
-            ConfigurationError: The file cannot be read.
-        """
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
         try:
             with self._database.connected() as connection:
                 facts: list[tuple[str, str]] = connection.execute(_FACTS, (space,)).fetchall()
@@ -352,11 +336,7 @@ class SqliteJournal:
 
 
 def open_sqlite(config: JournalConfig, now: Callable[[], int]) -> SqliteJournal:
-    """Open the journal in the configured file.
-
-    Raises:
-        ConfigurationError: The file cannot be used; the message says which and why.
-    """
+    """Open the journal in the configured file."""
     assert config.path is not None, "the table of engines asked before"
     return SqliteJournal(config.path, config, now)
 

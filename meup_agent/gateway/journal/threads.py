@@ -34,12 +34,9 @@ _BEGIN_SPACE: Final = "INSERT OR IGNORE INTO space VALUES (?, ?)"
 
 
 class WriteJob(NamedTuple):
-    """Something to write.
+    """An envelope to write, with facts that hold from then on.
 
-    Attributes:
-        row: The envelope.
-        facts: Facts that hold from then on, with it or not at all.
-        floor: Of its space, where this is its first envelope.
+    It has the floor of its space, where it is the first envelope of that.
     """
 
     row: Row
@@ -48,13 +45,10 @@ class WriteJob(NamedTuple):
 
 
 class BatchWriter:
-    """Writes what is handed to it, in batches, in order.
+    """Writes what is handed to it, in batches, in order, and applies the retention in between.
 
-    Args:
-        connection: Used by this thread alone, once it has started.
-        retention: Forgets what is too old or too much, between two batches.
-        written: Takes the last number that has been committed; called in the thread.
-        failed: Takes what went wrong; nothing is written after it. Called in the thread.
+    In its thread it tells the last number that was committed, or the failure after which nothing is
+    written. The connection is the thread's alone, once it has started.
     """
 
     def __init__(
@@ -175,13 +169,8 @@ class PageRequest(NamedTuple):
 class PageReader:
     """Reads pages, one after the other.
 
-    A reader asks for a page when its last one has come, so what waits here is bounded
-    by the number of those who read.
-
-    Args:
-        connection: Used by this thread alone, once it has started.
-        read: Takes a page and what it has; called in the thread.
-        failed: Takes what went wrong; called in the thread.
+    A reader asks for a page when its last one has come, so what waits here is bounded by the number
+    of those who read. Pages and failures are told in its thread, whose alone the connection is.
     """
 
     def __init__(

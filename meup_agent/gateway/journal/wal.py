@@ -29,13 +29,10 @@ _WORD: Final = 0xFFFFFFFF
 
 
 class WalDamage(NamedTuple):
-    """Damage of such a file.
+    """Damage of such a file: the frames, each a page of the database, before it and lost by it.
 
-    Attributes:
-        kept: Frames before the damage; a frame is one page of the database.
-        lost: Frames from there on that SQLite will not read.
-        certain: A power cut cannot have done it where each commit waits for the disk: the damage is
-            followed by more than the one transaction that was being written.
+    It is certain where a power cut cannot have done it, if each commit waits for the disk: the
+    damage is followed by more than the one transaction that was being written.
     """
 
     kept: int
@@ -54,12 +51,7 @@ class _Frame(NamedTuple):
 def find_damage(wal: Path, page_size: int) -> WalDamage | None:
     """Find the damage of such a file; ``None``: none that differs from a torn end.
 
-    Args:
-        wal: The file; it need not be there.
-        page_size: The database's, where the file does not say it any more.
-
-    Raises:
-        OSError: It cannot be read.
+    The size of the database's pages counts where the file does not say it any more.
     """
     try:
         with wal.open("rb") as file:
@@ -115,16 +107,8 @@ def _intact(
 ) -> WalDamage | None:
     """Look for transactions that are right although what comes before them is not.
 
-    Each frame can be judged by itself, from the checksum that the one before it says.
-
-    Args:
-        frames: Those that come.
-        words: The order of bytes of the checksums' words.
-        salts: Which all frames of this file have; ``None``: it is not known.
-        before: The checksum of the frame before them.
-        kept: Frames before the damage.
-        already: Frames that were looked at since.
-        salts_of_head: Those of a head that is not right.
+    Each frame can be judged by itself, from the checksum that the one ``before`` it says. The salts
+    are the same in all frames of a file; ``None``: not known.
     """
     lost = already
     commits, goes_on, last_salts = 0, False, None

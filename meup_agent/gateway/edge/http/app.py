@@ -32,12 +32,9 @@ def http_app(
     *more: BaseRoute,
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
 ) -> Starlette:
-    """The HTTP API of a gateway.
+    """The HTTP API of a gateway, and further routes.
 
-    Args:
-        find: Finds the gateway, for each request anew: a mounted one begins later than its routes.
-        more: Further routes.
-        lifespan: Runs as long as the application does.
+    The gateway is found for each request anew: a mounted one begins later than its routes.
     """
     openapi = document(OPERATIONS)
 

@@ -28,14 +28,7 @@ T = TypeVar("T")
 
 
 async def await_callback(ask: Callable[[Callable[[T], None]], object]) -> T:
-    """Wait for the value that a callback gets.
-
-    Args:
-        ask: Takes the callback.
-
-    Raises:
-        Problem: The journal does not answer.
-    """
+    """Wait for the value that a callback gets; a :exc:`Problem` if the journal does not answer."""
     found: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def tell(value: T) -> None:
@@ -65,11 +58,7 @@ async def read_journal(
 
 
 def authenticate(runtime: GatewayRuntime, request: HTTPConnection) -> Identity:
-    """The identity of the request's token; not of one in its address, since addresses are logged.
-
-    Raises:
-        Problem: It has none, or an unknown one.
-    """
+    """The identity of the header's token; one in the address counts not, since that is logged."""
     authorization = request.headers.get("authorization")
     try:
         if authorization is None:
@@ -84,11 +73,7 @@ def authenticate(runtime: GatewayRuntime, request: HTTPConnection) -> Identity:
 def authorize_space(
     runtime: GatewayRuntime, request: HTTPConnection
 ) -> tuple[Identity, SpaceServer]:
-    """The caller, and the space in the path, which must be that of its token.
-
-    Raises:
-        Problem: As :func:`authenticate`, or it is another space.
-    """
+    """The caller, and the space in the path, which must be that of its token."""
     identity = authenticate(runtime, request)
     space: str = request.path_params["space"]
     if space not in runtime.spaces:
@@ -101,11 +86,7 @@ def authorize_space(
 def authorize_participant(
     runtime: GatewayRuntime, request: HTTPConnection
 ) -> tuple[Identity, SpaceServer]:
-    """The caller, which must be the participant in the path, and its space.
-
-    Raises:
-        Problem: As :func:`authenticate`, or it is another participant.
-    """
+    """The caller, which must be the participant in the path, and its space."""
     identity = authenticate(runtime, request)
     if identity.participant != request.path_params["participant"]:
         raise Problem(FORBIDDEN, "forbidden", "the token is another participant's")
@@ -113,11 +94,7 @@ def authorize_participant(
 
 
 def _entered(runtime: GatewayRuntime, identity: Identity) -> SpaceServer:
-    """The space of a participant, unless it was removed.
-
-    Raises:
-        Problem: It was, or the gateway ends, whose journal may answer no more.
-    """
+    """The space of a participant, unless it was removed or the gateway ends with its journal."""
     if not runtime.accepting:
         raise Problem(UNAVAILABLE, "unavailable", "the gateway stops; come back soon")
     host = runtime.spaces[identity.space]

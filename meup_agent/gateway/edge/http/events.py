@@ -63,17 +63,11 @@ def _data(frame: bytes) -> bytes:
 
 
 class EventResponse:
-    """Streams a space's events to one reader; an ASGI response.
+    """Streams a space's events to one reader, from now or from ``last_seen`` on; an ASGI response.
 
-    Args:
-        runtime: The gateway.
-        host: The space.
-        identity: The reader.
-        form: The form of the events.
-        last_seen: The number after which it reads; ``None``: what comes from now on.
-        follow: ``False``: end when there is nothing more for now.
-        observes: The stream is an observer of the space (PROTOCOL 3): a welcome comes first, and
-            an event ``close`` says why it ends.
+    It ends when there is nothing more for now, unless it is to ``follow``. One that ``observes`` is
+    an observer of the space (PROTOCOL 3): a welcome comes first, and an event ``close`` says why it
+    ends.
     """
 
     def __init__(

@@ -128,11 +128,7 @@ async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:
 
 
 def page_size(request: Request) -> int:
-    """The size of the page that is asked for.
-
-    Raises:
-        Problem: It is no number that can be.
-    """
+    """The size of the page that is asked for."""
     said = request.query_params.get("limit", str(PAGE))
     if not (said.isascii() and said.isdigit() and 1 <= int(said[:9]) <= MAX_PAGE):
         raise Problem(BAD_REQUEST, "bad_query", f"limit must be a number from 1 to {MAX_PAGE}")
@@ -140,11 +136,7 @@ def page_size(request: Request) -> int:
 
 
 def requested_dialect(request: Request) -> str | None:
-    """The dialect that is asked for in the query or by header; ``None``: none.
-
-    Raises:
-        Problem: It is none that is known here.
-    """
+    """The dialect that is asked for in the query or by header; ``None``: none."""
     said = request.query_params.get("dialect") or request.headers.get(DIALECT_HEADER)
     try:
         return read_dialect(said)
@@ -167,11 +159,7 @@ def is_seq(text: str) -> bool:
 
 
 async def _after(host: SpaceServer, since: str, until: int) -> int:
-    """The number before the first message that is asked for.
-
-    Raises:
-        Problem: It is neither a number nor a time.
-    """
+    """The number before the first message that is asked for, by a number or a time."""
     if is_seq(since):
         return int(since)
     try:
@@ -206,11 +194,7 @@ async def _before(host: SpaceServer, at: int, until: int) -> int:
 
 
 async def _body(runtime: GatewayRuntime, identity: Identity, request: Request) -> bytes:
-    """The body, as far as it may go; while it comes, it counts among what waits for its sender.
-
-    Raises:
-        Problem: It is too large, too slow, one too many, or no JSON by its own word.
-    """
+    """The body, as far as it may go; while it comes, it counts among what waits for its sender."""
     media = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if media.lower() != "application/json":
         raise Problem(WRONG_TYPE, "unsupported_media_type", "send JSON, as application/json")

@@ -43,11 +43,7 @@ _ABOUT: Final = {
 
 
 class Collector:
-    """Reads the gateway's numbers when they are asked for.
-
-    Args:
-        runtime: The gateway.
-    """
+    """Reads the gateway's numbers when they are asked for."""
 
     def __init__(self, runtime: GatewayRuntime) -> None:
         self._runtime = runtime

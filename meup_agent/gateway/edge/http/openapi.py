@@ -138,14 +138,7 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of an endpoint.
-
-    Attributes:
-        name: Its name.
-        where: ``path``, ``query`` or ``header``.
-        about: Its description.
-        schema: Its JSON schema.
-    """
+    """A parameter of an endpoint, in its ``path``, ``query`` or ``header``."""
 
     name: str
     where: str
@@ -155,19 +148,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Operation:
-    """An endpoint.
+    """An endpoint, with the body or media type of its answer; it needs a token unless it is open.
 
-    Attributes:
-        method: The HTTP method.
-        path: The path, with its parameters in braces.
-        name: Its name for programs.
-        about: Its description.
-        endpoint: The function that answers.
-        answer: The body of the answer, or its media type.
-        problems: The statuses that say that something is wrong, besides those of every endpoint.
-        parameters: Its parameters.
-        body: The body of the request.
-        open: It needs no token.
+    Its ``problems`` are the statuses that say that something is wrong, besides those of every
+    endpoint.
     """
 
     method: str

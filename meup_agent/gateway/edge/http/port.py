@@ -29,13 +29,7 @@ BACKLOG: Final = 2_048
 
 
 class HttpPort:
-    """The HTTP API of a gateway on a port of its own.
-
-    Args:
-        runtime: The gateway.
-        where: Where to listen.
-        tls: Its certificate.
-    """
+    """The HTTP API of a gateway on a port of its own."""
 
     def __init__(self, runtime: GatewayRuntime, where: HttpConfig, tls: TlsConfig | None) -> None:
         limits = runtime.limits
@@ -82,11 +76,7 @@ class HttpPort:
         return f"{scheme}://{host_and_port(host, self.port)}"
 
     async def listen(self) -> None:
-        """Begin to listen.
-
-        Raises:
-            ConfigurationError: The address cannot be listened at, or the certificate is wrong.
-        """
+        """Begin to listen."""
         server = self._server
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)

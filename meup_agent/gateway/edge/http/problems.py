@@ -66,14 +66,9 @@ class Json(Response):
 
 
 class Problem(Exception):
-    """A request cannot be answered as it was meant.
+    """A request cannot be answered as it was meant: an error's code for programs, words for people.
 
-    Args:
-        status: The HTTP status.
-        code: The error, in a word for programs.
-        message: The error and the way out, in a sentence for people.
-        headers: Further headers of the answer.
-        details: Further fields of the answer.
+    The details are further fields of the answer.
     """
 
     def __init__(
@@ -115,15 +110,7 @@ def refused(decision: Refusal) -> Problem:
 
 
 def log_refusal(refusals: RefusalLog, method: str, path: str, problem: Problem) -> None:
-    """Log a refusal.
-
-    Args:
-        refusals: Where to log it.
-        method: The HTTP method.
-        path: The path as the API has it, with its parameters in braces: what a stranger wrote there
-            may be a token.
-        problem: Why.
-    """
+    """Log a refusal, at the path as the API has it: what a stranger wrote there may be a token."""
     if problem.status in (UNAUTHORIZED, FORBIDDEN, TOO_MANY):
         said = "HTTP: %s %s was refused with %d: %s"
         refusals.info(said, method, path, problem.status, quote(str(problem)))
