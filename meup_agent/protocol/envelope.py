@@ -41,8 +41,8 @@ def encode_json(value: object) -> bytes:
     """JSON bytes of plain values (dict, list, str, numbers, bool, None) and msgspec structs.
 
     Raises:
-        NotExpressible: Something in it has no JSON form that every reader takes: a lone surrogate,
-            NaN, an infinity, an integer beyond the range of a double.
+        NotExpressible: Something has no JSON form that every reader takes: a lone surrogate, NaN,
+            an infinity, an integer beyond the range of a double.
     """
     raw = encode_leniently(value)
     # NaN and the infinities come out as null, so where there is none, there were none of them.
@@ -60,12 +60,9 @@ def encode_json(value: object) -> bytes:
 
 
 def encode_leniently(value: object) -> bytes:
-    """As :func:`encode_json`, but NaN and the infinities become ``null``.
+    """As :func:`encode_json`, but NaN and the infinities become ``null``, and any integer passes.
 
     For headers around JSON that is encoded already, and for what others said.
-
-    Raises:
-        NotExpressible: Something in it has no JSON form, a lone surrogate for example.
     """
     try:
         return _encode_json(value)
@@ -159,18 +156,7 @@ def draft(
     context: str | None = None,
     ts: str | None = None,
 ) -> Envelope:
-    """An envelope of our own, not yet in any dialect.
-
-    Args:
-        kind: The kind with slashes.
-        payload: Plain JSON values, or the JSON itself as bytes.
-        id: The envelope's id.
-        sender: The sender.
-        to: The addressees; empty: all.
-        correlation: Ids of the envelopes that it refers to.
-        context: The id of the context it belongs to.
-        ts: The time of sending (RFC 3339).
-    """
+    """An envelope of our own, not yet in any dialect; bytes as its payload are JSON already."""
     return Envelope(
         id=id,
         sender=sender,

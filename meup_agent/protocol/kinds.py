@@ -35,18 +35,13 @@ Sender = Literal["member", "gateway"]
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """The facts about a kind.
-
-    Attributes:
-        name: The kind in memory.
-        correlated: It must say what it refers to; one that does not is dropped by its
-            readers, and passes a gateway, which refuses only what the protocol lets it.
-        sender: The participants that may send it.
-    """
+    """The facts about a kind."""
 
     name: str
+    # It must say what it refers to; one that does not is dropped by its readers, and passes a
+    # gateway, which refuses only what the protocol lets it.
     correlated: bool = False
-    sender: Sender = "member"
+    sender: Sender = "member"  # the participants that may send it
 
 
 def _table(*kinds: Kind) -> dict[str, Kind]:

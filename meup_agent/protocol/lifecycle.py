@@ -62,11 +62,7 @@ PROPOSAL: Final[Mapping[tuple[ProposalState, ProposalEvent], ProposalState]] = {
 
 
 def proposal_step(state: ProposalState, event: ProposalEvent) -> ProposalState:
-    """The state after an event.
-
-    Raises:
-        IllegalStep: The table has no such step.
-    """
+    """The state after an event; IllegalStep if the table has none."""
     return _look_up(PROPOSAL, state, event, "a proposal")
 
 
@@ -166,11 +162,7 @@ and only where it was addressed to us."""
 
 
 def inbound_step(state: InboundState, event: InboundEvent) -> InboundStep:
-    """The next state, and what is to be done.
-
-    Raises:
-        IllegalStep: The table has no such step.
-    """
+    """The next state, and what is to be done; IllegalStep if the table has none."""
     return _look_up(INBOUND, state, event, "an incoming exchange")
 
 
@@ -262,11 +254,7 @@ OUTBOUND: Final[Mapping[tuple[OutboundState, OutboundEvent], OutboundStep]] = {
 
 
 def outbound_step(state: OutboundState, event: OutboundEvent) -> OutboundStep:
-    """The next state, and what is to be done.
-
-    Raises:
-        IllegalStep: The table has no such step.
-    """
+    """The next state, and what is to be done; IllegalStep if the table has none."""
     return _look_up(OUTBOUND, state, event, "an exchange of our own")
 
 

@@ -37,11 +37,7 @@ def _shallow_enough(max_depth: int = MAX_DEPTH) -> Callable[[bytes], bool]:
 
 
 def check_frame(frame: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> None:
-    """Check size, encoding and depth of a frame; nothing is decoded.
-
-    Raises:
-        InvalidEnvelope: The frame is too large, not UTF-8, or nested too deep.
-    """
+    """Raise InvalidEnvelope for a frame that is too large, not UTF-8, or nested too deep."""
     size = len(frame)
     if size > max_bytes:
         raise InvalidEnvelope(
@@ -64,19 +60,8 @@ def check_frame(frame: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> None:
 
 
 def check_depth(frame: bytes, max_depth: int, *, envelope_id: str | None = None) -> None:
-    """Check that a frame, which is JSON, nests less deep than every reader takes.
-
-    Args:
-        frame: The frame.
-        max_depth: How deep it may nest.
-        envelope_id: Its envelope's id, for the answer.
-
-    Raises:
-        InvalidEnvelope: It nests deeper.
-    """
+    """Raise InvalidEnvelope for a frame of JSON that nests deeper than this."""
     if max_depth < MAX_DEPTH and not _shallow_enough(max_depth)(frame):
         raise InvalidEnvelope(
-            "too_deep",
-            f"the frame nests deeper than {max_depth} levels",
-            envelope_id=envelope_id,
+            "too_deep", f"the frame nests deeper than {max_depth} levels", envelope_id=envelope_id
         )

@@ -69,31 +69,17 @@ class Revocation(msgspec.Struct, frozen=True):
 
 
 class Invite(msgspec.Struct, frozen=True):
-    """An invitation into the space.
-
-    Attributes:
-        by: The inviter.
-        participant: The other participant.
-        capabilities: Its capabilities when it comes.
-        email: An address for the invitation; this gateway sends none.
-        reason: The inviter's reason.
-    """
+    """An invitation into the space; this gateway sends none to its address."""
 
     by: str
     participant: str
-    capabilities: tuple[JsonObject, ...] = ()
-    email: str = ""
+    capabilities: tuple[JsonObject, ...] = ()  # its capabilities when it comes
+    email: str = ""  # an address for the invitation; this gateway sends none
     reason: str = ""
 
 
 class Kick(msgspec.Struct, frozen=True):
-    """A removal from the space, until the participant is invited again.
-
-    Attributes:
-        by: The participant that removes it.
-        participant: The other participant.
-        reason: The reason of the one that removes it.
-    """
+    """A removal from the space, until the participant is invited again."""
 
     by: str
     participant: str
@@ -101,11 +87,7 @@ class Kick(msgspec.Struct, frozen=True):
 
 
 def read_grant(envelope: Envelope, payload: JsonObject) -> Grant:
-    """Read a ``capability/grant``.
-
-    Raises:
-        InvalidEnvelope: It lacks something, or has something else in its place.
-    """
+    """Read a ``capability/grant``; InvalidEnvelope if it lacks something, or has something else."""
     read = _PayloadReader(envelope, payload)
     capabilities = read.capabilities("capabilities")
     if not capabilities:
@@ -116,11 +98,7 @@ def read_grant(envelope: Envelope, payload: JsonObject) -> Grant:
 
 
 def read_revocation(envelope: Envelope, payload: JsonObject) -> Revocation:
-    """Read a ``capability/revoke``.
-
-    Raises:
-        InvalidEnvelope: As :func:`read_grant`.
-    """
+    """Read a ``capability/revoke``; errors as of :func:`read_grant`."""
     read = _PayloadReader(envelope, payload)
     by_id = "grant_id" in payload
     if by_id == ("capabilities" in payload):
@@ -138,11 +116,7 @@ def read_revocation(envelope: Envelope, payload: JsonObject) -> Revocation:
 
 
 def read_invite(envelope: Envelope, payload: JsonObject) -> Invite:
-    """Read a ``space/invite``.
-
-    Raises:
-        InvalidEnvelope: As :func:`read_grant`.
-    """
+    """Read a ``space/invite``; errors as of :func:`read_grant`."""
     read = _PayloadReader(envelope, payload)
     return Invite(
         envelope.sender,
@@ -154,11 +128,7 @@ def read_invite(envelope: Envelope, payload: JsonObject) -> Invite:
 
 
 def read_kick(envelope: Envelope, payload: JsonObject) -> Kick:
-    """Read a ``space/kick``.
-
-    Raises:
-        InvalidEnvelope: As :func:`read_grant`.
-    """
+    """Read a ``space/kick``; errors as of :func:`read_grant`."""
     read = _PayloadReader(envelope, payload)
     return Kick(envelope.sender, read.name("participant_id"), read.text("reason"))
 

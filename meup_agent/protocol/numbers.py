@@ -23,11 +23,7 @@ _DIGITS: Final = b"0123456789"
 
 
 def is_finite(value: object) -> bool:
-    """True if a value that has a form in JSON holds neither NaN nor an infinity.
-
-    Args:
-        value: JSON values, structs and dataclasses; raw JSON in it holds none by its form.
-    """
+    """True if JSON values, structs or dataclasses hold neither NaN nor an infinity."""
     try:
         _STRICT.encode(value)
     except (ValueError, RecursionError):
@@ -52,12 +48,7 @@ _STRICT: Final = json.JSONEncoder(
 
 
 def fits_double(raw: bytes, value: object) -> bool:
-    """True if every integer in some JSON is within the range of a double.
-
-    Args:
-        raw: The JSON, which a decoder has taken: other numbers are its affair.
-        value: Its decoded value.
-    """
+    """True if every integer in decoded JSON is within the range of a double."""
     # A run of so many digits has one at each place that is a multiple of their number.
     sampled = raw[DOUBLE_DIGITS - 1 :: DOUBLE_DIGITS]
     if len(sampled.translate(None, _DIGITS)) == len(sampled) or not _long_run()(raw):

@@ -177,17 +177,11 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class Responded(msgspec.Struct, frozen=True):
-    """The answer to a request.
-
-    Attributes:
-        by: The participant that answered.
-        result: The result as JSON values; ``None`` if the answer was an error.
-        error: The JSON-RPC error; ``None`` if there was a result.
-    """
+    """The answer to a request."""
 
     by: str
-    result: Any = None
-    error: dict[str, Any] | None = None
+    result: Any = None  # the result as JSON values; ``None`` if the answer was an error
+    error: dict[str, Any] | None = None  # the JSON-RPC error; ``None`` if there was a result
 
 
 class GatewayRefused(msgspec.Struct, frozen=True):
@@ -224,11 +218,7 @@ Ending = Outcome | Responded | GatewayRefused | Unsent | Unknown | LostRace
 
 
 def result_of(answer: Responded | Fulfillment) -> Any:
-    """The MCP result of a request.
-
-    Raises:
-        RequestError: It was answered with an error.
-    """
+    """The MCP result of a request; RequestError if it was answered with an error."""
     if answer.error is not None:
         error = answer.error
         raise RequestError(
@@ -266,26 +256,14 @@ def value_of(answer: Responded | Fulfillment) -> Any:
 
 
 def outcome_of(ending: Ending) -> Outcome:
-    """The outcome of a proposal.
-
-    Raises:
-        Refused: The gateway did not let it through.
-        NotSent: It never left.
-        OutcomeUnknown: It was sent, and no answer can arrive.
-    """
+    """The outcome of a proposal; raises for any other ending, as :func:`raise_for` does."""
     if isinstance(ending, Fulfillment | Rejection | Withdrawal | Expiry | Gone):
         return ending
     raise_for(ending)
 
 
 def raise_for(ending: Ending, *, what: str = "the request", explanation: str = "") -> NoReturn:
-    """Raise the exception for an ending that has no value.
-
-    Args:
-        ending: Its ending.
-        what: Words for the exchange.
-        explanation: Words for a rejection.
-    """
+    """Raise the exception for an ending that has no value."""
     match ending:
         case Rejection():
             raise ProposalRejected(ending.proposal_id, ending.reason, ending.by, explanation)
@@ -310,17 +288,9 @@ def raise_for(ending: Ending, *, what: str = "the request", explanation: str = "
 
 
 def response_of(ending: Ending, *, what: str, cancelled: bool = True) -> Responded:
-    """The response to a request of ours.
+    """The response to a request of ours; raises for any other ending.
 
-    Args:
-        ending: Its ending.
-        what: The request.
-        cancelled: It was cancelled at its deadline, as all are but ``initialize``.
-
-    Raises:
-        RequestTimeout: None came in time.
-        ConnectionFailed: See :func:`raise_for`.
-        PeerError: See :func:`raise_for`.
+    All requests but ``initialize`` are cancelled at their deadline.
     """
     match ending:
         case Responded():

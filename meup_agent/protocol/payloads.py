@@ -56,16 +56,11 @@ JsonObject = dict[str, Any]
 
 
 class Call(msgspec.Struct, frozen=True):
-    """The MCP message in a request's or proposal's payload.
+    """The MCP message in a request's or proposal's payload."""
 
-    Attributes:
-        method: The MCP method, for example ``tools/call``; empty where there was none.
-        params: The method's parameters, ``_meta`` included.
-        rpc_id: The JSON-RPC id as it was written; ``None`` where there was none.
-    """
-
-    method: str
+    method: str  # the MCP method, for example ``tools/call``; empty where there was none
     params: JsonObject
+    # The JSON-RPC id as it was written; ``None`` where there was none.
     rpc_id: int | str | None = None
 
     @property
@@ -226,9 +221,8 @@ def cancelled_by_gateway(request_id: str, reason: str, requester: str) -> JsonOb
 def on_behalf_of(sender: str, said: JsonObject) -> str:
     """The participant whose exchange an end is about: its sender, or one that the gateway names.
 
-    Args:
-        sender: Its sender; that this is the gateway is certain only where names are checked.
-        said: A withdrawal's payload, or a cancel's params.
+    That the sender is the gateway is certain only where names are checked. The name stands in a
+    withdrawal's payload, or in a cancel's params.
     """
     if sender not in kinds.GATEWAY_NAMES:
         return sender
@@ -346,15 +340,7 @@ def build_proposal(
     expires: datetime | None,
     progress_token: str | None = None,
 ) -> JsonObject:
-    """The payload of a proposal, with its digest (PROTOCOL 6).
-
-    Args:
-        method: The MCP method.
-        params: Its parameters.
-        target: The participant that should carry it out.
-        expires: When its proposer gives it up; ``None``: never by itself.
-        progress_token: The token under which progress is reported; ``None``: none is wanted.
-    """
+    """The payload of a proposal, with its digest (PROTOCOL 6)."""
     meta = dict(as_object(params.get(META)))
     if target is not None:
         meta[TARGET] = target
@@ -380,11 +366,8 @@ def build_fulfillment(
 ) -> FulfillingParams:
     """The parameters of the request that carries a proposal out (PROTOCOL 4.4 and 6).
 
-    Args:
-        call: The proposed call.
-        arguments: Other arguments than the proposed ones; ``None``: those.
-        executor: The participant that carries it out.
-        proposer: The proposal's sender: an id alone may be another's, too.
+    Without arguments of its own it has the proposed ones. It names the proposer: an id alone may be
+    another's, too.
     """
     params = without_meta(call.params)
     if arguments is not None:

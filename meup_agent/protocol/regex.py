@@ -25,32 +25,19 @@ _UNICODE_CLASS: Final = re.compile(r"\\[pP]")
 
 
 class Program(NamedTuple):
-    """A compiled pattern.
+    """A compiled pattern."""
 
-    Attributes:
-        matches: Tells whether a text, as UTF-8, matches.
-        steps: The instructions that each byte of it may take.
-    """
-
-    matches: Callable[[bytes], bool]
-    steps: int
+    matches: Callable[[bytes], bool]  # tells whether a text, as UTF-8, matches
+    steps: int  # the instructions that each byte of it may take
 
 
 def compile_search(pattern: str) -> Program:
-    """A pattern that may occur anywhere in a text.
-
-    Raises:
-        ValueError: The pattern is no regular expression that RE2 takes, or is too large.
-    """
+    """A pattern that may occur anywhere in a text; ValueError if RE2 does not take it."""
     return _program(pattern, "search")
 
 
 def compile_fullmatch(pattern: str) -> Program:
-    """A pattern for a whole text.
-
-    Raises:
-        ValueError: The pattern is no regular expression that RE2 takes, or is too large.
-    """
+    """A pattern for a whole text; ValueError if RE2 does not take it."""
     return _program(pattern, "fullmatch")
 
 

@@ -28,16 +28,10 @@ _FROM_THE_END: Final = -_AT - 21
 
 
 class Missed(NamedTuple):
-    """The first welcome's word on what the member missed.
+    """The first welcome's word on what the member missed."""
 
-    Attributes:
-        resumed: We were here before, and what we missed comes now.
-        until: Its last number; what is new has a greater one.
-        gap: Some of it is not known any more.
-    """
-
-    resumed: bool
-    until: int
+    resumed: bool  # we were here before, and what we missed comes now
+    until: int  # its last number; what is new has a greater one
     gap: bool
 
 
@@ -58,12 +52,7 @@ def read_missed(welcome: dict[str, Any]) -> Missed | None:
 
 
 def read_seq(frame: bytes) -> int | None:
-    """The number of an envelope; ``None`` if it has none.
-
-    Args:
-        frame: JSON that has been decoded before. Where the number is the last field, as our gateway
-            writes it, it is read from the end: in JSON, these bytes cannot stand in a string there.
-    """
+    """The number of an envelope whose frame has been decoded before; ``None`` if it has none."""
     at = frame.rfind(_LAST_FIELD, _FROM_THE_END)
     if at >= 0:
         try:
@@ -91,10 +80,7 @@ def add_until(welcome: Envelope, until: int) -> Envelope:
 def replayed(frame: bytes, seq: int, *, in_progress: bool) -> bytes:
     """A frame that says that its reader was not here yet when it was accepted.
 
-    Args:
-        frame: The envelope.
-        seq: The number of its reader's welcome: it has none of its own.
-        in_progress: A request that fulfills the proposal is out.
+    It has no number of its own, and takes that of its reader's welcome.
     """
     mark = b"true" if in_progress else b"false"
     marked = b'%b,"%b":{"in_progress":%b}}' % (frame.rstrip()[:-1], REPLAYED.encode(), mark)
@@ -104,9 +90,8 @@ def replayed(frame: bytes, seq: int, *, in_progress: bool) -> bytes:
 def read_replayed(extra: tuple[tuple[str, bytes], ...]) -> bool | None:
     """True if a replayed proposal is in progress; ``None``: the envelope is no replay.
 
-    Args:
-        extra: The header fields of an envelope that no dialect knows. A sender can write this one,
-            too: it counts only in an envelope whose number shows that it is not new.
+    A sender can write this header field, too: it counts only in an envelope whose number shows that
+    it is not new.
     """
     for name, raw in extra:
         if name == REPLAYED:

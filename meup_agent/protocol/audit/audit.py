@@ -33,12 +33,9 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 class Audit:
     """The proposals of a space, and the operations on it.
 
-    Without a limit it grows with the journal: by each proposal with its payload, the requests that
-    carry it out with theirs, and up to a few hundred bytes for each step.
-
-    Args:
-        limit: Proposals that are kept; one that was decided is forgotten first.
-        max_bytes: Bytes that they may take, where there is a limit.
+    With a limit, decided proposals are forgotten first, until the rest are not too many or too
+    large. Without one it grows with the journal: by each proposal with its payload, the requests
+    that carry it out with theirs, and up to a few hundred bytes for each step.
     """
 
     def __init__(self, *, limit: int | None = None, max_bytes: int = MAX_BYTES) -> None:
@@ -87,12 +84,7 @@ class Audit:
         return self._unknown
 
     def named(self, wanted: str, *, proposer: str | None = None) -> list[ProposalAudit]:
-        """The proposals with an id; several proposers may have used it, and one may use it again.
-
-        Args:
-            wanted: The id, or as much of its beginning as is known.
-            proposer: Only this participant's.
-        """
+        """The proposals with an id, or, if none has it, with ids that begin so; of all, or one."""
         theirs = [item for item in self.proposals if proposer in (None, item.proposer)]
         exact = [item for item in theirs if item.id == wanted]
         return exact or [item for item in theirs if item.id.startswith(wanted)]
@@ -218,15 +210,10 @@ were proposed. They are read in a third of a second."""
 
 
 class SettledProposals:
-    """The settled proposals of an audit that is being fed.
+    """The settled proposals of an audit that is being fed, and of which nothing else releases any.
 
     Oldest first, but for those that stay open for longer than the look-ahead: they come when they
     are settled, and in the end.
-
-    Args:
-        audit: Takes the entries; nothing else releases its proposals.
-        look_ahead: Envelopes until a decided proposal is settled.
-        keep: Tells which proposals stay in the audit.
     """
 
     def __init__(
@@ -243,11 +230,7 @@ class SettledProposals:
         self._decided: dict[int, int] = {}
 
     def pop(self, taken: int) -> Iterator[ProposalAudit]:
-        """The proposals that are settled by now, which the audit forgets.
-
-        Args:
-            taken: Envelopes that the audit has taken.
-        """
+        """The proposals that are settled after so many envelopes; the audit forgets them."""
         until = taken - self._look_ahead
         waits = False
         for proposal in self._audit.proposals:

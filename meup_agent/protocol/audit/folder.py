@@ -43,35 +43,23 @@ _IGNORED: Final = {
 
 
 class Folded(NamedTuple):
-    """The effect of an envelope.
+    """The effect of an envelope."""
 
-    Attributes:
-        record: The proposal that it is about; ``None`` where there is none that is known.
-        fulfillment: The fulfilling request that it is, or that it answers.
-        was_pending: The proposal was pending before; ``True`` where there is none.
-        ignored: The reason why it changed nothing; ``None`` if it did, or had nothing to change.
-        rejection: The rejection that a withdrawal takes for an answer.
-    """
-
+    # The proposal that it is about; ``None`` where there is none that is known.
     record: ProposalEntry | None = None
+    # The fulfilling request that it is, or that it answers.
     fulfillment: FulfillingRequest | None = None
-    was_pending: bool = True
+    was_pending: bool = True  # the proposal was pending before; ``True`` where there is none
+    # The reason why it changed nothing; ``None`` if it did, or had nothing to change.
     ignored: Ignored | None = None
-    rejection: Rejection | None = None
+    rejection: Rejection | None = None  # the rejection that a withdrawal takes for an answer
 
 
 class ProposalFolder:
-    """Folds envelopes into proposals.
-
-    Args:
-        proposal_store: Keeps the proposals; without one, as many as a participant keeps.
-        guarantees: The gateway's; without them, what its welcome says, once it comes.
-    """
+    """Folds envelopes into proposals; what is not told of the gateway, its welcome tells."""
 
     def __init__(
-        self,
-        proposal_store: ProposalStore | None = None,
-        guarantees: Guarantees | None = None,
+        self, proposal_store: ProposalStore | None = None, guarantees: Guarantees | None = None
     ) -> None:
         ids = count()
         self._table = ExchangeTable(
@@ -84,12 +72,7 @@ class ProposalFolder:
             self._table.receive(_welcome(guarantees), 0.0)
 
     def fold(self, envelope: Envelope, now: float) -> Folded:
-        """Take the next envelope in.
-
-        Args:
-            envelope: The envelope.
-            now: Seconds of a clock that only goes forward.
-        """
+        """Take the next envelope in; ``now`` are seconds of a clock that only goes forward."""
         about = self._find(envelope, now)
         was_pending = about.record is None or about.record.state.is_pending
         rejection = None

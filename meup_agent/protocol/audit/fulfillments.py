@@ -24,12 +24,7 @@ from meup_agent.protocol.space.journal import Entry
 
 
 class FulfillmentRecorder:
-    """Records the requests that carry proposals out, and their ends.
-
-    Args:
-        folder: Decides what an envelope does.
-        index: Keeps the records.
-    """
+    """Records the requests that carry proposals out, and their ends."""
 
     def __init__(self, folder: ProposalFolder, index: ProposalIndex) -> None:
         self._folder = folder

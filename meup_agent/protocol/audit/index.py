@@ -45,12 +45,10 @@ class Named(NamedTuple):
 
 
 class ProposalIndex:
-    """The proposals of an audit, each with its chain; without a limit, all of them.
+    """The proposals of an audit, each with its chain.
 
-    Args:
-        proposal_store: The folder's; what is forgotten here is forgotten there.
-        limit: Proposals that are kept; one that was decided is forgotten first.
-        max_bytes: Bytes that they may take, where there is a limit.
+    With a limit, one that was decided is forgotten first; what is forgotten here is forgotten in
+    the folder's store.
     """
 
     def __init__(self, proposal_store: ProposalStore, *, limit: int | None, max_bytes: int) -> None:

@@ -43,44 +43,27 @@ _WHOM: Final = ("recipient", "participant_id", "participant")
 
 
 class SpaceOperation(msgspec.Struct, frozen=True):
-    """One operation on the space.
-
-    Attributes:
-        seq: The number of the entry.
-        at: When the gateway accepted it, in microseconds since 1970 (UTC).
-        what: ``grant``, ``revoke``, ``grant_ack``, ``invite`` or ``kick``.
-        by: Its sender.
-        id: The envelope's id; of a grant, what revocations name it by.
-        whom: The participant that it is about.
-        grant: The grant that a revocation or an acknowledgement names.
-        reason: The reason that was given.
-        rests_on: Of a grant: the grants to its granter that it rests on; none: the configuration.
-        ended: The grants that are in force no more by it: the one that it names, and those that
-            rested on that.
-        details: The payload as JSON values; empty if it has more than
-            :data:`MAX_OPERATION_BYTES`.
-    """
+    """One operation on the space."""
 
     seq: int
-    at: int
-    what: str
+    at: int  # when the gateway accepted it, in microseconds since 1970 (UTC)
+    what: str  # ``grant``, ``revoke``, ``grant_ack``, ``invite`` or ``kick``
     by: str
-    id: str
+    id: str  # the envelope's id; of a grant, what revocations name it by
     whom: str = ""
-    grant: str = ""
+    grant: str = ""  # the grant that a revocation or an acknowledgement names
     reason: str = ""
+    # Of a grant: the grants to its granter that it rests on; none: the configuration.
     rests_on: tuple[str, ...] = ()
+    # The grants that are in force no more by it: the one that it names, and those that rested on
+    # that.
     ended: tuple[str, ...] = ()
+    # The payload; empty if it has more than MAX_OPERATION_BYTES.
     details: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 def read_operation(entry: Entry, grants: GrantHistory) -> SpaceOperation | None:
-    """The operation of an entry, if it is one.
-
-    Args:
-        entry: The entry.
-        grants: Follows the grants.
-    """
+    """The operation of an entry, if it is one."""
     envelope = entry.envelope
     what = OPERATIONS.get(envelope.kind)
     if what is None:
@@ -118,15 +101,11 @@ def _text(value: object) -> str:
 
 
 class GrantEffect(NamedTuple):
-    """The effect of an operation on grants.
+    """The effect of an operation on grants."""
 
-    Attributes:
-        rests_on: The grants that what it gave rests on; none: on the configuration.
-        ended: The grants that are in force no more by it.
-    """
-
+    # The grants that what it gave rests on; none: on the configuration.
     rests_on: tuple[str, ...] = ()
-    ended: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()  # the grants that are in force no more by it
 
 
 NO_EFFECT = GrantEffect()

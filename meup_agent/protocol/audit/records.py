@@ -71,81 +71,50 @@ class Ignored(StrEnum):
 
 
 class Step(msgspec.Struct):
-    """One envelope about a proposal, in the gateway's order.
-
-    Attributes:
-        seq: The number of the entry.
-        at: When the gateway accepted it, in microseconds since 1970 (UTC).
-        what: Its kind.
-        by: Its sender.
-        id: The envelope's id.
-        to: Its addressees; empty: all participants.
-        state: Where the proposal stood after it.
-        about: The id of the request, reject or other envelope that it is about, where that is not
-            the proposal itself.
-        reason: The reason code, where there is one.
-        text: Its words.
-        ignored: The reason why it changed nothing; empty if it did, or had nothing to change.
-        times: Count of envelopes; only progress is gathered into one step.
-        until: When it was said the last time.
-    """
+    """One envelope about a proposal, in the gateway's order."""
 
     seq: int
-    at: int
+    at: int  # when the gateway accepted it, in microseconds since 1970 (UTC)
     what: StepKind
     by: str
     id: str
-    to: tuple[str, ...]
-    state: ProposalState
+    to: tuple[str, ...]  # its addressees; empty: all participants
+    state: ProposalState  # where the proposal stood after it
+    # The id of the request, reject or other envelope that it is about, where that is not the
+    # proposal itself.
     about: str = ""
-    reason: str = ""
+    reason: str = ""  # the reason code, where there is one
     text: str = ""
+    # The reason why it changed nothing; empty if it did, or had nothing to change.
     ignored: Ignored | None = None
-    times: int = 1
-    until: int = 0
+    times: int = 1  # count of envelopes; only progress is gathered into one step
+    until: int = 0  # when it was said the last time
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The decision that brought a proposal to its final state.
+    """The decision that brought a proposal to its final state."""
 
-    Attributes:
-        by: The participant that fulfilled or rejected it, its proposer, who withdrew it, or the
-            gateway, where its proposer may not make it any more.
-        at: When they did, in microseconds since 1970 (UTC).
-        step: The step that said so; of a fulfilled proposal, its request.
-        reason: The reason code; empty where it was fulfilled.
-    """
-
+    # The participant that fulfilled or rejected it, its proposer, who withdrew it, or the gateway,
+    # where its proposer may not make it any more.
     by: str
-    at: int
-    step: Step
-    reason: str = ""
+    at: int  # when they did, in microseconds since 1970 (UTC)
+    step: Step  # the step that said so; of a fulfilled proposal, its request
+    reason: str = ""  # the reason code; empty where it was fulfilled
 
 
 class FulfillmentAudit(msgspec.Struct):
-    """A request that carries a proposal out.
-
-    Attributes:
-        request: The request, and who sent it.
-        step: When it was said.
-        changes: Its differences from the proposal.
-        says_edited: It says of itself that it is not as it was proposed.
-        progress: Count of progress notifications.
-        cancelled: When it was taken back.
-        response: The answer that came first; a refusal only as long as it is the only answer.
-        is_error: The answer was an error, or a result that says that it failed.
-        answer: The answer as JSON values: ``{"result": …}`` or ``{"error": …}``; ``None`` if there
-            is none yet, or it has more than :data:`MAX_RESULT_BYTES`.
-    """
+    """A request that carries a proposal out."""
 
     request: FulfillingRequest
     step: Step
-    changes: tuple[Change, ...] = ()
-    says_edited: bool = False
+    changes: tuple[Change, ...] = ()  # its differences from the proposal
+    says_edited: bool = False  # it says of itself that it is not as it was proposed
     progress: int = 0
-    cancelled: Step | None = None
+    cancelled: Step | None = None  # when it was taken back
+    # The answer that came first; a refusal only as long as it is the only answer.
     response: Step | None = None
-    is_error: bool = False
+    is_error: bool = False  # the answer was an error, or a result that says that it failed
+    # ``{"result": …}`` or ``{"error": …}``; none yet, or larger than MAX_RESULT_BYTES: ``None``
     answer: dict[str, Any] | None = None
 
     @property
@@ -170,25 +139,17 @@ class FulfillmentAudit(msgspec.Struct):
 
 
 class ProposalAudit(msgspec.Struct):
-    """One proposal, from its beginning.
+    """One proposal, from its beginning."""
 
-    Attributes:
-        record: The proposal as every participant knows it (PROTOCOL 4.2).
-        first: Its proposal.
-        steps: Everything that was said about it, its proposal first; at most :data:`MAX_STEPS`.
-        fulfillments: The requests that carry it out, in the gateway's order.
-        decision: Its end; ``None`` while it is pending.
-        omitted: Steps beyond those that are kept.
-        size: Bytes that all this takes, as a round figure.
-    """
-
-    record: ProposalEntry
+    record: ProposalEntry  # the proposal as every participant knows it (PROTOCOL 4.2)
     first: Step
+    # The proposal first; at most MAX_STEPS.
     steps: list[Step] = msgspec.field(default_factory=list[Step])
+    # The requests that carry it out, in the gateway's order.
     fulfillments: list[FulfillmentAudit] = msgspec.field(default_factory=list[FulfillmentAudit])
-    decision: Decision | None = None
-    omitted: int = 0
-    size: int = 0
+    decision: Decision | None = None  # its end; ``None`` while it is pending
+    omitted: int = 0  # steps beyond those that are kept
+    size: int = 0  # bytes that all this takes, as a round figure
 
     @property
     def id(self) -> str:
@@ -255,12 +216,9 @@ class ProposalAudit(msgspec.Struct):
         )
 
     def is_past(self, now: float) -> bool:
-        """True if it is pending although the time that its proposer gave it has passed.
+        """True if it is pending although its time has passed, in seconds since 1970 (UTC).
 
         That is only a hint: the proposer's clock says when, and only the proposer ends it.
-
-        Args:
-            now: Seconds since 1970 (UTC).
         """
         if not self.state.is_pending:
             return False
@@ -272,12 +230,7 @@ JsonObject = dict[str, Any]
 
 
 def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> JsonObject:
-    """A proposal with its state, who decided it, when and why, and what was edited.
-
-    Args:
-        proposal: The proposal.
-        timeline: With every step.
-    """
+    """A proposal with its state, its decision and its edits; with its timeline, every step, too."""
     call, decision = proposal.call, proposal.decision
     said: JsonObject = {
         "id": proposal.id,

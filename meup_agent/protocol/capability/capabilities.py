@@ -31,30 +31,15 @@ _FIELDS: Final = {"kind", "payload", "id"}
 
 
 class Rule(NamedTuple):
-    """One capability.
-
-    Attributes:
-        fits: Whether it is about a kind.
-        restricted: Whether it says something of the payload.
-        payload: The pattern of the payload, if it does.
-    """
+    """One capability."""
 
     fits: StringMatch
-    restricted: bool
-    payload: object
+    restricted: bool  # it says something of the payload
+    payload: object  # the pattern of the payload, if it does
 
 
 class Capabilities:
-    """Compiled capabilities; decides what may be sent.
-
-    Args:
-        patterns: The capabilities as they were written, as JSON values.
-        rules: The same, compiled.
-        compiler: What compiled them.
-
-    Attributes:
-        patterns: The capabilities as they were written, as JSON values.
-    """
+    """Compiled capabilities; decides what may be sent."""
 
     def __init__(
         self, patterns: tuple[Any, ...], rules: Sequence[Rule], compiler: Compiler
@@ -66,14 +51,10 @@ class Capabilities:
         self._by_rules: dict[tuple[int, ...], Match] = {}
 
     def allow(self, kind: str, payload: object | Callable[[], object]) -> bool:
-        """True if the capabilities allow an envelope.
+        """True if they allow an envelope; false also if the check takes more than it may.
 
-        False also if the check takes more than it may (:mod:`~.capability.work`).
-
-        Args:
-            kind: Its kind, with slashes or, if it is a known one, with dots.
-            payload: Its payload as JSON values, or a function that decodes it: called at most
-                once, and only if the answer depends on it.
+        The payload may be a function that decodes it: called at most once, and only if the answer
+        depends on it.
         """
         try:
             rule = self._by_kind.get(kind)
@@ -114,11 +95,7 @@ class Capabilities:
 def compile_capabilities(
     patterns: Sequence[object], *, place: str = "capabilities"
 ) -> Capabilities:
-    """Compile the capabilities of one participant.
-
-    Args:
-        patterns: Objects with a ``kind`` and perhaps a ``payload``, as JSON values.
-        place: Where the list stands, for error messages.
+    """Compile the capabilities of one participant; ``place`` is where they stand, for errors.
 
     Raises:
         InvalidPattern: One of them does not compile, or there are too many.
@@ -138,16 +115,9 @@ def compile_capabilities(
 
 
 def refuse_reserved(patterns: Sequence[object], *, place: str = "capabilities") -> None:
-    """Refuse what names ``system/*`` in so many words: it would never have an effect (PROTOCOL 7).
+    """Raise InvalidPattern for what names ``system/*`` in so many words: it never has an effect.
 
-    A wildcard that would cover it too is none of that, it just does not grant it.
-
-    Args:
-        patterns: Capabilities as JSON values that have been compiled.
-        place: Where the list stands, for error messages.
-
-    Raises:
-        InvalidPattern: One does.
+    A wildcard that would cover it too is none of that, it just does not grant it (PROTOCOL 7).
     """
     for index, item in enumerate(patterns):
         kind: object = cast("dict[str, object]", item)["kind"]
@@ -170,9 +140,6 @@ def compile_announced(patterns: Sequence[object]) -> Capabilities:
 
     What does not compile, and what goes beyond the limits, allows nothing: the decision is the
     gateway's, and this is only a forecast of it.
-
-    Args:
-        patterns: Capabilities as JSON values, or what else a gateway sent in their place.
     """
     compiler = Compiler()
     understood: list[object] = []

@@ -40,12 +40,7 @@ def kinds_of(capability: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def covers(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """True if a capability allows all that another one allows, as far as that is decidable.
-
-    Args:
-        held: A capability that compiles.
-        wanted: Another one, of one kind pattern (:func:`kinds_of`).
-    """
+    """True if a capability allows all that another, of one kind pattern, does, where decidable."""
     kind, other = held["kind"], wanted["kind"]
     if isinstance(kind, str):
         if not _covers_kind(kind, other):
@@ -147,11 +142,7 @@ def _kind(pattern: str) -> Callable[[str], bool]:
 
 
 def stripped(capabilities: Sequence[object]) -> list[dict[str, Any]]:
-    """Capabilities without what others put beside them (``id``).
-
-    Args:
-        capabilities: Compiled ones, as JSON values.
-    """
+    """Capabilities without what others put beside them (``id``)."""
     fields = ("kind", "payload")
     return [
         {name: each[name] for name in fields if name in each}

@@ -48,11 +48,7 @@ def is_glob(pattern: str) -> bool:
 
 
 def compile_glob(pattern: str) -> tuple[StringMatch, int]:
-    """The test for a whole text, and the steps of its program.
-
-    Raises:
-        ValueError: A bracket or brace is not closed, or the glob is too large.
-    """
+    """The test for a whole text, and the steps of its program; ValueError if there is none."""
     if any(letter in pattern for letter in _RESERVED):
         raise ValueError("it holds one of the characters U+FDD0 to U+FDD2, which are no text")
     if (one := _ONE_STAR.fullmatch(pattern)) is not None:

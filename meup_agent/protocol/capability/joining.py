@@ -18,12 +18,7 @@ MAX_JOINED_LEVELS: Final = 4
 
 
 def joined(alternatives: list[object], level: int = 0) -> object:
-    """A pattern that matches what any of some patterns matches.
-
-    Args:
-        alternatives: The patterns; all have been compiled.
-        level: How deep they stand in the whole.
-    """
+    """A pattern that matches what any of some compiled patterns matches."""
     flat: dict[str, object] = {}
     for pattern in _flattened(alternatives):
         flat.setdefault(repr(pattern), pattern)

@@ -29,14 +29,9 @@ _STEP: Final = re.compile(
 
 
 class Path(msgspec.Struct, frozen=True):
-    """A compiled path.
+    """A compiled path."""
 
-    Attributes:
-        deep: Whether it looks at everything below some node.
-        select: The nodes of a value that the path leads to, each once.
-    """
-
-    deep: bool
+    deep: bool  # it looks at everything below some node
     select: Callable[[object, WorkBudget], Iterable[object]]
 
 
@@ -46,11 +41,7 @@ def is_path(key: str) -> bool:
 
 
 def compile_path(key: str, place: str) -> Path:
-    """Compile a path.
-
-    Raises:
-        InvalidPattern: It has something other than children and descendants.
-    """
+    """Compile a path of children and descendants; InvalidPattern for anything else."""
     steps: list[_Step] = []
     deep = False
     at = 1

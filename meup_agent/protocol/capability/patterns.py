@@ -35,28 +35,15 @@ _MISSING: Final = object()
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """A compiled pattern.
-
-    Attributes:
-        source: The pattern as it was written, as JSON values.
-        matches: Whether a JSON value matches. A check that takes more than it may
-            (:mod:`~.capability.work`) says no.
-    """
+    """A compiled pattern."""
 
     source: object
+    # A check that takes more than it may (:mod:`~.capability.work`) says no.
     matches: Callable[[object], bool]
 
 
 def compile_pattern(pattern: object, *, place: str = "") -> Pattern:
-    """Compile a pattern for a JSON value.
-
-    Args:
-        pattern: The pattern, as JSON values.
-        place: Where it stands, for error messages.
-
-    Raises:
-        InvalidPattern: The pattern, or something in it, does not compile.
-    """
+    """Compile a pattern for a JSON value; InvalidPattern if anything in it does not compile."""
     match = Compiler().compile(pattern, place)
 
     def matches(value: object) -> bool:
@@ -76,27 +63,13 @@ class Compiler:
         self._parts = 0
 
     def count(self, place: str) -> None:
-        """Take one part more.
-
-        Raises:
-            InvalidPattern: That is one too many.
-        """
+        """Take one part more; InvalidPattern if that is one too many."""
         self._parts += 1
         if self._parts > MAX_PARTS:
             raise InvalidPattern(f"there are more than {MAX_PARTS} parts", place=place)
 
     def compile(self, pattern: object, place: str, depth: int = 0, below: bool = False) -> Match:
-        """Compile one node of a pattern.
-
-        Args:
-            pattern: The node.
-            place: Where it stands.
-            depth: Levels above it.
-            below: Whether it is matched with everything below some value.
-
-        Raises:
-            InvalidPattern: It does not compile.
-        """
+        """Compile one node of a pattern; one ``below`` is matched with all below some value."""
         self.count(place)
         if depth > MAX_NESTING:
             raise InvalidPattern(f"the pattern nests deeper than {MAX_NESTING} levels", place=place)

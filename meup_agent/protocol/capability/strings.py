@@ -32,11 +32,7 @@ class Strings:
         self._compiled: dict[str, StringMatch] = {}
 
     def compile(self, body: str, place: str) -> StringMatch:
-        """The test for a pattern that :func:`split_negation` has passed.
-
-        Raises:
-            InvalidPattern: It does not compile, or is one too many.
-        """
+        """The test for a pattern without its ``!``; InvalidPattern if it does not compile."""
         known = self._compiled.get(body)
         if known is not None:
             return known
@@ -54,11 +50,7 @@ class Strings:
         return self._counted(body, compiled, steps, place)
 
     def glob(self, pattern: str, place: str) -> StringMatch:
-        """The test for a glob.
-
-        Raises:
-            InvalidPattern: It does not compile, or is one too many.
-        """
+        """The test for a glob; InvalidPattern if it does not compile, or is one too many."""
         known = self._compiled.get(pattern)
         if known is not None:
             return known
@@ -71,11 +63,7 @@ class Strings:
         return self._counted(pattern, compiled, steps, place)
 
     def kind(self, pattern: str, place: str) -> StringMatch:
-        """The test for a kind, as :func:`compile_kind` describes it.
-
-        Raises:
-            InvalidPattern: The pattern does not compile, or is one too many.
-        """
+        """The test for a kind, as :func:`compile_kind` describes it."""
         body, negated = split_negation(pattern, place)
         match = self._kind(body, place)
         return (lambda kind, work: not match(kind, work)) if negated else match
@@ -102,13 +90,10 @@ class Strings:
 
 
 def compile_kind(pattern: str, *, place: str = "kind") -> Callable[[str], bool]:
-    """A function that tells whether a kind (with slashes) matches.
+    """A function that tells whether a kind (with slashes) matches; InvalidPattern if there is none.
 
     Kinds that this package knows may stand in the pattern with dots too, wildcards included:
     ``mcp.*`` means ``mcp/*``. ``*`` alone matches every kind.
-
-    Raises:
-        InvalidPattern: The pattern does not compile.
     """
     match = Strings().kind(pattern, place)
 
@@ -122,11 +107,7 @@ def compile_kind(pattern: str, *, place: str = "kind") -> Callable[[str], bool]:
 
 
 def split_negation(pattern: str, place: str) -> tuple[str, bool]:
-    """A pattern without its ``!``, and whether the outcome is to be negated.
-
-    Raises:
-        InvalidPattern: It is too long, no valid text, or names nothing.
-    """
+    """A pattern without its ``!``, and whether the outcome is to be negated."""
     check_length(pattern, place)
     body = pattern.lstrip("!")
     # A bare `!` would allow nearly everything, and `//` everything: both are slips of the pen.
@@ -138,11 +119,7 @@ def split_negation(pattern: str, place: str) -> tuple[str, bool]:
 
 
 def check_length(pattern: str, place: str) -> None:
-    """Refuse a pattern or key that is too long or no valid text.
-
-    Raises:
-        InvalidPattern: It is.
-    """
+    """Raise InvalidPattern for a pattern or key that is too long or no valid text."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise InvalidPattern(
             f"the pattern has {len(pattern)} characters; at most {MAX_PATTERN_CHARS} are taken",

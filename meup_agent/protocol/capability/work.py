@@ -28,11 +28,7 @@ class Exhausted(Exception):
 
 
 class WorkBudget:
-    """The work that one check may still do.
-
-    Args:
-        value: The value that is checked; its size is looked at only if it matters.
-    """
+    """The work that one check may still do; the value's size is looked at only if it matters."""
 
     __slots__ = ("_left", "_value")
 
@@ -41,11 +37,7 @@ class WorkBudget:
         self._value: object | None = value
 
     def spend(self, units: int) -> None:
-        """Take some units.
-
-        Raises:
-            Exhausted: There are not so many left.
-        """
+        """Take some units; Exhausted if there are not so many left."""
         self._left -= units
         if self._left < 0:
             self._extend()

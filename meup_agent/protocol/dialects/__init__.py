@@ -39,14 +39,7 @@ DEFAULT_DIALECT: Final = meup_v01.DIALECT.name
 
 
 def spoken(protocol: str) -> str | None:
-    """The dialect to write to who writes this one: the newest form of it that is known here.
-
-    Args:
-        protocol: What an envelope says.
-
-    Returns:
-        A name in :data:`DIALECTS`; ``None`` where it is none that is known.
-    """
+    """The newest known form of a dialect, to write to its speakers; ``None``: it is unknown."""
     name = ALSO_READ.get(protocol, protocol)
     return name if name in DIALECTS else None
 
@@ -58,8 +51,7 @@ def decode(
 
     Args:
         frame: One message, JSON in UTF-8.
-        dialect: The dialect it is in; ``None``: the one that its ``protocol`` names. A frame that
-            names another dialect than this one is refused.
+        dialect: The dialect that it must be in; ``None``: the one that its ``protocol`` names.
         unnamed: Where ``dialect`` is ``None``: the dialect of a frame that names none.
 
     Raises:
@@ -77,17 +69,10 @@ def decode(
 
 
 def decode_known(frame: bytes, dialect: str) -> Envelope | None:
-    """Decode the header of a frame that has no other fields than those some dialect knows.
+    """As :func:`decode`, of a frame without other fields than those some dialect knows.
 
-    Where that is so, all that is left to look at is the payload, which is empty if there is none.
-
-    Returns:
-        The envelope; ``None``: there are other fields, or the frame is no envelope, which
-        :func:`decode` tells.
-
-    Raises:
-        InvalidEnvelope: As :func:`decode`.
-        UsageError: As :func:`decode`.
+    Then all that is left to look at is the payload, which is empty if there is none. ``None``:
+    there are other fields, or the frame is no envelope, which :func:`decode` tells.
     """
     check_frame(frame)
     try:
@@ -124,7 +109,7 @@ def encode(envelope: Envelope, dialect: str) -> bytes:
 
     Raises:
         NotExpressible: The dialect has no words for something in the envelope.
-        UsageError: ``dialect`` is none that this package knows.
+        UsageError: The dialect is none that this package knows.
     """
     if envelope.frame and envelope.protocol == dialect:
         return envelope.frame

@@ -21,19 +21,11 @@ class Dialect(Protocol):
         ...
 
     def read(self, header: Header, frame: bytes) -> Envelope:
-        """The envelope that a header of this dialect stands for.
-
-        Raises:
-            InvalidEnvelope: Something that the dialect needs is missing or has the wrong type.
-        """
+        """The envelope that a header stands for; InvalidEnvelope if it cannot be one."""
         ...
 
     def write(self, envelope: Envelope) -> bytes:
-        """The envelope as a frame of this dialect, unknown fields included.
-
-        Raises:
-            NotExpressible: The dialect has no words for something in the envelope.
-        """
+        """The envelope as a frame, unknown fields included; NotExpressible if words are missing."""
         ...
 
 
@@ -157,11 +149,9 @@ def write_fields(fields: Fields, envelope: Envelope) -> bytes:
 
 
 def one_and_all(correlation: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """The correlation for a dialect that has room for one id.
+    """The first id or ``None``, for a dialect that has room for one; and all where there are more.
 
-    Returns:
-        The first id, or ``None``; and all of them where there are more, for an extra field
-        ``correlation_id``, which readers of such a dialect take or leave.
+    These go into an extra field ``correlation_id``, which readers of such a dialect take or leave.
     """
     if len(correlation) > 1:
         return correlation[0], correlation

@@ -47,16 +47,10 @@ class _Members(msgspec.Struct):
 
 
 class _Rpc(NamedTuple):
-    """Members of an MCP message that refer to others, checked.
+    """Members of an MCP message that refer to others, checked."""
 
-    Attributes:
-        has_method: True for a request, false for a response.
-        id: The JSON-RPC id as a name, where it is one.
-        proposal_id: The value of ``proposalId``.
-    """
-
-    has_method: bool = False
-    id: str | None = None
+    has_method: bool = False  # true for a request, false for a response
+    id: str | None = None  # the JSON-RPC id as a name, where it is one
     proposal_id: str | None = None
 
 

@@ -7,13 +7,7 @@ from typing import Final
 from msgspec import Raw
 
 from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects.base import (
-    Dialect,
-    Fields,
-    one_and_all,
-    read_plain,
-    write_fields,
-)
+from meup_agent.protocol.dialects.base import Dialect, Fields, one_and_all, read_plain, write_fields
 from meup_agent.protocol.dialects.translate import with_message
 from meup_agent.protocol.envelope import Envelope
 

@@ -38,16 +38,10 @@ class RpcIds:
         self._by_sender: OrderedDict[str, OrderedDict[str, _Request]] = OrderedDict()
 
     def heard(self, envelope: Envelope, payload: object, *, dialect: str = "") -> Envelope:
-        """Remember a request; tell what a response answers.
+        """Remember a request; tell what a response answers; in the order of the wire.
 
-        Args:
-            envelope: One that came, in the order of the wire, whatever its dialect.
-            payload: Its payload as JSON values.
-            dialect: Its dialect, where it does not say so itself.
-
-        Returns:
-            The envelope. A response in ``mcpx/v0.1`` that names its request by a JSON-RPC id alone
-            has the request's envelope id as its correlation, its frame as it came.
+        A response in ``mcpx/v0.1`` that names its request by a JSON-RPC id alone is returned with
+        the request's envelope id as its correlation, its frame as it came.
         """
         said = envelope.protocol or dialect
         if envelope.kind == kinds.MCP_REQUEST:

@@ -34,11 +34,7 @@ def with_text(envelope: Envelope, dialect: str) -> bytes:
 
 
 def with_proposal_id(envelope: Envelope, dialect: str, proposal_id: str) -> bytes:
-    """The payload of a decision for a dialect that names the proposal in it.
-
-    Raises:
-        NotExpressible: The payload is no object.
-    """
+    """The payload of a decision for a dialect that names the proposal in it."""
     members = _members(envelope)
     if members is None:
         raise NotExpressible(

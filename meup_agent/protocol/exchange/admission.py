@@ -28,17 +28,11 @@ from meup_agent.protocol.lifecycle import ProposalState
 
 
 class Denial(NamedTuple):
-    """The reason for which a handler does not start.
+    """The reason for which a handler does not start."""
 
-    Attributes:
-        why: A short code, the counter's name.
-        answer: The text for a requester (PROTOCOL 5, ``refused``); empty: it gets no answer.
-        expected: It happens among correct participants.
-    """
-
-    why: str
-    answer: str = ""
-    expected: bool = False
+    why: str  # a short code, the counter's name
+    answer: str = ""  # the text for a requester (PROTOCOL 5, ``refused``); empty: it gets no answer
+    expected: bool = False  # it happens among correct participants
 
 
 class Admission:

@@ -13,11 +13,7 @@ from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
 from meup_agent.protocol.exchange.inbound_proposals import InboundProposals
 from meup_agent.protocol.exchange.inbound_requests import InboundRequests
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-from meup_agent.protocol.exchange.proposal_store import (
-    ProposalEntry,
-    ProposalKey,
-    fingerprint_of,
-)
+from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey, fingerprint_of
 from meup_agent.protocol.exchange.resolution import MAX_NAMED, resolve
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.system_messages import SystemMessages
@@ -57,12 +53,7 @@ _EXCHANGES: Final = frozenset(
 
 
 class InboundDispatcher:
-    """Hands each envelope to the part of the table that it is for.
-
-    Attributes:
-        proposals: Applies proposals, withdraws and rejects.
-        reader: Applies responses and progress.
-    """
+    """Hands each envelope to the part of the table that it is for."""
 
     def __init__(
         self, context: TableContext, outbound: OutboundTracker, scheduler: HandlerScheduler
@@ -81,13 +72,7 @@ class InboundDispatcher:
     # --- by number ---
 
     def receive(self, envelope: Envelope, now: float, seq: int | None = None) -> None:
-        """Apply an envelope.
-
-        Args:
-            envelope: The envelope.
-            now: The time.
-            seq: Its number, where the gateway gives it one (PROTOCOL 6).
-        """
+        """Apply an envelope, with its number where the gateway gives it one (PROTOCOL 6)."""
         context = self._context
         if seq is None or not context.connected:
             self._dispatch(envelope, now, seq)

@@ -16,20 +16,15 @@ from meup_agent.reasons import Cause
 
 
 class Key(NamedTuple):
-    """The name of one exchange of one participant.
+    """The name of one exchange of one participant."""
 
-    Attributes:
-        side: ``in``: another participant's, which we handle; ``out``: our own; ``job``: a notice
-            for a handler, which owes no answer.
-        sender: The participant that began it.
-        id: The id of the envelope that began it.
-        again: A count, for senders that use an id again while a handler of the first one runs, as
-            some do after a restart.
-    """
-
+    # ``in``: another participant's, which we handle; ``out``: our own; ``job``: a notice for a
+    # handler, which owes no answer.
     side: Literal["in", "out", "job"]
-    sender: str
+    sender: str  # the participant that began it
     id: str
+    # A count, for senders that use an id again while a handler of the first one runs, as some do
+    # after a restart.
     again: int = 0
 
 
@@ -101,49 +96,30 @@ Subject = Rejection | Withdrawal | Conflict | Gap | Grant | Revocation | None
 
 
 class Work(msgspec.Struct, frozen=True):
-    """The input of a handler.
-
-    Attributes:
-        role: The kind of event.
-        envelope: The envelope that it is about.
-        subject: The record that the role adds to that.
-        call: The call in it, of a request or a proposal.
-        handler: The handler that was found for it, as its finder knows it; handed on unread.
-    """
+    """The input of a handler."""
 
     role: Role
     envelope: Envelope
-    subject: Subject = None
-    call: Call | None = None
+    subject: Subject = None  # the record that the role adds to that
+    call: Call | None = None  # the call in it, of a request or a proposal
+    # The handler that was found for it, as its finder knows it; handed on unread.
     handler: object = None
 
 
 class CaughtUp(msgspec.Struct, frozen=True):
-    """The replay of missed envelopes is over; what the gateway did not take is sent again.
-
-    Attributes:
-        missed: Envelopes that were replayed.
-        seconds: The time for which we were away.
-        gap: The part that was not replayed; ``None``: nothing is missing.
-    """
+    """The replay of missed envelopes is over; what the gateway did not take is sent again."""
 
     missed: int
-    seconds: float
-    gap: Gap | None
+    seconds: float  # the time for which we were away
+    gap: Gap | None  # the part that was not replayed; ``None``: nothing is missing
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Put an envelope of ours into the outbox.
-
-    Attributes:
-        draft: The envelope.
-        priority: Its place in the queue.
-        again: It was sent before, under the same id.
-    """
+    """Put an envelope of ours into the outbox."""
 
     draft: Envelope
     priority: Priority
-    again: bool = False
+    again: bool = False  # it was sent before, under the same id
 
 
 class Unsend(msgspec.Struct, frozen=True):
@@ -183,17 +159,11 @@ class Progressed(msgspec.Struct, frozen=True):
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Count, and log, an envelope that was left out.
+    """Count, and log, an envelope that was left out."""
 
-    Attributes:
-        why: A short code, the counter's name.
-        envelope: The envelope.
-        expected: It happens among correct participants, and needs no line in the log.
-    """
-
-    why: str
+    why: str  # a short code, the counter's name
     envelope: Envelope
-    expected: bool = False
+    expected: bool = False  # it happens among correct participants, and needs no line in the log
 
 
 Effect = Send | Unsend | Start | Cancel | Wake | Progressed | Drop | CaughtUp

@@ -25,19 +25,12 @@ OWN_ID_SECONDS = 600.0
 
 
 class Resendable(msgspec.Struct, frozen=True):
-    """An envelope that may have to be sent again.
-
-    Attributes:
-        envelope: The envelope as it was sent first.
-        priority: Its place in the outbox.
-        concerned: The participants that need it when they join; empty: each that does.
-        repeated: It was sent once more because the gateway had thrown us out.
-    """
+    """An envelope that may have to be sent again."""
 
     envelope: Envelope
     priority: Priority
-    concerned: frozenset[str]
-    repeated: bool = False
+    concerned: frozenset[str]  # the participants that need it when they join; empty: each that does
+    repeated: bool = False  # it was sent once more because the gateway had thrown us out
 
 
 class ResendBuffer:
@@ -77,13 +70,7 @@ class ResendBuffer:
 
 
 class EnvelopeSender:
-    """Makes this participant's envelopes and sends them, also again.
-
-    Args:
-        new_id: Draws an id that was never used before.
-        wall_clock: Tells the time of day in UTC; without it nothing is dated.
-        effects: The effects of the present event.
-    """
+    """Makes this participant's envelopes and sends them, also again; without a clock, undated."""
 
     def __init__(
         self,
@@ -114,17 +101,10 @@ class EnvelopeSender:
         correlation: Iterable[str] = (),
         concerned: Iterable[str] | None = None,
     ) -> Envelope:
-        """Make an envelope and send it.
+        """Make an envelope, of a payload or its JSON as bytes, and send it.
 
-        Args:
-            kind: The kind.
-            payload: The payload, or its JSON as bytes.
-            now: The time.
-            priority: Its place in the outbox.
-            to: The participants that it is for.
-            correlation: The ids that it refers to.
-            concerned: It is sent again when one of these joins; empty: when any participant does;
-                ``None``: never.
+        It is sent again when one that it ``concerned`` joins; empty: when any participant does;
+        ``None``: never.
         """
         envelope = draft(
             kind,

@@ -12,14 +12,7 @@ from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.admission import Admission, Denial
 from meup_agent.protocol.exchange.concurrency_limiter import ConcurrencyLimiter, Limits
-from meup_agent.protocol.exchange.effects import (
-    Cancel,
-    Key,
-    Role,
-    Start,
-    Subject,
-    Work,
-)
+from meup_agent.protocol.exchange.effects import Cancel, Key, Role, Start, Subject, Work
 from meup_agent.protocol.exchange.inbound_exchange import (
     InboundExchange,
     RequestIndex,
@@ -40,13 +33,7 @@ _DROPPABLE: Final = frozenset(
 
 
 class HandlerScheduler:
-    """Queues, starts and ends the handlers of requests, proposals and notices.
-
-    Attributes:
-        requests: The requests among them, by name.
-        responses: Makes our answers.
-        admission: Decides which may start.
-    """
+    """Queues, starts and ends the handlers of requests, proposals and notices."""
 
     def __init__(self, context: TableContext, outbound: OutboundTracker, limits: Limits) -> None:
         self._context = context
@@ -100,13 +87,8 @@ class HandlerScheduler:
     ) -> None:
         """Queue a notice: a handler is told of something, and owes no answer.
 
-        Args:
-            role: The kind of event.
-            envelope: The envelope that it is about.
-            now: The time.
-            subject: The record that the role adds to that.
-            droppable: It is left out where there is no room, as notices of most roles are.
-            handler: The handler, where the caller has looked it up already.
+        The caller may have looked the handler up already. Notices of most roles are left out where
+        there is no room; others if they are ``droppable``.
         """
         if not self._context.mode.answers or self._limiter.is_shut:
             return
@@ -282,8 +264,7 @@ class HandlerScheduler:
     def returned(self, key: Key, result: object, now: float) -> None:
         """End a handler that returned; the result answers a request.
 
-        Raises:
-            NotExpressible: The result has no form in JSON; nothing was changed.
+        A result without a form in JSON raises NotExpressible and changes nothing.
         """
         exchange = self._open.get(key)
         if exchange is None:

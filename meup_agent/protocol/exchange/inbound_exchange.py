@@ -41,45 +41,27 @@ Name = tuple[str, str]
 
 
 class InboundExchange(msgspec.Struct):
-    """A request, a proposal or a notice that a handler of ours is for.
-
-    Attributes:
-        key: Its name.
-        work: The input of its handler.
-        call: The call; ``None`` for a notice.
-        addressed: It names us; otherwise it is for everybody.
-        record: The proposal, for one.
-        fulfills: The proposal that a request carries out, as far as we know it.
-        fulfillment: That request, as the store has it.
-        doubt: The reason for which it cannot be told which proposal a request carries out.
-        state: Its state in the table.
-        cause: The cause of its cancellation.
-        withdrawal: The cause of its proposal's withdrawal while its handler ran.
-        sender_left_at: The time since which its sender has been away.
-        answer_id: The id of our response, once there is one.
-        rejected: We have rejected the proposal.
-        superseded: Its sender used its id again, for something else.
-        droppable: It is left out where there is no room.
-        names: A request by its envelope id, and by its JSON-RPC id where that is another
-            (PROTOCOL 4.8).
-    """
+    """A request, a proposal or a notice that a handler of ours is for."""
 
     key: Key
     work: Work
-    call: Call | None = None
-    addressed: bool = True
+    call: Call | None = None  # the call; ``None`` for a notice
+    addressed: bool = True  # it names us; otherwise it is for everybody
     record: ProposalEntry | None = None
+    # The proposal that a request carries out, as far as we know it.
     fulfills: ProposalEntry | None = None
-    fulfillment: FulfillingRequest | None = None
+    fulfillment: FulfillingRequest | None = None  # that request, as the store has it
+    # The reason for which it cannot be told which proposal a request carries out.
     doubt: Doubt | None = None
     state: InboundState = InboundState.QUEUED
     cause: Cause | None = None
-    withdrawal: Cause | None = None
-    sender_left_at: float | None = None
-    answer_id: str | None = None
-    rejected: bool = False
-    superseded: bool = False
-    droppable: bool = False
+    withdrawal: Cause | None = None  # the cause of its proposal's withdrawal while its handler ran
+    sender_left_at: float | None = None  # the time since which its sender has been away
+    answer_id: str | None = None  # the id of our response, once there is one
+    rejected: bool = False  # we have rejected the proposal
+    superseded: bool = False  # its sender used its id again, for something else
+    droppable: bool = False  # it is left out where there is no room
+    # A request by its envelope id, and by its JSON-RPC id where that is another (PROTOCOL 4.8).
     names: tuple[Name, Name | None] = (("", ""), None)
 
     def __post_init__(self) -> None:
@@ -296,14 +278,7 @@ class ResponseWriter:
     def reject(
         self, proposal: ProposalKey, reason: str, now: float, *, declined: bool = True
     ) -> Envelope:
-        """Reject a proposal.
-
-        Args:
-            proposal: The proposal.
-            reason: The reason code.
-            now: The time.
-            declined: We do not carry it out for another participant either (PROTOCOL 4.4).
-        """
+        """Reject a proposal; ``declined``: nor do we carry it out for another (PROTOCOL 4.4)."""
         record = self._context.proposal_store.get(proposal, now)
         if record is not None:
             record.refused = True

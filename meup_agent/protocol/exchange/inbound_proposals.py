@@ -9,11 +9,7 @@ from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
 from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN, cause_of_end
 from meup_agent.protocol.exchange.inbound_requests import InboundRequests
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-from meup_agent.protocol.exchange.proposal_store import (
-    ProposalEntry,
-    ProposalKey,
-    fingerprint_of,
-)
+from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey, fingerprint_of
 from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.table_context import TableContext
@@ -40,13 +36,7 @@ class InboundProposals:
     # --- a proposal ---
 
     def receive(self, envelope: Envelope, now: float, *, begins: bool = True) -> None:
-        """Apply a proposal of another participant.
-
-        Args:
-            envelope: The proposal; one under our own name is in the store since we began it.
-            now: The time.
-            begins: It may start a handler; otherwise it is a record only.
-        """
+        """Apply a proposal; one that begins nothing is a record only."""
         context, store = self._context, self._context.proposal_store
         key = ProposalKey(envelope.sender, envelope.id)
         if envelope.sender == context.me:

@@ -6,23 +6,14 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.admission import early_fulfillment, is_early
 from meup_agent.protocol.exchange.effects import Role
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
-from meup_agent.protocol.exchange.inbound_exchange import (
-    USED_AGAIN,
-    InboundExchange,
-    cause_of_end,
-)
+from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN, InboundExchange, cause_of_end
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import (
     FulfillingRequest,
     ProposalEntry,
     fingerprint_of,
 )
-from meup_agent.protocol.exchange.resolution import (
-    NO_PROPOSAL,
-    Resolution,
-    executors_of,
-    resolve,
-)
+from meup_agent.protocol.exchange.resolution import NO_PROPOSAL, Resolution, executors_of, resolve
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.lifecycle import ProposalEvent

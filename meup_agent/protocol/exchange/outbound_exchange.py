@@ -38,51 +38,32 @@ class Wait(StrEnum):
 
 
 class OutboundExchange(msgspec.Struct):
-    """A request or proposal of our own.
-
-    Attributes:
-        key: Its name.
-        draft: The envelope that began it.
-        deadline: The time at which the wait ends by itself.
-        parent: The handler that it is part of.
-        wait: The rejection that ends the wait.
-        idempotent: It may be sent again after a reconnect.
-        fulfills: The proposal that this request carries out.
-        record: The proposal that it is, or carries out, as the store has it.
-        state: Its state in the table.
-        ending: Its ending, for the caller that waits.
-        lost: A connection was lost since it was sent, and what came since has not been read.
-        missed: Something that came since it was sent will never be read.
-        echoed: The gateway has ordered it.
-        progress: The last value reported.
-        late: A result came after its end.
-        expires: The time at which the proposer gives up what it fulfills, by the proposer's clock.
-        unanswerable_since: The time since which no participant is present that may fulfill the
-            broadcast proposal.
-        patience: Seconds from each progress until the wait ends by itself; ``None``: progress
-            changes nothing.
-        latest: The time at which the wait ends, however often progress comes.
-    """
+    """A request or proposal of our own."""
 
     key: Key
     draft: Envelope
-    deadline: float | None
+    deadline: float | None  # the time at which the wait ends by itself
     parent: Key | None
     wait: Wait
-    idempotent: bool
-    fulfills: ProposalKey | None
+    idempotent: bool  # it may be sent again after a reconnect
+    fulfills: ProposalKey | None  # the proposal that this request carries out
+    # The proposal that it is, or carries out, as the store has it.
     record: ProposalEntry | None = None
     state: OutboundState = OutboundState.UNSENT
-    ending: Ending | None = None
+    ending: Ending | None = None  # its ending, for the caller that waits
+    # A connection was lost since it was sent, and what came since has not been read.
     lost: bool = False
-    missed: bool = False
-    echoed: bool = False
-    progress: float = float("-inf")
-    late: bool = False
+    missed: bool = False  # something that came since it was sent will never be read
+    echoed: bool = False  # the gateway has ordered it
+    progress: float = float("-inf")  # the last value reported
+    late: bool = False  # a result came after its end
+    # The time at which the proposer gives up what it fulfills, by the proposer's clock.
     expires: datetime | None = None
+    # The time since which no participant is present that may fulfill the broadcast proposal.
     unanswerable_since: float | None = None
+    # Seconds from each progress until the wait ends by itself; ``None``: progress changes nothing.
     patience: float | None = None
-    latest: float = float("inf")
+    latest: float = float("inf")  # the time at which the wait ends, however often progress comes
 
     def note_progress(self, done: float, now: float) -> None:
         """Count the deadline from this progress, up to the latest."""

@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from meup_agent.errors import (
-    AlreadyDecided,
-    AlreadyInProgress,
-    AmbiguousProposal,
-    ParticipantGone,
-)
-from meup_agent.protocol.exchange.effects import (
-    Key,
-    Priority,
-    Unsend,
-    Wake,
-)
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress, AmbiguousProposal, ParticipantGone
+from meup_agent.protocol.exchange.effects import Key, Priority, Unsend, Wake
 from meup_agent.protocol.exchange.outbound_exchange import (
     OutboundExchange,
     Wait,
@@ -92,14 +82,7 @@ class OutboundTracker:
     # --- begun and ended by ourselves ---
 
     def open(self, exchange: OutboundExchange, now: float) -> None:
-        """Begin a request or proposal.
-
-        Raises:
-            AlreadyInProgress: Another participant, or we, are fulfilling that proposal already.
-            AlreadyDecided: That proposal is no longer pending, or has certainly expired.
-            AmbiguousProposal: The request does not tell which of several proposals it carries out.
-            ParticipantGone: The proposer has left for good.
-        """
+        """Begin a request or proposal; raises as :meth:`ExchangeTable.open`."""
         if exchange.fulfills is not None:
             exchange.record = self._check_undecided(exchange, exchange.fulfills, now)
             if exchange.record is not None:
@@ -219,12 +202,7 @@ class OutboundTracker:
         self.presence_changed(now)
 
     def presence_changed(self, now: float, *, joined: bool = True) -> None:
-        """See whose rejection is missing and whose absence counts, after a join or a leave.
-
-        Args:
-            now: The time.
-            joined: It was a join, or may have been one.
-        """
+        """See whose rejection is missing and whose absence counts, after a join or a leave."""
         for exchange in list(self._open.values()):
             if exchange.proposal is not None and not exchange.draft.to:
                 if joined:  # a newcomer may decide it, or be followed by one that does
@@ -352,12 +330,7 @@ class OutboundTracker:
     ) -> None:
         """Step an exchange through the lifecycle, and carry the action out.
 
-        Args:
-            exchange: The exchange.
-            event: The event.
-            now: The time.
-            ending: Its ending, if this ends it.
-            cause: The cause that we send; ``None``: the ending's.
+        The cause that is sent is the ending's, if no other is given.
         """
         state, action = outbound_step(exchange.state, event)
         match action:

@@ -63,28 +63,17 @@ def fingerprint_of(envelope: Envelope) -> int:
 
 
 class FulfillingRequest(msgspec.Struct):
-    """A request that carries a proposal out.
-
-    Attributes:
-        envelope: The request.
-        executors: The participants that are to carry it out, and may answer; empty: each that has
-            the tool.
-        live: Neither answered nor cancelled yet.
-        taken_up: We, as the executor, have taken it up.
-        running: A handler of ours is queued or runs for it.
-        carried_out: We, as the executor, have answered it.
-        early: It came before the proposal, and is not entered with any.
-        refused_by: Those of its executors that refused it.
-    """
+    """A request that carries a proposal out."""
 
     envelope: Envelope
+    # The participants that are to carry it out, and may answer; empty: each that has the tool.
     executors: tuple[str, ...] = ()
-    live: bool = True
-    taken_up: bool = False
-    running: bool = False
-    carried_out: bool = False
-    early: bool = False
-    refused_by: tuple[str, ...] = ()
+    live: bool = True  # neither answered nor cancelled yet
+    taken_up: bool = False  # we, as the executor, have taken it up
+    running: bool = False  # a handler of ours is queued or runs for it
+    carried_out: bool = False  # we, as the executor, have answered it
+    early: bool = False  # it came before the proposal, and is not entered with any
+    refused_by: tuple[str, ...] = ()  # those of its executors that refused it
 
     @property
     def by(self) -> str:
@@ -108,42 +97,29 @@ class FulfillingRequest(msgspec.Struct):
 
 
 class ProposalEntry(msgspec.Struct):
-    """The record of one proposal.
-
-    Attributes:
-        key: Its proposer and id.
-        envelope: The proposal as it was sent.
-        fingerprint: Its :func:`fingerprint_of`, which tells it from another one under the same id.
-        state: Its state (PROTOCOL 4.2).
-        fulfillments: The requests that carry it out, in the gateway's order.
-        rejections: The first rejection of each participant.
-        decided_by: The participant that brought it to its final state.
-        reason: The reason code that came with that, if any.
-        holders: Exchanges and handlers of ours that are about it; while there are any, it is
-            not forgotten.
-        handled: A handler of ours has begun on it.
-        refused: We have rejected it; without echoes ``rejections`` does not show that.
-        declined: We have rejected it for more than having no handler for it, so that we do not
-            carry it out either (PROTOCOL 4.4).
-        copied: Another proposer's proposal had the id already: no handler sees this one.
-        seen_at: The time at which it came.
-        earlier: Other proposals that its proposer made under this id before, latest first.
-    """
+    """The record of one proposal."""
 
     key: ProposalKey
     envelope: Envelope
+    # Its :func:`fingerprint_of`, which tells it from another one under the same id.
     fingerprint: int
     state: ProposalState = ProposalState.PENDING
+    # The requests that carry it out, in the gateway's order.
     fulfillments: list[FulfillingRequest] = msgspec.field(default_factory=list[FulfillingRequest])
+    # The first rejection of each participant.
     rejections: dict[str, Rejection] = msgspec.field(default_factory=dict[str, Rejection])
-    decided_by: str | None = None
-    reason: str | None = None
+    decided_by: str | None = None  # the participant that brought it to its final state
+    reason: str | None = None  # the reason code that came with that, if any
+    # Exchanges and handlers of ours that are about it; while there are any, it is not forgotten.
     holders: int = 0
-    handled: bool = False
-    refused: bool = False
+    handled: bool = False  # a handler of ours has begun on it
+    refused: bool = False  # we have rejected it; without echoes ``rejections`` does not show that
+    # We have rejected it for more than having no handler for it, so that we do not carry it out
+    # either (PROTOCOL 4.4).
     declined: bool = False
-    copied: bool = False
+    copied: bool = False  # another proposer's proposal had the id already: no handler sees this one
     seen_at: float = 0.0
+    # Other proposals that its proposer made under this id before, latest first.
     earlier: tuple[ProposalEntry, ...] = ()
 
     @property
@@ -194,13 +170,7 @@ class ProposalEntry(msgspec.Struct):
 
 
 class ProposalStore:
-    """The proposals of a space, by proposer and id.
-
-    Args:
-        count: Proposals at the most.
-        seconds: Time for which each is remembered.
-        size: Bytes of all of them at the most; ``None``: no limit.
-    """
+    """The proposals of a space, by proposer and id; bounded by count, age and size."""
 
     def __init__(
         self,

@@ -111,12 +111,7 @@ class Relays:
 
 
 def outcome_of_relay(record: ProposalEntry, relay: Envelope) -> Fulfillment:
-    """The outcome that a relayed response tells, with the fulfiller's word on what it edited.
-
-    Args:
-        record: The proposal.
-        relay: The response that its fulfiller sent on.
-    """
+    """The outcome that a relayed response tells, with the fulfiller's word on what it edited."""
     result, error = read_response(relay.payload)
     call = record.call
     edited = _says_edited(payloads.as_object(payloads.as_object(result).get(payloads.META)), call)

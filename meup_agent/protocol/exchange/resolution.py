@@ -37,16 +37,11 @@ class Doubt(StrEnum):
 
 
 class Resolution(NamedTuple):
-    """The proposal that an envelope means.
+    """The proposal that an envelope means."""
 
-    Attributes:
-        record: The proposal; ``None``: none that is known, or it cannot be told which.
-        doubt: The reason for which it cannot be told.
-        named: Every proposal that it may mean.
-    """
-
+    # The proposal; ``None``: none that is known, or it cannot be told which.
     record: ProposalEntry | None = None
-    doubt: Doubt | None = None
+    doubt: Doubt | None = None  # the reason for which it cannot be told
     named: tuple[ProposalEntry, ...] = ()
 
 
@@ -61,11 +56,6 @@ def resolve(envelope: Envelope, proposal_store: ProposalStore, now: float) -> Re
     ``ping`` say, would decide the proposals of others. A proposal in words of its own, without a
     method, is carried out by each request that names it. Any other envelope means the proposal that
     its first known id names.
-
-    Args:
-        envelope: A request, reject, response, or progress.
-        proposal_store: The proposals that are known.
-        now: The time.
     """
     if not envelope.correlation:
         return NO_PROPOSAL
@@ -120,9 +110,7 @@ def find_answered(
 def executors_of(record: ProposalEntry, request: Envelope) -> tuple[str, ...]:
     """The executors of a fulfilling request; empty: each that has the tool (PROTOCOL 4.4).
 
-    Args:
-        record: The proposal.
-        request: The request; those of the published dialects may name no participant.
+    Requests of the published dialects may name no participant.
     """
     if request.to:
         return request.to

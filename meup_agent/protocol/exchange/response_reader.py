@@ -98,11 +98,7 @@ class ResponseReader:
         )
 
     def _complete(
-        self,
-        record: ProposalEntry,
-        fulfillment: FulfillingRequest,
-        envelope: Envelope,
-        now: float,
+        self, record: ProposalEntry, fulfillment: FulfillingRequest, envelope: Envelope, now: float
     ) -> bool:
         """Complete a proposal, unless its request was not carried out; true if it did."""
         store, payload = self._context.proposal_store, envelope.payload
@@ -259,15 +255,7 @@ def outcome_of(
     result: Any,
     error: dict[str, Any] | None,
 ) -> Fulfillment:
-    """The outcome of a proposal, and what its fulfillment changed of it.
-
-    Args:
-        record: The proposal.
-        fulfillment: The request that carried it out.
-        response: The response to that.
-        result: The result in it.
-        error: The error in it.
-    """
+    """The outcome of a proposal, and what its fulfillment changed of it."""
     request = payloads.read_call(fulfillment.envelope.payload)
     to = fulfillment.envelope.to
     executor = to[0] if len(to) == 1 else response.sender

@@ -79,15 +79,10 @@ class Roster:
         dialect: str,
         later: bool = False,
     ) -> Presence | None:
-        """Apply a ``system/welcome``.
+        """Apply a ``system/welcome``; an update is not the first on its connection.
 
-        Args:
-            payload: The welcome's payload.
-            now: The time.
-            update: It is not the first on this connection: no absence is counted anew.
-            dialect: The dialect that it came in.
-            later: Its list takes effect with :meth:`settle`: until then joins and leaves of the
-                time while we were away are replayed.
+        Where joins and leaves of the time while we were away are replayed first, its list takes
+        effect ``later``, with :meth:`settle`.
 
         Returns:
             The change; ``None`` if it does not name us, or is an update that names us otherwise

@@ -111,11 +111,7 @@ class SystemMessages:
     ) -> None:
         """Put in order what a lost connection has left, by the participants present now.
 
-        Args:
-            welcome: The welcome of this connection.
-            changed: The participants that came and went unseen.
-            now: The time.
-            complete: We have read everything that we missed.
+        ``complete``: we have read everything that we missed.
         """
         self._scheduler.welcomed(now)
         if complete:

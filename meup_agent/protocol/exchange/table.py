@@ -34,23 +34,9 @@ class ExchangeTable:
     """The open exchanges of one participant, and the effects of each event (PROTOCOL 4 and 5).
 
     Each method applies one event and returns the effects, in the order in which they must happen.
-    ``now`` is the time in seconds of one monotonic clock.
-
-    Args:
-        new_id: Draws an id that was never used before.
-        find_handler: Finds the handler for an envelope in a role.
-        limits: Handlers that run and wait at once.
-        wall_clock: Tells the time of day in UTC, for ``ts`` and for the deadlines that proposers
-            announce (PROTOCOL 6); without it neither is used.
-        proposal_store: The proposals seen; ``None``: a store of the usual size.
-        mode: The part that this participant takes.
-
-    Attributes:
-        roster: The participants present.
-        proposal_store: The proposals seen.
-        explanations: The words that explain rejects of our proposals.
-        new_id: Draws an id for an envelope of ours.
-        date: Gives an envelope of ours the time of day, which it keeps when it is sent again.
+    ``now`` is the time in seconds of one monotonic clock. The wall clock tells the time of day in
+    UTC, for ``ts`` and for the deadlines that proposers announce (PROTOCOL 6); without it neither
+    is used.
     """
 
     def __init__(
@@ -78,8 +64,10 @@ class ExchangeTable:
         self._dispatcher = InboundDispatcher(self._context, self._outbound, self._scheduler)
         self.roster: Final = self._context.roster
         self.proposal_store: Final = self._context.proposal_store
+        # The words that explain rejects of our proposals.
         self.explanations: Final = self._dispatcher.reader.explanations
         self.new_id: Final = new_id
+        # Gives an envelope of ours the time of day, which it keeps when it is sent again.
         self.date: Final = self._envelope_sender.date
 
     # --- state ---
@@ -137,11 +125,7 @@ class ExchangeTable:
     # --- our own verbs ---
 
     def check_may_send(self, kind: str) -> None:
-        """Check that this table's mode lets its user send something.
-
-        Raises:
-            ObservingOnly: We only observe.
-        """
+        """Raise ObservingOnly if this table's mode does not let its user send."""
         if not self._context.mode.speaks:
             raise ObservingOnly(
                 f"the {kind} was not sent: this space is only observed; "
@@ -205,13 +189,7 @@ class ExchangeTable:
         return key, self._flush()
 
     def extend_by_progress(self, key: Key, *, by: float, until: float) -> None:
-        """Let the deadline of a request of ours count from its last progress.
-
-        Args:
-            key: The request.
-            by: Seconds from each progress.
-            until: The time at which the wait ends, however often progress comes.
-        """
+        """Let a request of ours wait so many seconds from each progress, but not beyond a time."""
         exchange = self._outbound.find_open(key.id)
         if exchange is not None:
             exchange.patience, exchange.latest = by, until
@@ -224,11 +202,7 @@ class ExchangeTable:
     def reject(
         self, proposal: ProposalKey, reason: str, now: float
     ) -> tuple[Envelope, list[Effect]]:
-        """Reject a proposal; the reject, and the effects.
-
-        Raises:
-            ObservingOnly: We only observe.
-        """
+        """Reject a proposal; the reject, and the effects."""
         self.check_may_send(kinds.MCP_REJECT)
         return self._dispatcher.proposals.reject(proposal, reason, now), self._flush()
 
@@ -241,11 +215,7 @@ class ExchangeTable:
         to: tuple[str, ...] = (),
         correlation: tuple[str, ...] = (),
     ) -> tuple[Envelope, list[Effect]]:
-        """Send an envelope that begins no exchange: chat, progress, any other kind.
-
-        Raises:
-            ObservingOnly: We only observe.
-        """
+        """Send an envelope that begins no exchange: chat, progress, any other kind."""
         self.check_may_send(kind)
         envelope = self._envelope_sender.send(
             kind, payload, now=now, priority=Priority.TALK, to=to, correlation=correlation
@@ -262,8 +232,7 @@ class ExchangeTable:
     def returned(self, key: Key, result: Any, now: float) -> list[Effect]:
         """End a handler that returned; the result answers a request.
 
-        Raises:
-            NotExpressible: The result has no form in JSON; nothing was changed.
+        A result without a form in JSON raises NotExpressible and changes nothing.
         """
         self._scheduler.returned(key, result, now)
         return self._flush()

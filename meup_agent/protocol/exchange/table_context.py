@@ -55,37 +55,23 @@ class Mode(Enum):
 
 
 class ResumeCursor:
-    """Our position in the order of a gateway that numbers its envelopes (PROTOCOL 6).
-
-    Attributes:
-        seq: The number of the last envelope that we have read; ``None``: none has had any.
-        at: The time at which that was.
-        away: Seconds from then to the welcome of this connection.
-        until: The last number of what we missed; ``None``: we have read it.
-        complete: This connection continues what we had read, and nothing is lost.
-        gap: The gap on this connection, if there is one.
-        missed: Envelopes that came on this connection for what we missed.
-    """
+    """Our position in the order of a gateway that numbers its envelopes (PROTOCOL 6)."""
 
     def __init__(self) -> None:
+        # The number of the last envelope that we have read; ``None``: none has had any.
         self.seq: int | None = None
-        self.at = self.away = 0.0
+        self.at = 0.0  # the time at which that was
+        self.away = 0.0  # seconds from then to the welcome of this connection
+        # The last number of what we missed; ``None``: we have read it.
         self.until: int | None = None
-        self.complete = False
-        self.gap: Gap | None = None
-        self.missed = 0
+        self.complete = False  # this connection continues what we had read, and nothing is lost
+        self.gap: Gap | None = None  # the gap on this connection, if there is one
+        self.missed = 0  # envelopes that came on this connection for what we missed
 
     def begin(
         self, missed: Missed | None, seq: int | None, now: float, wall: datetime | None
     ) -> None:
-        """Begin a connection.
-
-        Args:
-            missed: The welcome's word on what we missed; ``None``: this gateway does not resume.
-            seq: The welcome's number.
-            now: The time.
-            wall: The time of day, in UTC.
-        """
+        """Begin a connection by its welcome; without ``missed`` the gateway does not resume."""
         before, self.until, self.gap, self.missed = self.seq, None, None, 0
         self.away, self.complete = now - self.at, False
         if missed is None or seq is None:
@@ -116,39 +102,26 @@ class ResumeCursor:
 
 
 class TableContext(msgspec.Struct):
-    """The state that every part of the table reads and writes.
-
-    Attributes:
-        envelope_sender: Makes our envelopes.
-        find_handler: Finds the handler for an envelope in a role.
-        effects: The effects of the present event, in order.
-        wall_clock: Tells the time of day in UTC.
-        mode: The part that we take.
-        roster: The participants present.
-        proposal_store: The proposals seen.
-        tombstones: Withdraws and cancels that came before what they name.
-        cursor: Our position in what the gateway numbers.
-        timers: Exchanges to look at again, as a heap by time.
-        next_looks: The earliest of these times, by exchange.
-        connected: We have been welcomed on the present connection.
-        closing: We take nothing new.
-        since: The time of day when we began, in UTC.
-    """
+    """The state that every part of the table reads and writes."""
 
     envelope_sender: EnvelopeSender
     find_handler: FindHandler
-    effects: list[Effect]
+    effects: list[Effect]  # the effects of the present event, in order
     wall_clock: Callable[[], datetime] | None = None
     mode: Mode = Mode.PARTICIPATING
     roster: Roster = msgspec.field(default_factory=Roster)
     proposal_store: ProposalStore = msgspec.field(default_factory=ProposalStore)
+    # Withdraws and cancels that came before what they name.
     tombstones: Tombstones = msgspec.field(default_factory=Tombstones)
+    # Our position in what the gateway numbers.
     cursor: ResumeCursor = msgspec.field(default_factory=ResumeCursor)
+    # Exchanges to look at again, as a heap by time.
     timers: list[tuple[float, Key]] = msgspec.field(default_factory=list[tuple[float, Key]])
+    # The earliest of these times, by exchange.
     next_looks: dict[Key, float] = msgspec.field(default_factory=dict[Key, float])
-    connected: bool = False
-    closing: bool = False
-    since: datetime | None = None
+    connected: bool = False  # we have been welcomed on the present connection
+    closing: bool = False  # we take nothing new
+    since: datetime | None = None  # the time of day when we began, in UTC
 
     def __post_init__(self) -> None:
         """Note when we began."""

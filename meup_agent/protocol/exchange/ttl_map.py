@@ -25,13 +25,9 @@ def size_of(envelope: Envelope) -> int:
 
 
 class TTLMap(Generic[K, V]):
-    """A map that forgets its oldest entries, by count, by age and by size.
+    """A map that forgets its oldest entries, by count, by age and by size in bytes.
 
-    Args:
-        count: Entries at the most.
-        seconds: Time for which an entry is kept.
-        size: The sum of the entries' sizes, in bytes, at the most.
-        needed: Tells which values are not forgotten at any limit: few, and soon done with.
+    Values that are ``needed`` are not forgotten at any limit: they are few, and soon done with.
     """
 
     def __init__(
@@ -126,15 +122,8 @@ class TTLMap(Generic[K, V]):
 class FairTTLMap(TTLMap[K, V]):
     """A map whose owners share one room: the owner that takes most of it loses entries first.
 
-    So an owner with few entries keeps them, whatever the others add.
-
-    Args:
-        owner: Gives the owner of a key.
-        forgotten: Called with each entry that is forgotten, and with none that is replaced.
-        count: Entries at the most.
-        seconds: Time for which an entry is kept.
-        size: The sum of the entries' sizes, in bytes, at the most.
-        needed: Tells which values are not forgotten, whatever the limits.
+    So an owner with few entries keeps them, whatever the others add. ``forgotten`` is called with
+    each entry that is forgotten, and with none that is replaced.
     """
 
     def __init__(
@@ -212,11 +201,7 @@ class FairTTLMap(TTLMap[K, V]):
 class PerSenderTTLMap(Generic[K, V]):
     """A map with a share for each sender, so that none can push out another's entries.
 
-    Args:
-        senders: PerSenderTTLMap at the most; the one that was longest not added to goes first.
-        count: Entries of one sender at the most.
-        seconds: Time for which an entry is kept.
-        size: The sum of the sizes of one sender's entries at the most.
+    Of too many senders, the one that was longest not added to goes first.
     """
 
     def __init__(

@@ -19,16 +19,7 @@ if TYPE_CHECKING:
 
 
 class Announcer:
-    """Sends drafts of the gateway, each with an id and a time of its own.
-
-    Args:
-        space: The space's name.
-        journal: Keeps what is for all.
-        fanout: Delivers it.
-        new_id: Makes ids.
-        now: The time in microseconds since 1970 (UTC).
-        is_here: True for a member that is still in the space.
-    """
+    """Sends drafts of the gateway, each with an id and a time of its own."""
 
     def __init__(
         self,

@@ -13,44 +13,30 @@ from meup_agent.protocol.envelope import Envelope
 
 @dataclass(slots=True)
 class SpaceCounters:
-    """Plain numbers since the gateway was made; they only grow.
+    """Plain numbers since the gateway was made; they only grow."""
 
-    Attributes:
-        frames_in: Messages that members sent.
-        accepted: Envelopes of members that were delivered.
-        delivered: Frames handed to members, the gateway's own included.
-        dropped: Envelopes that have no reader (``system/heartbeat``, ``system/register``).
-        refused: Envelopes that were answered with ``system/error``, by its code.
-        repeated: Envelopes that had been accepted before, and were not delivered again.
-        too_slow: Queues that were dropped since their reader was too slow, by the limit's name.
-        streams_refused: Event streams that a participant was refused, who had as many as it may.
-        slowed: Times that a participant was told that it sends more than is read at once.
-        not_expressible: Times that an envelope was left out for those of a dialect that has no
-            words for it.
-        joined: Connections that joined a space; ``taken_over`` counts those among them that
-            replaced an older one.
-        taken_over: See ``joined``.
-        left: Participants that left a space.
-        observed: Connections that began to observe; they count neither as ``joined`` nor ``left``.
-        closed: Members that the gateway closed, by close code.
-        not_admitted: Connections that did not get into a space, by status or close code.
-    """
-
-    frames_in: int = 0
-    accepted: int = 0
-    delivered: int = 0
-    dropped: int = 0
-    repeated: int = 0
-    slowed: int = 0
+    frames_in: int = 0  # messages that members sent
+    accepted: int = 0  # envelopes of members that were delivered
+    delivered: int = 0  # frames handed to members, the gateway's own included
+    dropped: int = 0  # envelopes that have no reader (``system/heartbeat``, ``system/register``)
+    repeated: int = 0  # envelopes that had been accepted before, and were not delivered again
+    slowed: int = 0  # times that a participant was told that it sends more than is read at once
+    # Event streams that a participant was refused, who had as many as it may.
     streams_refused: int = 0
+    # Times that an envelope was left out for those of a dialect that has no words for it.
     not_expressible: int = 0
-    joined: int = 0
-    taken_over: int = 0
+    joined: int = 0  # connections that joined a space
+    taken_over: int = 0  # those among them that replaced an older one
     left: int = 0
+    # Connections that began to observe; they count neither as ``joined`` nor ``left``.
     observed: int = 0
+    # Queues that were dropped since their reader was too slow, by the limit's name.
     too_slow: Counter[str] = field(default_factory=Counter[str])
+    # Envelopes that were answered with ``system/error``, by its code.
     refused: Counter[str] = field(default_factory=Counter[str])
+    # Members that the gateway closed, by close code.
     closed: Counter[int] = field(default_factory=Counter[int])
+    # Connections that did not get into a space, by status or close code.
     not_admitted: Counter[int] = field(default_factory=Counter[int])
 
 
@@ -61,12 +47,7 @@ MAX_CANCEL_CHARS: Final = 200
 
 
 def log_cancel(space: str, envelope: Envelope) -> None:
-    """Log an accepted request if it is a cancel, and the log is read so closely.
-
-    Args:
-        space: The space's name.
-        envelope: An accepted envelope, from a member or the gateway.
-    """
+    """Log an accepted request if it is a cancel, and the log is read so closely."""
     if envelope.kind != kinds.MCP_REQUEST or not log.isEnabledFor(logging.DEBUG):
         return
     call = payloads.read_call(envelope.payload_object)

@@ -40,62 +40,40 @@ class Disconnect(msgspec.Struct, frozen=True):
 
 
 class TokenIssued(msgspec.Struct, frozen=True):
-    """A new token of a participant, which admits it from now on.
-
-    Attributes:
-        participant: The participant.
-        token_sha256: The token's digest, in hex, in place of one that it had before.
-    """
+    """A new token of a participant, which admits it from now on."""
 
     participant: str
-    token_sha256: str
+    token_sha256: str  # the token's digest, in hex, in place of one that it had before
 
 
 Consequence = Broadcast | Notice | Disconnect | TokenIssued
 
 
 class Acceptance(msgspec.Struct, frozen=True):
-    """An envelope for every member, its sender included.
-
-    Attributes:
-        envelope: The envelope to deliver.
-        facts: Facts that hold from now on, kept together with the envelope.
-        then: Consequences, in this order, after the envelope.
-        before: Notices to single members before they get the envelope.
-        receipt: Takes the envelope's number when the journal has given it; ``None``: the envelope
-            is not recognized when it comes again.
-    """
+    """An envelope for every member, its sender included."""
 
     envelope: Envelope
-    facts: tuple[Fact, ...] = ()
-    then: tuple[Consequence, ...] = ()
-    before: tuple[Notice, ...] = ()
+    facts: tuple[Fact, ...] = ()  # facts that hold from now on, kept together with the envelope
+    then: tuple[Consequence, ...] = ()  # consequences, in this order, after the envelope
+    before: tuple[Notice, ...] = ()  # notices to single members before they get the envelope
+    # Takes the envelope's number when the journal has given it; ``None``: the envelope is not
+    # recognized when it comes again.
     receipt: Receipt | None = None
 
 
 class Repetition(msgspec.Struct, frozen=True):
-    """An envelope that was accepted before: its sender alone gets it, with its first number.
+    """An envelope that was accepted before: its sender alone gets it, with its first number."""
 
-    Attributes:
-        envelope: As it came again.
-        receipt: Has the number, once the journal has given it.
-    """
-
-    envelope: Envelope
-    receipt: Receipt
+    envelope: Envelope  # as it came again
+    receipt: Receipt  # has the number, once the journal has given it
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """An envelope that goes no further.
+    """An envelope that goes no further."""
 
-    Attributes:
-        code: The reason, for example ``capability_violation`` or ``invalid_json``.
-        error: The draft of the ``system/error`` for its sender.
-        retry_after: Seconds after which the same is taken; 0 where it is not refused for its pace.
-    """
-
-    code: str
-    error: Envelope
+    code: str  # the reason, for example ``capability_violation`` or ``invalid_json``
+    error: Envelope  # the draft of the ``system/error`` for its sender
+    # Seconds after which the same is taken; 0 where it is not refused for its pace.
     retry_after: float = 0.0
 
 
@@ -111,15 +89,7 @@ Decision = Acceptance | Repetition | Refusal | Discard
 def draft_refusal(
     participant: str, code: str, message: str, *, about: str | None = None, **details: Any
 ) -> Refusal:
-    """A refusal with the draft of its ``system/error``.
-
-    Args:
-        participant: Its sender.
-        code: The error's code.
-        message: One sentence for a person; cut at :data:`MAX_ERROR_CHARS`.
-        about: The id of the refused envelope, where there is one.
-        details: Further fields of the payload.
-    """
+    """A refusal with the draft of its ``system/error``, about the envelope with this id."""
     payload = {"error": code, "message": message[:MAX_ERROR_CHARS], **details}
     return Refusal(code, gateway_draft(kinds.SYSTEM_ERROR, payload, to=participant, about=about))
 
@@ -144,10 +114,5 @@ def gateway_draft(
     """The draft of an envelope of the gateway."""
     names = to if isinstance(to, tuple) else (to,) if to else ()
     return draft(
-        kind,
-        payload,
-        id="",
-        sender=kinds.GATEWAY,
-        to=names,
-        correlation=(about,) if about else (),
+        kind, payload, id="", sender=kinds.GATEWAY, to=names, correlation=(about,) if about else ()
     )

@@ -38,16 +38,11 @@ _TOO_SLOW_REASON: Final = "you read too slowly; connect again"
 
 
 class FrameFormat(NamedTuple):
-    """The form in which a subscriber takes frames; one frame is made for all of the same form.
-
-    Attributes:
-        dialect: The dialect.
-        numbered: Each frame has its number as ``seq`` (PROTOCOL 6).
-        pack: Makes of a frame what is handed to :meth:`Subscriber.deliver`.
-    """
+    """The form in which a subscriber takes frames; one frame is made for all of the same form."""
 
     dialect: str
-    numbered: bool = False
+    numbered: bool = False  # each frame has its number as ``seq`` (PROTOCOL 6)
+    # Makes of a frame what is handed to :meth:`Subscriber.deliver`.
     pack: Callable[[bytes], bytes] = bytes
 
 
@@ -76,11 +71,7 @@ class Subscriber(Protocol):
 
 
 class EncodedCache:
-    """The envelope that was encoded last, in each dialect that was asked for.
-
-    Args:
-        counters: Where to count what a dialect cannot express.
-    """
+    """The envelope that was encoded last, in each dialect that was asked for."""
 
     def __init__(self, counters: SpaceCounters) -> None:
         self._counters = counters
@@ -107,36 +98,23 @@ class EncodedCache:
 
 
 class _Resuming:
-    """A subscriber that still reads what it missed.
-
-    Attributes:
-        subscriber: The reader.
-        seen: The number of the last entry that it has.
-        until: The last number of the page that it waits for.
-        gap: It was told that some of what it missed is not kept any more, and takes what there is
-            from then on.
-        held: Frames for it alone, to follow what it missed.
-        stopped: It reads no more.
-    """
+    """A subscriber that still reads what it missed."""
 
     __slots__ = ("gap", "held", "seen", "stopped", "subscriber", "until")
 
     def __init__(self, subscriber: Subscriber, seen: int, *, gap: bool) -> None:
         self.subscriber = subscriber
-        self.seen = self.until = seen
+        self.seen = seen  # the number of the last entry that it has
+        self.until = seen  # the last number of the page that it waits for
+        # It was told that some of what it missed is not kept any more, and takes what there is from
+        # then on.
         self.gap = gap
-        self.held: list[bytes] = []
+        self.held: list[bytes] = []  # frames for it alone, to follow what it missed
         self.stopped = False
 
 
 class Fanout:
-    """The subscribers of a space.
-
-    Args:
-        space: The space's name.
-        journal: Where a resuming subscriber reads what it missed.
-        counters: Where to count.
-    """
+    """The subscribers of a space."""
 
     def __init__(self, space: str, journal: Journal, counters: SpaceCounters) -> None:
         self._space = space
@@ -170,14 +148,7 @@ class Fanout:
         join_state: JoinState,
         before: Iterable[ReplayedEnvelope] = (),
     ) -> None:
-        """Hand a newcomer its welcome, and deliver what comes after it.
-
-        Args:
-            member: The newcomer.
-            welcome: For it alone.
-            join_state: The number after which it continues, and what of that is known.
-            before: Open proposals that it gets before anything else.
-        """
+        """Hand a newcomer its welcome, the open proposals of before, and then all that comes."""
         if join_state.can_resume:
             welcome = add_until(welcome, self._delivered)
         # Before anything of what it missed: a newcomer that is lost now has read nothing of it.

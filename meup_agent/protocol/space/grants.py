@@ -36,12 +36,8 @@ def member_capabilities(
 ) -> Capabilities:
     """The capabilities of a member: those listed, and ``mcp/withdraw``, which all have.
 
-    Args:
-        listed: As they are configured.
-        place: Where they are configured, for the error.
-
     Raises:
-        InvalidPattern: One does not compile.
+        InvalidPattern: One does not compile; it names the place in the configuration.
     """
     own = [dict(capability) for capability in listed]
     compiled = compile_capabilities(own, place=place)
@@ -51,17 +47,11 @@ def member_capabilities(
 
 
 class HeldGrant(msgspec.Struct, frozen=True):
-    """A grant in force.
-
-    Attributes:
-        grant: The grant, as far as it still holds.
-        number: Its place in the order of grants.
-        rests_on: The grants to its granter that it rests on, for the audit.
-    """
+    """A grant in force."""
 
     grant: Grant
-    number: int
-    rests_on: tuple[str, ...] = ()
+    number: int  # its place in the order of grants
+    rests_on: tuple[str, ...] = ()  # the grants to its granter that it rests on, for the audit
 
     @property
     def fact(self) -> Fact:
@@ -79,26 +69,14 @@ class HeldGrant(msgspec.Struct, frozen=True):
 
 
 class GrantChange(NamedTuple):
-    """The changes of a grant or a revocation.
-
-    Attributes:
-        facts: Facts that hold from now on.
-        participants: Participants whose capabilities are others now.
-    """
+    """The changes of a grant or a revocation."""
 
     facts: tuple[Fact, ...]
-    participants: tuple[str, ...]
+    participants: tuple[str, ...]  # participants whose capabilities are others now
 
 
 class GrantStore:
-    """The capabilities of every participant of a space, present or not.
-
-    Args:
-        configured: The participants that are known from the beginning.
-
-    Attributes:
-        changes: Counts changes of anyone's capabilities; caches compare it.
-    """
+    """The capabilities of every participant of a space, present or not."""
 
     def __init__(self, configured: Mapping[str, Capabilities]) -> None:
         self._configured = dict(configured)
@@ -106,18 +84,14 @@ class GrantStore:
         self._grants: dict[str, HeldGrant] = {}
         self._number = 0
         self._compiled = dict(configured)
-        self.changes = 0
+        self.changes = 0  # counts changes of anyone's capabilities; caches compare it
 
     def __contains__(self, participant: object) -> bool:
         """True for a participant of the space."""
         return participant in self._configured
 
     def __getitem__(self, participant: str) -> Capabilities:
-        """The capabilities of a participant.
-
-        Raises:
-            KeyError: The space has no such participant.
-        """
+        """The capabilities of a participant; KeyError if the space has no such participant."""
         return self._compiled[participant]
 
     def has_room(self, capabilities: Sequence[JsonObject]) -> bool:
@@ -141,11 +115,7 @@ class GrantStore:
         return next((each for each in capabilities if _resting(each, own) is None), None)
 
     def check(self, participant: str, capabilities: Sequence[JsonObject]) -> None:
-        """Check that capabilities can be added to those that a participant has, or will begin with.
-
-        Raises:
-            InvalidPattern: One of them does not compile, or they become too many.
-        """
+        """Raise InvalidPattern if a participant, present or to come, cannot hold these, too."""
         has = self._listed(participant) if participant in self else []
         compile_capabilities(list(capabilities))
         member_capabilities(_once([*has, *capabilities]))

@@ -26,17 +26,11 @@ _NO_PAYLOAD: Final = object()
 
 
 class InboundFrame(NamedTuple):
-    """An envelope that a member sent, with all of it decoded.
+    """An envelope that a member sent, with all of it decoded."""
 
-    Attributes:
-        envelope: The header, and the frame as it came.
-        payload: The payload's JSON values.
-        at: The time at which it came, in microseconds since 1970 (UTC), read once for a frame.
-    """
-
-    envelope: Envelope
+    envelope: Envelope  # the header, and the frame as it came
     payload: dict[str, Any]
-    at: int
+    at: int  # the time at which it came, in microseconds since 1970 (UTC), read once for a frame
 
     @property
     def kind_as_sent(self) -> str:
@@ -50,11 +44,6 @@ def decode_inbound(frame: bytes, dialect: str, at: int) -> InboundFrame:
     All of it is decoded, although only the header is needed: what is delivered must be readable at
     every receiver, down to numbers that no float holds, and the header's decoder does not look at
     what it skips. That is the payload alone, unless there are fields that no dialect knows.
-
-    Args:
-        frame: One message as it came from the network.
-        dialect: The member's.
-        at: The time at which it came, in microseconds since 1970 (UTC).
 
     Raises:
         InvalidEnvelope: It is no envelope of that dialect, or lacks what every envelope has.
@@ -75,11 +64,7 @@ def decode_inbound(frame: bytes, dialect: str, at: int) -> InboundFrame:
 
 
 def _values(raw: bytes, envelope: Envelope) -> Any:
-    """The JSON values of a part of a frame.
-
-    Raises:
-        InvalidEnvelope: Some reader would not understand it.
-    """
+    """The JSON values of a part of a frame; InvalidEnvelope if some reader would not take it."""
     try:
         values = _decode_all(raw)
         if not fits_double(raw, values):

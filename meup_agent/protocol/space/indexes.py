@@ -26,48 +26,32 @@ _CLOCK_DIFFERENCE: Final = round(CLOCK_DIFFERENCE.total_seconds() * 1_000_000)
 
 
 class OpenItemKey(NamedTuple):
-    """Names a proposal in the memory of a request that fulfills it.
-
-    Attributes:
-        proposer: Its proposer.
-        id: Its id.
-        number: Distinguishes it from a later one of the same proposer and id.
-    """
+    """Names a proposal in the memory of a request that fulfills it."""
 
     proposer: str
     id: str
-    number: int
+    number: int  # distinguishes it from a later one of the same proposer and id
 
 
 class OpenItem(msgspec.Struct, eq=False):
-    """A request or a proposal that has not ended.
+    """A request or a proposal that has not ended."""
 
-    Attributes:
-        envelope: As it was accepted. Where it was too large to keep, :attr:`whole` is false and
-            the payload is empty.
-        at: The time of its acceptance, in microseconds since 1970 (UTC).
-        number: Its place in the order in which things began in the space.
-        rpc_name: A request's JSON-RPC id, as a cancel names it.
-        fulfills: The proposal that a request fulfills.
-        refused_by: The addressees that refused to carry a request out.
-        state: Of a proposal.
-        called: A proposal's method, and its tool (or prompt); no method: words of its own.
-        expires_at: The time at which a proposal expires, in microseconds since 1970 (UTC).
-        fulfilling: Requests that are out to fulfill a proposal, by number.
-        whole: False if the payload was too large to keep.
-    """
-
+    # As it was accepted. Where it was too large to keep, :attr:`whole` is false and the payload is
+    # empty.
     envelope: Envelope
-    at: int
-    number: int = 0
-    rpc_name: str | None = None
-    fulfills: OpenItem | None = None
-    refused_by: tuple[str, ...] = ()
-    state: ProposalState = ProposalState.PENDING
+    at: int  # the time of its acceptance, in microseconds since 1970 (UTC)
+    number: int = 0  # its place in the order in which things began in the space
+    rpc_name: str | None = None  # a request's JSON-RPC id, as a cancel names it
+    fulfills: OpenItem | None = None  # the proposal that a request fulfills
+    refused_by: tuple[str, ...] = ()  # the addressees that refused to carry a request out
+    state: ProposalState = ProposalState.PENDING  # of a proposal
+    # A proposal's method, and its tool (or prompt); no method: words of its own.
     called: tuple[str, str] = ("", "")
+    # The time at which a proposal expires, in microseconds since 1970 (UTC).
     expires_at: int | None = None
+    # Requests that are out to fulfill a proposal, by number.
     fulfilling: dict[int, OpenItem] = msgspec.field(default_factory=dict[int, "OpenItem"])
-    whole: bool = True
+    whole: bool = True  # false if the payload was too large to keep
 
     @property
     def is_proposal(self) -> bool:
@@ -85,11 +69,7 @@ class OpenItem(msgspec.Struct, eq=False):
         return OpenItemKey(self.envelope.sender, self.envelope.id, self.number)
 
     def step(self, event: ProposalEvent) -> None:
-        """Take a step of a proposal's lifecycle.
-
-        Raises:
-            IllegalStep: The lifecycle has no such step.
-        """
+        """Take a step of a proposal's lifecycle; IllegalStep if there is no such."""
         self.state = proposal_step(self.state, event)
 
     def state_at(self, at: int) -> ProposalState:
@@ -101,17 +81,12 @@ class OpenItem(msgspec.Struct, eq=False):
 
 
 class EndedItem(NamedTuple):
-    """A request or a proposal after its end.
-
-    Attributes:
-        to: The addressees.
-        state: Of a proposal, its last; pending: it was forgotten, or its id was used again.
-        fulfills: The proposal that a request fulfilled.
-    """
+    """A request or a proposal after its end."""
 
     to: tuple[str, ...]
+    # Of a proposal, its last; pending: it was forgotten, or its id was used again.
     state: ProposalState
-    fulfills: OpenItemKey | None
+    fulfills: OpenItemKey | None  # the proposal that a request fulfilled
 
     def concerns(self, participant: str) -> bool:
         """True if it was for a participant, by name or for all."""
@@ -119,19 +94,13 @@ class EndedItem(NamedTuple):
 
 
 class OpenIndex:
-    """Envelopes of one kind by id and sender; two senders may use the same id.
-
-    Args:
-        remembered: Ended ones that are remembered of each participant.
-
-    Attributes:
-        ended: Those that were removed lately.
-        senders_by_id: The senders that have something open under each id; only to be read.
-    """
+    """Envelopes of one kind by id and sender; two senders may use the same id."""
 
     def __init__(self, remembered: int) -> None:
+        # Those that were removed lately.
         self.ended: OriginIndex[EndedItem] = OriginIndex(remembered)
         self._by_sender: dict[str, OrderedDict[str, OpenItem]] = {}
+        # The senders that have something open under each id; only to be read.
         self.senders_by_id: dict[str, tuple[str, ...]] = {}
 
     def put(self, item: OpenItem) -> None:
@@ -238,16 +207,11 @@ class OriginIndex(Generic[V]):
     """Envelopes of one kind by id; the oldest of a participant is forgotten first.
 
     Two participants may use the same id, so an id alone does not say whose envelope it is.
-
-    Args:
-        limit: Envelopes of each participant.
-
-    Attributes:
-        by_id: The remembered values by id and issuer; only to be read.
     """
 
     def __init__(self, limit: int = MAX_ORIGINS) -> None:
         self._limit = limit
+        # The remembered values by id and issuer; only to be read.
         self.by_id: dict[str, dict[str, V]] = {}
         self._in_order: dict[str, OrderedDict[str, None]] = {}
 
@@ -298,17 +262,11 @@ _MICROSECONDS: Final = 1_000_000
 
 
 class Receipt(msgspec.Struct, gc=False):
-    """An accepted envelope, to recognize it when it comes again.
-
-    Attributes:
-        content: A hash of its content.
-        at: The time of its acceptance, in microseconds since 1970 (UTC).
-        seq: Its number; 0 until the journal has given it.
-    """
+    """An accepted envelope, to recognize it when it comes again."""
 
     content: int
-    at: int
-    seq: int = 0
+    at: int  # the time of its acceptance, in microseconds since 1970 (UTC)
+    seq: int = 0  # its number; 0 until the journal has given it
 
 
 class Deduplicator:

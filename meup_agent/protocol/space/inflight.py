@@ -109,12 +109,7 @@ class InFlight:
         return (*self._proposals.opened_by(envelope_id), *self._requests.opened_by(envelope_id))
 
     def named(self, correlation: tuple[str, ...], at: int) -> dict[str, list[NamedProposal]]:
-        """The proposals that correlation ids name, open or decided, by id.
-
-        Args:
-            correlation: Of a request.
-            at: The time in microseconds since 1970 (UTC).
-        """
+        """The proposals that correlation ids name, open or decided, by id."""
         found: dict[str, list[NamedProposal]] = {}
         for each in correlation:
             if each in self._proposals and each not in found:
@@ -149,23 +144,12 @@ class InFlight:
         return self._proposals.get(proposer, proposal) is not None
 
     def open_proposals(self, participant: str, at: int) -> int:
-        """The number of open proposals of a participant; those that are too old are forgotten.
-
-        Args:
-            participant: The proposer.
-            at: The time in microseconds since 1970 (UTC).
-        """
+        """The number of open proposals of a participant; those that are too old are forgotten."""
         self._forget_old(self._proposals, participant, at)
         return self._proposals.count(participant)
 
     def drop_abandoned(self, participant: str, at: int, gone_until: int | None) -> None:
-        """Forget proposals whose process is gone, although they were not withdrawn.
-
-        Args:
-            participant: The proposer.
-            at: The time in microseconds since 1970 (UTC).
-            gone_until: Up to when it proposed in processes that are gone; ``None``: in none.
-        """
+        """Forget proposals whose process was gone at a time, although they were not withdrawn."""
         for proposal in self._proposals.of(participant):
             proposal.state = proposal.state_at(at)
             left_behind = gone_until is not None and proposal.at <= gone_until
@@ -173,13 +157,7 @@ class InFlight:
                 self.end(proposal)
 
     def track(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
-        """Follow an accepted envelope: something begins, or something ends.
-
-        Args:
-            envelope: An accepted envelope, of one of the :data:`TRACKED_KINDS`.
-            payload: Its payload's JSON values.
-            at: The time, in microseconds since 1970 (UTC).
-        """
+        """Follow an accepted envelope, of a tracked kind: something begins, or something ends."""
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
                 self._proposed(envelope, payload, at)
@@ -196,12 +174,7 @@ class InFlight:
                 pass
 
     def end(self, item: OpenItem, *, withdrawn: bool = False) -> None:
-        """Forget something that has ended; another one under its id stays.
-
-        Args:
-            item: The item that has ended.
-            withdrawn: It is a proposal, and was taken back.
-        """
+        """Forget something that has ended, or was withdrawn; another one under its id stays."""
         if withdrawn:
             item.step(ProposalEvent.WITHDRAWAL)
         shelf = self._proposals if item.is_proposal else self._requests
@@ -373,19 +346,12 @@ REVOKED = str(Reason.REVOKED)
 
 
 def end_revoked(
-    exchanges: InFlight,
-    participant: str,
-    may: Callable[[str, JsonObject], bool],
+    exchanges: InFlight, participant: str, may: Callable[[str, JsonObject], bool]
 ) -> Iterator[Consequence]:
     """End what a participant has open and may not do any more; what the gateway says of it.
 
     A request is cancelled and a proposal withdrawn, in the gateway's name, and the participant is
     told that it waits in vain. What was too large to keep is ended, too, as it cannot be judged.
-
-    Args:
-        exchanges: The open items.
-        participant: The participant.
-        may: True for a kind and a payload that it may still send.
     """
     for item in exchanges.of(participant):
         envelope = item.envelope

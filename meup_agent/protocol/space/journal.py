@@ -29,43 +29,26 @@ MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
 
 
 class Fact(NamedTuple):
-    """A statement that holds in a space until another fact of the same key replaces it.
+    """A statement that holds in a space until another fact of the same key replaces it."""
 
-    Attributes:
-        key: For example ``grant/<id>``.
-        value: A JSON object; ``None``: it does not hold any more.
-    """
-
-    key: str
-    value: dict[str, Any] | None
+    key: str  # for example ``grant/<id>``
+    value: dict[str, Any] | None  # a JSON object; ``None``: it does not hold any more
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """An accepted envelope.
+    """An accepted envelope."""
 
-    Attributes:
-        seq: Its number: grows over all spaces of a gateway, and over its restarts.
-        space: The space's name.
-        at: The time of its acceptance, in microseconds since 1970 (UTC), by the gateway's clock.
-        envelope: With the frame as it came, if a member sent it.
-    """
-
-    seq: int
+    seq: int  # its number: grows over all spaces of a gateway, and over its restarts
     space: str
-    at: int
-    envelope: Envelope
+    at: int  # the time of its acceptance, in microseconds since 1970 (UTC), by the gateway's clock
+    envelope: Envelope  # with the frame as it came, if a member sent it
 
 
 class Recovered(NamedTuple):
-    """The contents of a journal about a space when its gateway starts.
-
-    Attributes:
-        facts: Those that hold, by key, in the order in which they were first said.
-        entries: The latest, oldest first.
-    """
+    """The contents of a journal about a space when its gateway starts."""
 
     facts: dict[str, dict[str, Any]]
-    entries: tuple[Entry, ...]
+    entries: tuple[Entry, ...]  # the latest, oldest first
 
 
 class Journal(Protocol):
@@ -79,33 +62,20 @@ class Journal(Protocol):
     :meth:`append` and :meth:`call_when_kept` come in the order of the calls.
 
     Two more tell how the store is; the gateway that opens a journal sets them:
-
-    Attributes:
-        on_full: Called with ``True`` when more waits to be kept than should: nothing more is to be
-            read from senders, and what they have sent may still be appended. Called with ``False``
-            when there is room again.
-        on_failed: Called once, with one sentence, when nothing can be kept any more. No other
-            callback comes after it: what was not kept was not accepted.
     """
 
+    # Called with ``True`` when more waits to be kept than should: nothing more is to be read from
+    # senders, and what they have sent may still be appended. Called with ``False`` when there is
+    # room again.
     on_full: Callable[[bool], None]
+    # Called once, with one sentence, when nothing can be kept any more. No other callback comes
+    # after it: what was not kept was not accepted.
     on_failed: Callable[[str], None]
 
     def append(
-        self,
-        space: str,
-        envelope: Envelope,
-        facts: tuple[Fact, ...],
-        then: Callable[[Entry], None],
+        self, space: str, envelope: Envelope, facts: tuple[Fact, ...], then: Callable[[Entry], None]
     ) -> None:
-        """Keep an envelope and, all or nothing, the facts that it makes hold.
-
-        Args:
-            space: The space's name.
-            envelope: The accepted envelope.
-            facts: Facts that hold from then on.
-            then: Takes the entry, with its number, when it is kept.
-        """
+        """Keep an envelope and, all or nothing, the facts that it makes hold."""
         ...
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
@@ -123,12 +93,7 @@ class Journal(Protocol):
     ) -> None:
         """Hand over the entries of a space with ``after < seq <= until``, oldest first.
 
-        Args:
-            space: The space's name.
-            after: The number before the first.
-            until: The last number that is wanted.
-            limit: The most entries; fewer where they are more than :data:`MAX_PAGE_BYTES`.
-            then: Takes them; none if there are none.
+        At most ``limit``, and fewer where they are more than :data:`MAX_PAGE_BYTES`.
         """
         ...
 
@@ -151,13 +116,7 @@ class Journal(Protocol):
         ...
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
-        """Read what is known of a space when the gateway starts; may block.
-
-        Args:
-            space: The space's name.
-            since: Entries that were accepted from then on, in microseconds since 1970.
-            limit: The most entries; the latest ones.
-        """
+        """Read a space's facts and its latest entries since a time, at the start; may block."""
         ...
 
     async def flush(self, timeout: float) -> None:
@@ -178,13 +137,7 @@ def ignore(_: object) -> None:
 
 
 class MemoryJournal:
-    """A ring: as many of the latest envelopes as there is room for, and gone with the process.
-
-    Args:
-        clock: The time in microseconds since 1970 (UTC).
-        max_entries: Envelopes at most, over all spaces.
-        max_bytes: Bytes at most, over all spaces.
-    """
+    """A ring: as many of the latest envelopes as there is room for, and gone with the process."""
 
     def __init__(
         self,
@@ -207,11 +160,7 @@ class MemoryJournal:
         self._facts: dict[str, dict[str, dict[str, Any]]] = {}
 
     def append(
-        self,
-        space: str,
-        envelope: Envelope,
-        facts: tuple[Fact, ...],
-        then: Callable[[Entry], None],
+        self, space: str, envelope: Envelope, facts: tuple[Fact, ...], then: Callable[[Entry], None]
     ) -> None:
         """See :meth:`Journal.append`; it is kept when the call returns."""
         self._seq = seq = self._seq + 1

@@ -69,30 +69,16 @@ _SHOWN_CHARS: Final = 200
 
 
 class ManagementResult(NamedTuple):
-    """The result of a management envelope.
-
-    Attributes:
-        facts: Facts that hold from now on.
-        changed: Participants whose capabilities are others now.
-        kicked: The participant that is removed; empty: none.
-        then: Consequences, in order.
-    """
+    """The result of a management envelope."""
 
     facts: tuple[Fact, ...]
-    changed: tuple[str, ...] = ()
-    kicked: str = ""
+    changed: tuple[str, ...] = ()  # participants whose capabilities are others now
+    kicked: str = ""  # the participant that is removed; empty: none
     then: tuple[Consequence, ...] = ()
 
 
 class SpaceManager:
-    """The grants, invitations and removals of a space.
-
-    Args:
-        grants: The capabilities of all.
-        present: The participants in the space.
-        new_token: Makes a token that cannot be guessed; ``None``: no invitations here.
-        address: The address for invited participants; empty where that is not known.
-    """
+    """The grants, invitations and removals of a space."""
 
     def __init__(
         self,
@@ -142,12 +128,7 @@ class SpaceManager:
         return lost
 
     def check(self, envelope: Envelope, payload: JsonObject) -> Refusal | None:
-        """Check that an envelope can be carried out; changes nothing.
-
-        Args:
-            envelope: Of one of :data:`MANAGEMENT_KINDS`, from a sender who may send it.
-            payload: Its payload's JSON values.
-        """
+        """Check that an envelope, whose sender may send it, can be carried out; changes nothing."""
         try:
             match envelope.kind:
                 case management_payloads.GRANT:
@@ -183,11 +164,7 @@ class SpaceManager:
         )
 
     def _check_given(
-        self,
-        envelope: Envelope,
-        participant: str,
-        capabilities: tuple[JsonObject, ...],
-        place: str,
+        self, envelope: Envelope, participant: str, capabilities: tuple[JsonObject, ...], place: str
     ) -> Refusal | None:
         """Check that the sender may give these, and that the participant can hold them."""
         try:

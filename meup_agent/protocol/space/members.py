@@ -69,11 +69,7 @@ NO_BACKPRESSURE: Final[Backpressure] = _NoBackpressure()
 
 
 class Observers:
-    """The observers of a space, by participant.
-
-    Args:
-        limit: The most that each participant may have at once.
-    """
+    """The observers of a space, by participant."""
 
     def __init__(self, limit: int) -> None:
         self.limit: Final = limit
@@ -131,13 +127,7 @@ def crowded(limit: int) -> str:
 
 
 def refuse_observer(participant: str, frame: bytes, dialect: str) -> Refusal:
-    """The refusal of a frame that an observer sent, valid or not.
-
-    Args:
-        participant: The observer's participant.
-        frame: The frame, as it came.
-        dialect: The dialect that it is in.
-    """
+    """The refusal of a frame that an observer sent, valid or not."""
     try:
         about: str | None = decode_inbound(frame, dialect, 0).envelope.id
     except InvalidEnvelope as invalid:

@@ -23,17 +23,12 @@ from meup_agent.reasons import Reason
 
 
 class JoinState(msgspec.Struct, frozen=True):
-    """The state in which a subscriber begins (PROTOCOL 6).
+    """The state in which a subscriber begins (PROTOCOL 6)."""
 
-    Attributes:
-        begin: The number after which it continues; ``None``: it begins with what is new.
-        gap: Some of what it missed is not known any more.
-        can_resume: It gets numbers, with which it can resume.
-    """
-
+    # The number after which it continues; ``None``: it begins with what is new.
     begin: int | None = None
-    gap: bool = False
-    can_resume: bool = True
+    gap: bool = False  # some of what it missed is not known any more
+    can_resume: bool = True  # it gets numbers, with which it can resume
 
     @property
     def resumed(self) -> bool:
@@ -47,14 +42,10 @@ class JoinState(msgspec.Struct, frozen=True):
 
 
 class JoinDrafts(NamedTuple):
-    """The envelopes that a join makes the gateway send; drafts.
+    """The envelopes that a join makes the gateway send; drafts."""
 
-    Attributes:
-        welcome: For the newcomer alone. That of a newcomer that can resume lacks ``until``, which
-            is known when it is sent: see :func:`meup_agent.protocol.resume.add_until`.
-        presence: For all, the newcomer included.
-    """
-
+    # For the newcomer alone. That of a newcomer that can resume lacks ``until``, which is known
+    # when it is sent: see :func:`meup_agent.protocol.resume.add_until`.
     welcome: Envelope
     presence: Envelope
 
@@ -92,22 +83,11 @@ class AbsenceTracker:
         self._gone: dict[str, int] = {}
 
     def left(self, participant: str, at: int) -> None:
-        """Record that a participant has left the space.
-
-        Args:
-            participant: The participant.
-            at: The time in microseconds.
-        """
+        """Record that a participant has left the space."""
         self._left[participant] = at
 
     def joined(self, participant: str, at: int, *, new: bool) -> None:
-        """Record that a participant has joined the space.
-
-        Args:
-            participant: The participant.
-            at: The time in microseconds.
-            new: It has nothing to resume: another process than the one before.
-        """
+        """Record a join; a new process, unlike the one before, has nothing to resume."""
         left = self._left.pop(participant, None)
         if new:
             self._gone[participant] = at
@@ -115,12 +95,7 @@ class AbsenceTracker:
             self._gone[participant] = left
 
     def abandoned_until(self, participant: str, at: int) -> int | None:
-        """The time up to which a participant's processes sent that have been gone for long enough.
-
-        Args:
-            participant: The participant.
-            at: The time in microseconds.
-        """
+        """The time until which processes of a participant ran that are gone for good, if any."""
         for moment in (self._left.get(participant), self._gone.get(participant)):
             if moment is not None and at - moment >= _GONE_MICROSECONDS:
                 return moment
@@ -144,14 +119,9 @@ May = Callable[[str, JsonObject], bool]
 
 
 class ReplayedEnvelope(NamedTuple):
-    """An envelope of before a newcomer came.
+    """An envelope of before a newcomer came."""
 
-    Attributes:
-        envelope: A proposal, or a request that is out to fulfill the one before it.
-        in_progress: The proposal has a fulfilling request out.
-    """
-
-    envelope: Envelope
+    envelope: Envelope  # a proposal, or a request that is out to fulfill the one before it
     in_progress: bool
 
 
@@ -163,12 +133,6 @@ def select_replayed(
     Of too many the newest are told, of each proposer as many as of the others. What has certainly
     expired, and what was too large to keep, is left out; so are the newcomer's own, which others
     decide.
-
-    Args:
-        exchanges: The open items.
-        participant: The newcomer.
-        may: Its capabilities.
-        at: The time in microseconds since 1970 (UTC).
     """
     rejects = may(kinds.MCP_REJECT, {"reason": str(Reason.DISAGREE)})
     found: list[list[OpenItem]] = []

@@ -38,39 +38,25 @@ _ROUNDING: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The limits of each participant of a space.
+    """The limits of each participant of a space."""
 
-    Attributes:
-        max_depth: Levels of arrays and objects in a message.
-        messages_per_second: Messages in the long run; what comes faster is read later.
-        messages_burst: Messages that may come at once after a pause.
-        bytes_per_second: Bytes of its messages in the long run; likewise.
-        bytes_burst: Bytes of messages that may come at once after a pause.
-        withdrawals_per_second: Withdrawals in the long run; likewise, and none is refused.
-        withdrawals_burst: Withdrawals at once.
-        max_open_proposals: Proposals that are neither fulfilled nor withdrawn.
-        max_observers: Connections that observe.
-    """
-
-    max_depth: int = MAX_DEPTH
+    max_depth: int = MAX_DEPTH  # levels of arrays and objects in a message
+    # Messages in the long run; what comes faster is read later.
     messages_per_second: float = 1_000.0
-    messages_burst: float = 2_000
-    bytes_per_second: float = BYTES_PER_SECOND
-    bytes_burst: float = BYTES_BURST
+    messages_burst: float = 2_000  # messages that may come at once after a pause
+    bytes_per_second: float = BYTES_PER_SECOND  # bytes of its messages in the long run; likewise
+    bytes_burst: float = BYTES_BURST  # bytes of messages that may come at once after a pause
+    # Withdrawals in the long run; likewise, and none is refused.
     withdrawals_per_second: float = 100.0
     withdrawals_burst: float = 1_000
-    max_open_proposals: int = 1_000
-    max_observers: int = 16
+    max_open_proposals: int = 1_000  # proposals that are neither fulfilled nor withdrawn
+    max_observers: int = 16  # connections that observe
 
 
 class TokenBucket:
     """A token bucket: so many at once, and so many a second in the long run.
 
     A clock that goes back gives nothing and takes nothing.
-
-    Args:
-        per_second: The tokens that come back in a second.
-        burst: The most tokens, which are there at the beginning.
     """
 
     __slots__ = ("_at", "_burst", "_left", "_per_microsecond")
@@ -81,15 +67,7 @@ class TokenBucket:
         self._at: int | None = None
 
     def consume(self, at: int, amount: float = 1.0) -> float:
-        """Take tokens, whether they are there or not.
-
-        Args:
-            at: The time in microseconds.
-            amount: The number of tokens.
-
-        Returns:
-            Seconds to wait until what was taken too much has come back; 0 if nothing was.
-        """
+        """Take tokens, there or not; seconds until those that were not are back."""
         left = self._left = self._now(at) - amount
         return 0.0 if left >= -_ROUNDING else -left / self._per_microsecond / _MICROSECONDS
 
@@ -154,28 +132,15 @@ class SenderLoad:
 
 
 class RateExceeded(NamedTuple):
-    """A rate that a participant exceeds.
-
-    Attributes:
-        limit: The limit's name.
-        most: The amount that it allows in a second.
-        seconds: Seconds until the participant is within it again.
-    """
+    """A rate that a participant exceeds."""
 
     limit: str
-    most: float
-    seconds: float
+    most: float  # the amount that it allows in a second
+    seconds: float  # seconds until the participant is within it again
 
 
 class RateLimiter:
-    """Limits the rates of each participant, over all of its connections.
-
-    Args:
-        allowance: The rates.
-
-    Attributes:
-        load: The load of each sender.
-    """
+    """Limits the rates of each participant, over all of its connections."""
 
     def __init__(self, allowance: Allowance) -> None:
         self.load = SenderLoad()
@@ -185,13 +150,7 @@ class RateLimiter:
         self._withdrawals: dict[str, TokenBucket] = {}
 
     def consume(self, participant: str, at: int, size: int) -> RateExceeded | None:
-        """Count a message that was read; the rate for which to read no more of its sender now.
-
-        Args:
-            participant: Its sender.
-            at: The time in microseconds.
-            size: Its bytes.
-        """
+        """Count a message that was read; the rate for which to read no more of its sender now."""
         self.load.add(participant, at, size)
         messages, volume = self._buckets(participant)
         waits = messages.consume(at), volume.consume(at, size)
@@ -201,13 +160,7 @@ class RateLimiter:
         return self._over(*waits, withdrawals) if any(waits) or withdrawals else None
 
     def try_consume(self, participant: str, at: int, size: int) -> RateExceeded | None:
-        """Count a message that is within the rates; else the rate for which to refuse it.
-
-        Args:
-            participant: Its sender.
-            at: The time in microseconds.
-            size: Its bytes.
-        """
+        """Count a message that is within the rates; else the rate for which to refuse it."""
         messages, volume = self._buckets(participant)
         waits = messages.wait(at), volume.wait(at, size)
         if any(waits):
@@ -256,11 +209,7 @@ class RateLimiter:
 
 
 class NoticeThrottle:
-    """Limits notices to a participant about a limit to one in a time.
-
-    Args:
-        seconds: The interval.
-    """
+    """Limits notices to a participant about a limit to one in a time."""
 
     def __init__(self, seconds: float = NOTICE_SECONDS) -> None:
         self._again = round(seconds * _MICROSECONDS)

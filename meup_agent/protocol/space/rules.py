@@ -44,15 +44,7 @@ _ABANDONED_CHECK_MICROSECONDS: Final = round(ABANDONED_CHECK_SECONDS * 1_000_000
 
 
 class Rules:
-    """The rules for senders, capabilities and ids.
-
-    Args:
-        grants: The capabilities of all.
-        management: The grants and removals.
-        exchanges: The open requests and proposals.
-        allowance: The limits of each participant.
-        absences: The processes of participants that are gone.
-    """
+    """The rules for senders, capabilities and ids."""
 
     def __init__(
         self,
@@ -81,12 +73,7 @@ class Rules:
                 about=envelope.id,
             )
         if self._management.is_kicked(participant):
-            return draft_refusal(
-                participant,
-                KICKED,
-                REMOVED,
-                about=envelope.id,
-            )
+            return draft_refusal(participant, KICKED, REMOVED, about=envelope.id)
         if envelope.kind not in _OF_MEMBERS and _is_reserved(envelope.kind):
             return draft_refusal(
                 participant,
@@ -216,15 +203,7 @@ def check_start(
     exchanges: InFlight,
     at: int,
 ) -> Refusal | None:
-    """Decide whether a proposal or a request may begin; notifications begin nothing.
-
-    Args:
-        envelope: The proposal or request.
-        payload: Its payload's JSON values.
-        participants: All participants of the space, present or not.
-        exchanges: The open items, and the decided ones.
-        at: The time in microseconds since 1970 (UTC).
-    """
+    """Decide whether a proposal or a request may begin; notifications begin nothing."""
     is_request = envelope.kind == kinds.MCP_REQUEST
     if is_request and is_notification(payload):
         return None

@@ -34,12 +34,7 @@ from meup_agent.protocol.space.fanout import Fanout, Subscriber
 from meup_agent.protocol.space.indexes import Receipt
 from meup_agent.protocol.space.inflight import OPEN_SECONDS
 from meup_agent.protocol.space.journal import Entry, Journal
-from meup_agent.protocol.space.management import (
-    KICKED_CODE,
-    NO_INVITES,
-    REMOVED,
-    InviteIssuer,
-)
+from meup_agent.protocol.space.management import KICKED_CODE, NO_INVITES, REMOVED, InviteIssuer
 from meup_agent.protocol.space.members import (
     CROWDED_CODE,
     NO_BACKPRESSURE,
@@ -71,20 +66,7 @@ DecisionCallback = Callable[[Entry | Refusal | Discard], None]
 
 
 class SpaceServer:
-    """A space and its members; every call takes effect in its order.
-
-    Args:
-        name: The space's name.
-        participants: The participants that are known from the beginning, and what they may send.
-        journal: Keeps what is accepted.
-        new_id: Makes the ids of the gateway's own envelopes.
-        now: The time in microseconds since 1970 (UTC).
-        counters: Where to count.
-        allowance: Limits of each participant.
-        invites: Makes tokens and admits those who come with them; ``None``: no invitations.
-        announce_withdrawals: Announce each withdrawal that took effect to all.
-        backpressure: Makes senders wait for slow readers.
-    """
+    """A space and its members; every call takes effect in its order."""
 
     def __init__(
         self,
@@ -157,11 +139,7 @@ class SpaceServer:
         return self._state.is_kicked(participant)
 
     def capabilities(self, participant: str) -> Capabilities:
-        """The capabilities of a participant at this moment, present or not.
-
-        Raises:
-            KeyError: The space has no such participant.
-        """
+        """The capabilities of a participant, present or not; KeyError if there is none such."""
         return self._state.capabilities(participant)
 
     def admit(self, participant: str, capabilities: Capabilities) -> None:
@@ -295,12 +273,7 @@ class SpaceServer:
     ) -> None:
         """Decide about a frame of a participant that waits for the answer, in the space or not.
 
-        Args:
-            participant: The sender, as its token told.
-            frame: One message, as it came.
-            dialect: The dialect that it is in.
-            then: Takes what became of it; of an accepted one, when it is kept.
-            repeats: See :meth:`SpaceState.decide`.
+        ``then`` takes what became of it; of an accepted one, when it is kept.
         """
         self.counters.frames_in += 1
         decision = self._state.decide(participant, frame, dialect, repeats=repeats, waits=False)
@@ -328,9 +301,7 @@ class SpaceServer:
     def check_rate(self, participant: str, size: int) -> RateExceeded | None:
         """The limit for which to refuse a message of a participant that has no connection.
 
-        Args:
-            participant: Its sender.
-            size: Its bytes; it is counted if nothing is returned.
+        The message is counted if nothing is returned.
         """
         wait = self.backpressure_wait(participant)
         if wait:

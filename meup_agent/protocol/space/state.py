@@ -64,18 +64,6 @@ class SpaceState:
     """The participants of a space, those who are in it, and every decision about what they send.
 
     Drafts that it returns have no id and no time: the server gives both.
-
-    Args:
-        participants: The participants that are known from the beginning, and what they may send.
-        allowance: The limits of each participant.
-        now: The time in microseconds since 1970 (UTC).
-        announce_withdrawals: Announce each withdrawal that took effect to all.
-        new_token: Makes a token that cannot be guessed; ``None``: no invitations.
-        address: The address for invited participants; empty where that is not known.
-
-    Attributes:
-        open: The requests and proposals that have not ended.
-        limiter: The rates of participants.
     """
 
     def __init__(
@@ -121,11 +109,7 @@ class SpaceState:
         return tuple(self._present)
 
     def capabilities(self, participant: str) -> Capabilities:
-        """The capabilities of a participant at this moment, present or not.
-
-        Raises:
-            KeyError: The space has no such participant.
-        """
+        """The capabilities of a participant, present or not; KeyError if there is none such."""
         return self._grants[participant]
 
     def admit(self, participant: str, capabilities: Capabilities) -> None:
@@ -165,10 +149,6 @@ class SpaceState:
         participant did not go away, so no time limit for an absent one starts to run. But
         what went to the older connection may have been lost with it, and a ``join`` is what makes
         the others repeat what must not be missed (PROTOCOL 4.14).
-
-        Args:
-            participant: The newcomer; must be a participant of the space.
-            join_state: The state in which it joins.
         """
         is_new = join_state.can_resume and not join_state.resumed
         self._absences.joined(participant, self._now(), new=is_new)
@@ -188,10 +168,6 @@ class SpaceState:
         """The draft of an observer's welcome, which is announced to no member (PROTOCOL 3).
 
         Its own participant is among those present if that has a connection of its own.
-
-        Args:
-            participant: The observer's; must be a participant of the space.
-            join_state: As of :meth:`join`.
         """
         more = {OBSERVING: True, **resume_fields(join_state)}
         return self._welcoming(participant, "", more)
