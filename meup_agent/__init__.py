@@ -17,9 +17,11 @@ if TYPE_CHECKING:  # the names of _PUBLIC, for type checkers; tests/test_exports
     from meup_agent.agent.middleware import OutboundMessage as OutboundMessage
     from meup_agent.agent.observers import Counters as Counters
     from meup_agent.agent.observers import log_events as log_events
+    from meup_agent.client.call_scope import CallScope as CallScope
     from meup_agent.client.management import Invitation as Invitation
     from meup_agent.client.messages import Chat as Chat
     from meup_agent.client.messages import Progress as Progress
+    from meup_agent.client.messages import Request as Request
     from meup_agent.client.proposal import Proposal as Proposal
     from meup_agent.client.proposal import ProposalRecord as ProposalRecord
     from meup_agent.client.proposal_handle import ProposalHandle as ProposalHandle
@@ -55,8 +57,9 @@ else:  # or every name would pass for one of ours
         "agent.middleware": "CallNext InboundMessage OutboundMessage",
         "agent.observers": "Counters log_events",
         "client.proposal": "Proposal ProposalRecord",
+        "client.call_scope": "CallScope",
         "client.management": "Invitation",
-        "client.messages": "Chat Progress",
+        "client.messages": "Chat Progress Request",
         "client.proposal_handle": "ProposalHandle",
         "client.space": "Space",
         "protocol.envelope": "Envelope",

@@ -19,12 +19,14 @@ from meup_agent.agent.definitions import (
     HandlerType,
     Invocation,
     KindOptions,
+    Options,
     ProposalOptions,
     Reader,
+    RequestOptions,
     define,
 )
 from meup_agent.agent.tool import ToolHints, ToolOptions
-from meup_agent.client.messages import Chat
+from meup_agent.client.messages import Chat, Request
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.space import Space
 from meup_agent.client.waits import with_explanation
@@ -53,6 +55,11 @@ def _context(run: Invocation) -> Context:
 
 def _subject(run: Invocation) -> object:
     return run.work.subject
+
+
+def _request(run: Invocation) -> object:
+    assert run.work.call is not None
+    return Request(run.work.envelope, run.work.call)
 
 
 def _rejection(run: Invocation) -> object:
@@ -114,12 +121,13 @@ class HandlerRow:
         return PlainDecorator(self._type, None if decorators is None else decorators.register)
 
 
-TOOL: Final = HandlerType("tool", Role.REQUEST, ANYWHERE)
+TOOL: Final = HandlerType("tool", Role.REQUEST, ANYWHERE, takes_arguments=True)
 PROPOSAL: Final = HandlerType(
     "on_proposal",
     Role.PROPOSAL,
     {**ANYWHERE, Proposal: lambda run: run.space.proposal(run.work.envelope)},
 )
+REQUEST: Final = HandlerType("on_request", Role.REQUEST, {**ANYWHERE, Request: _request})
 KIND: Final = HandlerType("on", Role.KIND, ANYWHERE)
 
 
@@ -214,6 +222,32 @@ class Decorators:
         options = ProposalOptions(_frozen(method), None if name is None else _frozen(name))
         return self._decorate(fn, PROPOSAL, options)
 
+    def on_request(
+        self, *methods: str, broadcast: Callable[[Request], bool] | None = None
+    ) -> Callable[[F], F]:
+        """Answer MCP requests of some methods; gets a :class:`Request`, and returns the result.
+
+        It comes before tools and before the methods that every agent answers by itself
+        (``initialize``, ``ping``, ``tools/list``, ``tools/call``); of several handlers that match,
+        the first one answers. The result, an object of JSON values or a model of pydantic, is sent
+        as it is; a :class:`~meup_agent.errors.RequestError` is answered as the error that it is.
+
+        Args:
+            methods: Patterns of methods: ``"resources/**"``, ``"prompts/get"``, ``"**"``.
+            broadcast: Tells of a request without a recipient if it is ours to answer; must return
+                at once. None is, if not given.
+
+        Raises:
+            HandlerDefinitionError: The function cannot work as such a handler.
+        """
+        # Without its parentheses, the decorator gets the function where a method should be.
+        if not methods or not all(isinstance(each, str) for each in cast("Any", methods)):
+            raise HandlerDefinitionError(
+                f"on_request(…) takes patterns of methods, not {methods!r}; "
+                'write @on_request("method") on top of it'
+            )
+        return self._decorator(REQUEST, RequestOptions(methods, broadcast))
+
     def on(self, *kinds: str) -> Callable[[F], F]:
         """See every envelope of some kinds, also of kinds that this package does not know.
 
@@ -285,9 +319,7 @@ class Decorators:
         decorator = self._decorator(type, options)
         return decorator if fn is None else decorator(fn)
 
-    def _decorator(
-        self, type: HandlerType, options: ToolOptions | ProposalOptions | KindOptions
-    ) -> Callable[[F], F]:
+    def _decorator(self, type: HandlerType, options: Options) -> Callable[[F], F]:
         return lambda fn: attach(fn, define(type, fn, options), self.register)
 
 

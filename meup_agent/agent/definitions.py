@@ -7,6 +7,7 @@ exchange table starts such a handler, and what it may ask for by annotation.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from meup_agent.agent.signature import HandlerSignature, read_signature
 from meup_agent.agent.source import Handler, read_source
 from meup_agent.agent.tool import ToolDefinition, ToolOptions, define_tool
+from meup_agent.client.messages import Request
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability import Pattern, compile_kind, compile_pattern
 from meup_agent.protocol.exchange import Role
@@ -22,8 +24,12 @@ if TYPE_CHECKING:
     from meup_agent.agent.registry import Match
     from meup_agent.agent.scope import Scope
     from meup_agent.client.space import Space
+    from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Work
+    from meup_agent.protocol.payloads import Call
     from meup_agent.session import Session
+
+log = logging.getLogger("meup_agent.agent")
 
 _Written = TypeVar("_Written", str, str | Sequence[str])
 _Compiled = TypeVar("_Compiled")
@@ -51,13 +57,15 @@ class HandlerType:
 
     It injects values by the types of annotations. Its kinds are patterns of envelopes that start
     it, where the role is ``KIND``; of these only what concerns us. Without any, ``on(…)`` names
-    them, and sees what is for others, too.
+    them, and sees what is for others, too. Parameters of a tool that are not injected are its
+    arguments.
     """
 
     decorator: str
     role: Role
     injects: Mapping[type, Reader] = field(repr=False)
     kinds: tuple[str, ...] = ()
+    takes_arguments: bool = False
 
     def __post_init__(self) -> None:
         """Note the types: in a handler of another type they are a mistake, and no argument."""
@@ -68,7 +76,7 @@ class HandlerType:
         return read_signature(
             fn,
             injectable=self.injects,
-            takes_arguments=self.role is Role.REQUEST,
+            takes_arguments=self.takes_arguments,
             role=self.decorator,
             elsewhere=_injectable,
         )
@@ -83,13 +91,21 @@ class ProposalOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """Arguments of ``@on_request(…)``: patterns of methods, and which broadcast ones are ours."""
+
+    methods: tuple[str, ...]
+    broadcast: Callable[[Request], bool] | None
+
+
+@dataclass(frozen=True, slots=True)
 class KindOptions:
     """Arguments of ``@on(…)``: patterns of kinds, with slashes or dots."""
 
     kinds: tuple[str, ...]
 
 
-Options = ToolOptions | ProposalOptions | KindOptions | None
+Options = ToolOptions | ProposalOptions | RequestOptions | KindOptions | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +140,21 @@ class HandlerDefinition:
             return False
         return self._name is None or (name is not None and self._name.matches(name))
 
+    def matches_request(self, envelope: Envelope, call: Call) -> bool:
+        """True if it answers this request; one without a recipient, if its author says so."""
+        assert isinstance(self.options, RequestOptions)
+        if self._method is None or not self._method.matches(call.method):
+            return False
+        if envelope.to:
+            return True
+        if self.options.broadcast is None:
+            return False
+        try:
+            return bool(self.options.broadcast(Request(envelope, call)))
+        except Exception:
+            log.exception("broadcast= of %s failed", self.name)
+            return False
+
     def matches_kind(self, kind: str) -> bool:
         """True if it takes envelopes of this kind, in its form in memory."""
         return any(matches(kind) for matches in self._kinds)
@@ -141,6 +172,8 @@ def define(type: HandlerType, fn: Handler, options: Options = None) -> HandlerDe
             method = _compile(fn, type, "method", options.method, _pattern)
             if options.name is not None:
                 name = _compile(fn, type, "name", options.name, _pattern)
+        case RequestOptions():
+            method = _compile(fn, type, "method", options.methods, _pattern)
         case KindOptions():
             kinds = options.kinds
         case None:

@@ -40,6 +40,7 @@ class Registry:
     def __init__(self) -> None:
         self._definitions: list[HandlerDefinition] = []
         self._tools: dict[str, Match] = {}
+        self._requests: list[Match] = []
         self._proposals: list[Match] = []
         self._kinds: list[HandlerDefinition] = []
         self._notices: dict[Role, Match] = {}
@@ -63,6 +64,8 @@ class Registry:
             return
         match = Match((definition,), definition.name)
         match definition.role:
+            case Role.REQUEST if definition.tool is None:
+                self._requests.append(match)
             case Role.REQUEST:
                 self._add_tool(definition, match)
             case Role.PROPOSAL:
@@ -129,6 +132,9 @@ class Registry:
 
     def _for_request(self, envelope: Envelope, call: payloads.Call) -> Match | None:
         """Match a request; of a broadcast one, only what we have to offer is answered."""
+        for handler in self._requests:
+            if handler.handlers[0].matches_request(envelope, call):
+                return handler
         if call.method == mcp.TOOL_CALL:
             match = self._tools.get(call.name)
             return match if match or not envelope.to else self._plain[mcp.TOOL_CALL]

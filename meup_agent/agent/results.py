@@ -15,14 +15,16 @@ from typing import Any, Final, Never, NoReturn, cast, get_args
 
 import msgspec
 import pydantic_core
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from meup_agent.agent.schema import JsonObject, json_schema, pydantic_hint, wrap_schema
 from meup_agent.agent.source import Source
 from meup_agent.agent.text import first_line, type_name
+from meup_agent.errors import RequestError
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.numbers import is_finite
+from meup_agent.protocol.payloads import EXCHANGE_ERROR, INTERNAL_ERROR
 
 _LISTS = (list, tuple)
 
@@ -228,5 +230,28 @@ def encode_result(result: JsonObject) -> msgspec.Raw:
                 ],
                 "isError": True,
             }
+        )
+    return msgspec.Raw(raw)
+
+
+def encode_whole_result(value: object) -> msgspec.Raw:
+    """The JSON of a result that a handler has made whole: an object, or a model of pydantic.
+
+    Raises:
+        RequestError: It is neither, or too large for one frame.
+        NotExpressible: A number in it has no JSON form.
+    """
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if not isinstance(value, dict):
+        raise RequestError(
+            INTERNAL_ERROR,
+            f"the handler returned {type_name(type(value))}, and a result is an object",
+        )
+    raw = encode_json(value)
+    if len(raw) > MAX_RESULT_BYTES:
+        raise RequestError(
+            EXCHANGE_ERROR,
+            f"the result has {len(raw)} bytes; at most {MAX_RESULT_BYTES} can be sent",
         )
     return msgspec.Raw(raw)

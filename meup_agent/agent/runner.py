@@ -13,7 +13,7 @@ from meup_agent.agent import mcp
 from meup_agent.agent.definitions import HandlerDefinition, Invocation
 from meup_agent.agent.handler_events import HandlerEvents
 from meup_agent.agent.middleware import RequestRefused, pass_inbound
-from meup_agent.agent.results import encode_result
+from meup_agent.agent.results import encode_result, encode_whole_result
 from meup_agent.agent.scope import (
     LATE_SECONDS,
     Scope,
@@ -225,10 +225,18 @@ class Runner:
     def _result(self, scope: Scope, work: Work) -> Awaitable[Any]:
         """Run the handlers of some work; for a request, the result to answer with."""
         run = Invocation(self._space, self._session, scope, work, cast("Match", work.handler))
-        call = work.call
-        if work.role is exchange.Role.REQUEST and call is not None and call.method == mcp.TOOL_CALL:
-            return self._tool_result(run)
+        call, handlers = work.call, run.match.handlers
+        if work.role is exchange.Role.REQUEST and call is not None:
+            if handlers and handlers[0].tool is None:
+                return self._whole_result(run)
+            if call.method == mcp.TOOL_CALL:
+                return self._tool_result(run)
         return self._handle(run)
+
+    async def _whole_result(self, run: Invocation) -> Any:
+        """Run a handler whose value is the whole result."""
+        value = await self._handle(run)
+        return None if run.scope.cause is not None else encode_whole_result(value)
 
     async def _tool_result(self, run: Invocation) -> Any:
         """Run a tool; what it raises is a result, too, but for an answer of its own choice."""
@@ -262,6 +270,8 @@ class Runner:
         """Run the handlers; for a request, the value that a tool returned, or a plain result."""
         handlers, call = run.match.handlers, run.work.call
         if run.work.role is exchange.Role.REQUEST and call is not None:
+            if handlers and handlers[0].tool is None:
+                return await self._invoke(run, handlers[0], {})
             if call.method != mcp.TOOL_CALL:
                 return mcp.answer(call.method, self._registry.tools(), self._name)
             return await self._invoke(run, *_bound(call, handlers))

@@ -1,16 +1,20 @@
-"""Progress as a caller sees it."""
+"""Messages as handlers and callers see them: progress, chats, requests."""
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from meup_agent.protocol.payloads import PROPOSER
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Progressed
+    from meup_agent.protocol.payloads import Call
 
 log = logging.getLogger("meup_agent.client")
 
@@ -71,3 +75,31 @@ class Chat:
     def __repr__(self) -> str:
         """The sender, and the beginning of the text."""
         return f"<Chat of {self.sender!r}: {self.text[:60]!r}>"
+
+
+class Request:
+    """An MCP request of another participant.
+
+    Attributes:
+        id: The id of its envelope.
+        sender: The participant that sent it.
+        method: The MCP method.
+        params: The method's parameters, ``_meta`` included; a copy of its own.
+        proposal: The id of the proposal that it carries out; ``None`` if it carries out none.
+        proposer: The participant whose proposal that is, as its sender says (PROTOCOL 4.4).
+        envelope: The request as it came.
+    """
+
+    def __init__(self, envelope: Envelope, call: Call) -> None:
+        proposer = call.meta.get(PROPOSER)
+        self.id = envelope.id
+        self.sender = envelope.sender
+        self.method = call.method
+        self.params: dict[str, Any] = copy.deepcopy(call.params)
+        self.proposer = proposer if isinstance(proposer, str) and envelope.correlation else None
+        self.proposal = envelope.correlation[0] if self.proposer is not None else None
+        self.envelope = envelope
+
+    def __repr__(self) -> str:
+        """The sender and the method."""
+        return f"<Request of {self.sender!r}: {self.method[:60]!r}>"

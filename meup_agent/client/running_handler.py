@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
+from meup_agent.client.call_scope import cause_of_calls
 from meup_agent.errors import UsageError
 from meup_agent.reasons import Cause, Reason
 
@@ -47,9 +48,11 @@ def begins_more(session: Session) -> bool:
 
 
 def cause_of_leaving(session: Session) -> Cause:
-    """The cause of a wait given up here: that of the handler, in whatever space it works."""
+    """The cause of a wait given up here: a call scope's, or the handler's, in whatever space."""
     handler = _current.get()
-    cause = None if handler is None else handler.cause()
+    cause = cause_of_calls(session.me, session.now())
+    if cause is None and handler is not None:
+        cause = handler.cause()
     return cause or Cause(Reason.NO_LONGER_NEEDED, session.me, at=session.now())
 
 

@@ -11,6 +11,7 @@ from meup_agent.client.management import SpaceManagement
 from meup_agent.client.proposal import Proposal, ProposalRecord
 from meup_agent.client.proposal_handle import TTL, PendingProposal, ProposalHandle, propose
 from meup_agent.client.requests import TIMEOUT, request
+from meup_agent.client.resources import ResourceVerbs
 from meup_agent.client.running_handler import awaited
 from meup_agent.client.tool_lists import ToolLists
 from meup_agent.client.waits import wait_for_participant
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from meup_agent.session.listeners import EnvelopeStream
 
 
-class Space(SpaceManagement):
+class Space(SpaceManagement, ResourceVerbs):
     """A participant's presence in a space; :meth:`meup_agent.Agent.join` gives one."""
 
     def __init__(self, session: Session) -> None:

@@ -1,0 +1,195 @@
+"""Verbs for the resources and prompts that other participants offer (MCP 2025-11-25)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from meup_agent.client.requests import TIMEOUT
+from meup_agent.client.running_handler import awaited
+from meup_agent.errors import RequestError
+from meup_agent.protocol import payloads
+from meup_agent.session.deadlines import checked_timeout
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.payloads import JsonObject
+
+log = logging.getLogger("meup_agent.client")
+
+MAX_PAGES: Final = 100
+"""Pages of a list that are read; a participant that gives more does not end."""
+
+MAX_LIST_CHARS: Final = 4 * 1024 * 1024
+"""Of one list as JSON; what is longer is cut."""
+
+
+class ResourceVerbs(ABC):
+    """Requests for resources and prompts; :class:`meup_agent.Space` has them."""
+
+    @abstractmethod
+    async def request(
+        self,
+        to: str,
+        method: str,
+        params: dict[str, Any] | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+        idempotent: bool = False,
+    ) -> Any:
+        """Send an MCP request."""
+
+    @awaited
+    async def resources(
+        self, participant: str, *, timeout: float | None = TIMEOUT
+    ) -> list[dict[str, Any]]:
+        """The resources that a participant has, as MCP describes them (``uri``, ``name`` …).
+
+        Args:
+            participant: The participant that has them.
+            timeout: Seconds to wait for all of the list; ``None``: as long as it takes.
+
+        Raises:
+            MeupError: As :meth:`request`.
+        """
+        return await self._list(participant, "resources/list", "resources", timeout)
+
+    @awaited
+    async def resource_templates(
+        self, participant: str, *, timeout: float | None = TIMEOUT
+    ) -> list[dict[str, Any]]:
+        """The templates of resources that a participant has (``uriTemplate``, ``name`` …).
+
+        Args:
+            participant: The participant that has them.
+            timeout: Seconds to wait for all of the list; ``None``: as long as it takes.
+
+        Raises:
+            MeupError: As :meth:`request`.
+        """
+        method = "resources/templates/list"
+        return await self._list(participant, method, "resourceTemplates", timeout)
+
+    @awaited
+    async def read_resource(
+        self, participant: str, uri: str, *, timeout: float | None = TIMEOUT
+    ) -> list[dict[str, Any]]:
+        """The contents of a resource: objects with ``uri`` and ``text`` or ``blob`` (base64).
+
+        Args:
+            participant: The participant that has it.
+            uri: Its URI.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+
+        Raises:
+            MeupError: As :meth:`request`.
+        """
+        result = await self.request(participant, "resources/read", {"uri": uri}, timeout=timeout)
+        return payloads.objects_in(payloads.as_object(result).get("contents"))
+
+    @awaited
+    async def prompts(
+        self, participant: str, *, timeout: float | None = TIMEOUT
+    ) -> list[dict[str, Any]]:
+        """The prompts that a participant has, as MCP describes them (``name``, ``arguments`` …).
+
+        Args:
+            participant: The participant that has them.
+            timeout: Seconds to wait for all of the list; ``None``: as long as it takes.
+
+        Raises:
+            MeupError: As :meth:`request`.
+        """
+        return await self._list(participant, "prompts/list", "prompts", timeout)
+
+    @awaited
+    async def prompt(
+        self,
+        participant: str,
+        name: str,
+        arguments: dict[str, str] | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> dict[str, Any]:
+        """A prompt with its arguments filled in: an object with ``messages``.
+
+        Args:
+            participant: The participant that has it.
+            name: Its name.
+            arguments: Its arguments.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+
+        Raises:
+            MeupError: As :meth:`request`.
+        """
+        params = {"name": name, "arguments": arguments or {}}
+        result = await self.request(participant, "prompts/get", params, timeout=timeout)
+        return payloads.as_object(result)
+
+    @awaited
+    async def complete(
+        self,
+        participant: str,
+        ref: dict[str, str],
+        argument: str,
+        value: str,
+        *,
+        known: dict[str, str] | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> list[str]:
+        """Values that would complete an argument of a prompt, or of a template of resources.
+
+        Args:
+            participant: The participant that has it.
+            ref: ``{"type": "ref/prompt", "name": …}`` or ``{"type": "ref/resource", "uri": …}``.
+            argument: The argument's name.
+            value: Its beginning.
+            known: The other arguments, as far as they are known.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+
+        Raises:
+            MeupError: As :meth:`request`.
+        """
+        params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
+        if known:
+            params["context"] = {"arguments": known}
+        result = await self.request(participant, "completion/complete", params, timeout=timeout)
+        values = payloads.as_object(payloads.as_object(result).get("completion")).get("values")
+        return (
+            [each for each in values if isinstance(each, str)] if isinstance(values, list) else []
+        )
+
+    async def _list(
+        self, participant: str, method: str, key: str, timeout: float | None
+    ) -> list[JsonObject]:
+        """Every page of a list, within one time."""
+        checked = checked_timeout(timeout)
+        deadline = anyio.current_time() + checked if checked is not None else None
+        found: list[JsonObject] = []
+        size = 0
+        params: dict[str, Any] = {}
+        for _ in range(MAX_PAGES):
+            left = None if deadline is None else max(deadline - anyio.current_time(), 0.0)
+            page = payloads.as_object(
+                await self.request(participant, method, params, timeout=left, idempotent=True)
+            )
+            if not isinstance(page.get(key), list):
+                raise RequestError(
+                    payloads.INTERNAL_ERROR,
+                    f"{method} of {participant!r} was answered without a list of {key}",
+                    by=participant,
+                )
+            listed = payloads.objects_in(page[key])
+            size += len(json.dumps(listed))
+            cursor = page.get("nextCursor")
+            if size > MAX_LIST_CHARS:
+                break
+            found += listed
+            if not isinstance(cursor, str) or not cursor:
+                return found
+            params = {"cursor": cursor}
+        log.warning("the answer of %r to %s is too long, and was cut", participant, method)
+        return found
