@@ -32,13 +32,11 @@ class ProposalState(StrEnum):
 class ProposalEvent(StrEnum):
     """The events of a proposal."""
 
-    REQUEST = "request"
-    """A fulfilling request is out."""
+    REQUEST = "request"  # a fulfilling request is out
     REQUEST_CANCELLED = "request_cancelled"
     """The last fulfilling request that was out has been cancelled by its sender."""
     RESPONSE = "response"
-    REJECTION = "rejection"
-    """A rejection that counts (PROTOCOL 4.5)."""
+    REJECTION = "rejection"  # a rejection that counts (PROTOCOL 4.5)
     WITHDRAWAL = "withdrawal"
     EXPIRY = "expiry"
 
@@ -81,17 +79,14 @@ class InboundEvent(StrEnum):
     START = "start"
     RETURNED = "returned"
     RAISED = "raised"
-    CANCEL = "cancel"
-    """A valid cancel, or for a proposal a valid withdraw."""
+    CANCEL = "cancel"  # a valid cancel, or for a proposal a valid withdraw
     SENDER_LEFT = "sender_left"
-    SENDER_ABSENT = "sender_absent"
-    """The sender has been away for the whole grace period."""
+    SENDER_ABSENT = "sender_absent"  # the sender has been away for the whole grace period
     REJECTED = "rejected"
     """The handler of a proposal has rejected it: envelopes of others about it matter no more."""
     LOST = "connection_lost"
     SHUTDOWN = "shutdown"
-    SHUTDOWN_OVER = "shutdown_over"
-    """The grace of our own shutdown is over."""
+    SHUTDOWN_OVER = "shutdown_over"  # the grace of our own shutdown is over
 
 
 class InboundAction(StrEnum):
@@ -187,8 +182,7 @@ class OutboundEvent(StrEnum):
     GIVE_UP = "give_up"
     LOST = "connection_lost"
     WELCOME = "welcome"
-    STOPPED = "stopped"
-    """There will be no further connection."""
+    STOPPED = "stopped"  # there will be no further connection
     ENDED_BY_SIBLING = "ended_by_sibling"
     """Another process of ours has withdrawn or cancelled it; nothing is left to be said."""
 
@@ -207,8 +201,7 @@ class OutboundAction(StrEnum):
     END = "end"
     KEEP = "keep"
     NOTE_LOST = "note_lost"
-    SEND_AGAIN = "send_again"
-    """Only if it is idempotent."""
+    SEND_AGAIN = "send_again"  # only if it is idempotent
     NOT_SENT = "not_sent"
     UNKNOWN = "unknown"
     LATE = "late"

@@ -37,16 +37,13 @@ class StepKind(StrEnum):
     """The kinds of steps."""
 
     PROPOSED = "proposed"
-    REQUESTED = "requested"
-    """The real request was made."""
-    CANCELLED = "cancelled"
-    """The request was cancelled."""
+    REQUESTED = "requested"  # the real request was made
+    CANCELLED = "cancelled"  # the request was cancelled
     PROGRESSED = "progressed"
     RESPONDED = "responded"
     REJECTED = "rejected"
     WITHDREW = "withdrew"
-    SAID = "said"
-    """A chat about it."""
+    SAID = "said"  # a chat about it
     REFERRED = "referred"
     """A request that names the proposal and asks for something else: it does not carry it out."""
 
@@ -54,18 +51,14 @@ class StepKind(StrEnum):
 class Ignored(StrEnum):
     """Reasons why a step changed nothing."""
 
-    LATE = "late"
-    """It was decided before."""
-    AGAIN = "again"
-    """The same was said before."""
-    NOT_THEIRS = "not_theirs"
-    """Only another participant may send this (PROTOCOL 5)."""
+    LATE = "late"  # it was decided before
+    AGAIN = "again"  # the same was said before
+    NOT_THEIRS = "not_theirs"  # only another participant may send this (PROTOCOL 5)
     OWN_PROPOSAL = "own_proposal"
     """A participant rejected its own proposal, which it can only withdraw."""
     AMBIGUOUS = "ambiguous"
     """It does not tell which of several proposals it means, so it means none (PROTOCOL 4.4)."""
-    REFUSED = "refused"
-    """An executor did not carry it out, and says so."""
+    REFUSED = "refused"  # an executor did not carry it out, and says so
     FORGED = "forged"
     """A participant sent it in the gateway's name; this package's gateway accepts none."""
 

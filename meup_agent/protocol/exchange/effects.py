@@ -31,13 +31,10 @@ class Key(NamedTuple):
 class Priority(IntEnum):
     """The order in which the outbox is emptied; a lower number goes first."""
 
-    END = 0
-    """Withdraws, cancels and rejections: they stop work."""
+    END = 0  # withdraws, cancels and rejections: they stop work
     ANSWER = 1
-    OPEN = 2
-    """Requests and proposals."""
-    TALK = 3
-    """Progress, chat and all else; may be dropped."""
+    OPEN = 2  # requests and proposals
+    TALK = 3  # progress, chat and all else; may be dropped
 
 
 class Role(StrEnum):

@@ -28,12 +28,9 @@ MAX_NAMED = 64
 class Doubt(StrEnum):
     """The reason for which an envelope that names a proposal means none."""
 
-    AMBIGUOUS = "ambiguous"
-    """Several proposals have the id, and nothing tells which is meant."""
-    SEVERAL = "several"
-    """It names more than one proposal, and a request carries out one."""
-    TOO_MANY = "too_many"
-    """It names more ids than are looked at."""
+    AMBIGUOUS = "ambiguous"  # several proposals have the id, and nothing tells which is meant
+    SEVERAL = "several"  # it names more than one proposal, and a request carries out one
+    TOO_MANY = "too_many"  # it names more ids than are looked at
 
 
 class Resolution(NamedTuple):

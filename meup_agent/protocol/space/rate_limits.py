@@ -29,11 +29,8 @@ HALF_LIFE_SECONDS: Final = 1.0
 
 _MICROSECONDS: Final = 1_000_000
 
-_MOST_HALVES: Final = 500
-"""After which all are forgotten, before the weights outgrow a float."""
-
-_ROUNDING: Final = 1e-6
-"""Tolerance for the sum of many small parts."""
+_MOST_HALVES: Final = 500  # after which all are forgotten, before the weights outgrow a float
+_ROUNDING: Final = 1e-6  # tolerance for the sum of many small parts
 
 
 @dataclass(frozen=True, slots=True)
