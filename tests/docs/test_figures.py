@@ -66,7 +66,7 @@ NO_LIMITS = {
     *("database.PAGE_SIZE_AT", "database.LOCKED_BYTE", "wal.MAGIC", "wal.USUAL_PAGE_SIZE"),
     *("sqlite.MAX_SEQ", "sqlite.A_TURN", "sqlite.RECOVER_PAGE"),
     # Where a short cut ends; what is beyond takes the long way.
-    *("joining.MAX_JOINED_KEYS", "joining.MAX_JOINED_LEVELS"),
+    *("capabilities.MAX_JOINED_KEYS", "capabilities.MAX_JOINED_LEVELS"),
     # How deep an error is looked into, how much of a reason is logged; the size of a double.
     *(
         "advice.MAX_CAUSES",

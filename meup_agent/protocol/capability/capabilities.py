@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability.glob import StringMatch
-from meup_agent.protocol.capability.joining import joined
 from meup_agent.protocol.capability.patterns import Compiler, Match
 from meup_agent.protocol.capability.work import Exhausted, WorkBudget
 from meup_agent.protocol.kinds import canonical
@@ -21,6 +20,12 @@ MAX_KINDS_REMEMBERED: Final = 256
 
 MAX_NOT_UNDERSTOOD: Final = 16
 """Capabilities announced for another participant that may fail to compile; the rest is unread."""
+
+MAX_JOINED_KEYS: Final = 8
+"""Keys of objects that are joined: MCP messages have four, and each is compared without each."""
+
+MAX_JOINED_LEVELS: Final = 4
+"""Levels at which objects are joined: deep enough for the arguments of a tool."""
 
 _SYSTEM: Final = "system"
 _NEVER: Final = (f"{_SYSTEM}/", f"{_SYSTEM}.")
@@ -193,3 +198,56 @@ def _kind(pattern: object, compiler: Compiler, place: str) -> StringMatch:
         compiler.count(f"{place}[{index}]")
         alternatives.append(compiler.strings.kind(item, f"{place}[{index}]"))
     return lambda kind, work: any(fits(kind, work) for fits in alternatives)
+
+
+def joined(alternatives: list[object], level: int = 0) -> object:
+    """A pattern that matches what any of some compiled patterns matches.
+
+    Alternatives with something in common are joined, so that what they share is looked at once:
+    ``{"method": "tools/call", "params": {"name": "a"}}`` or the same with ``b`` is one object whose
+    name is ``["a", "b"]``: a list means *any of them*, wherever it stands, and so do a key with
+    wildcards and a path. Two objects that differ in more than one member stay two.
+    """
+    flat: dict[str, object] = {}
+    for pattern in _flattened(alternatives):
+        flat.setdefault(repr(pattern), pattern)
+    by_keys: dict[frozenset[str], list[dict[str, Any]]] = {}
+    found: list[object] = []
+    for pattern in flat.values():
+        if not isinstance(pattern, dict):
+            found.append(pattern)
+            continue
+        members = cast("dict[str, Any]", pattern)
+        if len(members) > MAX_JOINED_KEYS:
+            found.append(members)
+        else:
+            by_keys.setdefault(frozenset(members), []).append(members)
+    for group in by_keys.values():
+        found.extend(_joined_objects(group, level) if level < MAX_JOINED_LEVELS else group)
+    return found[0] if len(found) == 1 else found
+
+
+def _flattened(alternatives: list[object]) -> list[object]:
+    flat: list[object] = []
+    for pattern in alternatives:
+        if isinstance(pattern, list):
+            flat.extend(_flattened(cast("list[object]", pattern)))
+        else:
+            flat.append(pattern)
+    return flat
+
+
+def _joined_objects(objects: list[dict[str, Any]], level: int) -> list[dict[str, Any]]:
+    """Objects with the same keys; those that differ in one member only become one."""
+    for key in objects[0] if len(objects) > 1 else ():
+        alike: dict[str, list[dict[str, Any]]] = {}
+        for members in objects:
+            rest = repr(sorted((name, each) for name, each in members.items() if name != key))
+            alike.setdefault(rest, []).append(members)
+        objects = [
+            {**group[0], key: joined([members[key] for members in group], level + 1)}
+            if len(group) > 1
+            else group[0]
+            for group in alike.values()
+        ]
+    return objects

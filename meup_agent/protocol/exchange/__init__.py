@@ -43,7 +43,7 @@ The road of an envelope goes down through these files, never up::
         system_messages      welcome, presence, refusals  -> roster, both sides
         inbound_proposals    proposal, withdraw, reject   -> proposal_store
         inbound_requests     request, cancel              -> resolution: which proposal it means
-        response_reader      response, progress           -> outbound_tracker, relays
+        response_reader      response, progress           -> outbound_tracker, Relays
           handler_scheduler  admission, queue, Start      -> inbound_exchange: the answers
 
 The road of our own request or proposal: ``table.open`` -> ``outbound_tracker`` -> its
@@ -97,7 +97,7 @@ What it never does
 
 from __future__ import annotations
 
-from meup_agent.protocol.exchange.concurrency_limiter import Limits
+from meup_agent.protocol.exchange.admission import Limits
 from meup_agent.protocol.exchange.effects import (
     Cancel,
     CaughtUp,

@@ -8,7 +8,7 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Priority, Role
-from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
+from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
 from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
 from meup_agent.protocol.exchange.inbound_proposals import InboundProposals
 from meup_agent.protocol.exchange.inbound_requests import InboundRequests
@@ -52,15 +52,13 @@ _EXCHANGES: Final = frozenset(
 """The kinds that do no harm twice: the state of the exchange tells a copy from a new one."""
 
 
-class InboundDispatcher:
+class InboundDispatcher(TablePart):
     """Hands each envelope to the part of the table that it is for."""
 
     def __init__(
         self, context: TableContext, outbound: OutboundTracker, scheduler: HandlerScheduler
     ) -> None:
-        self._context = context
-        self._outbound = outbound
-        self._scheduler = scheduler
+        super().__init__(context, outbound, scheduler)
         self.reader = ResponseReader(context, outbound, scheduler)
         self._requests = InboundRequests(context, outbound, scheduler, self.reader)
         self.proposals = InboundProposals(context, outbound, scheduler, self.reader, self._requests)
@@ -242,19 +240,12 @@ class InboundDispatcher:
             self._context.drop("malformed_grant", envelope)
 
 
-class SiblingConnections:
+class SiblingConnections(TablePart):
     """Ends here what another connection under our name decided (PROTOCOL 5).
 
     Where the gateway checks names it is our own: a person acts over HTTP with our token, or a
     process before this one did. All other participants take it for us, and so do we.
     """
-
-    def __init__(
-        self, context: TableContext, outbound: OutboundTracker, scheduler: HandlerScheduler
-    ) -> None:
-        self._context = context
-        self._outbound = outbound
-        self._scheduler = scheduler
 
     def enter(self, envelope: Envelope, now: float) -> None:
         """Remember what a sibling sent: the answers to it are not for us.

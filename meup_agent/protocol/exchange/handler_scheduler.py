@@ -10,8 +10,7 @@ from typing import Final
 
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
-from meup_agent.protocol.exchange.admission import Admission, Denial
-from meup_agent.protocol.exchange.concurrency_limiter import ConcurrencyLimiter, Limits
+from meup_agent.protocol.exchange.admission import Admission, ConcurrencyLimiter, Denial, Limits
 from meup_agent.protocol.exchange.effects import Cancel, Key, Role, Start, Subject, Work
 from meup_agent.protocol.exchange.inbound_exchange import (
     InboundExchange,
@@ -324,14 +323,7 @@ class HandlerScheduler:
                 self._close(exchange, now)
             case InboundAction.COUNT_LATE:
                 self._context.drop("late_withdraw", exchange.work.envelope, expected=True)
-            case (
-                InboundAction.RESPOND
-                | InboundAction.RESPOND_ERROR
-                | InboundAction.DISCARD
-                | InboundAction.LOG
-                | InboundAction.KEEP
-                | InboundAction.IGNORE
-            ):
+            case _:  # the answer is the caller's, and the others change nothing
                 pass
         return action
 
@@ -379,6 +371,17 @@ class HandlerScheduler:
         sender = self._context.envelope_sender
         by_sibling = out is not None and sender.is_from_sibling((out.envelope.id,), now)
         return by_sibling or self._outbound.has_fulfilled(exchange.proposal_key, now)
+
+
+class TablePart:
+    """A part of the table that reads envelopes, with what all of these share."""
+
+    def __init__(
+        self, context: TableContext, outbound: OutboundTracker, scheduler: HandlerScheduler
+    ) -> None:
+        self._context = context
+        self._outbound = outbound
+        self._scheduler = scheduler
 
 
 def _note_carried_out(exchange: InboundExchange) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Conflict, Role
-from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
+from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
 from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN, cause_of_end
 from meup_agent.protocol.exchange.inbound_requests import InboundRequests
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
@@ -16,7 +16,7 @@ from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.reasons import Cause, Reason, read_reason
 
 
-class InboundProposals:
+class InboundProposals(TablePart):
     """Enters each proposal, and its end, in the store; hands those for us to a handler."""
 
     def __init__(
@@ -27,9 +27,7 @@ class InboundProposals:
         reader: ResponseReader,
         requests: InboundRequests,
     ) -> None:
-        self._context = context
-        self._outbound = outbound
-        self._scheduler = scheduler
+        super().__init__(context, outbound, scheduler)
         self._reader = reader
         self._requests = requests
 

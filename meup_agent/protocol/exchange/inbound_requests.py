@@ -5,7 +5,7 @@ from __future__ import annotations
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.admission import early_fulfillment, is_early
 from meup_agent.protocol.exchange.effects import Role
-from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
+from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
 from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN, InboundExchange, cause_of_end
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import (
@@ -21,7 +21,7 @@ from meup_agent.protocol.payloads import Call
 from meup_agent.reasons import Reason, cause_of_cancel
 
 
-class InboundRequests:
+class InboundRequests(TablePart):
     """Enters each request in the proposal that it carries out, and hands ours to a handler."""
 
     def __init__(
@@ -31,9 +31,7 @@ class InboundRequests:
         scheduler: HandlerScheduler,
         reader: ResponseReader,
     ) -> None:
-        self._context = context
-        self._outbound = outbound
-        self._scheduler = scheduler
+        super().__init__(context, outbound, scheduler)
         self._reader = reader
 
     # --- a request ---

@@ -7,7 +7,7 @@ from typing import Any
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, encode_leniently
 from meup_agent.protocol.exchange.effects import CaughtUp, Role
-from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
+from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.roster import UPDATE, Presence
 from meup_agent.protocol.exchange.table_context import TableContext
@@ -18,15 +18,13 @@ _SAID_BY_MEMBERS = frozenset({"system/heartbeat", "system/register"})
 """Kinds without meaning that existing clients send although only the gateway may (PROTOCOL 2)."""
 
 
-class SystemMessages:
+class SystemMessages(TablePart):
     """Applies welcomes, presence and errors to the roster and to both sides of the table."""
 
     def __init__(
         self, context: TableContext, outbound: OutboundTracker, scheduler: HandlerScheduler
     ) -> None:
-        self._context = context
-        self._outbound = outbound
-        self._scheduler = scheduler
+        super().__init__(context, outbound, scheduler)
         self._welcomed_before = False
         self._last_welcome: Envelope | None = None
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from meup_agent.errors import IllegalStep, ObservingOnly
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.concurrency_limiter import Limits
+from meup_agent.protocol.exchange.admission import Limits
 from meup_agent.protocol.exchange.dispatcher import InboundDispatcher
 from meup_agent.protocol.exchange.effects import Effect, Key, Priority
 from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender

@@ -13,8 +13,8 @@ The road of a frame leads down through four modules, and none calls back up:
 
 What the state consists of: ``grants`` (capabilities), ``inflight`` (open requests and proposals),
 ``indexes`` (by sender and id, bounded), ``presence`` (joins and absences), ``rate_limits``. What is
-handed on is in ``decisions``; connections are ``members``; what the gateway says itself
-goes through ``announcer``; what happens is counted in ``counters``.
+handed on is in ``decisions``; connections, and what the gateway says to them itself, are in
+``members``; what happens is counted in ``counters``.
 
 Nothing here opens a socket, reads a clock, draws an id or starts a task: time and ids are
 arguments, and whatever waits is called back. It never delivers what is not kept, and never writes a

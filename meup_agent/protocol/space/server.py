@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space.announcer import Announcer
 from meup_agent.protocol.space.counters import SpaceCounters, log_cancel
 from meup_agent.protocol.space.decisions import (
     Acceptance,
@@ -38,6 +37,7 @@ from meup_agent.protocol.space.management import KICKED_CODE, NO_INVITES, REMOVE
 from meup_agent.protocol.space.members import (
     CROWDED_CODE,
     NO_BACKPRESSURE,
+    Announcer,
     Backpressure,
     Member,
     Observers,

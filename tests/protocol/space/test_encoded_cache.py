@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent.protocol.dialects import DIALECTS, encode
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space import announcer, fanout
+from meup_agent.protocol.space import fanout, members
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.grants import member_capabilities
@@ -27,7 +27,7 @@ def translated(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         seen[dialect] += 1
         return encode(envelope, dialect)
 
-    for module in (fanout, announcer):  # what the gateway says itself is encoded before the journal
+    for module in (fanout, members):  # what the gateway says itself is encoded before the journal
         monkeypatch.setattr(module, "encode", counted)
     return seen
 
