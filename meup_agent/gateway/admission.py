@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import OrderedDict
-from collections.abc import Callable, Container, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from math import ceil
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from meup_agent.gateway.auth import AuthThrottled, Identity, network_of
+from meup_agent.gateway.auth import Identity, Tokens
 from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.management import REMOVED
-from meup_agent.protocol.space.members import Observers, crowded
-from meup_agent.protocol.space.rate_limits import TokenBucket
+from meup_agent.protocol.space.rate_limits import NoticeThrottle, TokenBucket
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.space.server import SpaceServer
 
 BAD_REQUEST: Final = 400
-TOKEN_REFUSED: Final = 401
-KICKED: Final = 403
-NO_SUCH_SPACE: Final = 404
+UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
+NOT_FOUND: Final = 404
 TOO_MANY: Final = 429
-OVERLOADED: Final = 503
+UNAVAILABLE: Final = 503
 
 RETRY_AFTER: Final = 5
 """Seconds after which a caller refused with 503 may try again."""
@@ -27,6 +31,11 @@ MAX_REMEMBERED: Final = 10_000
 """Participants, and addresses, whose pace is remembered; the one that came the longest ago is
 forgotten, whose bucket has filled meanwhile."""
 
+IPV6_PREFIX: Final = 64
+"""Bits of an IPv6 address that stand for its owner: one network gives out all the others."""
+
+K = TypeVar("K", bound=Hashable)
+
 
 class NotAdmitted(Exception):
     """A caller is refused, with an HTTP status that :attr:`close_code` has another form of."""
@@ -34,7 +43,7 @@ class NotAdmitted(Exception):
     def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.retry_after = RETRY_AFTER if status == OVERLOADED else retry_after
+        self.retry_after = RETRY_AFTER if status == UNAVAILABLE else retry_after
 
     @property
     def headers(self) -> dict[str, str]:
@@ -44,70 +53,90 @@ class NotAdmitted(Exception):
     @property
     def close_code(self) -> int:
         """The WebSocket close code that says the same."""
-        return 1013 if self.status in (OVERLOADED, TOO_MANY) else 4000 + self.status
+        return 1013 if self.status in (UNAVAILABLE, TOO_MANY) else 4000 + self.status
 
 
-def identify(token: str, look_up: Callable[[str], Identity | None]) -> Identity:
-    """The identity of a token.
-
-    Args:
-        token: The token.
-        look_up: Finds the identity of a token that is known.
-
-    Raises:
-        NotAdmitted: The token is unknown, or was not looked up after too many wrong ones.
-    """
-    try:
-        identity = look_up(token)
-    except AuthThrottled as throttled:
-        raise NotAdmitted(TOO_MANY, str(throttled), throttled.retry_after) from None
+def identify(tokens: Tokens, token: str) -> Identity:
+    """The identity of a token, or :exc:`NotAdmitted`."""
+    identity = tokens.identify(token)
     if identity is None:
-        raise NotAdmitted(TOKEN_REFUSED, "the token is not known here")
+        raise NotAdmitted(UNAUTHORIZED, "the token is not known here")
     return identity
 
 
-class AdmittingSpace(Protocol):
-    """A space, as far as its entrance has to know it."""
-
-    def is_kicked(self, participant: str) -> bool:
-        """True if a participant was removed, and not invited again."""
-        ...
-
-
-def check_space(identity: Identity, space: str, spaces: Mapping[str, AdmittingSpace]) -> None:
+def check_space(identity: Identity, space: str, spaces: Mapping[str, SpaceServer]) -> None:
     """Raise :exc:`NotAdmitted` unless a participant may enter the space that it asks for."""
     entered = spaces.get(space)
     if entered is None:
-        raise NotAdmitted(NO_SUCH_SPACE, "no space here has this name")
+        raise NotAdmitted(NOT_FOUND, "no space here has this name")
     if identity.space != space:
-        raise NotAdmitted(TOKEN_REFUSED, "the token is for another space")
+        raise NotAdmitted(UNAUTHORIZED, "the token is for another space")
     if entered.is_kicked(identity.participant):
-        raise NotAdmitted(KICKED, REMOVED)
+        raise NotAdmitted(FORBIDDEN, REMOVED)
 
 
-def check_connections(accepting: bool, count: int, most: int) -> None:
-    """Raise :exc:`NotAdmitted` unless a gateway takes one more connection."""
-    if not accepting:
-        raise NotAdmitted(OVERLOADED, "the gateway stops; connect again")
-    if count >= most:
-        raise NotAdmitted(
-            OVERLOADED, f"the gateway has {most} connections, as many as it takes (max_connections)"
-        )
+class _Buckets(Generic[K]):
+    """A token bucket for each caller, of a bounded number of callers."""
+
+    def __init__(self, per_second: float, burst: float) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._buckets: OrderedDict[K, TokenBucket] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def open(self, key: K) -> TokenBucket:
+        """The bucket of a caller that has come now."""
+        bucket = self._buckets.setdefault(key, TokenBucket(self._per_second, self._burst))
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > MAX_REMEMBERED:
+            self._buckets.popitem(last=False)
+        return bucket
+
+    def take(self, key: K, at: int) -> int:
+        """Take one; if there is none, whole seconds until there is."""
+        bucket = self.open(key)
+        return 0 if bucket.try_consume(at) else ceil(bucket.wait(at))
+
+    def get(self, key: K) -> TokenBucket | None:
+        """The bucket of a caller that is remembered."""
+        return self._buckets.get(key)
 
 
-def check_members(participant: str, members: Container[str], count: int, most: int) -> None:
-    """Raise :exc:`NotAdmitted` unless there is room; one that takes over from itself needs none."""
-    if count >= most and participant not in members:
-        raise NotAdmitted(OVERLOADED, f"the space is full: it takes {most} members (max_members)")
+class AuthThrottle:
+    """Limits failed logins per address.
 
+    An address that had too many is refused whatever its next token is: otherwise it would go on
+    guessing.
+    """
 
-def check_observers(participant: str, observers: Observers) -> None:
-    """Raise :exc:`NotAdmitted` if a participant has as many observers as it may."""
-    if observers.is_crowded(participant):
-        raise NotAdmitted(TOO_MANY, crowded(observers.limit), RETRY_AFTER)
+    def __init__(self, tokens: Tokens, limits: GatewayLimits, now: Callable[[], int]) -> None:
+        self._tokens = tokens
+        self._now = now
+        self._told = NoticeThrottle()
+        self._failures = _Buckets[str](1 / limits.failed_token_seconds, limits.failed_tokens)
 
+    def __len__(self) -> int:
+        """Number of addresses that are remembered."""
+        return len(self._failures)
 
-K = TypeVar("K", bound=Hashable)
+    def identify(self, token: str, address: str) -> Identity:
+        """The identity of a token that came from an address, or :exc:`NotAdmitted`."""
+        network, at = network_of(address), self._now()
+        bucket = self._failures.get(network)
+        wait = 0 if bucket is None else ceil(bucket.wait(at))
+        if wait:
+            said = "too many wrong tokens came from your address; try again later"
+            raise NotAdmitted(TOO_MANY, said, wait)
+        try:
+            return identify(self._tokens, token)
+        except NotAdmitted:
+            bucket = self._failures.open(network)
+            if bucket.consume(at) and self._told.due("", network, at):
+                said = "too many wrong tokens from %s; refused for a while"
+                log.warning(said, quote(network))
+            raise
 
 
 class JoinThrottle:
@@ -146,29 +175,23 @@ class JoinThrottle:
 
     def joined(self, address: str) -> None:
         """Count a connection no more that has joined by a frame."""
-        self._strangers.put_back(network_of(address), self._now())
-
-
-class _Buckets(Generic[K]):
-    def __init__(self, per_second: float, burst: float) -> None:
-        self._per_second = per_second
-        self._burst = burst
-        self._buckets: OrderedDict[K, TokenBucket] = OrderedDict()
-
-    def take(self, key: K, at: int) -> int:
-        """Take one; if there is none, whole seconds until there is."""
-        bucket = self._buckets.setdefault(key, TokenBucket(self._per_second, self._burst))
-        self._buckets.move_to_end(key)
-        if len(self._buckets) > MAX_REMEMBERED:
-            self._buckets.popitem(last=False)
-        return 0 if bucket.try_consume(at) else ceil(bucket.wait(at))
-
-    def put_back(self, key: K, at: int) -> None:
-        """Give one back that was taken."""
-        bucket = self._buckets.get(key)
+        bucket = self._strangers.get(network_of(address))
         if bucket is not None:
-            bucket.consume(at, -1.0)
+            bucket.consume(self._now(), -1.0)
 
 
 def _refusal(why: str, wait: int) -> NotAdmitted:
     return NotAdmitted(TOO_MANY, f"{why}; try again in {wait} s", wait)
+
+
+def network_of(address: str) -> str:
+    """The network that one caller may have all of: the /64 of an IPv6 address, else the address."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, IPV6_PREFIX), strict=False))

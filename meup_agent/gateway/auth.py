@@ -1,4 +1,4 @@
-"""Tokens and their identities, and the limit on failed logins.
+"""Tokens and their identities.
 
 A token is compared, and never kept, shown or logged.
 """
@@ -6,17 +6,12 @@ A token is compared, and never kept, shown or logged.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from hashlib import sha256
-from math import ceil
 from typing import Final, NamedTuple
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.logs import log, quote
-from meup_agent.protocol.space.rate_limits import NoticeThrottle, TokenBucket
 
 TOKEN_BYTES = 32
 """Random bytes of a token that this package makes."""
@@ -103,88 +98,3 @@ class Tokens:
 
 def _digest(token: str) -> bytes:
     return sha256(token.encode(errors="surrogatepass")).digest()
-
-
-MAX_ADDRESSES: Final = 10_000
-"""Addresses that are remembered; the one whose wrong token is the longest ago is forgotten."""
-
-IPV6_PREFIX: Final = 64
-"""Bits of an IPv6 address that stand for its owner: one network gives out all the others."""
-
-
-class AuthThrottled(Exception):
-    """Too many wrong tokens came from an address.
-
-    Attributes:
-        retry_after: Seconds after which the next token is looked at.
-    """
-
-    def __init__(self, retry_after: int) -> None:
-        super().__init__("too many wrong tokens came from your address; try again later")
-        self.retry_after = retry_after
-
-
-class AuthThrottle:
-    """Limits failed logins per address.
-
-    An address that had too many is refused whatever its next token is: otherwise it would go on
-    guessing.
-
-    Args:
-        tokens: Every token.
-        failures: Wrong tokens at once.
-        seconds: After which one of these is forgiven.
-        now: Tells the time in microseconds.
-    """
-
-    def __init__(
-        self, tokens: Tokens, failures: int, seconds: float, now: Callable[[], int]
-    ) -> None:
-        self._tokens = tokens
-        self._failures = failures
-        self._per_second = 1 / seconds
-        self._now = now
-        self._told = NoticeThrottle()
-        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
-
-    def identify(self, token: str, address: str) -> Identity | None:
-        """The identity of a token that came from an address; ``None`` if it is unknown.
-
-        Raises:
-            AuthThrottled: The token was not looked at.
-        """
-        who, at = network_of(address), self._now()
-        bucket = self._buckets.get(who)
-        wait = 0.0 if bucket is None else bucket.wait(at)
-        if wait:
-            raise AuthThrottled(ceil(wait))
-        identity = self._tokens.identify(token)
-        if identity is None:
-            self._failed(who, at)
-        return identity
-
-    def __len__(self) -> int:
-        """Number of addresses that are remembered."""
-        return len(self._buckets)
-
-    def _failed(self, who: str, at: int) -> None:
-        bucket = self._buckets.setdefault(who, TokenBucket(self._per_second, self._failures))
-        self._buckets.move_to_end(who)
-        bucket.consume(at)
-        if len(self._buckets) > MAX_ADDRESSES:
-            self._buckets.popitem(last=False)
-        elif bucket.wait(at) and self._told.due("", who, at):
-            log.warning("too many wrong tokens from %s; refused for a while", quote(who))
-
-
-def network_of(address: str) -> str:
-    """The network that one caller may have all of: the /64 of an IPv6 address, else the address."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, IPV6_PREFIX), strict=False))

@@ -12,20 +12,27 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import anyio
 
-from meup_agent.gateway.admission import JoinThrottle, check_members, check_observers, identify
-from meup_agent.gateway.auth import AuthThrottle, Identity, new_token
+from meup_agent.gateway.admission import (
+    RETRY_AFTER,
+    TOO_MANY,
+    UNAVAILABLE,
+    AuthThrottle,
+    JoinThrottle,
+    NotAdmitted,
+)
+from meup_agent.gateway.auth import Identity, new_token
 from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.logs import RefusalLog, log
 from meup_agent.gateway.member import WriteBatcher
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
+from meup_agent.protocol.space.members import crowded
 from meup_agent.protocol.space.rate_limits import Allowance
 from meup_agent.protocol.space.server import SpaceServer
 
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from meup_agent.gateway.config import Config
+    from meup_agent.gateway.edge.connection import MemberConnection
 
 RESTARTING: Final = 1012
 """Close code of a gateway that stops: its members dial again (PROTOCOL 3)."""
@@ -41,27 +49,6 @@ RESTARTING: Final = 1012
 def wall_clock() -> int:
     """The time in microseconds since 1970 (UTC)."""
     return time.time_ns() // 1_000
-
-
-class RuntimeConnection(Protocol):
-    """A connection, as the runtime handles all of them."""
-
-    @property
-    def participant(self) -> str | None:
-        """The participant that has joined by it."""
-        ...
-
-    def shut(self, code: int, reason: str) -> None:
-        """Close it, joined or not."""
-        ...
-
-    def hold(self, held: bool) -> None:
-        """Read nothing of it, or read again."""
-        ...
-
-    def abort(self) -> None:
-        """Drop it without a close frame."""
-        ...
 
 
 class GatewayRuntime:
@@ -102,10 +89,8 @@ class GatewayRuntime:
         self.accepting = True
         self.failed = anyio.Event()
         self.failure = ""
-        self._auth_throttle = AuthThrottle(
-            self.tokens, limits.failed_tokens, limits.failed_token_seconds, now
-        )
-        self._connections: set[RuntimeConnection] = set()
+        self._auth_throttle = AuthThrottle(self.tokens, limits, now)
+        self._connections: set[MemberConnection] = set()
         self._empty = anyio.Event()
         self._held = False
         if loop is not None:
@@ -145,15 +130,27 @@ class GatewayRuntime:
 
     def identify(self, token: str, address: str) -> Identity:
         """The identity of a token that came from an address (PROTOCOL 3), or :exc:`NotAdmitted`."""
-        return identify(token, partial(self._auth_throttle.identify, address=address))
+        return self._auth_throttle.identify(token, address)
+
+    def check_connections(self) -> None:
+        """Raise :exc:`NotAdmitted` unless the gateway takes one more connection."""
+        most = self.limits.max_connections
+        if not self.accepting:
+            raise NotAdmitted(UNAVAILABLE, "the gateway stops; connect again")
+        if len(self._connections) >= most:
+            said = f"the gateway has {most} connections, as many as it takes (max_connections)"
+            raise NotAdmitted(UNAVAILABLE, said)
 
     def check_members(self, identity: Identity, *, observes: bool = False) -> None:
         """Raise :exc:`NotAdmitted` unless a space has room for one more member or observer."""
-        host = self.spaces[identity.space]
+        host, participant = self.spaces[identity.space], identity.participant
+        most = self.limits.max_members
         if observes:
-            check_observers(identity.participant, host.observers)
-            return
-        check_members(identity.participant, host, len(host), self.limits.max_members)
+            if host.observers.is_crowded(participant):
+                raise NotAdmitted(TOO_MANY, crowded(host.observers.limit), RETRY_AFTER)
+        elif len(host) >= most and participant not in host:  # which would take over from itself
+            said = f"the space is full: it takes {most} members (max_members)"
+            raise NotAdmitted(UNAVAILABLE, said)
 
     def dialect(self, identity: Identity) -> str:
         """The dialect of a participant that does not say which it speaks (PROTOCOL 1)."""
@@ -169,13 +166,13 @@ class GatewayRuntime:
         """Connections at this moment, those that have not joined yet included."""
         return len(self._connections)
 
-    def opened(self, connection: RuntimeConnection) -> None:
+    def opened(self, connection: MemberConnection) -> None:
         """Count a connection in."""
         self._connections.add(connection)
         if self._held:
             connection.hold(True)
 
-    def lost(self, connection: RuntimeConnection) -> None:
+    def lost(self, connection: MemberConnection) -> None:
         """Count a connection out."""
         self._connections.discard(connection)
         if not self._connections:

@@ -11,7 +11,7 @@ import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
 from meup_agent.errors import CannotConnect, HandshakeRefused, TransportClosed
-from meup_agent.gateway.admission import TOKEN_REFUSED, NotAdmitted, check_space, identify
+from meup_agent.gateway.admission import UNAUTHORIZED, NotAdmitted, check_space, identify
 from meup_agent.gateway.backlog import TOO_SLOW
 from meup_agent.gateway.edge.handshake import (
     bearer,
@@ -185,8 +185,8 @@ class MemorySpace:
             elif participant is not None:
                 token = self.token(participant, space)
             else:
-                raise NotAdmitted(TOKEN_REFUSED, "the handshake has no Authorization header")
-            identity = identify(token, self._runtime.tokens.identify)
+                raise NotAdmitted(UNAUTHORIZED, "the handshake has no Authorization header")
+            identity = identify(self._runtime.tokens, token)
             check_space(identity, space, self._runtime.spaces)
             self._runtime.check_members(identity, observes=observes)
             dialect = dialect or self._runtime.dialect(identity)

@@ -14,7 +14,7 @@ from meup_agent.errors import (
     TransportError,
 )
 from meup_agent.gateway import admission, backlog, runtime
-from meup_agent.gateway.edge import framing
+from meup_agent.gateway.edge import websocket
 from meup_agent.protocol.space.server import TAKEN_OVER
 from meup_agent.session import Backoff, Session, Settings
 from meup_agent.session.reconnector import _ENDS, RESTORE_TOKEN_ONCE
@@ -33,16 +33,16 @@ SAID = {
 
 STATUSES = {
     admission.BAD_REQUEST,
-    admission.TOKEN_REFUSED,
-    admission.KICKED,
-    admission.NO_SUCH_SPACE,
+    admission.UNAUTHORIZED,
+    admission.FORBIDDEN,
+    admission.NOT_FOUND,
     admission.TOO_MANY,
-    admission.OVERLOADED,
+    admission.UNAVAILABLE,
 }
 CODES = {
     *(admission.NotAdmitted(status, "").close_code for status in STATUSES),
-    framing.PROTOCOL_ERROR,
-    framing.TOO_BIG,
+    websocket.PROTOCOL_ERROR,
+    websocket.TOO_BIG,
     TAKEN_OVER,
     backlog.TOO_SLOW,
     runtime.RESTARTING,

@@ -18,7 +18,7 @@ from meup_agent.gateway.config_file import (
     load_config,
     variable_of,
 )
-from meup_agent.gateway.edge.http.problems import refused
+from meup_agent.gateway.edge.http.context import refused
 from meup_agent.gateway.limits import LIMIT_ROWS
 from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.space import rules

@@ -1,19 +1,19 @@
 """Failed logins by address: in a time that the tests tell, and in bounded memory."""
 
-from functools import partial
 from hashlib import sha256
 
 import pytest
 
-from meup_agent.gateway import auth
-from meup_agent.gateway.admission import NotAdmitted, identify
-from meup_agent.gateway.auth import (
+from meup_agent.gateway import admission
+from meup_agent.gateway.admission import (
+    TOO_MANY,
+    UNAUTHORIZED,
     AuthThrottle,
-    AuthThrottled,
-    Identity,
-    Tokens,
+    NotAdmitted,
     network_of,
 )
+from meup_agent.gateway.auth import Identity, Tokens
+from meup_agent.gateway.limits import GatewayLimits
 
 ANN = Identity("demo", "ann")
 SECOND = 1_000_000
@@ -34,17 +34,25 @@ def clock() -> Clock:
 
 @pytest.fixture
 def throttle(clock: Clock) -> AuthThrottle:
-    return AuthThrottle(Tokens([("right", ANN)]), 2, 10.0, clock)
+    limits = GatewayLimits(failed_tokens=2, failed_token_seconds=10.0)
+    return AuthThrottle(Tokens([("right", ANN)]), limits, clock)
+
+
+def refuse(throttle: AuthThrottle, token: str, address: str) -> NotAdmitted:
+    """The refusal of a token that came from an address."""
+    with pytest.raises(NotAdmitted) as refused:
+        throttle.identify(token, address)
+    return refused.value
 
 
 def test_right_tokens_are_not_looked_at_after_too_many_wrong_ones(
     throttle: AuthThrottle, clock: Clock
 ) -> None:
     assert throttle.identify("right", "10.0.0.1") == ANN
-    assert [throttle.identify("wrong", "10.0.0.1") for _ in range(2)] == [None, None]
-    with pytest.raises(AuthThrottled) as refused:
-        throttle.identify("right", "10.0.0.1")
-    assert refused.value.retry_after == 10
+    wrong = [refuse(throttle, "wrong", "10.0.0.1") for _ in range(2)]
+    assert [each.status for each in wrong] == [UNAUTHORIZED, UNAUTHORIZED]
+    refused = refuse(throttle, "right", "10.0.0.1")
+    assert (refused.status, refused.retry_after) == (TOO_MANY, 10)
     assert throttle.identify("right", "10.0.0.2") == ANN
     clock.at = 10 * SECOND
     assert throttle.identify("right", "10.0.0.1") == ANN
@@ -52,33 +60,28 @@ def test_right_tokens_are_not_looked_at_after_too_many_wrong_ones(
 
 def test_refused_attempts_do_not_prolong_the_refusal(throttle: AuthThrottle, clock: Clock) -> None:
     for _ in range(2):
-        throttle.identify("wrong", "10.0.0.1")
+        refuse(throttle, "wrong", "10.0.0.1")
     for clock.at in range(0, 10 * SECOND, SECOND):
-        with pytest.raises(AuthThrottled):
-            throttle.identify("wrong", "10.0.0.1")
+        assert refuse(throttle, "wrong", "10.0.0.1").status == TOO_MANY
     clock.at = 10 * SECOND
-    assert throttle.identify("wrong", "10.0.0.1") is None
+    assert refuse(throttle, "wrong", "10.0.0.1").status == UNAUTHORIZED
 
 
 def test_a_refusal_says_when_to_try_again(throttle: AuthThrottle) -> None:
-    look_up = partial(throttle.identify, address="10.0.0.1")
     for _ in range(2):
-        with pytest.raises(NotAdmitted):
-            identify("wrong", look_up)
-    with pytest.raises(NotAdmitted) as refused:
-        identify("right", look_up)
-    assert (refused.value.status, refused.value.close_code) == (429, 1013)
-    assert refused.value.headers == {"Retry-After": "10"}
+        refuse(throttle, "wrong", "10.0.0.1")
+    refused = refuse(throttle, "right", "10.0.0.1")
+    assert (refused.status, refused.close_code) == (429, 1013)
+    assert refused.headers == {"Retry-After": "10"}
 
 
 def test_addresses_are_forgotten(throttle: AuthThrottle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "MAX_ADDRESSES", 3)
+    monkeypatch.setattr(admission, "MAX_REMEMBERED", 3)
     for number in range(10):
-        throttle.identify("wrong", f"10.0.0.{number}")
+        refuse(throttle, "wrong", f"10.0.0.{number}")
     assert len(throttle) == 3
-    throttle.identify("wrong", "10.0.0.9")
-    with pytest.raises(AuthThrottled):
-        throttle.identify("right", "10.0.0.9")
+    refuse(throttle, "wrong", "10.0.0.9")
+    assert refuse(throttle, "right", "10.0.0.9").status == TOO_MANY
 
 
 @pytest.mark.parametrize(

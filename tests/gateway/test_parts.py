@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from meup_agent.errors import ConfigurationError, UsageError
 from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.auth import Identity, Tokens, new_token
-from meup_agent.gateway.edge.framing import (
+from meup_agent.gateway.edge.handshake import bearer
+from meup_agent.gateway.edge.websocket import (
     BINARY,
     CONTINUATION,
     PROTOCOL_ERROR,
@@ -21,7 +22,6 @@ from meup_agent.gateway.edge.framing import (
     BadMessage,
     pack_text,
 )
-from meup_agent.gateway.edge.handshake import bearer
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import MAX_SHOWN_CHARS, quote

@@ -12,13 +12,12 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from meup_agent.gateway.admission import BAD_REQUEST, NotAdmitted
-from meup_agent.gateway.edge.framing import TOO_BIG
+from meup_agent.gateway.edge.flow import ReadGate, ReadTransport
 from meup_agent.gateway.edge.handshake import Handshake, read_join_frame, repeats_join
-from meup_agent.gateway.edge.read_gate import ReadGate, ReadTransport
 from meup_agent.gateway.logs import describe_join, log, quote
 from meup_agent.gateway.member import GatewayMember
 from meup_agent.protocol.space.fanout import FrameFormat
-from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES
+from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES, TOO_BIG
 
 if TYPE_CHECKING:
     from meup_agent.gateway.auth import Identity

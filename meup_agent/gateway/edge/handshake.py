@@ -11,9 +11,8 @@ import msgspec
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.gateway.admission import (
     BAD_REQUEST,
-    TOKEN_REFUSED,
+    UNAUTHORIZED,
     NotAdmitted,
-    check_connections,
     check_space,
 )
 from meup_agent.protocol.dialects import DIALECTS, spoken
@@ -71,8 +70,7 @@ def admit(
 ) -> Handshake:
     """Admit a connection by its path, which may be any, and headers, or log its refusal."""
     try:
-        most = runtime.limits.max_connections
-        check_connections(runtime.accepting, runtime.open_connections, most)
+        runtime.check_connections()
         if not headers.get("Sec-WebSocket-Version", "").isascii():
             # Picows would say it back, and cannot.
             raise NotAdmitted(BAD_REQUEST, "the version of WebSocket must be 13")
@@ -145,7 +143,7 @@ def bearer(authorization: str) -> str:
     """The token in an ``Authorization`` header."""
     scheme, _, token = authorization.strip().partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise NotAdmitted(TOKEN_REFUSED, "the Authorization header must be: Bearer <token>")
+        raise NotAdmitted(UNAUTHORIZED, "the Authorization header must be: Bearer <token>")
     return token.strip()
 
 
@@ -190,7 +188,7 @@ def read_join_frame(
     if frame.token is not None or identity is None:
         identity = runtime.identify(frame.token or "", address)
     if held not in (None, identity) or frame.participant not in (None, identity.participant):
-        raise NotAdmitted(TOKEN_REFUSED, "the token is another participant's")
+        raise NotAdmitted(UNAUTHORIZED, "the token is another participant's")
     space = frame.space if frame.space is not None else handshake.space
     if space is None:
         raise NotAdmitted(BAD_REQUEST, "the join frame names no space")

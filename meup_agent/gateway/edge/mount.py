@@ -20,13 +20,13 @@ from meup_agent.errors import UsageError
 from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge.connection import LOST, MemberConnection
-from meup_agent.gateway.edge.framing import TOO_BIG
+from meup_agent.gateway.edge.flow import SendQueue
 from meup_agent.gateway.edge.handshake import Handshake, admit
-from meup_agent.gateway.edge.http.app import http_app
-from meup_agent.gateway.edge.send_queue import SendQueue
+from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.journal.engines import open_journal
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.transport.base import TOO_BIG
 
 
 class AsgiConnection(MemberConnection):

@@ -10,8 +10,8 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, assume, settings
 
+from meup_agent.gateway.edge.http.api import OPERATIONS
 from meup_agent.gateway.edge.http.openapi import document
-from meup_agent.gateway.edge.http.operations import OPERATIONS
 from meup_agent.gateway.limits import GatewayLimits
 from tests.gateway.http.conftest import Api, served
 

@@ -1,7 +1,7 @@
 """The gateway over HTTP: an ASGI application, on a port of its own or mounted into another.
 
-:mod:`operations` lists every endpoint; the routes and the OpenAPI document are made of it. Each
-endpoint gets the runtime and a request, asks :mod:`context` who calls, and raises a
-:class:`~meup_agent.gateway.edge.http.problems.Problem` for what it does not do. An envelope that is
-posted takes the road of one from a WebSocket; an event stream is one more subscriber of its space.
+:mod:`api` lists every endpoint; the routes and the OpenAPI document are made of it. Each
+endpoint gets the runtime and a request, asks :mod:`context` who calls, and raises its ``Problem``
+for what it does not do. An envelope that is posted takes the road of one from a WebSocket; an event
+stream is one more subscriber of its space.
 """

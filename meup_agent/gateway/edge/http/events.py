@@ -10,19 +10,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from meup_agent.gateway.admission import NotAdmitted
+from meup_agent.gateway.admission import BAD_REQUEST, TOO_MANY, NotAdmitted
 from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.edge.flow import SendQueue
 from meup_agent.gateway.edge.handshake import read_observe
-from meup_agent.gateway.edge.http.context import authorize_space, read_journal
-from meup_agent.gateway.edge.http.messages import is_seq, requested_dialect
-from meup_agent.gateway.edge.http.problems import (
-    BAD_REQUEST,
+from meup_agent.gateway.edge.http.context import (
     RETRY_SECONDS,
-    TOO_MANY,
     Problem,
+    authorize_space,
     not_admitted,
+    read_journal,
 )
-from meup_agent.gateway.edge.send_queue import SendQueue
+from meup_agent.gateway.edge.http.messages import is_seq, requested_dialect
 from meup_agent.gateway.member import FrameQueue, GatewayMember
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.fanout import FrameFormat

@@ -14,24 +14,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from meup_agent.errors import InvalidEnvelope, NotExpressible
-from meup_agent.gateway.admission import NotAdmitted
+from meup_agent.gateway.admission import BAD_REQUEST, TOO_MANY, NotAdmitted
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.edge.handshake import MAX_SEQ_DIGITS, read_dialect
 from meup_agent.gateway.edge.http.context import (
-    authorize_participant,
-    await_callback,
-    read_journal,
-)
-from meup_agent.gateway.edge.http.problems import (
-    BAD_REQUEST,
     RETRY_SECONDS,
     TIMEOUT,
     TOO_LARGE,
-    TOO_MANY,
     WRONG_TYPE,
     Json,
     Problem,
+    authorize_participant,
+    await_callback,
     not_admitted,
+    read_journal,
     refused,
 )
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock

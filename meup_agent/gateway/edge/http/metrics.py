@@ -15,8 +15,8 @@ from prometheus_client.metrics_core import Metric
 from starlette.requests import Request
 from starlette.responses import Response
 
-from meup_agent.gateway.edge.http.context import await_callback
-from meup_agent.gateway.edge.http.problems import UNAVAILABLE, Json, Problem
+from meup_agent.gateway.admission import UNAVAILABLE
+from meup_agent.gateway.edge.http.context import Json, Problem, await_callback
 from meup_agent.gateway.runtime import GatewayRuntime
 
 PREFIX: Final = "meup_"

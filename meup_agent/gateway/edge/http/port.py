@@ -18,9 +18,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.config import HttpConfig, TlsConfig
-from meup_agent.gateway.edge.http.app import http_app
-from meup_agent.gateway.edge.http.problems import BAD_REQUEST
+from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.network import host_and_port, listen_error, local_host, server_context
 from meup_agent.gateway.runtime import GatewayRuntime
 

@@ -10,9 +10,15 @@ from anyio.lowlevel import checkpoint
 from starlette.requests import Request
 from starlette.responses import Response
 
-from meup_agent.gateway.edge.http.context import authenticate, authorize_space, read_journal
+from meup_agent.gateway.admission import BAD_REQUEST
+from meup_agent.gateway.edge.http.context import (
+    Json,
+    Problem,
+    authenticate,
+    authorize_space,
+    read_journal,
+)
 from meup_agent.gateway.edge.http.messages import page_size
-from meup_agent.gateway.edge.http.problems import BAD_REQUEST, Json, Problem
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.audit import Audit, proposal_as_json
 from meup_agent.protocol.lifecycle import ProposalState
