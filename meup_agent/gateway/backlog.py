@@ -37,6 +37,19 @@ it a participant could come back, and stop the others for another second, withou
 _MICROSECONDS: Final = 1_000_000
 
 
+class _Share:
+    """The queues of a participant in a space, and their bytes together."""
+
+    __slots__ = ("backlogs", "bytes", "impatient_until", "participant", "space", "streams")
+
+    def __init__(self, space: SpaceBacklogs, participant: str) -> None:
+        self.space = space
+        self.participant = participant
+        self.bytes = self.streams = 0
+        self.backlogs: set[Backlog] = set()
+        self.impatient_until = 0.0
+
+
 class Backlog:
     """Counts the frames that wait for one reader; made by :meth:`Backlogs.open`.
 
@@ -44,24 +57,12 @@ class Backlog:
     """
 
     __slots__ = (
-        "_all",
-        "_drop",
-        "_own_since",
-        "awaited",
-        "bytes",
-        "dropped",
-        "frames",
-        "share",
+        *("_all", "_drop", "_own_since", "awaited", "bytes", "dropped", "frames", "share"),
         "waited_since",
     )
 
     def __init__(
-        self,
-        all_of_them: Backlogs,
-        share: _Share,
-        drop: Callable[[str], None],
-        *,
-        awaited: bool = True,
+        self, all_of_them: Backlogs, share: _Share, drop: Callable[[str], None], *, awaited: bool
     ) -> None:
         self.awaited = awaited
         self._all = all_of_them
@@ -72,29 +73,32 @@ class Backlog:
         self.waited_since: float | None = None
         self._own_since: float | None = None
 
-    def add(self, *waits: bytes, behind: bool = True) -> None:
-        """Count frames, which stay alive until they are removed; may drop this queue or others.
-
-        It is ``behind`` where its reader has not taken what came before.
-        """
+    def add(self, *waits: bytes) -> None:
+        """Count frames, which stay alive until they are removed; may drop this queue or others."""
         for packed in waits:
             self.bytes += len(packed)
             self.frames += 1
-            self._all.added(self, packed)
-        self._all.check(self, behind=behind)
+            self.share.bytes += len(packed)
+            self._all.hold(packed)
+        self.share.space.look_at(self)
+        self._all.drop_excess(self.share)
 
     def remove(self, taken: Iterable[bytes]) -> None:
         """Count what waits no longer."""
         for packed in taken:
             self.bytes -= len(packed)
             self.frames -= 1
-            self._all.removed(self, packed)
+            self.share.bytes -= len(packed)
+            self._all.let_go(packed)
+        if self._all.is_below(self, 4):
+            self.share.space.fills_no_more(self)
 
     def drop(self, limit: str, why: str) -> None:
         """Drop the queue: its reader is too slow, and is told why in a sentence."""
         if not self.dropped:
             self.dropped = True
-            self._all.dropping(self, limit, why)
+            self.share.space.fills_no_more(self)
+            self._all.note_dropped(self, limit, why)
             self._drop(f"you read too slowly: {why}; connect again")
 
     def wait_for_own(self, now: float, patience: float) -> float:
@@ -112,20 +116,9 @@ class Backlog:
 
     def close(self) -> None:
         """Forget the queue, which holds nothing any more."""
-        self._all.closed(self)
-
-
-class _Share:
-    """The queues of a participant in a space, and their bytes together."""
-
-    __slots__ = ("backlogs", "bytes", "impatient_until", "participant", "space", "streams")
-
-    def __init__(self, space: str, participant: str) -> None:
-        self.space = space
-        self.participant = participant
-        self.bytes = self.streams = 0
-        self.backlogs: set[Backlog] = set()
-        self.impatient_until = 0.0
+        self.share.space.fills_no_more(self)
+        self.share.backlogs.discard(self)
+        self._all.forget(self.share)
 
 
 class Backlogs:
@@ -141,16 +134,13 @@ class Backlogs:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bytes = 0
-        self.patience = limits.slow_reader_seconds
-        self._limits = limits
+        self.now = now
+        self.limits = limits
         self._counters = counters
-        self._now = now
+        self._spaces: dict[str, SpaceBacklogs] = {}
         self._shares: dict[tuple[str, str], _Share] = {}
         self._held: dict[int, int] = {}
-        self._filling: dict[str, set[Backlog]] = {}
         self._told = NoticeThrottle()
-        self._full = limits.max_queued_bytes // 2, limits.max_queued_frames // 2
-        self._drained = limits.max_queued_bytes // 4, limits.max_queued_frames // 4
 
     def open(
         self, space: str, participant: str, drop: Callable[[str], None], *, awaited: bool = True
@@ -168,9 +158,9 @@ class Backlogs:
     def add_stream(self, space: str, participant: str) -> bool:
         """Count a further event stream of a participant in; true if it may have one."""
         share = self._share(space, participant)
-        if share.streams >= self._limits.max_streams:
+        if share.streams >= self.limits.max_streams:
             self._counters.streams_refused += 1
-            self._forget(share)
+            self.forget(share)
             return False
         share.streams += 1
         return True
@@ -179,16 +169,16 @@ class Backlogs:
         """Count an event stream out."""
         share = self._share(space, participant)
         share.streams -= 1
-        self._forget(share)
+        self.forget(share)
 
     def reserve(self, identity: Identity, size: int) -> bool:
         """Count bytes that a participant sent and are not taken yet; true if there is room."""
-        share, limits = self._share(*identity), self._limits
+        share, limits = self._share(*identity), self.limits
         if (
             share.bytes + size > limits.max_participant_queued_bytes
             or self.bytes + size > limits.max_gateway_queued_bytes
         ):
-            self._forget(share)
+            self.forget(share)
             return False
         share.bytes += size
         self.bytes += size
@@ -199,11 +189,11 @@ class Backlogs:
         share = self._share(*identity)
         share.bytes -= size
         self.bytes -= size
-        self._forget(share)
+        self.forget(share)
 
     def in_space(self, space: str) -> SpaceBacklogs:
         """The backlogs of one space."""
-        return SpaceBacklogs(self, space)
+        return self._spaces.setdefault(space, SpaceBacklogs(self, space))
 
     @property
     def participants(self) -> int:
@@ -212,7 +202,7 @@ class Backlogs:
 
     def waiting_in(self, space: str) -> int:
         """Bytes that wait for the participants of a space, counted for each of them."""
-        return sum(share.bytes for share in self._shares.values() if share.space == space)
+        return sum(share.bytes for (name, _), share in self._shares.items() if name == space)
 
     def waiting_for(self, space: str, participant: str) -> int:
         """Bytes that wait for a participant."""
@@ -221,108 +211,53 @@ class Backlogs:
 
     # --- what a backlog calls ---
 
-    def added(self, backlog: Backlog, packed: bytes) -> None:
-        """Count a frame in."""
-        share, size, name = backlog.share, len(packed), id(packed)
-        share.bytes += size
-        holders = self._held.get(name, 0)
-        self._held[name] = holders + 1
+    def hold(self, packed: bytes) -> None:
+        """Count a frame in, once for all that hold it."""
+        holders = self._held.get(id(packed), 0)
+        self._held[id(packed)] = holders + 1
         if not holders:
-            self.bytes += size
+            self.bytes += len(packed)
 
-    def check(self, backlog: Backlog, *, behind: bool) -> None:
-        """See whether a queue fills, and drop what is too much."""
-        share = backlog.share
-        if (
-            behind
-            and backlog.awaited
-            and backlog.waited_since is None
-            and self._is_full(backlog)
-            and share.impatient_until <= self._now()
-        ):
-            self._filling.setdefault(share.space, set()).add(backlog)
-        limits = self._limits
-        if share.bytes > limits.max_participant_queued_bytes:
-            self._drop_fullest(share.backlogs)
-        if self.bytes > limits.max_gateway_queued_bytes:
-            self._drop_who_has_most()
-
-    def removed(self, backlog: Backlog, packed: bytes) -> None:
+    def let_go(self, packed: bytes) -> None:
         """Count a frame out."""
-        backlog.share.bytes -= len(packed)
-        name = id(packed)
-        holders = self._held[name] - 1
+        holders = self._held[id(packed)] - 1
         if holders:
-            self._held[name] = holders
+            self._held[id(packed)] = holders
         else:
-            del self._held[name]
+            del self._held[id(packed)]
             self.bytes -= len(packed)
-        most_bytes, most_frames = self._drained
-        if backlog.bytes <= most_bytes and backlog.frames <= most_frames:
-            self._fills_no_more(backlog)
 
-    def dropping(self, backlog: Backlog, limit: str, why: str) -> None:
+    def is_below(self, backlog: Backlog, part: int) -> bool:
+        """True if a queue holds no more than such a part of what it may."""
+        return (
+            backlog.bytes <= self.limits.max_queued_bytes // part
+            and backlog.frames <= self.limits.max_queued_frames // part
+        )
+
+    def note_dropped(self, backlog: Backlog, limit: str, why: str) -> None:
         """Count and log that a reader is too slow."""
         share = backlog.share
-        self._fills_no_more(backlog)
         self._counters.too_slow[limit] += 1
-        now = self._now()
+        now = self.now()
         if backlog.awaited:
             share.impatient_until = now + IMPATIENT_SECONDS
-        name = f"{share.space}/{share.participant}"
+        name = f"{share.space.name}/{share.participant}"
         if self._told.due(name, limit, round(now * _MICROSECONDS)):
             said = "%s in %s reads too slowly, and is closed: %s"
-            log.warning(said, quote(share.participant), quote(share.space), why)
+            log.warning(said, quote(share.participant), quote(share.space.name), why)
 
-    def closed(self, backlog: Backlog) -> None:
-        """Forget a queue."""
-        self._fills_no_more(backlog)
-        backlog.share.backlogs.discard(backlog)
-        self._forget(backlog.share)
+    def drop_excess(self, share: _Share) -> None:
+        """Drop what is too much for a participant, and for the gateway."""
+        if share.bytes > self.limits.max_participant_queued_bytes:
+            self._drop_fullest(share.backlogs)
+        if self.bytes > self.limits.max_gateway_queued_bytes:
+            self._drop_largest_share()
 
-    # --- who waits ---
-
-    def is_filling(self, space: str) -> bool:
-        """True if a reader in a space does not keep up, and is worth waiting for."""
-        return space in self._filling
-
-    def wait(self, space: str, sender: str) -> float:
-        """Seconds for which a loud sender in a space waits now; 0: no reader is worth it.
-
-        Readers for whom a sender waited long enough are dropped. Only a sender's own queue is not,
-        and the sender goes on: there are clients that read nothing while they are not read.
-        """
-        now, wait = self._now(), 0.0
-        for backlog in tuple(self._filling.get(space, ())):
-            if backlog.share.impatient_until > now:
-                # Another queue of its was dropped meanwhile: this one is when it is full.
-                self._fills_no_more(backlog)
-                continue
-            if backlog.share.participant == sender:
-                wait = max(wait, backlog.wait_for_own(now, self.patience))
-                continue
-            if backlog.waited_since is None:
-                backlog.waited_since = now
-            if now - backlog.waited_since < self.patience:
-                wait = LOOK_AGAIN_SECONDS
-            else:
-                why = f"a sender waited {self.patience:g} s for you (slow_reader_seconds)"
-                backlog.drop("slow_reader_seconds", why)
-        return wait
-
-    def _is_full(self, backlog: Backlog) -> bool:
-        most_bytes, most_frames = self._full
-        return backlog.bytes > most_bytes or backlog.frames > most_frames
-
-    def _fills_no_more(self, backlog: Backlog) -> None:
-        backlog.waited_since = None
-        filling = self._filling.get(backlog.share.space)
-        if filling is not None:
-            filling.discard(backlog)
-            if not filling:
-                del self._filling[backlog.share.space]
-
-    # --- who has too much ---
+    def forget(self, share: _Share) -> None:
+        """Forget a participant without queues, unless it was too slow lately."""
+        idle = not (share.bytes or share.backlogs or share.streams)
+        if idle and share.impatient_until <= self.now():
+            self._shares.pop((share.space.name, share.participant), None)
 
     def _drop_fullest(self, backlogs: Iterable[Backlog]) -> None:
         """Drop the queue of a participant in which most waits; an observer's before others."""
@@ -332,13 +267,13 @@ class Backlogs:
             default=None,
         )
         if found is not None:
-            most = self._limits.max_participant_queued_bytes
+            most = self.limits.max_participant_queued_bytes
             why = f"more than {most} bytes wait for you (max_participant_queued_bytes)"
             found.drop("max_participant_queued_bytes", why)
 
-    def _drop_who_has_most(self) -> None:
+    def _drop_largest_share(self) -> None:
         """Drop the queues of the participant for whom most waits, until there is room again."""
-        most = self._limits.max_gateway_queued_bytes
+        most = self.limits.max_gateway_queued_bytes
         why = f"more than {most} bytes wait for all readers (max_gateway_queued_bytes)"
         while self.bytes > most:
             live = [
@@ -355,33 +290,61 @@ class Backlogs:
     def _share(self, space: str, participant: str) -> _Share:
         share = self._shares.get((space, participant))
         if share is None:
-            share = self._shares[space, participant] = _Share(space, participant)
+            share = _Share(self.in_space(space), participant)
+            self._shares[space, participant] = share
         return share
-
-    def _forget(self, share: _Share) -> None:
-        """Forget a participant without queues, unless it was too slow lately."""
-        idle = not (share.bytes or share.backlogs or share.streams)
-        if idle and share.impatient_until <= self._now():
-            self._shares.pop((share.space, share.participant), None)
 
 
 class SpaceBacklogs:
-    """The backlogs of one space, as its server asks for them."""
+    """The backlogs of one space that fill, for which its loud senders wait."""
 
-    def __init__(self, backlogs: Backlogs, space: str) -> None:
+    def __init__(self, backlogs: Backlogs, name: str) -> None:
+        self.name = name
+        self.patience = backlogs.limits.slow_reader_seconds
+        """Seconds for which senders wait for one reader at most."""
         self._backlogs = backlogs
-        self._space = space
+        self._filling: set[Backlog] = set()
 
     @property
     def filling(self) -> bool:
         """True if a reader does not keep up, and is worth waiting for."""
-        return self._backlogs.is_filling(self._space)
+        return bool(self._filling)
 
-    @property
-    def patience(self) -> float:
-        """Seconds for which senders wait for one reader at most."""
-        return self._backlogs.patience
+    def look_at(self, backlog: Backlog) -> None:
+        """See whether a queue fills."""
+        if (
+            backlog.awaited
+            and backlog.waited_since is None
+            and not self._backlogs.is_below(backlog, 2)
+            and backlog.share.impatient_until <= self._backlogs.now()
+        ):
+            self._filling.add(backlog)
+
+    def fills_no_more(self, backlog: Backlog) -> None:
+        """Wait for a queue no longer."""
+        backlog.waited_since = None
+        self._filling.discard(backlog)
 
     def wait(self, sender: str) -> float:
-        """Seconds for which a loud sender waits before it looks again; 0: it need not."""
-        return self._backlogs.wait(self._space, sender)
+        """Seconds for which a loud sender waits now, before it looks again; 0: it need not.
+
+        Readers for whom a sender waited long enough are dropped. Only a sender's own queue is not,
+        and the sender goes on: there are clients that read nothing while they are not read.
+        """
+        now, wait = self._backlogs.now(), 0.0
+        for backlog in tuple(self._filling):
+            if backlog.share.impatient_until > now:
+                # Another queue of its was dropped meanwhile: this one is when it is full.
+                self.fills_no_more(backlog)
+                continue
+            if backlog.share.participant == sender:
+                wait = max(wait, backlog.wait_for_own(now, self.patience))
+                continue
+            if backlog.waited_since is None:
+                backlog.waited_since = now
+            if now - backlog.waited_since < self.patience:
+                wait = LOOK_AGAIN_SECONDS
+            else:
+                why = f"a sender waited {self.patience:g} s for you (slow_reader_seconds)"
+                backlog.drop("slow_reader_seconds", why)
+        return wait

@@ -220,7 +220,7 @@ class SqliteJournal:
             waiting.set()
 
     def _close(self) -> bool:
-        ended = [each.join(CLOSE_SECONDS) for each in (self._writer, self._reader)]
+        ended = [each.has_ended(CLOSE_SECONDS) for each in (self._writer, self._reader)]
         if all(ended):
             self._database.close()
         return all(ended)

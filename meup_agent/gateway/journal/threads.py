@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -44,7 +45,33 @@ class WriteJob(NamedTuple):
     floor: int | None = None
 
 
-class BatchWriter:
+class _JournalThread(threading.Thread, ABC):
+    """A thread of the journal, which tells its failure and ends.
+
+    A daemon, so that a process that is ending does not wait for a disk that hangs.
+    """
+
+    def __init__(self, name: str, failed: Callable[[Exception], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._failed = failed
+
+    def run(self) -> None:
+        """Work until the end."""
+        try:
+            self._work()
+        except Exception as error:
+            self._failed(error)
+
+    @abstractmethod
+    def _work(self) -> None: ...
+
+    def has_ended(self, timeout: float) -> bool:
+        """Wait for the end; true if it has come."""
+        self.join(timeout)
+        return not self.is_alive()
+
+
+class BatchWriter(_JournalThread):
     """Writes what is handed to it, in batches, in order, and applies the retention in between.
 
     In its thread it tells the last number that was committed, or the failure after which nothing is
@@ -59,19 +86,13 @@ class BatchWriter:
         written: Callable[[int], None],
         failed: Callable[[Exception], None],
     ) -> None:
+        super().__init__("meup-journal-writer", failed)
         self._connection = connection
         self._retention = retention
         self._written = written
-        self._failed = failed
         self._waiting: list[WriteJob] = []
         self._stopping = False
         self._changed = threading.Condition()
-        # A daemon, so that a process that is ending does not wait for a disk that hangs.
-        self._thread = threading.Thread(target=self._run, name="meup-journal-writer", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
 
     def put(self, work: Sequence[WriteJob]) -> None:
         """Hand over what is to be written next."""
@@ -87,21 +108,13 @@ class BatchWriter:
                 self._waiting.clear()
             self._changed.notify()
 
-    def join(self, timeout: float) -> bool:
-        """Wait for the end; true if it has come."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            more = self._retention.step()
-            while (work := self._next(wait=not more)) is not None:
-                if work:
-                    self._write(work)
-                    self._written(work[-1].row.seq)
-                more = self._retention.step(written=len(work))
-        except Exception as error:
-            self._failed(error)
+    def _work(self) -> None:
+        more = self._retention.step()
+        while (work := self._next(wait=not more)) is not None:
+            if work:
+                self._write(work)
+                self._written(work[-1].row.seq)
+            more = self._retention.step(written=len(work))
 
     def _next(self, *, wait: bool) -> list[WriteJob] | None:
         """The next batch, empty if it is time to forget something; ``None`` at the end."""
@@ -166,7 +179,7 @@ class PageRequest(NamedTuple):
     then: Callable[[tuple[Entry, ...]], None]
 
 
-class PageReader:
+class PageReader(_JournalThread):
     """Reads pages, one after the other.
 
     A reader asks for a page when its last one has come, so what waits here is bounded by the number
@@ -180,15 +193,10 @@ class PageReader:
         read: Callable[[PageRequest, tuple[Entry, ...]], None],
         failed: Callable[[Exception], None],
     ) -> None:
+        super().__init__("meup-journal-reader", failed)
         self._connection = connection
         self._read = read
-        self._failed = failed
         self._pages: SimpleQueue[PageRequest | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="meup-journal-reader", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
 
     def ask(self, page: PageRequest) -> None:
         """Ask for a page."""
@@ -198,19 +206,8 @@ class PageReader:
         """End after what has been asked for."""
         self._pages.put(None)
 
-    def join(self, timeout: float) -> bool:
-        """Wait for the end; true if it has come."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            while (page := self._pages.get()) is not None:
-                self._read(page, tuple(entries_of(page.space, self._found(page))))
-        except Exception as error:
-            self._failed(error)
-
-    def _found(self, page: PageRequest) -> str:
-        values = (page.space, page.after, page.until, page.limit)
-        found: str = self._connection.execute(READ, values).fetchone()[0]
-        return found
+    def _work(self) -> None:
+        while (page := self._pages.get()) is not None:
+            values = (page.space, page.after, page.until, page.limit)
+            found: str = self._connection.execute(READ, values).fetchone()[0]
+            self._read(page, tuple(entries_of(page.space, found)))

@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from meup_agent.gateway.admission import UNAVAILABLE
 from meup_agent.gateway.edge.handshake import MAX_SEQ_DIGITS
 from meup_agent.gateway.edge.http import openapi
 from meup_agent.gateway.edge.http.context import (
-    UNAVAILABLE,
     Json,
     Problem,
     log_refusal,

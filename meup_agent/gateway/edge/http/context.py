@@ -203,6 +203,33 @@ def refused(decision: Refusal) -> Problem:
     return Problem(status, code, message, headers=headers, **payload)
 
 
+def over_limit(
+    message: str, limit: str, most: float, *, seconds: int = RETRY_SECONDS, **headers: str
+) -> Problem:
+    """The answer to a caller that may do so later."""
+    return Problem(
+        TOO_MANY,
+        "limit_exceeded",
+        message,
+        headers={"Retry-After": str(seconds), **headers},
+        limit=limit,
+        max=most,
+    )
+
+
+def bad_query(message: str) -> Problem:
+    """The answer to a query that means nothing."""
+    return Problem(BAD_REQUEST, "bad_query", message)
+
+
+def read_flag(request: Request, name: str, default: bool) -> bool:
+    """A parameter of the query that is true or false."""
+    said = request.query_params.get(name, str(default).lower())
+    if said not in ("true", "false"):
+        raise bad_query(f"{name} must be true or false")
+    return said == "true"
+
+
 def log_refusal(refusals: RefusalLog, method: str, path: str, problem: Problem) -> None:
     """Log a refusal, at the path as the API has it: what a stranger wrote there may be a token."""
     if problem.status in (UNAUTHORIZED, FORBIDDEN, TOO_MANY):

@@ -10,15 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from meup_agent.gateway.admission import BAD_REQUEST, TOO_MANY, NotAdmitted
+from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.edge.flow import SendQueue
 from meup_agent.gateway.edge.handshake import read_observe
 from meup_agent.gateway.edge.http.context import (
-    RETRY_SECONDS,
-    Problem,
     authorize_space,
+    bad_query,
     not_admitted,
+    over_limit,
+    read_flag,
     read_journal,
 )
 from meup_agent.gateway.edge.http.messages import is_seq, requested_dialect
@@ -86,14 +87,8 @@ class EventResponse:
         self._backlogs = backlogs = runtime.backlogs
         if not backlogs.add_stream(*identity):
             most = runtime.limits.max_streams
-            raise Problem(
-                TOO_MANY,
-                "limit_exceeded",
-                f"you have {most} event streams, as many as you may; end one first",
-                headers={"Retry-After": str(RETRY_SECONDS)},
-                limit="max_streams",
-                max=most,
-            )
+            said = f"you have {most} event streams, as many as you may; end one first"
+            raise over_limit(said, "max_streams", most)
         self._sending = SendQueue(lambda: self._stream.pause(), lambda: self._stream.resume())
         self._observer: GatewayMember | None = None
         self._stream: FrameQueue
@@ -205,14 +200,10 @@ async def get_events(runtime: GatewayRuntime, request: Request) -> Response:
     identity, host = authorize_space(runtime, request)
     said = request.query_params.get("since") or request.headers.get(LAST_SEEN_HEADER)
     if said is not None and not is_seq(said):
-        raise Problem(
-            BAD_REQUEST, "bad_query", f"{LAST_SEEN_HEADER} must be the 'seq' of an envelope"
-        )
-    follow = request.query_params.get("follow", "true")
-    if follow not in ("true", "false"):
-        raise Problem(BAD_REQUEST, "bad_query", "follow must be true or false")
+        raise bad_query(f"{LAST_SEEN_HEADER} must be the 'seq' of an envelope")
+    follow = read_flag(request, "follow", True)
     try:
-        observes = read_observe(request.headers.get(OBSERVE_HEADER)) and follow == "true"
+        observes = read_observe(request.headers.get(OBSERVE_HEADER)) and follow
         if observes:
             # As for any other connection that observes.
             runtime.check_members(identity, observes=True)
@@ -226,7 +217,7 @@ async def get_events(runtime: GatewayRuntime, request: Request) -> Response:
         identity,
         FrameFormat(dialect, True, pack_event),
         None if said is None else int(said),
-        follow=follow == "true",
+        follow=follow,
         observes=observes,
     )
     # All that is asked of a response is that it can be called so.

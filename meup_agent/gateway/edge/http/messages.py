@@ -14,11 +14,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from meup_agent.errors import InvalidEnvelope, NotExpressible
-from meup_agent.gateway.admission import BAD_REQUEST, TOO_MANY, NotAdmitted
+from meup_agent.gateway.admission import BAD_REQUEST, NotAdmitted
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.edge.handshake import MAX_SEQ_DIGITS, read_dialect
 from meup_agent.gateway.edge.http.context import (
-    RETRY_SECONDS,
     TIMEOUT,
     TOO_LARGE,
     WRONG_TYPE,
@@ -26,7 +25,9 @@ from meup_agent.gateway.edge.http.context import (
     Problem,
     authorize_participant,
     await_callback,
+    bad_query,
     not_admitted,
+    over_limit,
     read_journal,
     refused,
 )
@@ -45,6 +46,8 @@ PAGE: Final = 100
 
 MAX_PAGE: Final = 500
 """Messages of the largest page that can be asked for."""
+
+_TOO_FAST: Final = "you say more in a second than is taken here"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -78,15 +81,13 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
     frame = _completed(body, given, defaults)
     pace = host.check_rate(identity.participant, len(frame))
     if pace is not None:
-        raise Problem(
-            TOO_MANY,
-            "limit_exceeded",
-            "a reader does not keep up with you; send it again later"
-            if pace.limit == "slow_reader_seconds"
-            else "you say more in a second than is taken here; send it again later",
-            headers={"Retry-After": str(math.ceil(pace.seconds))},
-            limit=pace.limit,
-            max=shown_limit(pace.most),
+        slow = pace.limit == "slow_reader_seconds"
+        said = "a reader does not keep up with you" if slow else _TOO_FAST
+        raise over_limit(
+            f"{said}; send it again later",
+            pace.limit,
+            shown_limit(pace.most),
+            seconds=math.ceil(pace.seconds),
         )
 
     def ask(tell: Callable[[Entry | Refusal | Discard], None]) -> None:
@@ -127,7 +128,7 @@ def page_size(request: Request) -> int:
     """The size of the page that is asked for."""
     said = request.query_params.get("limit", str(PAGE))
     if not (said.isascii() and said.isdigit() and 1 <= int(said[:9]) <= MAX_PAGE):
-        raise Problem(BAD_REQUEST, "bad_query", f"limit must be a number from 1 to {MAX_PAGE}")
+        raise bad_query(f"limit must be a number from 1 to {MAX_PAGE}")
     return int(said)
 
 
@@ -165,10 +166,8 @@ async def _after(host: SpaceServer, since: str, until: int) -> int:
             raise ValueError
         at = (moment - _EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
-        raise Problem(
-            BAD_REQUEST,
-            "bad_query",
-            "since must be a message's 'seq', or a time such as 2026-01-31T12:00:00Z",
+        raise bad_query(
+            "since must be a message's 'seq', or a time such as 2026-01-31T12:00:00Z"
         ) from None
     return await _before(host, at, until)
 
@@ -200,13 +199,11 @@ async def _body(runtime: GatewayRuntime, identity: Identity, request: Request) -
         with anyio.fail_after(runtime.limits.join_timeout):
             async for chunk in request.stream():
                 if not backlogs.reserve(identity, len(chunk)):
-                    raise Problem(
-                        TOO_MANY,
-                        "limit_exceeded",
+                    raise over_limit(
                         "you send too many messages at the same time; send this one again later",
-                        headers={"Connection": "close", "Retry-After": str(RETRY_SECONDS)},
-                        limit="max_participant_queued_bytes",
-                        max=runtime.limits.max_participant_queued_bytes,
+                        "max_participant_queued_bytes",
+                        runtime.limits.max_participant_queued_bytes,
+                        Connection="close",
                     )
                 body += chunk
                 if len(body) > most:

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from meup_agent.gateway.admission import UNAVAILABLE
 from meup_agent.gateway.edge.http.context import Json, Problem, await_callback
 from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.space.server import SpaceServer
 
 PREFIX: Final = "meup_"
 
@@ -40,6 +41,24 @@ _ABOUT: Final = {
     "not_admitted": ("connections_not_admitted", "Callers that did not get in, by status."),
 }
 """The metric for each counter, and what it says; a further counter is shown under its own name."""
+
+
+_OF_A_SPACE: Final[dict[str, tuple[str, Callable[[GatewayRuntime, SpaceServer], int]]]] = {
+    "members": ("Members of a space.", lambda _, host: len(host.members)),
+    "observers": (
+        "Connections that look on a space, and are no members of it.",
+        lambda _, host: len(host.observers),
+    ),
+    "queued_bytes": (
+        "Bytes that wait for slow readers of a space, observers included.",
+        lambda runtime, host: runtime.backlogs.waiting_in(host.name),
+    ),
+    "journal_behind": (
+        "Envelopes of a space that are on their way into the journal.",
+        lambda _, host: max(0, host.journal.latest(host.name) - host.fanout.delivered),
+    ),
+}
+"""The gauges of each space."""
 
 
 class Collector:
@@ -70,28 +89,11 @@ class Collector:
             "Connections of members, those that have not joined yet included.",
             value=runtime.open_connections,
         )
-        members = GaugeMetricFamily(PREFIX + "members", "Members of a space.", labels=["space"])
-        queued = GaugeMetricFamily(
-            PREFIX + "queued_bytes",
-            "Bytes that wait for slow readers of a space, observers included.",
-            labels=["space"],
-        )
-        behind = GaugeMetricFamily(
-            PREFIX + "journal_behind",
-            "Envelopes of a space that are on their way into the journal.",
-            labels=["space"],
-        )
-        observers = GaugeMetricFamily(
-            PREFIX + "observers",
-            "Connections that look on a space, and are no members of it.",
-            labels=["space"],
-        )
-        for name, host in runtime.spaces.items():
-            observers.add_metric([name], len(host.observers))
-            members.add_metric([name], len(host.members))
-            queued.add_metric([name], runtime.backlogs.waiting_in(name))
-            behind.add_metric([name], max(0, host.journal.latest(name) - host.fanout.delivered))
-        yield from (members, observers, queued, behind)
+        for name, (about, measure) in _OF_A_SPACE.items():
+            family = GaugeMetricFamily(PREFIX + name, about, labels=["space"])
+            for space, host in runtime.spaces.items():
+                family.add_metric([space], measure(runtime, host))
+            yield family
         yield GaugeMetricFamily(
             PREFIX + "backlog_bytes",
             "Bytes that wait for slow readers; what waits for several counts once.",

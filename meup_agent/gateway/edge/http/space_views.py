@@ -10,12 +10,12 @@ from anyio.lowlevel import checkpoint
 from starlette.requests import Request
 from starlette.responses import Response
 
-from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.edge.http.context import (
     Json,
-    Problem,
     authenticate,
     authorize_space,
+    bad_query,
+    read_flag,
     read_journal,
 )
 from meup_agent.gateway.edge.http.messages import page_size
@@ -86,14 +86,12 @@ async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     wanted, state, limit = query.get("id"), query.get("state"), page_size(request)
     if state is not None and state not in {str(each) for each in ProposalState}:
         known = ", ".join(ProposalState)
-        raise Problem(BAD_REQUEST, "bad_query", f"state must be one of {known}")
-    timeline = query.get("timeline", "false")
-    if timeline not in ("true", "false"):
-        raise Problem(BAD_REQUEST, "bad_query", "timeline must be true or false")
+        raise bad_query(f"state must be one of {known}")
+    timeline = read_flag(request, "timeline", False)
     proposals = _proposals_by_space.setdefault(host, SpaceProposals())
     await proposals.catch_up(host)
     audit = proposals.audit
     named = audit.proposals if wanted is None else audit.named(wanted)
     found = [each for each in named if state in (None, str(each.state))]
-    said = [proposal_as_json(each, timeline=timeline == "true") for each in found[-limit:]]
+    said = [proposal_as_json(each, timeline=timeline) for each in found[-limit:]]
     return Json({"proposals": said, "gap": proposals.gap})
