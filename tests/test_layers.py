@@ -22,7 +22,7 @@ LAYERS = {
     "gateway": 3,
     "client": 4,
     "agent": 5,
-    "bridge": 6,
+    "mcp": 6,
     "testing": 6,
     "cli": 7,
 }
