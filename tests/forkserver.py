@@ -1,9 +1,10 @@
-"""Processes forked from one that has loaded the libraries: real ones, half a second sooner.
+"""Processes forked from one that has done the imports: real ones, most of a second sooner.
 
-Of what a Python program does before its first line, four fifths are the imports of pydantic, rich,
-anyio and the like. A server does these once for each process of pytest; a program begins as its
-fork, imports the package itself, and ends, is killed and exits as any other. Programs to which the
-environment tells how Python itself begins are started as usual: see :func:`is_forkable`.
+Of what a Python program does before its first line, nearly all are the imports of pydantic, rich,
+anyio and the like, and of the package. A server does these once for each process of pytest; a
+program begins as its fork, and ends, is killed and exits as any other. Programs to which the
+environment tells how Python itself begins are started as usual: see :func:`is_forkable`. So are
+those of the tests that look at what is imported, and when.
 """
 
 import atexit
@@ -12,6 +13,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -34,7 +36,9 @@ LIBRARIES = (
     *("starlette.routing", "tenacity", "typer", "typer.rich_utils", "uvloop"),
     *("websockets.asyncio.client", "websockets.exceptions", "yaml"),
 )
-"""None of them is the package, which each process imports anew."""
+
+PACKAGE = ("meup_agent.cli.program", "meup_agent.cli.commands", "meup_agent.gateway.embedded")
+"""What a program imports of the package beyond its public names; of a folder, all that is in it."""
 
 FOR_THE_SCREEN = ("COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "TERM", "TTY")
 """How the names of variables begin that the libraries look at when they are imported."""
@@ -172,8 +176,7 @@ def start(
 
 def serve(asking: socket.socket) -> dict[str, Any]:
     """Fork for each request; returns, in a fork, the request that it is for."""
-    for name in LIBRARIES:
-        importlib.import_module(name)
+    _import_all()
     gc.collect()
     gc.freeze()
     # Ctrl-C of a terminal is for pytest. A fork that has told how its program ended is done with.
@@ -191,6 +194,19 @@ def serve(asking: socket.socket) -> dict[str, Any]:
             return asked
         for each in descriptors:
             os.close(each)
+
+
+def _import_all() -> None:
+    """Import what programs need; the package is that of a program's own PYTHONPATH."""
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    public = importlib.import_module("meup_agent")
+    for name in public.__all__:
+        getattr(public, name)
+    for name in PACKAGE:
+        module = importlib.import_module(name)
+        for each in pkgutil.iter_modules(getattr(module, "__path__", ())):
+            importlib.import_module(f"{name}.{each.name}")
 
 
 def _wait_for(asked: dict[str, Any], descriptors: list[int]) -> None:

@@ -98,6 +98,7 @@ def program(
     environment: Mapping[str, str] | None = None,
     *,
     cwd: Path = ROOT,
+    fork: bool = True,
 ) -> Generator[Program]:
     """A Python program for the length of a block; what still runs at its end is stopped.
 
@@ -105,13 +106,14 @@ def program(
         arguments: What follows `python` on the command line.
         environment: What is set beyond this process's own environment.
         cwd: The folder that it runs in.
+        fork: Let it begin with its imports done.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("MEUP_")}
     fixed = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error"}
     everything = {**own, **STATE, **fixed, **(environment or {})}
     process: Forked | subprocess.Popen[bytes]
     # pytest wants to load the libraries itself.
-    if "pytest" not in arguments and is_forkable(environment or {}):
+    if fork and "pytest" not in arguments and is_forkable(environment or {}):
         process = start([str(each) for each in arguments], everything, cwd=cwd)
     else:
         process = subprocess.Popen(

@@ -46,8 +46,9 @@ def test_ctrl_c_in_the_block_says_nothing(gateway: ThreadedGateway, backend: str
 def test_ctrl_c_before_the_block_says_nothing(
     gateway: ThreadedGateway, backend: str, how: str
 ) -> None:
-    with program([SCRIPT, backend, how], told(gateway)) as script:
-        if how == "connecting":
+    loads = how != "connecting"
+    with program([SCRIPT, backend, how], told(gateway), fork=not loads) as script:
+        if not loads:
             script.wait()
         else:
             assert script.wait() == (1 if how == "loading a class" else -signal.SIGINT)
