@@ -1,0 +1,435 @@
+"""The connection to one MCP server: started, spoken with, and started again when it ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import mcp_types as types
+from mcp.client import Client
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import RootModel, TypeAdapter, ValidationError
+
+from meup_agent.errors import MeupError, RequestError, printable
+from meup_agent.mcp.server_asks import ELICITATION, ROOTS, SAMPLING
+from meup_agent.mcp.servers import HttpServer
+from meup_agent.mcp.stderr_tail import Pace, StderrTail
+from meup_agent.mcp.transports import connect
+from meup_agent.mcp.watched_streams import Traffic
+from meup_agent.protocol import payloads
+from meup_agent.session.reconnector import Backoff
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+    from mcp.client import ClientRequestContext, IncomingMessage
+    from mcp.shared.dispatcher import ProgressFnT
+
+    from meup_agent.mcp.servers import Server
+    from meup_agent.protocol.payloads import JsonObject
+
+log = logging.getLogger("meup_agent.mcp")
+
+START_SECONDS: Final = 120.0
+"""Seconds from the start of a server to the end of its handshake: the first start of one may fetch
+its packages."""
+
+STOP_SECONDS: Final = 10.0
+"""Seconds that the end of a connection may take: the SDK gives a server four to end by itself."""
+
+RESTART: Final = Backoff(first=1.0, longest=60.0, stable=30.0)
+"""Pauses before a server is started again."""
+
+MAX_ERROR_CHARS: Final = 2_000
+"""Characters of a server's words in an error of ours."""
+
+LOG_LEVELS: Final[dict[str, int]] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "notice": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "alert": logging.CRITICAL,
+    "emergency": logging.CRITICAL,
+}
+"""Levels of a server's messages, and ours."""
+
+
+class RawResult(RootModel[dict[str, Any]]):
+    """A result as the server gave it: fields that the SDK does not know survive."""
+
+
+_SAMPLED: Final[TypeAdapter[types.CreateMessageResult | types.CreateMessageResultWithTools]] = (
+    TypeAdapter(types.CreateMessageResult | types.CreateMessageResultWithTools)
+)
+
+
+class ServerGone(MeupError):
+    """A server ended, or could not be started.
+
+    Attributes:
+        why: The reason in words.
+        stderr: The last lines of its standard error, safe to print.
+    """
+
+    def __init__(self, server: str, why: str, stderr: list[str]) -> None:
+        super().__init__(f"the MCP server {server!r} {why}")
+        self.why = why
+        self.stderr = stderr
+
+    def __str__(self) -> str:
+        """The reason, with the last lines."""
+        said = super().__str__()
+        if not self.stderr:
+            return said
+        lines = "\n".join(f"  {line}" for line in self.stderr)
+        return f"{said}; the last lines of its standard error:\n{lines}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callbacks:
+    """What a connection tells its owner.
+
+    Attributes:
+        connected: Awaited after each handshake; the connection is used when it has returned.
+        lost: Told that the server has gone, and in how many seconds it is started again.
+        notified: Told of a notification of the server; returns at once.
+        asked: Answers a question of the server: its method and parameters; may raise RequestError.
+        clean: Takes what is unusable out of the result of a ``tools/list``.
+    """
+
+    connected: Callable[[], Awaitable[None]]
+    lost: Callable[[ServerGone, float], Awaitable[None]]
+    notified: Callable[[types.ServerNotification], None]
+    asked: Callable[[str, JsonObject], Awaitable[JsonObject]]
+    clean: Callable[[JsonObject], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """Limits of a connection.
+
+    Attributes:
+        log_level: The least level of the messages that the server is asked for.
+        start_seconds: Seconds until its handshake must be over.
+        restart: Pauses before it is started again.
+    """
+
+    log_level: types.LoggingLevel = "info"
+    start_seconds: float = START_SECONDS
+    restart: Backoff = RESTART
+
+
+class ServerConnection:
+    """One MCP server, which runs for the length of :meth:`running`.
+
+    Args:
+        name: Its name, for the log and for errors.
+        server: How to reach it.
+        callbacks: The owner's.
+        settings: Its limits.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        callbacks: Callbacks,
+        settings: ConnectionSettings | None = None,
+    ) -> None:
+        self.name = name
+        self._server = server
+        self._callbacks = callbacks
+        self._settings = settings or ConnectionSettings()
+        self._mode = "auto"
+        self._client: Client | None = None
+        self._ended = anyio.Event()
+        self._gone = anyio.Event()
+        self._error: ServerGone | None = None
+        self._stopping = False
+        self._pace = Pace(self._log_message)
+        self._traffic = Traffic(self._note_end, callbacks.clean)
+        self._tail = StderrTail(name)
+
+    # --- what the owner asks ---
+
+    @property
+    def client(self) -> Client:
+        """The SDK's client.
+
+        Raises:
+            RequestError: There is no connection at this moment.
+        """
+        if self._client is None:
+            why = f"; before: {self._error.why}" if self._error is not None else ""
+            raise RequestError(
+                payloads.EXCHANGE_ERROR,
+                f"the MCP server {self.name!r} is not running; it is started again{why}",
+                {"reason": "busy"},
+            )
+        return self._client
+
+    @property
+    def version(self) -> str:
+        """The revision of MCP that is spoken."""
+        return self.client.protocol_version
+
+    @property
+    def is_modern(self) -> bool:
+        """True for revisions in which each request stands for itself."""
+        return self.version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def closes_streams(self) -> bool:
+        """True if a cancellation closes a stream, which carries no reason."""
+        return isinstance(self._server, HttpServer) and self.is_modern
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """The block in which the server runs; entered once it has been spoken with.
+
+        Raises:
+            ServerGone: It could not be started the first time.
+        """
+        failure: ServerGone | None = None
+        async with anyio.create_task_group() as tasks:
+            try:
+                await tasks.start(self._run)
+            except ServerGone as error:
+                failure = error  # by itself, not in a group
+            else:
+                try:
+                    yield
+                finally:
+                    self._stopping = True
+                    self._ended.set()
+                    with anyio.move_on_after(STOP_SECONDS, shield=True):
+                        await self._gone.wait()
+                    tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def request(
+        self, method: str, params: JsonObject, on_progress: ProgressFnT | None = None
+    ) -> JsonObject:
+        """Send a request; the result as the server gave it. A cancelled caller cancels it there.
+
+        Raises:
+            RequestError: The server answered with an error, or with what is no such result.
+            ServerGone: It ended.
+        """
+        gone, session = self._gone, self.client.session
+        request = types.Request[dict[str, Any], str](method=method, params=params)
+        try:
+            result = await session.send_request(request, RawResult, progress_callback=on_progress)
+        except MCPError as error:
+            if error.code == types.CONNECTION_CLOSED and error.message == "Connection closed":
+                # Its last words are read first.
+                with anyio.move_on_after(STOP_SECONDS):
+                    await gone.wait()
+                if self._error is not None:
+                    raise self._error from None
+            message = error.message[:MAX_ERROR_CHARS]
+            raise RequestError(error.code, message, error.data) from None
+        except ValidationError as error:
+            raise RequestError(
+                payloads.INTERNAL_ERROR,
+                f"the MCP server {self.name!r} answered {method} with no valid result:"
+                f" {_first_problem(error)}",
+            ) from None
+        return result.root
+
+    # --- the server's life ---
+
+    async def _run(self, *, task_status: TaskStatus[None]) -> None:
+        failures, first = 0, True
+        while not self._stopping:
+            self._ended, self._gone = anyio.Event(), anyio.Event()
+            began = anyio.current_time()
+
+            async def connected() -> None:
+                nonlocal first
+                await self._callbacks.connected()
+                if first:
+                    first = False
+                    task_status.started()
+
+            error = await self._connect_once(connected)
+            self._error = error
+            if self._stopping:
+                self._gone.set()
+                return
+            if first:
+                self._gone.set()
+                raise error
+            if anyio.current_time() - began >= self._settings.restart.stable:
+                failures = 0
+            limit = min(self._settings.restart.longest, self._settings.restart.first * 2**failures)
+            failures = min(failures + 1, 32)
+            # Full jitter: servers that were lost together do not come back together.
+            delay = random.uniform(0, limit)  # noqa: S311
+            log.warning("%s; it is started again in %.1f s", error, delay)
+            self._gone.set()
+            await self._callbacks.lost(error, delay)
+            with anyio.move_on_after(delay):
+                await self._wait_stopping()
+
+    async def _wait_stopping(self) -> None:
+        self._ended = anyio.Event()
+        if not self._stopping:
+            await self._ended.wait()
+
+    async def _connect_once(self, connected: Callable[[], Awaitable[None]]) -> ServerGone:
+        """One start of the server until its end; the reason of the end."""
+        self._tail = StderrTail(self.name)
+        self._traffic = Traffic(self._note_end, self._callbacks.clean)
+        shaken = False
+        why = "ended"
+        try:
+            with anyio.CancelScope() as scope:
+                scope.deadline = anyio.current_time() + self._settings.start_seconds
+                async with self._build_client() as client:
+                    self._client, shaken = client, True
+                    await self._ask_for_log(client)
+                    await connected()
+                    scope.deadline = float("inf")
+                    await self._ended.wait()
+                    self._client = None
+                    scope.deadline = anyio.current_time() + STOP_SECONDS
+            if scope.cancelled_caught and not self._ended.is_set():
+                why = f"did not answer in {self._settings.start_seconds:g} s"
+        except MeupError as error:
+            why = str(error)
+        except Exception as error:
+            why = self._describe(error)
+        finally:
+            self._client = None
+        if not shaken and self._mode == "auto" and self._ended.is_set() and not self._stopping:
+            # Some old servers end at the question that only newer ones know.
+            self._mode = "legacy"
+            self._ended = anyio.Event()
+            return await self._connect_once(connected)
+        return ServerGone(self.name, why, self._tail.lines)
+
+    def _build_client(self) -> Client:
+        return Client(
+            connect(self._server, self._traffic, self._tail),
+            mode=self._mode,
+            cache=None,
+            log_level=self._settings.log_level,
+            logging_callback=self._receive_message,
+            message_handler=self._receive,
+            elicitation_callback=self._elicit,
+            sampling_callback=self._sample,
+            list_roots_callback=self._list_roots,
+            client_info=types.Implementation(name="meup-bridge", version=_version()),
+        )
+
+    async def _ask_for_log(self, client: Client) -> None:
+        """Ask an older server for its messages: newer ones are asked with each request."""
+        if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return
+        if client.server_capabilities.logging is None:
+            return
+        try:
+            await self.request("logging/setLevel", {"level": self._settings.log_level})
+        except RequestError as error:
+            log.debug("%s sets no log level: %s", self.name, error)
+
+    def _note_end(self) -> None:
+        self._ended.set()
+
+    def _describe(self, error: BaseException) -> str:
+        """Why a connection ended, in words."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED:
+            return "ended before it answered"
+        if isinstance(error, MeupError):
+            return str(error)
+        said = printable(str(error))[:MAX_ERROR_CHARS] or type(error).__name__
+        return f"cannot be spoken with: {said}"
+
+    # --- what the server says ---
+
+    async def _receive(self, message: IncomingMessage) -> None:
+        if isinstance(message, Exception):
+            # What is no message of MCP: old servers print to their standard output.
+            self._pace.line(f"sent what is no message: {_brief(message)}")
+        else:
+            self._callbacks.notified(message)
+
+    async def _receive_message(self, params: types.LoggingMessageNotificationParams) -> None:
+        said = params.data if isinstance(params.data, str) else _compact(params.data)
+        source = f"{params.logger}: " if params.logger else ""
+        level = LOG_LEVELS.get(params.level, logging.INFO)
+        self._pace.line(f"{source}{said}"[:MAX_ERROR_CHARS], level)
+
+    def _log_message(self, text: str, level: int) -> None:
+        log.log(level, "%s: %s", self.name, printable(text))
+
+    # --- what the server asks ---
+
+    async def _elicit(
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        return await self._ask(context, ELICITATION, types.ElicitResult.model_validate)
+
+    async def _sample(
+        self, context: ClientRequestContext, params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.CreateMessageResultWithTools | types.ErrorData:
+        return await self._ask(context, SAMPLING, _SAMPLED.validate_python)
+
+    async def _list_roots(
+        self, context: ClientRequestContext
+    ) -> types.ListRootsResult | types.ErrorData:
+        return await self._ask(context, ROOTS, types.ListRootsResult.model_validate)
+
+    async def _ask(
+        self, context: ClientRequestContext, method: str, read: Callable[[Any], Any]
+    ) -> Any:
+        try:
+            answer = await self._callbacks.asked(
+                method, self._traffic.take_asked(context.request_id)
+            )
+            return read(answer)
+        except RequestError as error:
+            code = error.code if isinstance(error.code, int) else payloads.INTERNAL_ERROR
+            log.info("%s asked for %s, and got an error: %s", self.name, method, error)
+            return types.ErrorData(code=code, message=error.message, data=error.data)
+        except ValidationError as error:
+            return types.ErrorData(
+                code=payloads.INTERNAL_ERROR,
+                message=f"the answer to {method} is no valid one: {_first_problem(error)}",
+            )
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return printable(f"{place}: {first['msg']}")[:MAX_ERROR_CHARS]
+
+
+def _brief(error: BaseException) -> str:
+    return _first_problem(error) if isinstance(error, ValidationError) else str(error)[:200]
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, default=str)
+
+
+def _version() -> str:
+    # Loaded when it is asked for, as importlib.metadata is slow.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("meup-agent")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,275 @@
+"""Configurations of MCP servers: the ``mcpServers`` file that MCP clients use, read strictly.
+
+A key that is not known is refused by its name: a setting that is silently left out may be the one
+that keeps a server from the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from meup_agent.errors import ConfigurationError, printable
+
+MAX_FILE_BYTES: Final = 1_048_576
+"""Bytes of a configuration; those in use have less than 10,000."""
+
+MAX_SERVERS: Final = 64
+"""Servers of one file: each is a process, and a connection to the gateway."""
+
+MAX_NAME_CHARS: Final = 64
+"""Characters of a server's name, which is its participant's as a rule."""
+
+ROOT_KEY: Final = "mcpServers"
+
+STDIO_KEYS: Final = ("type", "command", "args", "env", "cwd", "disabled")
+HTTP_KEYS: Final = ("type", "url", "headers", "disabled")
+
+HTTP_TYPES: Final = ("http", "streamable-http", "streamableHttp")
+"""Names that clients have for the same transport."""
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class StdioServer:
+    """A server that is a program, spoken with over its standard input and output.
+
+    Attributes:
+        command: The program.
+        args: Its arguments.
+        env: Variables beyond the few that every server gets (``PATH``, ``HOME`` …).
+        cwd: The folder that it runs in; ``None``: ours.
+    """
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    cwd: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServer:
+    """A server behind an address, spoken with over streamable HTTP.
+
+    Attributes:
+        url: Its address.
+        headers: Headers of every request.
+        sse: It speaks the older HTTP with SSE of 2024-11-05.
+    """
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    sse: bool = False
+
+
+Server = StdioServer | HttpServer
+
+
+def read_servers(path: Path, variables: Mapping[str, str]) -> dict[str, Server]:
+    """The servers of a ``mcpServers`` file by name, without the disabled ones.
+
+    Args:
+        path: The file.
+        variables: The environment: ``${NAME}`` and ``${NAME:-otherwise}`` are filled in from it.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or says something that is not known.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        why = (error.strerror or "unknown reason").lower()
+        raise ConfigurationError(f"{path} cannot be read: {why}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigurationError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        document = json.loads(content, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is no JSON: {printable(str(error))}") from None
+    try:
+        return parse_servers(document, variables, base=path.parent)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
+def parse_servers(
+    document: object, variables: Mapping[str, str], *, base: Path = Path()
+) -> dict[str, Server]:
+    """The servers of a document by name; see :func:`read_servers`.
+
+    Args:
+        document: The document.
+        variables: The environment.
+        base: The folder that a relative ``cwd`` starts from.
+
+    Raises:
+        ConfigurationError: It says something that is not known, or lacks something.
+    """
+    root = _object(document, "the document")
+    _check_keys(root, (ROOT_KEY,), "the document")
+    entries = _object(root.get(ROOT_KEY), ROOT_KEY)
+    if not entries:
+        raise ConfigurationError(f"{ROOT_KEY} names no server")
+    if len(entries) > MAX_SERVERS:
+        raise ConfigurationError(f"{ROOT_KEY} has {len(entries)} servers; at most {MAX_SERVERS}")
+    servers: dict[str, Server] = {}
+    for name, entry in entries.items():
+        check_name(name)
+        place = f"{ROOT_KEY}.{name}"
+        fields = _object(entry, place)
+        if not _flag(fields, "disabled", place):
+            servers[name] = _server(fields, place, variables, base)
+    if not servers:
+        raise ConfigurationError(f"every server of {ROOT_KEY} is disabled")
+    return servers
+
+
+def http_server(url: str, headers: Mapping[str, str] | None = None) -> HttpServer:
+    """A server behind an address that was checked.
+
+    Raises:
+        ConfigurationError: It is no HTTP address.
+    """
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        valid = False
+    if not valid:
+        # Without the address itself, which may carry a password.
+        raise ConfigurationError("the address of an MCP server begins with http:// or https://")
+    return HttpServer(url, dict(headers or {}))
+
+
+def check_name(name: str) -> None:
+    """Check that a server's name can be written in a log and in a variable's name.
+
+    Raises:
+        ConfigurationError: It cannot.
+    """
+    if not name or len(name) > MAX_NAME_CHARS or not name.isprintable() or name != name.strip():
+        raise ConfigurationError(
+            f"{printable(name[:MAX_NAME_CHARS])!r} cannot be a server's name; take 1 to"
+            f" {MAX_NAME_CHARS} printable characters"
+        )
+
+
+def _server(
+    fields: dict[str, Any], place: str, variables: Mapping[str, str], base: Path
+) -> Server:
+    """One entry of the file."""
+    kind = _text(fields, "type", place) if "type" in fields else None
+    if kind is None:
+        kind = "stdio" if "command" in fields or "url" not in fields else "http"
+    if kind == "stdio":
+        _check_keys(fields, STDIO_KEYS, place)
+        cwd = _text(fields, "cwd", place, variables) if "cwd" in fields else None
+        return StdioServer(
+            _required(fields, "command", place, variables),
+            tuple(_texts(fields.get("args", []), f"{place}.args", variables)),
+            _map(fields.get("env", {}), f"{place}.env", variables),
+            None if cwd is None else base / Path(cwd).expanduser(),
+        )
+    if kind in HTTP_TYPES or kind == "sse":
+        _check_keys(fields, HTTP_KEYS, place)
+        headers = _map(fields.get("headers", {}), f"{place}.headers", variables)
+        try:
+            server = http_server(_required(fields, "url", place, variables), headers)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{place}.url: {error}") from None
+        return HttpServer(server.url, server.headers, sse=kind == "sse")
+    known = ", ".join(("stdio", *HTTP_TYPES, "sse"))
+    raise ConfigurationError(f"{place}.type is {_shown(kind)}; give one of: {known}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, none of whose keys is given twice: the second would win silently."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:MAX_NAME_CHARS]!r} is there twice")
+        found[key] = value
+    return found
+
+
+def _check_keys(fields: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:
+    for key in fields:
+        if key not in known:
+            close = get_close_matches(key, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            raise ConfigurationError(f"{place} has the unknown key {_shown(key)}; {hint}")
+
+
+def _object(value: object, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{place} must be an object")
+    return cast("dict[str, Any]", value)
+
+
+def _flag(fields: Mapping[str, Any], key: str, place: str) -> bool:
+    value = fields.get(key, False)
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{place}.{key} must be true or false")
+    return value
+
+
+def _required(
+    fields: Mapping[str, Any], key: str, place: str, variables: Mapping[str, str]
+) -> str:
+    if key not in fields:
+        raise ConfigurationError(f"{place} lacks {key!r}")
+    value = _text(fields, key, place, variables)
+    if not value:
+        raise ConfigurationError(f"{place}.{key} is empty")
+    return value
+
+
+def _text(
+    fields: Mapping[str, Any],
+    key: str,
+    place: str,
+    variables: Mapping[str, str] | None = None,
+) -> str:
+    value = fields[key]
+    if not isinstance(value, str) or "\0" in value:
+        raise ConfigurationError(f"{place}.{key} must be a text")
+    return value if variables is None else _filled(value, f"{place}.{key}", variables)
+
+
+def _texts(values: object, place: str, variables: Mapping[str, str]) -> list[str]:
+    if not isinstance(values, list):
+        raise ConfigurationError(f"{place} must be a list of texts")
+    every = dict(enumerate(cast("list[object]", values)))
+    return [_text({str(at): value}, str(at), place, variables) for at, value in every.items()]
+
+
+def _map(values: object, place: str, variables: Mapping[str, str]) -> dict[str, str]:
+    fields = _object(values, place)
+    return {key: _text(fields, key, place, variables) for key in fields}
+
+
+def _filled(text: str, place: str, variables: Mapping[str, str]) -> str:
+    """The text with its ``${VARIABLES}`` filled in."""
+
+    def value(match: re.Match[str]) -> str:
+        name, otherwise = match.group(1), match.group(2)
+        found = variables.get(name, otherwise)
+        if found is None:
+            raise ConfigurationError(
+                f"{place} needs the environment variable {name}, which is not set"
+            )
+        return found
+
+    return _VARIABLE.sub(value, text)
+
+
+def _shown(text: str) -> str:
+    return repr(printable(text[:MAX_NAME_CHARS]))

@@ -1,0 +1,168 @@
+"""Streams of messages between the SDK and a server, and what passes through them.
+
+The SDK's transports give a stream to read and one to write. These stand in their places, and pass
+everything on; what its session does not tell is noted here: that the server has gone, what exactly
+it asked, and the reason of a cancellation, for which the SDK has fixed words.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import mcp_types as types
+from mcp.shared.message import SessionMessage
+
+from meup_agent.mcp.server_asks import ASK_METHODS, current_call
+from meup_agent.protocol import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Context
+    from types import TracebackType
+
+    Item = SessionMessage | Exception
+
+MAX_ASKS_KEPT: Final = 256
+"""Questions of a server whose parameters are kept until the session's callback takes them."""
+
+MAX_REASON_CHARS: Final = 500
+"""Characters of a reason that a server is told."""
+
+
+class Traffic:
+    """Notes of what passes between the SDK and one server.
+
+    Args:
+        on_end: Called when nothing more comes from the server.
+        clean: Takes what is unusable out of the result of a ``tools/list``.
+    """
+
+    def __init__(
+        self, on_end: Callable[[], None], clean: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self.on_end = on_end
+        self._clean = clean
+        self._asked: OrderedDict[types.RequestId, dict[str, Any]] = OrderedDict()
+        self._listing: set[types.RequestId] = set()
+
+    def take_asked(self, request_id: types.RequestId) -> dict[str, Any]:
+        """The parameters of a server's request as they came; its types drop what they do not know."""
+        return self._asked.pop(request_id, {})
+
+    def received(self, item: Item) -> None:
+        """Note what comes from the server."""
+        if isinstance(item, Exception):
+            return
+        message = item.message
+        if isinstance(message, types.JSONRPCRequest):
+            if message.method in ASK_METHODS:
+                self._asked[message.id] = dict(message.params or {})
+                while len(self._asked) > MAX_ASKS_KEPT:
+                    self._asked.popitem(last=False)
+        elif isinstance(message, types.JSONRPCResponse) and message.id in self._listing:
+            self._listing.discard(message.id)
+            # Before the session validates it, which takes a list as a whole or not at all.
+            self._clean(message.result)
+
+    def sending(self, item: SessionMessage) -> SessionMessage:
+        """The message to send in place of one of the session's."""
+        message = item.message
+        if isinstance(message, types.JSONRPCRequest):
+            if message.method == "tools/list":
+                self._listing.add(message.id)
+        elif (
+            isinstance(message, types.JSONRPCNotification) and message.method == kinds.CANCELLED
+        ):
+            call = current_call.get()
+            if call is not None and call.reason is not None:
+                params = {**(message.params or {}), "reason": call.reason[:MAX_REASON_CHARS]}
+                ours = types.JSONRPCNotification(
+                    jsonrpc="2.0", method=message.method, params=params
+                )
+                return SessionMessage(ours, item.metadata)
+        return item
+
+
+class WatchedReader:
+    """The stream of a server's messages, which notes them and their end."""
+
+    def __init__(self, inner: Any, traffic: Traffic) -> None:
+        self._inner = inner
+        self._traffic = traffic
+
+    @property
+    def last_context(self) -> Context | None:
+        """The context in which the last message was received, where the transport tells."""
+        context: Context | None = getattr(self._inner, "last_context", None)
+        return context
+
+    async def receive(self) -> Item:
+        """The next message."""
+        item: Item = await self._inner.receive()
+        self._traffic.received(item)
+        return item
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._inner.aclose()
+
+    def __aiter__(self) -> Self:
+        """The stream itself."""
+        return self
+
+    async def __anext__(self) -> Item:
+        """The next message, or the end."""
+        try:
+            item: Item = await self._inner.__anext__()
+        except StopAsyncIteration:
+            self._traffic.on_end()
+            raise
+        self._traffic.received(item)
+        return item
+
+    async def __aenter__(self) -> Self:
+        """Begin the block at whose end it is closed."""
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Close it."""
+        closed: bool | None = await self._inner.__aexit__(kind, error, traceback)
+        return closed
+
+
+class WatchedWriter:
+    """The stream of messages to a server, which puts our reason into a cancellation."""
+
+    def __init__(self, inner: Any, traffic: Traffic) -> None:
+        self._inner = inner
+        self._traffic = traffic
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send a message."""
+        await self._inner.send(self._traffic.sending(item))
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Begin the block at whose end it is closed."""
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Close it."""
+        closed: bool | None = await self._inner.__aexit__(kind, error, traceback)
+        return closed
