@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 import anyio
 
 from meup_agent.agent.scope import abandoned
-from meup_agent.client.space import Space
 from meup_agent.errors import MeupError, UsageError
 from meup_agent.transport.task_groups import background_tasks
 
@@ -28,7 +27,7 @@ log = logging.getLogger("meup_agent.agent")
 
 Backend = Literal["asyncio", "trio"]
 
-Join = Callable[[anyio.Event], AbstractAsyncContextManager[Space]]
+Join = Callable[[anyio.Event], AbstractAsyncContextManager[object]]
 """Joins a space for the length of a block; the event cuts the grace at its end short."""
 
 INTERRUPTED: Final = 130

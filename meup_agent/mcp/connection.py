@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -99,6 +99,7 @@ class Callbacks:
 
     Attributes:
         connected: Awaited after each handshake; the connection is used when it has returned.
+        beside: Runs as long as the connection is used, and is cancelled at its end.
         lost: Told that the server has gone, and in how many seconds it is started again.
         notified: Told of a notification of the server; returns at once.
         asked: Answers a question of the server: its method and parameters; may raise RequestError.
@@ -106,6 +107,7 @@ class Callbacks:
     """
 
     connected: Callable[[], Awaitable[None]]
+    beside: Callable[[], Coroutine[Any, Any, None]]
     lost: Callable[[ServerGone, float], Awaitable[None]]
     notified: Callable[[types.ServerNotification], None]
     asked: Callable[[str, JsonObject], Awaitable[JsonObject]]
@@ -198,13 +200,10 @@ class ServerConnection:
         Raises:
             ServerGone: It could not be started the first time.
         """
-        failure: ServerGone | None = None
+        failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
             try:
                 await tasks.start(self._run)
-            except ServerGone as error:
-                failure = error  # by itself, not in a group
-            else:
                 try:
                     yield
                 finally:
@@ -212,7 +211,9 @@ class ServerConnection:
                     self._ended.set()
                     with anyio.move_on_after(STOP_SECONDS, shield=True):
                         await self._gone.wait()
-                    tasks.cancel_scope.cancel()
+            except Exception as error:
+                failure = error  # by itself, not in a group
+            tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
@@ -250,7 +251,7 @@ class ServerConnection:
 
     async def _run(self, *, task_status: TaskStatus[None]) -> None:
         failures, first = 0, True
-        while not self._stopping:
+        while True:
             self._ended, self._gone = anyio.Event(), anyio.Event()
             began = anyio.current_time()
 
@@ -274,7 +275,7 @@ class ServerConnection:
             limit = min(self._settings.restart.longest, self._settings.restart.first * 2**failures)
             failures = min(failures + 1, 32)
             # Full jitter: servers that were lost together do not come back together.
-            delay = random.uniform(0, limit)  # noqa: S311
+            delay = random.uniform(0, limit)
             log.warning("%s; it is started again in %.1f s", error, delay)
             self._gone.set()
             await self._callbacks.lost(error, delay)
@@ -300,7 +301,10 @@ class ServerConnection:
                     await self._ask_for_log(client)
                     await connected()
                     scope.deadline = float("inf")
-                    await self._ended.wait()
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(self._callbacks.beside)
+                        await self._ended.wait()
+                        tasks.cancel_scope.cancel()
                     self._client = None
                     scope.deadline = anyio.current_time() + STOP_SECONDS
             if scope.cancelled_caught and not self._ended.is_set():
@@ -380,17 +384,25 @@ class ServerConnection:
     async def _elicit(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        return await self._ask(context, ELICITATION, types.ElicitResult.model_validate)
+        answer: types.ElicitResult | types.ErrorData = await self._ask(
+            context, ELICITATION, types.ElicitResult.model_validate
+        )
+        return answer
 
     async def _sample(
         self, context: ClientRequestContext, params: types.CreateMessageRequestParams
     ) -> types.CreateMessageResult | types.CreateMessageResultWithTools | types.ErrorData:
-        return await self._ask(context, SAMPLING, _SAMPLED.validate_python)
+        answer: types.CreateMessageResult | types.CreateMessageResultWithTools | types.ErrorData
+        answer = await self._ask(context, SAMPLING, _SAMPLED.validate_python)
+        return answer
 
     async def _list_roots(
         self, context: ClientRequestContext
     ) -> types.ListRootsResult | types.ErrorData:
-        return await self._ask(context, ROOTS, types.ListRootsResult.model_validate)
+        answer: types.ListRootsResult | types.ErrorData = await self._ask(
+            context, ROOTS, types.ListRootsResult.model_validate
+        )
+        return answer
 
     async def _ask(
         self, context: ClientRequestContext, method: str, read: Callable[[Any], Any]

@@ -182,9 +182,7 @@ class RunningCall:
     async def _answer(self, method: str, params: JsonObject) -> JsonObject:
         request = self.request
         if self._on_ask is not None:
-            told = Ask(
-                self.server, method, params, self.asker, request.id, request.proposal
-            )
+            told = Ask(self.server, method, params, self.asker, request.id, request.proposal)
             return dict(await self._on_ask(told))
         meta = {**payloads.as_object(params.get(payloads.META)), REQUEST: request.id}
         if request.proposal is not None:
@@ -196,7 +194,7 @@ class RunningCall:
         return payloads.as_object(answer)
 
 
-Call = Callable[[JsonObject], Awaitable["JsonObject"]]
+Call = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """Sends a request with some parameters to a server; gives the result."""
 
 

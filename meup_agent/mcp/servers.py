@@ -162,9 +162,7 @@ def check_name(name: str) -> None:
         )
 
 
-def _server(
-    fields: dict[str, Any], place: str, variables: Mapping[str, str], base: Path
-) -> Server:
+def _server(fields: dict[str, Any], place: str, variables: Mapping[str, str], base: Path) -> Server:
     """One entry of the file."""
     kind = _text(fields, "type", place) if "type" in fields else None
     if kind is None:
@@ -221,9 +219,7 @@ def _flag(fields: Mapping[str, Any], key: str, place: str) -> bool:
     return value
 
 
-def _required(
-    fields: Mapping[str, Any], key: str, place: str, variables: Mapping[str, str]
-) -> str:
+def _required(fields: Mapping[str, Any], key: str, place: str, variables: Mapping[str, str]) -> str:
     if key not in fields:
         raise ConfigurationError(f"{place} lacks {key!r}")
     value = _text(fields, key, place, variables)

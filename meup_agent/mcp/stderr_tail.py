@@ -1,4 +1,4 @@
-"""Standard error of a server: its last lines are kept for an error, and logged at a bounded pace."""
+"""Standard error of a server: its last lines are kept, and logged at a bounded pace."""
 
 from __future__ import annotations
 

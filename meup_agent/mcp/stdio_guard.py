@@ -5,6 +5,8 @@ transport of the SDK keeps a line until it ends. The server has the bridge's pip
 input and error. Needs nothing but the standard library, and starts in a fifth of a server's time.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import signal
@@ -59,7 +61,7 @@ def copy(source: int, limit: int) -> bool:
     return True
 
 
-def stop(server: "subprocess.Popen[bytes]") -> None:
+def stop(server: subprocess.Popen[bytes]) -> None:
     """End the server and what it has started, which are in this program's group."""
     if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

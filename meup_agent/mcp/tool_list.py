@@ -7,10 +7,9 @@ import json
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from jsonschema.exceptions import SchemaError
-from jsonschema.validators import Draft202012Validator, validator_for
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
@@ -65,7 +64,9 @@ class ToolChanges:
     def __str__(self) -> str:
         """The difference in words, safe to print."""
         parts = [
-            _named("changed", (f"{_shown(name)} ({', '.join(what)})" for name, what in self.changed)),
+            _named(
+                "changed", (f"{_shown(name)} ({', '.join(what)})" for name, what in self.changed)
+            ),
             _named("added", map(_shown, self.added)),
             _named("removed", map(_shown, self.removed)),
         ]
@@ -157,10 +158,13 @@ def _problem(tool: Any, result: JsonObject, version: str) -> str | None:
 def _schema_problem(schema: Any) -> str | None:
     if _depth(schema, MAX_SCHEMA_DEPTH) > MAX_SCHEMA_DEPTH:
         return f"it nests deeper than {MAX_SCHEMA_DEPTH} levels"
+    # It carries no types.
+    jsonschema: Any = import_module("jsonschema")
+    validator_for = jsonschema.validators.validator_for
     try:
-        validator_for(schema, default=Draft202012Validator).check_schema(schema)
-    except SchemaError as error:
-        return printable(error.message)[:200]
+        validator_for(schema, default=jsonschema.Draft202012Validator).check_schema(schema)
+    except jsonschema.SchemaError as error:
+        return printable(str(error.message))[:200]
     except Exception as error:  # of a schema that breaks the check itself
         return type(error).__name__
     return "it refers to itself and to nothing else" if _is_endless(schema) else None
@@ -219,4 +223,3 @@ def _named(verb: str, names: Iterable[str]) -> str:
 
 def _shown(name: str) -> str:
     return repr(printable(name[:64]))
-

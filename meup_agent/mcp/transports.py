@@ -44,9 +44,7 @@ Streams = tuple[WatchedReader, WatchedWriter]
 
 
 @asynccontextmanager
-async def connect(
-    server: Server, traffic: Traffic, tail: StderrTail
-) -> AsyncGenerator[Streams]:
+async def connect(server: Server, traffic: Traffic, tail: StderrTail) -> AsyncGenerator[Streams]:
     """The streams to and from a server, which is started, for the length of a block.
 
     Raises:
@@ -102,13 +100,12 @@ async def _stdio(server: StdioServer, tail: StderrTail) -> AsyncGenerator[tuple[
 @asynccontextmanager
 async def _http(server: HttpServer) -> AsyncGenerator[tuple[Any, Any]]:
     if server.sse:
-        streams = sse_client(
+        async with sse_client(
             server.url,
             headers=dict(server.headers),
             timeout=CONNECT_SECONDS,
             sse_read_timeout=READ_SECONDS,
-        )
-        async with streams as opened:
+        ) as opened:
             yield opened
         return
     client = httpx2.AsyncClient(

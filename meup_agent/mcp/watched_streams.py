@@ -38,16 +38,14 @@ class Traffic:
         clean: Takes what is unusable out of the result of a ``tools/list``.
     """
 
-    def __init__(
-        self, on_end: Callable[[], None], clean: Callable[[dict[str, Any]], None]
-    ) -> None:
+    def __init__(self, on_end: Callable[[], None], clean: Callable[[dict[str, Any]], None]) -> None:
         self.on_end = on_end
         self._clean = clean
         self._asked: OrderedDict[types.RequestId, dict[str, Any]] = OrderedDict()
         self._listing: set[types.RequestId] = set()
 
     def take_asked(self, request_id: types.RequestId) -> dict[str, Any]:
-        """The parameters of a server's request as they came; its types drop what they do not know."""
+        """The parameters of a server's request as they came: the SDK's types drop some."""
         return self._asked.pop(request_id, {})
 
     def received(self, item: Item) -> None:
@@ -71,9 +69,7 @@ class Traffic:
         if isinstance(message, types.JSONRPCRequest):
             if message.method == "tools/list":
                 self._listing.add(message.id)
-        elif (
-            isinstance(message, types.JSONRPCNotification) and message.method == kinds.CANCELLED
-        ):
+        elif isinstance(message, types.JSONRPCNotification) and message.method == kinds.CANCELLED:
             call = current_call.get()
             if call is not None and call.reason is not None:
                 params = {**(message.params or {}), "reason": call.reason[:MAX_REASON_CHARS]}

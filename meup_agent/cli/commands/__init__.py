@@ -20,6 +20,7 @@ from meup_agent.cli.options import expand_groups
 
 COMMANDS: Final = {
     "audit": "audit",
+    "bridge": "bridge",
     "call": "call",
     "chat": "chat",
     "demo": "demo",

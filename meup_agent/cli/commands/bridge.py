@@ -1,0 +1,299 @@
+"""``meup bridge``: MCP servers as participants of a space."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import typer
+
+from meup_agent.cli.address import Address, SpaceOptions, resolve_address
+from meup_agent.cli.failures import Failure, code_for
+from meup_agent.errors import ConfigurationError, MeupError
+
+if TYPE_CHECKING:
+    from meup_agent.mcp.servers import Server
+
+NEEDED: Final = ("mcp", "httpx2")
+"""Modules of the extra ``mcp`` that are used here."""
+
+TOKEN_VARIABLE: Final = "MEUP_TOKEN_"
+"""Beginning of the variable that holds the token of a server's participant."""
+
+
+class LogLevel(StrEnum):
+    """The least level that is logged, of the bridge and of the servers' own messages."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Target(NamedTuple):
+    """A server, and the participant that it becomes."""
+
+    name: str
+    server: Server
+    address: Address
+
+
+def bridge(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- COMMAND ARGUMENTS…",
+            help="A server that is a program: its command, behind `--`.",
+            show_default=False,
+        ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", metavar="URL", help="A server behind an address."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header",
+            metavar="NAME=VARIABLE",
+            help="A header for --http, whose value the environment variable holds; may be given"
+            " several times.",
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env",
+            metavar="NAME[=VALUE]",
+            help="A variable for the command, else with the value that it has here; may be given"
+            " several times. Without it, the command gets PATH, HOME and a few more.",
+        ),
+    ] = None,
+    servers: Annotated[
+        Path | None,
+        typer.Option(
+            "--servers",
+            metavar="FILE",
+            help="Several servers: a file with `mcpServers`, as MCP clients have it. The token of"
+            " the server `x-y` is in MEUP_TOKEN_X_Y.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="The server's name in the log and in --pin."),
+    ] = None,
+    pin: Annotated[
+        Path | None,
+        typer.Option(
+            "--pin",
+            metavar="FILE",
+            help="Hold back tools that are not those in this file. The first start makes it.",
+        ),
+    ] = None,
+    confirm: Annotated[
+        bool,
+        typer.Option("--confirm", help="With --pin: approve the tools that there are now."),
+    ] = False,
+    *,
+    at: SpaceOptions,
+    log_level: Annotated[
+        LogLevel, typer.Option(help="What is logged, also of the servers' messages.")
+    ] = LogLevel.INFO,
+) -> None:
+    """Let MCP servers be participants: their tools, resources and prompts, until Ctrl-C.
+
+    A server that ends is started again. Of several, each has its own participant, and a token of
+    its own; with a gateway of `meup gateway --dev` the tokens are found.
+
+    Example: `MEUP_TOKEN=… meup bridge -- uvx mcp-server-git --repository .`
+
+    Example: `MEUP_TOKEN=… meup bridge --http https://example.com/mcp`
+
+    Example: `MEUP_TOKEN_GIT=… MEUP_TOKEN_TIME=… meup bridge --servers mcp.json --pin tools.lock`
+    """
+    given = [each for each in (command, http, servers) if each]
+    if len(given) != 1:
+        raise ConfigurationError(
+            "give one of: a command behind `--`, --http URL, or --servers FILE"
+            if not given
+            else "give only one of: a command behind `--`, --http, --servers"
+        )
+    if confirm and pin is None:
+        raise ConfigurationError("--confirm goes with --pin, which names the file")
+    require_mcp()
+    if servers is not None:
+        if header or env or name:
+            raise ConfigurationError(
+                "--header, --env and --name are for one server; write them into the file"
+            )
+        targets = _targets(servers, at)
+    else:
+        targets = [_target(command or [], http, header or [], env or [], name, at)]
+    _run(targets, pin, confirm=confirm, log_level=log_level)
+
+
+def require_mcp() -> None:
+    """Check that MCP can be spoken here.
+
+    Raises:
+        Failure: Something is not installed.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise Failure(
+            f"MCP needs {', '.join(missing)}, not installed here;"
+            " run: pip install 'meup-agent[mcp]'"
+        )
+
+
+# --- which servers, as which participants ---
+
+
+def _target(
+    command: Sequence[str],
+    http: str | None,
+    headers: Sequence[str],
+    variables: Sequence[str],
+    name: str | None,
+    at: SpaceOptions,
+) -> Target:
+    """The one server of the command line."""
+    from meup_agent.mcp.servers import StdioServer, check_name, http_server
+
+    if http is not None:
+        if variables:
+            raise ConfigurationError("--env is for a command; a server behind --http has its own")
+        found = {key: _variable(of) for key, of in (_pair(each) for each in headers)}
+        server: Server = http_server(http, found)
+        name = name or "mcp"
+    else:
+        if headers:
+            raise ConfigurationError("--header goes with --http")
+        env = dict(
+            (key, value) if "=" in each else (key, _variable(key))
+            for each, (key, _, value) in ((each, each.partition("=")) for each in variables)
+        )
+        server = StdioServer(command[0], tuple(command[1:]), env)
+        name = name or Path(command[0]).stem
+    check_name(name)
+    return Target(name, server, at.address())
+
+
+def _pair(given: str) -> tuple[str, str]:
+    key, equals, value = given.partition("=")
+    if not equals or not key or not value:
+        raise ConfigurationError("--header takes NAME=VARIABLE, for example Authorization=MY_AUTH")
+    return key, value
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        raise ConfigurationError(f"the environment variable {name} is not set")
+    return value
+
+
+def _targets(path: Path, at: SpaceOptions) -> list[Target]:
+    """The servers of a file, each with the token of its participant."""
+    from meup_agent.mcp.servers import read_servers
+
+    if at.token or at.token_file or at.participant:
+        raise ConfigurationError(
+            "--token, --token-file and --participant are for one server; with --servers each has"
+            f" a token of its own, in {TOKEN_VARIABLE}NAME"
+        )
+    servers = read_servers(path, os.environ)
+    variables = _token_variables(servers)
+    known = _dev_tokens(at.url or os.environ.get("MEUP_URL"))
+    tokens = {name: os.environ.get(variables[name]) or known.get(name) for name in servers}
+    missing = [name for name, token in tokens.items() if not token]
+    if missing:
+        raise ConfigurationError(
+            "; ".join(
+                f"the token of the participant for the server {name!r} is missing, set"
+                f" {variables[name]}"
+                for name in missing
+            )
+        )
+    return [
+        Target(name, server, resolve_address(at.url, at.space, tokens[name], None))
+        for name, server in servers.items()
+    ]
+
+
+def _token_variables(names: Mapping[str, object]) -> dict[str, str]:
+    """The variable of each server's token.
+
+    Raises:
+        ConfigurationError: Two servers would have the same.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        variable = TOKEN_VARIABLE + re.sub(r"[^A-Z0-9]", "_", name.upper())
+        for other, taken in found.items():
+            if variable == taken:
+                raise ConfigurationError(
+                    f"the servers {other!r} and {name!r} would both have their token in"
+                    f" {variable}; rename one"
+                )
+        found[name] = variable
+    return found
+
+
+def _dev_tokens(url: str | None) -> Mapping[str, str]:
+    """The tokens that a gateway of ``meup gateway --dev`` at an address knows."""
+    if find_spec("platformdirs") is None:
+        return {}
+    from meup_agent.cli.dev_state import DevState, state_folder
+
+    for gateway in DevState(state_folder()).running():
+        if gateway.url == url:
+            return gateway.tokens
+    return {}
+
+
+# --- running them ---
+
+
+def _run(
+    targets: Sequence[Target], pin: Path | None, *, confirm: bool, log_level: LogLevel
+) -> None:
+    from meup_agent.agent.agent import GRACE
+    from meup_agent.agent.script import run_script
+    from meup_agent.cli.render.console import log_to_stderr
+    from meup_agent.mcp.bridge import Bridge
+    from meup_agent.mcp.bridge_group import Seat, join_bridges
+    from meup_agent.mcp.connection import ConnectionSettings
+    from meup_agent.mcp.pin import ToolLock
+
+    lock = None if pin is None else ToolLock(pin, confirm=confirm)
+    log_to_stderr(log_level.value)
+    if log_level is not LogLevel.DEBUG:
+        # The SDK writes a traceback for each line of a server that is no message; we write a line.
+        for name in ("mcp", "client", "httpx2"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+    settings = ConnectionSettings(log_level=log_level.value)
+    seats = [
+        Seat(bridge=Bridge(name, server, pin=lock, settings=settings), **address._asdict())
+        for name, server, address in targets
+    ]
+    try:
+        run_script(
+            lambda hurry: join_bridges(seats, hurry=hurry),
+            grace=GRACE,
+            patience=3 * GRACE,
+            log_level=None,
+        )
+    except SystemExit as ended:
+        # The sentence that a script ends with; why it does tells the exit code.
+        why = ended.__context__
+        if not isinstance(why, MeupError):
+            raise
+        raise Failure(str(why), code_for(why)) from why

@@ -1,0 +1,472 @@
+"""The bridge: an MCP server as a participant of a space.
+
+What comes in: requests of participants, for tools, resources, prompts and completions. What goes
+out: the same to the server, and its answers as they are. The bridge announces what changes in the
+server, and passes on what the server asks during a call. It decides nothing: who may call which
+tool is the gateway's rule, and approving a call is a reviewer's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import mcp_types as types
+import msgspec
+
+from meup_agent.agent.agent import Agent
+from meup_agent.agent.context import Context
+from meup_agent.client.messages import Request
+from meup_agent.errors import MeupError, RequestError, printable
+from meup_agent.mcp.connection import Callbacks, ConnectionSettings, ServerConnection, ServerGone
+from meup_agent.mcp.server_asks import OnAsk, RunningCall, RunningCalls, answered
+from meup_agent.mcp.stderr_tail import Pace
+from meup_agent.mcp.subscriptions import Subscriptions
+from meup_agent.mcp.tool_list import (
+    MAX_PAGES,
+    ToolChanges,
+    compare_tools,
+    merge_pages,
+    remove_unusable,
+)
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.limits import MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from meup_agent.client.space import Space
+    from meup_agent.mcp.pin import ToolLock
+    from meup_agent.mcp.servers import Server
+    from meup_agent.protocol.payloads import JsonObject
+
+log = logging.getLogger("meup_agent.mcp")
+
+MAX_CALLS: Final = 64
+"""Requests that a server works on at once; more are told that it is busy."""
+
+MAX_RESULT_BYTES: Final = MAX_FRAME_BYTES - 65_536
+"""Bytes of a result as JSON: one message of the space, less room for its envelope."""
+
+MAX_ITEMS: Final = 1_000
+"""Resources, templates or prompts of one page."""
+
+MAX_PROGRESS_CHARS: Final = 1_000
+"""Characters of a progress message."""
+
+NEWS_SECONDS: Final = 0.5
+"""Pause after news of a server were passed on: it may announce changes without an end."""
+
+MAX_CHANGES: Final = 1_000
+"""Resources and lists that are noted as changed until the next news."""
+
+TOOLS_CHANGED: Final = "notifications/tools/list_changed"
+RESOURCE_UPDATED: Final = "notifications/resources/updated"
+
+LIST_CHANGED: Final[dict[type[Any], str]] = {
+    types.ToolListChangedNotification: TOOLS_CHANGED,
+    types.PromptListChangedNotification: "notifications/prompts/list_changed",
+    types.ResourceListChangedNotification: "notifications/resources/list_changed",
+}
+"""Notifications of a changed list, by the SDK's types."""
+
+LISTS: Final = {
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "prompts/list": "prompts",
+}
+"""Methods that list something, and the member of the result that has it."""
+
+NEEDS: Final = {
+    "tools": "tools",
+    "resources": "resources",
+    "prompts": "prompts",
+    "completion": "completions",
+}
+"""Beginnings of methods, and the capability that a server declares for them."""
+
+OURS: Final = ("server/discover", "subscriptions/listen", "logging/setLevel")
+"""Methods that concern the connection between the bridge and its server."""
+
+_OTHER_HOP: Final = (
+    "io.modelcontextprotocol/protocolVersion",
+    "io.modelcontextprotocol/clientInfo",
+    "io.modelcontextprotocol/clientCapabilities",
+    "io.modelcontextprotocol/subscriptionId",
+    payloads.PROGRESS_TOKEN,
+)
+"""Keys of ``_meta`` that belong to the way from the requester to the bridge."""
+
+
+class Bridge:
+    """One MCP server as one participant.
+
+    Args:
+        name: The server's name, for the log and for what is announced.
+        server: How to reach it.
+        pin: The tools that were approved; others are held back.
+        on_ask: Answers what the server asks during a call, in place of the caller.
+        settings: Limits of the connection to the server.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        *,
+        pin: ToolLock | None = None,
+        on_ask: OnAsk | None = None,
+        settings: ConnectionSettings | None = None,
+    ) -> None:
+        self.name = name
+        self.agent = Agent(name)
+        self.agent.on_request("**")(self._answer)
+        self._pin = pin
+        self._on_ask = on_ask
+        self._calls = RunningCalls()
+        self._tools: list[JsonObject] | None = None
+        self._held_back: frozenset[str] = frozenset()
+        self._news = anyio.Event()
+        self._changed: set[str] = set()
+        self._pace = Pace(lambda text, level: log.log(level, "%s: %s", name, text))
+        self._spaces: list[Space] = []
+        self._connection = ServerConnection(
+            name,
+            server,
+            Callbacks(
+                connected=self._connected,
+                beside=self._beside,
+                lost=self._lost,
+                notified=self._notified,
+                asked=self._ask,
+                clean=self._clean,
+            ),
+            settings,
+        )
+        self._subscriptions = Subscriptions(self._connection)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Bridge]:
+        """The block in which the server runs; entered when it has been spoken with.
+
+        Raises:
+            ServerGone: The server could not be started.
+        """
+        async with self._connection.running():
+            yield self
+
+    @asynccontextmanager
+    async def serving(self, space: Space) -> AsyncGenerator[None]:
+        """The block in which a space that :attr:`agent` has joined is told what changes."""
+        self._spaces.append(space)
+        try:
+            yield
+        finally:
+            self._spaces.remove(space)
+
+    # --- requests of participants ---
+
+    async def _answer(self, request: Request, ctx: Context) -> dict[str, Any]:
+        match request.method:
+            case "initialize":
+                return self._describe()
+            case "ping":
+                return {}
+            case "tools/list":
+                return {"tools": [*self._offered()]}
+            case "resources/subscribe":
+                await self._subscriptions.subscribe(request.sender, _uri(request))
+                return {}
+            case "resources/unsubscribe":
+                await self._subscriptions.unsubscribe(request.sender, _uri(request))
+                return {}
+            case method if method in OURS:
+                raise RequestError(
+                    payloads.METHOD_NOT_FOUND,
+                    f"{method} is between the bridge and the MCP server {self.name!r}",
+                )
+            case _:
+                return await self._forward(request, ctx)
+
+    def _describe(self) -> JsonObject:
+        """The server as it introduced itself."""
+        client = self._connection.client
+        info, instructions = client.server_info, client.instructions
+        capabilities = client.server_capabilities.model_dump(
+            by_alias=True, mode="json", exclude_none=True
+        )
+        described: JsonObject = {
+            "protocolVersion": client.protocol_version,
+            "capabilities": capabilities,
+            "serverInfo": {"name": self.name, "version": "unknown"}
+            if info is None
+            else info.model_dump(by_alias=True, mode="json", exclude_none=True),
+        }
+        if instructions:
+            described["instructions"] = instructions
+        return described
+
+    def _offered(self) -> list[JsonObject]:
+        # Known from the start: the space is joined after the first list.
+        return [tool for tool in self._tools or [] if tool["name"] not in self._held_back]
+
+    async def _forward(self, request: Request, ctx: Context) -> JsonObject:
+        """Send a request on to the server, and wait for its result."""
+        self._check(request)
+        call = RunningCall(self.name, request, ctx, self._on_ask)
+        on_progress = self._progress(ctx) if _wants_progress(request) else None
+
+        async def send(params: JsonObject) -> JsonObject:
+            return await self._connection.request(request.method, params, on_progress)
+
+        self._calls.add(call)
+        try:
+            async with call.running():
+                result = await answered(call, send, _forwarded(request.params))
+        except ServerGone as error:
+            return self._gone(request, error)
+        except anyio.get_cancelled_exc_class():
+            self._log_cancel(request, call)
+            raise
+        finally:
+            self._calls.remove(call)
+        return self._bounded(request, result)
+
+    def _check(self, request: Request) -> None:
+        """Refuse what the server cannot or shall not do.
+
+        Raises:
+            RequestError: It says why.
+        """
+        needed = NEEDS.get(request.method.partition("/")[0])
+        capabilities = self._connection.client.server_capabilities
+        if needed is not None and getattr(capabilities, needed) is None:
+            raise RequestError(
+                payloads.METHOD_NOT_FOUND, f"the MCP server {self.name!r} has no {needed}"
+            )
+        if len(self._calls) >= MAX_CALLS:
+            raise RequestError(
+                payloads.EXCHANGE_ERROR,
+                f"the MCP server {self.name!r} works on {MAX_CALLS} requests; try again later",
+                {"reason": "busy"},
+            )
+        name = request.params.get("name")
+        if request.method == "tools/call" and name in self._held_back and self._pin is not None:
+            raise RequestError(
+                payloads.EXCHANGE_ERROR,
+                f"the tool {printable(str(name)[:64])!r} is not the one that was approved in"
+                f" {self._pin.path.name}; whoever runs the bridge can confirm it with --confirm",
+                {"reason": "policy"},
+            )
+
+    def _progress(self, ctx: Context) -> Any:
+        async def report(done: float, total: float | None, message: str | None) -> None:
+            ctx.progress(done, total, None if message is None else message[:MAX_PROGRESS_CHARS])
+
+        return report
+
+    def _gone(self, request: Request, error: ServerGone) -> JsonObject:
+        """The answer of a server that ended meanwhile."""
+        if request.method == "tools/call":
+            return _tool_error(f"{error}\nIt is not known whether the call was carried out.")
+        raise RequestError(payloads.INTERNAL_ERROR, str(error), {"stderr": error.stderr}) from None
+
+    def _bounded(self, request: Request, result: JsonObject) -> JsonObject:
+        """The result, if it fits a message of the space."""
+        key = LISTS.get(request.method)
+        if key is not None and isinstance(result.get(key), list) and len(result[key]) > MAX_ITEMS:
+            self._pace.line(f"only {MAX_ITEMS} of its {len(result[key])} {key} are passed on")
+            result = {**result, key: result[key][:MAX_ITEMS]}
+        try:
+            size = len(msgspec.json.encode(result))
+            problem = f"{size} bytes; a message takes {MAX_RESULT_BYTES}"
+        except (ValueError, RecursionError) as error:
+            size, problem = MAX_RESULT_BYTES + 1, f"no valid text: {printable(str(error))[:200]}"
+        if size <= MAX_RESULT_BYTES:
+            return result
+        said = f"the result of {request.method} by the MCP server {self.name!r} has {problem}"
+        if request.method == "tools/call":
+            return _tool_error(f"{said}. Ask for less.")
+        raise RequestError(payloads.INTERNAL_ERROR, said)
+
+    def _log_cancel(self, request: Request, call: RunningCall) -> None:
+        what = printable(str(request.params.get("name") or request.method)[:64])
+        how = "stream closed by the client; " if self._connection.closes_streams else ""
+        log.info(
+            "%s: %s for %r (%s) is cancelled: %s%s",
+            self.name,
+            what,
+            request.sender,
+            request.id,
+            how,
+            printable(call.reason or "the bridge stops"),
+        )
+
+    # --- what the server does ---
+
+    async def _ask(self, method: str, params: JsonObject) -> JsonObject:
+        return await self._calls.find().ask(method, params)
+
+    def _clean(self, result: JsonObject) -> None:
+        remove_unusable(result, self._connection.version, self._warn)
+
+    def _warn(self, text: str) -> None:
+        self._pace.line(text, logging.WARNING)
+
+    def _notified(self, notification: types.ServerNotification) -> None:
+        changed = LIST_CHANGED.get(type(notification))
+        if isinstance(notification, types.ResourceUpdatedNotification):
+            uri = notification.params.uri
+            changed = uri if self._subscriptions.watchers(uri) else None
+        if changed is not None and len(self._changed) < MAX_CHANGES:
+            self._changed.add(changed)
+            self._news.set()
+
+    async def _connected(self) -> None:
+        tools = await self._list_tools()
+        client = self._connection.client
+        info = client.server_info
+        log.info(
+            "%s: speaks MCP %s with %s, which has %d tools",
+            self.name,
+            client.protocol_version,
+            "a server without a name" if info is None else printable(info.name[:64]),
+            len(tools),
+        )
+        again = self._tools is not None
+        await self._take_tools(tools)
+        if again:
+            await self._subscriptions.renew()
+            await self._tell(f"the MCP server {self.name!r} runs again")
+
+    async def _lost(self, error: ServerGone, delay: float) -> None:
+        await self._tell(
+            f"the MCP server {self.name!r} {error.why[:200]}; it is started again in {delay:.1f} s"
+        )
+
+    # --- its tools ---
+
+    async def _list_tools(self) -> list[JsonObject]:
+        """Every tool that the server lists, without the unusable ones."""
+        if self._connection.client.server_capabilities.tools is None:
+            return []
+        pages: list[JsonObject] = []
+        cursor: Any = None
+        for _ in range(MAX_PAGES):
+            page = await self._connection.request(
+                "tools/list", {"cursor": cursor} if cursor else {}
+            )
+            pages.append(page)
+            cursor = page.get("nextCursor")
+            if not isinstance(cursor, str) or not cursor:
+                break
+        else:
+            self._warn(f"only {MAX_PAGES} pages of its tools are read")
+        tools = merge_pages(pages, self._warn)
+        if self._connection.is_modern and '"x-mcp-header"' in msgspec.json.encode(tools).decode():
+            # The SDK notes which arguments go into headers, and drops tools that name them wrong.
+            kept = await self._connection.client.session.list_tools()
+            names = {tool.name for tool in kept.tools}
+            tools = [tool for tool in tools if tool["name"] in names]
+        return tools
+
+    async def _take_tools(self, tools: list[JsonObject]) -> None:
+        """Note the tools, hold back those that were not approved, and announce what changed."""
+        before = self._tools
+        changes = ToolChanges() if before is None else compare_tools(before, tools)
+        held_before = self._held_back
+        if self._pin is not None:
+            self._held_back = self._pin.unapproved(self.name, tools)
+        self._tools = tools
+        if self._held_back - held_before:
+            names = ", ".join(repr(printable(each[:64])) for each in sorted(self._held_back)[:20])
+            log.warning(
+                "%s: held back, since they are not what was approved in %s: %s",
+                self.name,
+                self._pin.path if self._pin is not None else "",
+                names,
+            )
+        if not changes:
+            return
+        held = " (those not approved are held back)" if self._held_back else ""
+        log.warning("%s: its tools have changed: %s%s", self.name, changes, held)
+        await self._notify(TOOLS_CHANGED, {})
+        await self._tell(f"the tools of the MCP server {self.name!r} have changed: {changes}{held}")
+
+    async def _beside(self) -> None:
+        """Listen to a newer server, and pass on what changes in any, at a bounded pace."""
+        async with anyio.create_task_group() as tasks:
+            if self._connection.is_modern:
+                tasks.start_soon(self._subscriptions.listen, self._connection.client)
+            while True:
+                await self._news.wait()
+                self._news = anyio.Event()
+                await self._pass_on()
+                await anyio.sleep(NEWS_SECONDS)
+
+    async def _pass_on(self) -> None:
+        changed, self._changed = self._changed, set()
+        for each in sorted(changed):
+            if each == TOOLS_CHANGED:
+                try:
+                    await self._take_tools(await self._list_tools())
+                except MeupError as error:
+                    log.info("%s: its tools could not be listed: %s", self.name, error)
+            elif each in LIST_CHANGED.values():
+                await self._notify(each, {})
+            else:
+                await self._notify(
+                    RESOURCE_UPDATED, {"uri": each}, to=self._subscriptions.watchers(each)
+                )
+
+    # --- words to the space ---
+
+    async def _notify(self, method: str, params: JsonObject, to: tuple[str, ...] = ()) -> None:
+        payload = payloads.notification(method, params)
+        await self._each(
+            kinds.MCP_REQUEST, payload, lambda space: space.send(kinds.MCP_REQUEST, payload, to=to)
+        )
+
+    async def _tell(self, text: str) -> None:
+        """Say something to everyone in the space, where the bridge may."""
+        payload = {"message": text}
+        await self._each(kinds.CHAT, payload, lambda space: space.chat(text))
+
+    async def _each(self, kind: str, payload: JsonObject, send: Callable[[Space], Any]) -> None:
+        for space in self._spaces:
+            if not space.may(kind, payload):
+                log.debug("%s: the gateway does not allow %s", self.name, kind)
+                continue
+            try:
+                await send(space)
+            except MeupError as error:
+                log.info("%s: not told: %s", self.name, error)
+
+
+def _uri(request: Request) -> str:
+    uri = request.params.get("uri")
+    return uri if isinstance(uri, str) else ""
+
+
+def _wants_progress(request: Request) -> bool:
+    return payloads.PROGRESS_TOKEN in payloads.as_object(request.params.get(payloads.META))
+
+
+def _forwarded(params: JsonObject) -> JsonObject:
+    """The parameters without what belongs to the way here."""
+    meta = {
+        name: value
+        for name, value in payloads.as_object(params.get(payloads.META)).items()
+        if name not in _OTHER_HOP and not name.startswith(payloads.PREFIX)
+    }
+    sent = payloads.without_meta(params)
+    if meta:
+        sent[payloads.META] = meta
+    return sent
+
+
+def _tool_error(text: str) -> JsonObject:
+    return {"content": [{"type": "text", "text": text}], "isError": True}

@@ -1,0 +1,106 @@
+"""Several bridges in one process, each with a connection of its own to the gateway."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from meup_agent.agent.agent import GRACE
+from meup_agent.errors import MeupError
+from meup_agent.session import Settings
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+    from meup_agent.mcp.bridge import Bridge
+
+log = logging.getLogger("meup_agent.mcp")
+
+PATIENT: Final = Settings(first_welcome=None)
+"""A gateway that is not there yet is waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A bridge, and how it joins its space.
+
+    Attributes:
+        bridge: The bridge.
+        url: The gateway.
+        space: The space.
+        token: The participant's token, or what reads it.
+        participant: The participant's name, for a gateway that does not know it by the token.
+    """
+
+    bridge: Bridge
+    url: str
+    space: str
+    token: str | Callable[[], str]
+    participant: str | None = None
+
+
+@asynccontextmanager
+async def join_bridges(
+    seats: Sequence[Seat], *, grace: float = GRACE, hurry: anyio.Event | None = None
+) -> AsyncGenerator[None]:
+    """The block in which bridges are in their spaces; entered when each is, or has failed.
+
+    One that fails is logged, and the others go on; the last one ends the block.
+
+    Args:
+        seats: The bridges.
+        grace: Seconds that running calls get at the end.
+        hurry: When it is set, the grace is over at once.
+
+    Raises:
+        MeupError: Of the only bridge, or of the last one.
+    """
+    leave = anyio.Event()
+    failures: list[MeupError] = []
+
+    async def serve(seat: Seat, *, task_status: TaskStatus[None]) -> None:
+        bridge = seat.bridge
+        begun = False
+        try:
+            async with (
+                bridge.running(),
+                bridge.agent.join(
+                    seat.url,
+                    space=seat.space,
+                    token=seat.token,
+                    participant=seat.participant,
+                    settings=PATIENT,
+                    grace=grace,
+                    hurry=hurry,
+                ) as space,
+                bridge.serving(space),
+            ):
+                log.info("%s: is %r in the space %r", bridge.name, space.me, seat.space)
+                task_status.started()
+                begun = True
+                await leave.wait()
+        except MeupError as error:
+            failures.append(error)
+            if len(failures) == len(seats):
+                tasks.cancel_scope.cancel()
+            else:
+                log.error("%s: %s", bridge.name, error)
+            if not begun:
+                task_status.started()
+
+    async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as starting:
+            for seat in seats:
+                starting.start_soon(tasks.start, serve, seat)
+        if len(failures) < len(seats):
+            try:
+                yield
+            finally:
+                leave.set()
+    if len(failures) == len(seats):
+        raise failures[-1]

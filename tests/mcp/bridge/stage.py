@@ -1,0 +1,129 @@
+"""A gateway, a bridge with a real server behind it, and participants that call it."""
+
+import logging
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Space
+from meup_agent.gateway import Gateway
+from meup_agent.mcp.bridge import Bridge
+from meup_agent.mcp.connection import ConnectionSettings
+from meup_agent.mcp.pin import ToolLock
+from meup_agent.mcp.server_asks import OnAsk
+from meup_agent.mcp.servers import Server, StdioServer
+from meup_agent.session.reconnector import Backoff
+
+SERVERS = Path(__file__).parent.parent / "servers"
+
+AT_ONCE = ConnectionSettings(start_seconds=30.0, restart=Backoff(first=0.001, longest=0.001))
+"""A server that ended is started again without a pause."""
+
+BRIDGE = "server"
+"""The name of the bridge's participant."""
+
+MAY: dict[str, list[dict[str, Any]]] = {
+    BRIDGE: [{"kind": "mcp/response"}, {"kind": "chat"}, {"kind": "mcp/request"}],
+    "caller": [{"kind": "*"}],
+    "other": [{"kind": "*"}],
+    "proposer": [{"kind": "mcp/proposal"}, {"kind": "mcp/withdraw"}, {"kind": "mcp/response"}],
+}
+"""The participants, and what they may do."""
+
+
+def stdio(name: str, *arguments: str, env: Mapping[str, str] | None = None) -> StdioServer:
+    """A server of ours, as a program."""
+    return StdioServer(sys.executable, (str(SERVERS / f"{name}.py"), *arguments), dict(env or {}))
+
+
+class Stage:
+    """A space with a bridge in it.
+
+    Attributes:
+        bridge: The bridge.
+        caller: A participant that may do everything.
+        gateway: The gateway.
+    """
+
+    def __init__(
+        self, gateway: Gateway, bridge: Bridge, caller: Space, stack: AsyncExitStack
+    ) -> None:
+        self.gateway = gateway
+        self.bridge = bridge
+        self.caller = caller
+        self._stack = stack
+
+    async def join(self, name: str, agent: Agent | None = None) -> Space:
+        """Let another participant join, until the end of the test."""
+        joining = (agent or Agent(name)).join(
+            self.gateway.url, space="demo", token=self.gateway.token(name)
+        )
+        return await self._stack.enter_async_context(joining)
+
+
+@asynccontextmanager
+async def bridged(
+    server: Server,
+    *,
+    settings: ConnectionSettings = AT_ONCE,
+    pin: ToolLock | None = None,
+    on_ask: OnAsk | None = None,
+    caller: Agent | None = None,
+    seconds: float = 30.0,
+) -> AsyncGenerator[Stage]:
+    """A server in a space, for the length of a block that ends in time."""
+    with anyio.fail_after(seconds):
+        async with AsyncExitStack() as stack:
+            enter = stack.enter_async_context
+            gateway = await enter(Gateway(participants=MAY))
+            bridge = Bridge(BRIDGE, server, pin=pin, on_ask=on_ask, settings=settings)
+            await enter(bridge.running())
+            joining = bridge.agent.join(gateway.url, space="demo", token=gateway.token(BRIDGE))
+            space = await enter(joining)
+            await enter(bridge.serving(space))
+            agent = caller or Agent("caller")
+            us = await enter(agent.join(gateway.url, space="demo", token=gateway.token("caller")))
+            yield Stage(gateway, bridge, us, stack)
+
+
+class LogLines(logging.Handler):
+    """The log of the bridge, to wait for a line of it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+        self._come = anyio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line."""
+        self.lines.append(f"{record.levelname} {record.getMessage()}")
+        self._come.set()
+
+    def with_text(self, text: str) -> list[str]:
+        """The lines that contain a text."""
+        return [line for line in self.lines if text in line]
+
+    async def wait_for(self, text: str, count: int = 1) -> str:
+        """The first line that contains a text, once there are so many."""
+        while len(self.with_text(text)) < count:
+            self._come = anyio.Event()
+            await self._come.wait()
+        return self.with_text(text)[0]
+
+
+@pytest.fixture
+def log_lines() -> Any:
+    """The log of the bridge."""
+    handler = LogLines()
+    logger = logging.getLogger("meup_agent.mcp")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(level)
