@@ -9,10 +9,11 @@ from anyio.lowlevel import checkpoint
 
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.running_handler import awaited, parent_in
-from meup_agent.errors import OutcomeUnknown, Refused, UsageError
+from meup_agent.errors import OutcomeUnknown, UsageError
 from meup_agent.protocol import kinds, management_payloads
 from meup_agent.protocol.management_payloads import Grant
 from meup_agent.session.deadlines import checked_timeout
+from meup_agent.session.receipts import read_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -246,18 +247,8 @@ async def _manage(
             f"the {kind} was sent, and the gateway did not say in {timeout:g} s what became of it"
         )
     if answer.envelope.kind == kinds.SYSTEM_ERROR:
-        raise _refused(answer.envelope, kind)
+        raise read_refusal(answer.envelope, f"the {kind}")
     return answer.envelope
-
-
-def _refused(error: Envelope, kind: str) -> Refused:
-    payload = error.payload_object
-    code, said = payload.get("error"), payload.get("message")
-    shown = code if isinstance(code, str) and code else "error"
-    message = f"the gateway refused the {kind}: {shown}"
-    if isinstance(said, str) and said:
-        message = f"{message} ({said})"
-    return Refused(shown, message, payload)
 
 
 def _because(reason: str) -> dict[str, str]:

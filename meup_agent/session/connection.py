@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -46,6 +47,7 @@ ECHO_SECONDS: Final = 5.0
 and what it owes is not sent again after a loss."""
 
 
+@dataclass
 class SessionConnection:
     """Reads and writes each connection of a session, one after the other.
 
@@ -56,39 +58,23 @@ class SessionConnection:
     the other end closed the connection for, before ``lost``.
     """
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        *,
-        dialect: str,
-        new_id: Callable[[], str],
-        heard: Callable[[Envelope, int | None], Welcomed | None],
-        caught_up: Callable[[], bool],
-        left: Callable[[str], bool],
-        lost: Callable[[], None],
-        invalid: Callable[[InvalidEnvelope], None],
-        unsayable: Callable[[str, str], None],
-    ) -> None:
-        self._outbox = outbox
-        self._dialect = dialect
-        self._new_id = new_id
-        self._heard = heard
-        self._is_caught_up = caught_up
-        self._left = left
-        self._lost = lost
-        self._invalid = invalid
-        self._unsayable = unsayable
-        self._last = self._before_last = ""
-        self._largest = (0, "")
-        self._welcomed_at: float | None = None
-        self._may_talk = False
-        self._numbered = self._catching_up = False
+    outbox: Outbox
+    _: KW_ONLY
+    dialect: str
+    """Of what is sent, until a welcome tells the gateway's."""
+    new_id: Callable[[], str]
+    heard: Callable[[Envelope, int | None], Welcomed | None]
+    caught_up: Callable[[], bool]
+    left: Callable[[str], bool]
+    lost: Callable[[], None]
+    invalid: Callable[[InvalidEnvelope], None]
+    unsayable: Callable[[str, str], None]
+
+    def __post_init__(self) -> None:
         self._changed = Condition()
         self._now = loop_clock()
-        self._first: Welcomed | None = None
-        self._probe: EchoProbe | None = None
         self._rpc_ids = RpcIds()
-        self._end: SessionEnded | None = None
+        self._forget()
 
     async def use(self, transport: Transport, joining: JoinPlan | None = None) -> float | None:
         """Use a connection until it ends; seconds that it lasted after a welcome."""
@@ -104,16 +90,18 @@ class SessionConnection:
         finally:
             self._blame(transport.closed)
             if self._welcomed_at is not None:
-                self._lost()
+                self.lost()
         if self._end is not None:
             raise self._end
         return None if self._welcomed_at is None else self._now() - self._welcomed_at
 
     def _forget(self) -> None:
         """Reset the state of the connection before."""
-        self._welcomed_at = None
+        self._welcomed_at: float | None = None
         self._may_talk = self._numbered = self._catching_up = False
-        self._first = self._probe = self._end = None
+        self._first: Welcomed | None = None
+        self._probe: EchoProbe | None = None
+        self._end: SessionEnded | None = None
         self._last = self._before_last = ""
         self._largest = (0, "")
 
@@ -129,12 +117,12 @@ class SessionConnection:
         guilty = only_one if closed.code == INVALID else self._largest[1]
         if not guilty:
             # Whichever it was, it must not be sent again.
-            self._outbox.keep_nothing()
+            self.outbox.keep_nothing()
         else:
             words = (
                 f"the gateway closed the connection: code {closed.code} {printable(closed.reason)}"
             )
-            self._unsayable(guilty, words.strip())
+            self.unsayable(guilty, words.strip())
 
     async def _expect_welcome(self, transport: Transport) -> None:
         with anyio.move_on_after(WELCOME_SECONDS):
@@ -147,12 +135,12 @@ class SessionConnection:
         """Take frames in wire order; nothing here waits for a person's code."""
         async for frame in transport:
             try:
-                envelope = decode(frame, unnamed=self._dialect)
+                envelope = decode(frame, unnamed=self.dialect)
             except InvalidEnvelope as error:
-                self._invalid(error)
+                self.invalid(error)
                 continue
-            if (envelope.protocol or self._dialect) == BY_RPC_ID:
-                envelope = self._rpc_ids.heard(envelope, envelope.payload, dialect=self._dialect)
+            if (envelope.protocol or self.dialect) == BY_RPC_ID:
+                envelope = self._rpc_ids.heard(envelope, envelope.payload, dialect=self.dialect)
             if self._probe is not None and self._probe.takes(envelope):
                 continue
             self._see_taken(envelope)
@@ -160,12 +148,12 @@ class SessionConnection:
             if self._numbered and seq is not None:
                 self._see_accepted(envelope)
             try:
-                first = self._heard(envelope, seq)
+                first = self.heard(envelope, seq)
             except SessionEnded as end:
                 self._end = end
                 return
             if first is not None:
-                self._first, self._dialect = first, first.dialect
+                self._first, self.dialect = first, first.dialect
                 self._welcomed_at = self._now()
                 self._begin(first)
                 if joining is not None and joining.again and first.may_evict:
@@ -183,21 +171,21 @@ class SessionConnection:
         """Keep what was sent before, if this gateway knows it again."""
         self._numbered, self._catching_up = first.numbered, first.numbered
         if not first.complete:
-            self._outbox.keep_nothing()
+            self.outbox.keep_nothing()
 
     def _talk(self) -> None:
         """Send, first of all what was lost, as soon as we have read what we missed."""
         if self._catching_up:
-            if not self._is_caught_up():
+            if not self.caught_up():
                 return
             self._catching_up = False
-            self._outbox.send_again()
+            self.outbox.send_again()
         self._may_talk = True
         self._changed.notify_all()
 
     def _see_accepted(self, envelope: Envelope) -> None:
         """Note that an envelope with a number was accepted, and is not sent again (PROTOCOL 6)."""
-        outbox, first = self._outbox, self._first
+        outbox, first = self.outbox, self._first
         if not outbox.unaccepted or first is None:
             return
         if envelope.sender == first.me:
@@ -234,13 +222,13 @@ class SessionConnection:
 
         Nothing else is sent meanwhile: on an evicted connection it would be lost.
         """
-        self._probe = probe = EchoProbe(self._new_id, first)
+        self._probe = probe = EchoProbe(self.new_id, first)
         for attempt in range(PROBE_ATTEMPTS):
             if out or attempt:
                 log.warning("the gateway has forgotten this connection; joining again")
                 if not await self._say(transport, joining.frame):
                     return
-            if not await self._say(transport, encode(probe.next(), self._dialect)):
+            if not await self._say(transport, encode(probe.next(), self.dialect)):
                 return
             if await probe.came_back():
                 self._may_talk = True
@@ -259,49 +247,49 @@ class SessionConnection:
     async def _write(self, transport: Transport) -> None:
         """The one task that sends from the outbox, while we know that we are in."""
         while True:
-            await self._outbox.wait_filled()
+            await self.outbox.wait_filled()
             if not self._may_talk:
                 await self._changed.wait()
                 continue
-            if self._outbox.is_owed_too_much:
+            if self.outbox.is_owed_too_much:
                 await self._wait_for_echoes()
                 continue
-            waiting = self._outbox.take(self._now())
+            waiting = self.outbox.take(self._now())
             if waiting is not None and not await self._transmit(transport, waiting):
                 return
 
     async def _wait_for_echoes(self) -> None:
         with anyio.move_on_after(ECHO_SECONDS) as patience:
-            await self._outbox.wait_accepted()
+            await self.outbox.wait_accepted()
         if patience.cancelled_caught:
             log.warning(
                 "the gateway sends nothing of what we say back; if the connection is lost now, "
                 "%d envelopes are not sent again",
-                self._outbox.unaccepted,
+                self.outbox.unaccepted,
             )
-            self._outbox.keep_nothing()
+            self.outbox.keep_nothing()
 
     async def _transmit(self, transport: Transport, waiting: QueuedEnvelope) -> bool:
         """Send one envelope; ``False`` if the connection has ended."""
         if transport.closed is not None:
-            self._outbox.put_back(waiting)
+            self.outbox.put_back(waiting)
             return False
         draft = waiting.draft
         try:
-            frame = encode(draft, self._dialect)
+            frame = encode(draft, self.dialect)
             if frame is not draft.frame:  # one that was written before was checked then
                 check_frame(frame)
         except (NotExpressible, InvalidEnvelope) as error:
-            self._outbox.gone()
-            self._unsayable(draft.id, str(error))
+            self.outbox.gone()
+            self.unsayable(draft.id, str(error))
             return True
         # From here on it may have been sent, and a request is never sent twice.
         is_opening = waiting.priority is Priority.OPEN
-        if is_opening and not self._left(draft.id):
-            self._outbox.gone()
+        if is_opening and not self.left(draft.id):
+            self.outbox.gone()
             return True
         if self._numbered:
-            self._outbox.keep(waiting)
+            self.outbox.keep(waiting)
         self._before_last, self._last = self._last, draft.id
         self._largest = max(self._largest, (len(frame), draft.id))
         sent = False
@@ -312,7 +300,7 @@ class SessionConnection:
             pass
         finally:
             if sent or is_opening:
-                self._outbox.gone()
+                self.outbox.gone()
             else:
-                self._outbox.put_back(waiting)
+                self.outbox.put_back(waiting)
         return sent

@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections import Counter, deque
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import anyio
@@ -226,24 +227,24 @@ def _is_error(error: object, result: object) -> bool:
     return error is not None or payloads.as_object(result).get("isError") is True
 
 
+@dataclass
 class DropCounters:
     """Counts, logs and tells envelopes that were dropped, by reason.
 
     Where a caller has asked for what an envelope says, it reports that, and the log does not.
     """
 
-    def __init__(self, events: EventEmitter, asked: Callable[[Envelope], bool]) -> None:
-        self._events = events
-        self._asked = asked
-        self.counters: Counter[str] = Counter()
+    events: EventEmitter
+    asked: Callable[[Envelope], bool]
+    counters: Counter[str] = field(default_factory=Counter[str], init=False)
 
     def drop(self, drop: Drop) -> None:
         """The exchange table left an envelope out."""
         self.counters[drop.why] += 1
         envelope = drop.envelope
-        if self._events.observers:
-            self._events.dropped(drop)
-        if drop.expected or self._asked(envelope):
+        if self.events.observers:
+            self.events.dropped(drop)
+        if drop.expected or self.asked(envelope):
             return
         # A refusal that no caller waits for is lost but for this line.
         level = logging.ERROR if drop.why == "refused_by_gateway" else logging.WARNING
@@ -260,8 +261,8 @@ class DropCounters:
     def invalid(self, error: InvalidEnvelope) -> None:
         """A frame was no envelope."""
         self.counters[error.problem] += 1
-        if self._events.observers:
-            self._events.invalid(error)
+        if self.events.observers:
+            self.events.invalid(error)
         log.warning("left out a frame from the gateway: %s", error)
 
 

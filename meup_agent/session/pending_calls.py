@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -42,6 +42,7 @@ class _Wait:
     ending: Ending | None = None
 
 
+@dataclass
 class PendingCalls:
     """The requests and proposals of ours whose ending a caller waits for, or has not read yet.
 
@@ -49,25 +50,14 @@ class PendingCalls:
     ``check_present`` raises if nothing can be sent any more.
     """
 
-    def __init__(
-        self,
-        table: ExchangeTable,
-        outbox: Outbox,
-        *,
-        apply: Callable[[Iterable[Effect]], None],
-        events: EventEmitter,
-        now: Callable[[], float],
-        written: Callable[[Envelope], Envelope],
-        check_present: Callable[[str], None],
-    ) -> None:
-        self._table = table
-        self._outbox = outbox
-        self._apply = apply
-        self._events = events
-        self._now = now
-        self._written = written
-        self._check_present = check_present
-        self._waits: dict[Key, _Wait] = {}
+    table: ExchangeTable
+    outbox: Outbox
+    apply: Callable[[Iterable[Effect]], None]
+    events: EventEmitter
+    now: Callable[[], float]
+    written: Callable[[Envelope], Envelope]
+    check_present: Callable[[str], None]
+    _waits: dict[Key, _Wait] = field(default_factory=dict["Key", _Wait], init=False)
 
     # --- what handlers and clients use ---
 
@@ -88,13 +78,13 @@ class PendingCalls:
         ``expires`` is when the proposer of what it fulfills gives that up, by the proposer's clock.
         """
         timeout = checked_timeout(timeout)
-        opening = self._written(self._table.date(opening))
-        now = self._now()
-        if self._outbox.is_full:
+        opening = self.written(self.table.date(opening))
+        now = self.now()
+        if self.outbox.is_full:
             with anyio.move_on_after(timeout):
-                await self._outbox.room()
-        self._check_present(opening.kind)
-        key, effects = self._table.open(
+                await self.outbox.room()
+        self.check_present(opening.kind)
+        key, effects = self.table.open(
             opening,
             now=now,
             deadline=None if timeout is None else now + timeout,
@@ -105,14 +95,14 @@ class PendingCalls:
             expires=expires,
         )
         self._waits[key] = _Wait(Condition(), opening.kind, now, on_progress)
-        if self._events.observers:
-            self._events.began(opening, parent)
-        self._apply(effects)
+        if self.events.observers:
+            self.events.began(opening, parent)
+        self.apply(effects)
         return key
 
     def extend_by_progress(self, key: Key, timeout: float, total: float) -> None:
         """Let the deadline of a request that was opened just now count from its last progress."""
-        self._table.extend_by_progress(key, by=timeout, until=self._now() + total)
+        self.table.extend_by_progress(key, by=timeout, until=self.now() + total)
 
     async def ending(self, key: Key, *, parent: Key | None = None) -> Ending:
         """Wait until one has ended; the handler that waits gives its place free."""
@@ -131,11 +121,11 @@ class PendingCalls:
         if parent is None:
             yield
             return
-        self._apply(self._table.count_waits(parent, 1, self._now()))
+        self.apply(self.table.count_waits(parent, 1, self.now()))
         try:
             yield
         finally:
-            self._apply(self._table.count_waits(parent, -1, self._now()))
+            self.apply(self.table.count_waits(parent, -1, self.now()))
 
     def ended(self, key: Key) -> Ending | None:
         """The ending of one; ``None`` while it is open."""
@@ -144,8 +134,8 @@ class PendingCalls:
 
     def give_up(self, key: Key, cause: Cause) -> list[str]:
         """Withdraw or cancel one if it is still open; the ids of what is said for that."""
-        effects = list(self._table.give_up(key, cause, self._now()))
-        self._apply(effects)
+        effects = list(self.table.give_up(key, cause, self.now()))
+        self.apply(effects)
         return [
             effect.draft.id
             for effect in effects
@@ -163,8 +153,8 @@ class PendingCalls:
         wait = self._waits.get(key)
         if wait is None:
             return
-        if self._events.observers and wait.ending is None:
-            self._events.ended(key, wait.kind, ending, self._now() - wait.since)
+        if self.events.observers and wait.ending is None:
+            self.events.ended(key, wait.kind, ending, self.now() - wait.since)
         wait.ending = ending
         wait.done.notify_all()
 

@@ -59,7 +59,7 @@ class Receipts:
                 self._changed.notify_all()
         elif envelope.kind == kinds.SYSTEM_ERROR and envelope.sender in kinds.GATEWAY_NAMES:
             for name in envelope.correlation:
-                self.failed(name, _refused(envelope, name))
+                self.failed(name, read_refusal(envelope, name))
 
     def failed(self, envelope_id: str, problem: MeupError) -> None:
         """Note that an envelope was not taken and will not be, if a caller waits for it."""
@@ -74,11 +74,12 @@ class Receipts:
             self._changed.notify_all()
 
 
-def _refused(error: Envelope, name: str) -> Refused:
+def read_refusal(error: Envelope, what: str) -> Refused:
+    """The exception for a gateway's ``system/error`` about something that we sent."""
     payload = error.payload_object
     code, said = payload.get("error"), payload.get("message")
-    code = code if isinstance(code, str) else "error"
-    message = f"the gateway refused {name}: {code}"
+    code = code if isinstance(code, str) and code else "error"
+    message = f"the gateway refused {what}: {code}"
     if isinstance(said, str) and said:
         message = f"{message} ({said})"
     return Refused(code, message, payload)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -29,11 +29,11 @@ from meup_agent.errors import (
     printable,
 )
 from meup_agent.session.join import JoinPlan
-from meup_agent.transport.base import DIALECT_HEADER, OBSERVE_HEADER
+from meup_agent.transport.base import ABNORMAL, DIALECT_HEADER, OBSERVE_HEADER, CloseInfo
 
 if TYPE_CHECKING:
     from meup_agent.session.connection import SessionConnection
-    from meup_agent.transport.base import CloseInfo, Connector
+    from meup_agent.transport.base import Connector
 
 log = logging.getLogger("meup_agent.session")
 
@@ -64,10 +64,7 @@ class Backoff:
     stable: float = 30.0
 
 
-def _ignore(*_: object) -> None:
-    """The default of a callback."""
-
-
+@dataclass(kw_only=True)
 class Reconnector:
     """Keeps one participant connected.
 
@@ -77,39 +74,28 @@ class Reconnector:
     handshake.
     """
 
-    def __init__(
-        self,
-        connector: Connector,
-        *,
-        token: Token | None,
-        headers: dict[str, str],
-        join: Callable[[str | None, bool], bytes],
-        insist: bool,
-        observers_only: bool = False,
-        line: SessionConnection,
-        backoff: Backoff,
-        where: str,
-        on_failure: Callable[[TransportError], None],
-        resume: Callable[[], dict[str, str]] = dict,
-        on_end: Callable[[CloseInfo | None], None] = _ignore,
-        on_retry: Callable[[BaseException | None, float], None] = _ignore,
-    ) -> None:
-        self._connector = connector
-        self._token = token
-        self._headers = headers
-        self._join = join
-        self._insist = insist
-        self._observers_only = observers_only
-        self._line = line
-        self._backoff = backoff
-        self._where = where
-        self._on_failure = on_failure
-        self._resume = resume
-        self._on_end = on_end
-        self._on_retry = on_retry
-        self._token_refused = False
-        self._welcomed_for: float | None = None
-        self._was_welcomed = False
+    connector: Connector
+    token: Token | None
+    headers: dict[str, str]
+    join: Callable[[str | None, bool], bytes]
+    insist: bool
+    observers_only: bool
+    connection: SessionConnection
+    backoff: Backoff
+    where: str
+    resume: Callable[[], dict[str, str]]
+    """Tells the headers with which we ask for what we missed."""
+    on_failure: Callable[[TransportError], None]
+    on_end: Callable[[CloseInfo | None], None]
+    """Told how each connection ended; ``None``: we have left it."""
+    on_retry: Callable[[BaseException | None, float], None]
+    """Told why there will be another attempt, and in how many seconds."""
+    _token_refused: bool = field(default=False, init=False)
+    _welcomed_for: float | None = field(default=None, init=False)
+    _was_welcomed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        backoff = self.backoff
         self._jitter = wait_random_exponential(multiplier=backoff.first, max=backoff.longest)
 
     async def run(self) -> None:
@@ -126,7 +112,7 @@ class Reconnector:
     async def _connect_once(self) -> None:
         """One connection, from the handshake to its end; always ends with an exception."""
         self._welcomed_for = None
-        headers = {**self._headers, **self._resume()}
+        headers = {**self.headers, **self.resume()}
         try:
             token = await self._ask_token()
         except OSError as error:
@@ -134,40 +120,37 @@ class Reconnector:
                 raise
             # Where the token comes from is out of reach for a while, as the gateway may be.
             failure = CannotConnect(f"no token could be had: {printable(str(error))}")
-            self._on_failure(failure)
+            self.on_failure(failure)
             raise failure from error
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         try:
-            async with self._connector(headers) as transport:
-                if (
-                    self._observers_only
-                    and OBSERVE_HEADER.lower() not in transport.response_headers
-                ):
+            async with self.connector(headers) as transport:
+                if self.observers_only and OBSERVE_HEADER.lower() not in transport.response_headers:
                     # On such a gateway a join frame would throw the participant's agent out.
-                    raise CannotObserve(_CANNOT_OBSERVE.format(where=self._where))
+                    raise CannotObserve(_CANNOT_OBSERVE.format(where=self.where))
                 knows_us = DIALECT_HEADER.lower() in transport.response_headers
                 joining = JoinPlan(
-                    self._join(token, knows_us),
-                    at_once=self._insist or not knows_us,
+                    self.join(token, knows_us),
+                    at_once=self.insist or not knows_us,
                     again=self._was_welcomed,
                 )
                 try:
-                    self._welcomed_for = await self._line.use(transport, joining)
+                    self._welcomed_for = await self.connection.use(transport, joining)
                 finally:
-                    self._on_end(transport.closed)
+                    self.on_end(transport.closed)
                 self._was_welcomed |= self._welcomed_for is not None
                 closed = transport.closed
-            raise TransportClosed(*((closed.code, closed.reason) if closed else (1006, "")))
+            raise (closed or CloseInfo(ABNORMAL)).error()
         except TransportError as error:
             self._judge(error)
-            self._on_failure(error)
+            self.on_failure(error)
             raise
 
     async def _ask_token(self) -> str | None:
-        if self._token is None or isinstance(self._token, str):
-            return self._token
-        token = self._token()
+        if self.token is None or isinstance(self.token, str):
+            return self.token
+        token = self.token()
         return await token if inspect.isawaitable(token) else token
 
     def _judge(self, error: TransportError) -> None:
@@ -183,31 +166,31 @@ class Reconnector:
                 return
         because = f": {said}" if said else ""
         if code in RESTORE_TOKEN_ONCE:
-            if callable(self._token) and not self._token_refused:
+            if callable(self.token) and not self._token_refused:
                 self._token_refused = True
                 return
             if code == _FORBIDDEN and not said:
                 # An ASGI server answers so where its application has nothing at the path; gateways
                 # that refuse a token give a reason.
                 raise SessionEnded(
-                    f"the server at {self._where} refused the connection with status 403 and no"
+                    f"the server at {self.where} refused the connection with status 403 and no"
                     " reason: no gateway is at this path, or something in front of it refuses the"
                     " token; check the path in MEUP_URL, then MEUP_TOKEN"
                 ) from error
             # A gateway of ours says it of a participant that was removed, whose token is right.
             advice = "" if code == _FORBIDDEN else "; check MEUP_TOKEN"
             raise TokenRefused(
-                f"the gateway {self._where} refused the token{because}{advice}"
+                f"the gateway {self.where} refused the token{because}{advice}"
             ) from error
         ends = _ENDS.get(code)
         if ends is not None:
             kind, sentence = ends
             # A gateway of ours gives as its reason what the sentence says already.
             more = "" if said in sentence else because
-            raise kind(sentence.format(where=self._where) + more) from error
+            raise kind(sentence.format(where=self.where) + more) from error
 
     def _delay(self, state: RetryCallState) -> float:
-        if self._welcomed_for is not None and self._welcomed_for >= self._backoff.stable:
+        if self._welcomed_for is not None and self._welcomed_for >= self.backoff.stable:
             state.attempt_number = 1
         delay = self._jitter(state)
         error = state.outcome.exception() if state.outcome else None
@@ -218,7 +201,7 @@ class Reconnector:
         error = state.outcome.exception() if state.outcome else None
         delay = state.next_action.sleep if state.next_action else 0.0
         log.info("%s; trying again in %.2f s", error, delay)
-        self._on_retry(error, delay)
+        self.on_retry(error, delay)
 
 
 _CANNOT_OBSERVE: Final = (

@@ -147,7 +147,7 @@ class Session(AsyncContextManagerMixin):
         """Connections that have welcomed us."""
         observes = self._settings.mode is Mode.OBSERVING
         self._link = Reconnector(
-            connector,
+            connector=connector,
             token=token,
             headers={
                 DIALECT_HEADER: self._settings.dialect,
@@ -164,7 +164,7 @@ class Session(AsyncContextManagerMixin):
                 self._settings.dialect if knows_us else None,
             ),
             insist=participant is not None,
-            line=SessionConnection(
+            connection=SessionConnection(
                 self.outbox,
                 dialect=self._settings.dialect,
                 new_id=new_id,

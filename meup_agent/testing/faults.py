@@ -162,7 +162,7 @@ class FaultyTransport:
             if self._outgoing.cuts:
                 await self._inner.abort()
             if self._inner.closed is not None:
-                raise TransportClosed(self._inner.closed.code, self._inner.closed.reason)
+                raise self._inner.closed.error()
             for passing in self._outgoing.feed(frame):
                 await self._inner.send(passing)
             if self._outgoing.holding:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
-from meup_agent.errors import CannotConnect, HandshakeRefused, TransportClosed
+from meup_agent.errors import CannotConnect, HandshakeRefused
 from meup_agent.gateway.admission import UNAUTHORIZED, NotAdmitted, check_space, identify
 from meup_agent.gateway.backlog import TOO_SLOW
 from meup_agent.gateway.edge.handshake import (
@@ -293,7 +293,7 @@ class _Seat:
     async def send(self, frame: bytes) -> None:
         await checkpoint_if_cancelled()
         if self._closed is not None:
-            raise TransportClosed(self._closed.code, self._closed.reason)
+            raise self._closed.error()
         first, self._first = self._first, False
         most, wait = self._limits.max_message_bytes, 0.0
         if first and repeats_join(frame, self.participant, self.host.name):

@@ -6,13 +6,19 @@ Both ends of :mod:`~meup_agent.transport.memory` and the client ends of
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
+from anyio import Lock, ResourceGuard
+
+from meup_agent.errors import TransportClosed
+from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+    from typing import Self
 
 HANDSHAKE_TIMEOUT: Final = 10.0
 """Seconds for name, TCP, TLS and WebSocket handshake together: a gateway that needs longer is
@@ -72,6 +78,10 @@ class CloseInfo(msgspec.Struct, frozen=True):
     code: int
     reason: str = ""
     local: bool = False
+
+    def error(self) -> TransportClosed:
+        """The exception for a frame that is sent after it."""
+        return TransportClosed(self.code, self.reason)
 
 
 class Transport(Protocol):
@@ -158,6 +168,47 @@ class Connector(Protocol):
             ConfigurationError: A header cannot be sent as it is.
         """
         ...
+
+
+class InboxTransport:
+    """A transport whose frames wait in a queue: what had arrived before its end can be read."""
+
+    def __init__(self) -> None:
+        self._inbox: deque[bytes] = deque()
+        self._arrived = Condition()
+        self._room = Condition()
+        # One sender at a time, so that frames leave in the order of the calls.
+        self._turn = Lock()
+        self._reading = ResourceGuard("reading from")
+        self._closed: CloseInfo | None = None
+
+    @property
+    def closed(self) -> CloseInfo | None:
+        """The end of the connection; ``None`` while it is open."""
+        return self._closed
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        with self._reading:
+            while not self._inbox:
+                if self._closed is not None:
+                    raise StopAsyncIteration
+                await self._arrived.wait()
+            self._room.notify_all()
+            return self._inbox.popleft()
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed.error()
+
+    def _end(self, info: CloseInfo) -> None:
+        """Note the end, and end every wait at this end's queue."""
+        if self._closed is None:
+            self._closed = info
+            self._arrived.notify_all()
+            self._room.notify_all()
 
 
 def closing(code: int, reason: str) -> CloseInfo:

@@ -16,14 +16,12 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections import deque
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 import anyio
-from anyio import ResourceGuard
 
 from meup_agent.errors import CannotConnect, ConfigurationError, InvalidEnvelope, TransportClosed
 from meup_agent.protocol import kinds, payloads
@@ -39,16 +37,15 @@ from meup_agent.transport.base import (
     TOO_BIG,
     CloseInfo,
     Connector,
+    InboxTransport,
     closing,
 )
 from meup_agent.transport.handshake import cannot_connect, check_headers, refused, retry_after
-from meup_agent.transport.loops import Condition
 from meup_agent.transport.server_events import EventParser, EventTooLarge, ServerEvent
 from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
-    from typing import Self
 
     import httpx
 
@@ -82,7 +79,7 @@ be sent again."""
 _ENDS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 
 
-class HttpTransport:
+class HttpTransport(InboxTransport):
     """One event stream, and the POSTs beside it; made by :func:`http_connector`."""
 
     def __init__(
@@ -92,24 +89,13 @@ class HttpTransport:
         response: httpx.Response,
         max_frame_bytes: int,
     ) -> None:
+        super().__init__()
         self._client = client
         self._participant = participant
         self._path = f"/participants/{quote(participant, safe='')}/messages"
         self._response = response
         self._max_frame_bytes = max_frame_bytes
-        self._inbox: deque[bytes] = deque()
-        self._arrived = Condition()
-        self._room = Condition()
-        # One POST at a time, so that frames are taken in the order of the calls.
-        self._turn = anyio.Lock()
-        self._reading = ResourceGuard("reading from")
-        self._closed: CloseInfo | None = None
         self._seq: int | None = None
-
-    @property
-    def closed(self) -> CloseInfo | None:
-        """The end of the connection; ``None`` while it is open."""
-        return self._closed
 
     @property
     def response_headers(self) -> Mapping[str, str]:
@@ -117,18 +103,6 @@ class HttpTransport:
         return {name.lower(): value for name, value in self._response.headers.items()}
 
     # --- frames in ---
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        with self._reading:
-            while not self._inbox:
-                if self._closed is not None:
-                    raise StopAsyncIteration
-                await self._arrived.wait()
-            self._room.notify_all()
-            return self._inbox.popleft()
 
     async def read_stream(self) -> None:
         """Read the event stream until it or the connection ends."""
@@ -176,7 +150,7 @@ class HttpTransport:
             response = await self._post(frame)
             if response.status_code == 200:
                 return
-            problem = _read_json(response)
+            problem = _read_object(response.content)
             if response.status_code == _UNAUTHORIZED:
                 self._end(CloseInfo(_TOKEN_REFUSED, str(problem.get("message", ""))))
             elif not problem or response.status_code in _UNAVAILABLE:
@@ -235,16 +209,6 @@ class HttpTransport:
     async def abort(self) -> None:
         """End the connection at once."""
         self._end(CloseInfo(ABNORMAL))
-
-    def _end(self, info: CloseInfo) -> None:
-        if self._closed is None:
-            self._closed = info
-            self._arrived.notify_all()
-            self._room.notify_all()
-
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise TransportClosed(self._closed.code, self._closed.reason)
 
 
 def http_connector(
@@ -387,7 +351,7 @@ async def _open_stream(
                 if space is None or participant is None:
                     me = await fetch(client, "GET", "/me")
                     _check_answer(me)
-                    said = _read_json(me)
+                    said = _read_object(me.content)
                     participant = participant or str(said.get("id", ""))
                     space = space or str(said.get("space", ""))
                 asked = client.build_request(
@@ -415,17 +379,13 @@ async def _open_stream(
 def _check_answer(response: httpx.Response) -> None:
     """Raise what an answer means that is no success."""
     if response.status_code != 200:
-        said = str(_read_json(response).get("message", "")).encode()
+        said = str(_read_object(response.content).get("message", "")).encode()
         items = response.headers.items()
         raise refused(response.status_code, items, said, datetime.now(UTC))
 
 
-def _read_json(response: httpx.Response) -> dict[str, Any]:
-    """The JSON object of an answer; empty: it has none, so no gateway gave it."""
-    return _read_object(response.content)
-
-
 def _read_object(text: bytes) -> dict[str, Any]:
+    """The JSON object of an answer; empty: it has none, so no gateway gave it."""
     try:
         return as_object(json.loads(text))
     except (ValueError, RecursionError):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from anyio import Lock, ResourceGuard
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from meup_agent.errors import TransportClosed
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
-from meup_agent.transport.base import ABNORMAL, TOO_BIG, CloseInfo, Connector, closing
-from meup_agent.transport.loops import Condition
+from meup_agent.transport.base import (
+    ABNORMAL,
+    TOO_BIG,
+    CloseInfo,
+    Connector,
+    InboxTransport,
+    closing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -23,7 +26,7 @@ MEMORY_CAPACITY: Final = 64
 that a sender feels a slow reader as early as it would there."""
 
 
-class MemoryTransport:
+class MemoryTransport(InboxTransport):
     """One end of a :func:`memory_pair`.
 
     A queue of its own, not two memory object streams: closing must wake a sender that waits for
@@ -31,23 +34,12 @@ class MemoryTransport:
     """
 
     def __init__(self, capacity: int, max_frame_bytes: int) -> None:
+        super().__init__()
         self._capacity = capacity
         self._max_frame_bytes = max_frame_bytes
-        self._inbox: deque[bytes] = deque()
-        self._arrived = Condition()
-        self._room = Condition()
-        # One sender at a time waits for room, so frames leave in the order of the calls.
-        self._turn = Lock()
-        self._reading = ResourceGuard("reading from")
-        self._closed: CloseInfo | None = None
         self._peer = self
         self.response_headers: Mapping[str, str] = {}
         """The headers of the other end's answer in the handshake, by names in lower case."""
-
-    @property
-    def closed(self) -> CloseInfo | None:
-        """The end of the connection; ``None`` while it is open."""
-        return self._closed
 
     async def send(self, frame: bytes) -> None:
         """Send one message; waits while the other end has no room."""
@@ -64,26 +56,13 @@ class MemoryTransport:
 
     def _hand_over(self, frame: bytes) -> None:
         """Put a message into the other end's queue, which has room."""
-        if self._closed is not None:
-            raise TransportClosed(self._closed.code, self._closed.reason)
+        self._check_open()
         peer = self._peer
         if len(frame) > peer._max_frame_bytes:
             peer._close(CloseInfo(TOO_BIG, f"over {peer._max_frame_bytes} bytes", local=True))
         else:
             peer._inbox.append(frame)
             peer._arrived.notify_all()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        with self._reading:
-            while not self._inbox:
-                if self._closed is not None:
-                    raise StopAsyncIteration
-                await self._arrived.wait()
-            self._room.notify_all()
-            return self._inbox.popleft()
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
         """Close both ends; what the other has not read yet, it still can."""
@@ -105,12 +84,6 @@ class MemoryTransport:
         if self._closed is None:
             self._end(info)
             self._peer._end(CloseInfo(info.code, info.reason))
-
-    def _end(self, info: CloseInfo) -> None:
-        """Note the end, and end every wait at this end's queue."""
-        self._closed = info
-        self._arrived.notify_all()
-        self._room.notify_all()
 
     @classmethod
     def pair(cls, capacity: int, max_frame_bytes: int) -> tuple[Self, Self]:

@@ -10,7 +10,6 @@ import anyio
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 
-from meup_agent.errors import TransportClosed
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.transport.base import (
     ABNORMAL,
@@ -115,8 +114,7 @@ class WebSocketTransport:
         try:
             await self._driver.send_whole(frame)
         except ConnectionClosed:
-            end = self.closed or CloseInfo(ABNORMAL)
-            raise TransportClosed(end.code, end.reason) from None
+            raise (self.closed or CloseInfo(ABNORMAL)).error() from None
 
     def __aiter__(self) -> Self:
         return self
@@ -148,8 +146,7 @@ class WebSocketTransport:
         try:
             await self._driver.round_trip()
         except ConnectionClosed:
-            end = self.closed or CloseInfo(ABNORMAL)
-            raise TransportClosed(end.code, end.reason) from None
+            raise (self.closed or CloseInfo(ABNORMAL)).error() from None
 
     def watch(self, interval: float, deadline: float) -> None:
         """Ping until the connection has ended; end it when a pong does not come in time.
