@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "grant": "management",
     "invite": "management",
     "kick": "management",
+    "mcp": "mcp",
     "propose": "call",
     "reject": "reject",
     "revoke": "management",

@@ -1,0 +1,295 @@
+"""``meup mcp``: a space, or one agent's tools, as an MCP server."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import anyio
+import typer
+
+from meup_agent.cli.address import SpaceOptions, resolve_address, token_from
+from meup_agent.cli.failures import Failure, code_for
+from meup_agent.cli.options import To
+from meup_agent.cli.render.console import log_to_stderr
+from meup_agent.cli.signals import ENDING, watch_signals
+from meup_agent.errors import ConfigurationError, TakenOver, TokenRefused
+from meup_agent.transport.task_groups import background_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+    from contextlib import AbstractAsyncContextManager
+
+    from meup_agent.agent.agent import Agent
+    from meup_agent.client.space import Space
+    from meup_agent.mcp.calls import CallSettings
+    from meup_agent.mcp.principal import PrincipalPool
+
+NEEDED: Final = ("mcp", "starlette", "uvicorn")
+
+DEFAULT_TTL: Final = 300.0
+
+STOP_SECONDS: Final = 3
+"""For the answers that are on their way when the server is told to stop."""
+
+MAX_PORT: Final = 65535
+
+_AGENT: Final = "agent"
+_CLIENT: Final = "client"
+"""The two participants where one agent is served without a gateway."""
+
+ONE_PER_CLIENT: Final = (
+    "give each client a token of its own, or run one `meup mcp --http` for all of them"
+)
+
+
+def mcp(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODULE:AGENT",
+            help="Serve the tools of this agent, without a gateway; see `meup run`.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    at: SpaceOptions,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            help="Listen there for streamable HTTP, at /mcp; else standard input and output.",
+        ),
+    ] = None,
+    to: To = None,
+    ttl: Annotated[
+        float,
+        typer.Option(min=1, metavar="SECONDS", help="How long a proposal waits for a decision."),
+    ] = DEFAULT_TTL,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Speak TLS with this certificate and its chain, in PEM."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate's key, in PEM.")
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Listen without TLS where others than this machine can reach it and read along.",
+        ),
+    ] = False,
+) -> None:
+    """Serve a space to MCP clients: the tools, resources and prompts of its participants.
+
+    A call that the participant's capabilities do not allow becomes a proposal, and waits for a
+    decision. Without `--http` it serves the client that started it. With it one process serves
+    many: a client that sends a participant's token is that participant; one that sends none is the
+    participant of MEUP_TOKEN, on this machine alone.
+
+    Example: `meup mcp`
+
+    Example: `meup mcp --http 127.0.0.1:8430`
+
+    Example: `meup mcp bots/echo.py:agent`
+    """
+    require_extra("an MCP server")
+    log_to_stderr("info")
+    if http is None and (tls_certificate or tls_key or insecure):
+        raise ConfigurationError("TLS and --insecure are for --http")
+    from meup_agent.mcp.calls import CallSettings
+
+    settings = CallSettings(ttl=ttl, to=tuple(to or ()))
+    pool, has_own = _pool_of_space(at, http) if target is None else (_pool_of_agent(target), True)
+    if http is None:
+        serve = partial(_serve_stdio, pool, settings)
+    else:
+        host, port = _host_and_port(http)
+        tls = _tls(tls_certificate, tls_key)
+        _check_encrypted(host, tls, insecure)
+        serve = partial(_serve_http, pool, settings, host, port, tls, has_own)
+    try:
+        anyio.run(serve, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+    except TakenOver as error:
+        raise Failure(f"{error}; {ONE_PER_CLIENT}", code_for(error)) from error
+
+
+def require_extra(what: str) -> None:
+    """Check that the extra ``mcp`` is installed.
+
+    Args:
+        what: What needs it.
+
+    Raises:
+        Failure: It is not.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise Failure(
+            f"{what} needs {', '.join(missing)}, not installed here;"
+            " run: pip install 'meup-agent[mcp]'"
+        )
+
+
+def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, bool]:
+    """The participants of a gateway's space, and if there is one of this process."""
+    from meup_agent.mcp.principal import PrincipalPool
+
+    own = token_from(at.token, at.token_file)
+    if own is None and http is not None:  # then every client must have its own
+        where = resolve_address(at.url, at.space, "-", None)
+    else:
+        where = at.address()
+
+    def join(agent: Agent, theirs: str | None) -> AbstractAsyncContextManager[Space]:
+        if theirs is None:
+            return agent.join(
+                where.url, space=where.space, token=where.token, participant=where.participant
+            )
+        return agent.join(where.url, space=where.space, token=theirs)
+
+    return PrincipalPool(join), own is not None
+
+
+def _pool_of_agent(target: str) -> PrincipalPool:
+    """One participant beside an agent, in a space of their own in memory."""
+    from meup_agent.cli.commands.run import load_agent
+    from meup_agent.mcp.principal import PrincipalPool
+    from meup_agent.testing import MemorySpace
+
+    served = load_agent(target)
+    every = [{"kind": "*"}]
+    space = MemorySpace(participants={_AGENT: every, _CLIENT: every})
+
+    @asynccontextmanager
+    async def join(agent: Agent, theirs: str | None) -> AsyncGenerator[Space]:
+        if theirs is not None:
+            raise TokenRefused("one agent's tools are served without tokens")
+        async with served.join(space.connector(_AGENT)), agent.join(space.connector(_CLIENT)) as me:
+            yield me
+
+    return PrincipalPool(join, bare=_AGENT)
+
+
+async def _serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
+    from meup_agent.mcp.stdio import serve_stdio
+
+    await _until_signal(partial(serve_stdio, pool, settings))
+
+
+async def _serve_http(
+    pool: PrincipalPool,
+    settings: CallSettings,
+    host: str,
+    port: int,
+    tls: tuple[Path, Path] | None,
+    has_own: bool,
+) -> None:
+    import uvicorn
+
+    from meup_agent.gateway.network import host_and_port, is_loopback, listen_error
+    from meup_agent.mcp.http import LOOPBACK_HOSTS, McpApp
+
+    local = is_loopback(host)
+    if not has_own and local:
+        sys.stderr.write("meup: note: MEUP_TOKEN is not set; every client must send a token\n")
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Generator[None]:
+            yield  # signals are the command's
+
+    app = McpApp(
+        pool,
+        settings=settings,
+        anonymous=has_own and local,
+        hosts=LOOPBACK_HOSTS if local else None,
+    )
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        ws="none",
+        lifespan="off",
+        # Who sends no token is let in by the address; no client is to give another than its own.
+        proxy_headers=False,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        ssl_certfile=None if tls is None else str(tls[0]),
+        ssl_keyfile=None if tls is None else str(tls[1]),
+        server_header=False,
+    )
+    try:
+        listening = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
+        )
+    except OSError as error:
+        raise listen_error(host, port, error, " for MCP") from error
+
+    async def serve() -> None:
+        async with app.lifespan(), background_tasks() as tasks:
+            if has_own:
+                own = await pool.get(None)
+                assert own is not None  # else it has raised
+                tasks.start_soon(own.raise_at_end)
+            where = host_and_port(host, listening.getsockname()[1])
+            scheme = "http" if tls is None else "https"
+            sys.stdout.write(f"listens at {scheme}://{where}/mcp\n")
+            sys.stdout.flush()
+            await Server(config).serve([listening])
+
+    with listening:
+        await _until_signal(serve)
+
+
+async def _until_signal(serve: Callable[[], Awaitable[None]]) -> None:
+    """Serve until the client has gone, or a signal comes."""
+    async with background_tasks() as tasks:
+
+        def end(_: int) -> None:
+            tasks.cancel_scope.cancel()
+
+        await tasks.start(watch_signals, ENDING, end)
+        await serve()
+
+
+def _host_and_port(given: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``.
+
+    Raises:
+        ConfigurationError: It is no such text.
+    """
+    host, colon, port = given.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > MAX_PORT or not host:
+        raise ConfigurationError(f"--http takes HOST:PORT, for example 127.0.0.1:8430, not {given}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _tls(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigurationError("TLS needs both --tls-certificate and --tls-key")
+    for each in (certificate, key):
+        if not each.is_file():
+            raise ConfigurationError(f"there is no file {each}")
+    return certificate, key
+
+
+def _check_encrypted(host: str, tls: object, insecure: bool) -> None:
+    from meup_agent.gateway.network import is_loopback
+
+    if tls is None and not insecure and not is_loopback(host):
+        raise ConfigurationError(
+            f"listening at {host} without TLS would show tokens and messages to everyone on the"
+            " path; give --tls-certificate and --tls-key, or allow it with --insecure"
+        )

@@ -1,0 +1,352 @@
+"""The offers of a space: tools, resources, templates and prompts of its participants, by name.
+
+A participant's list is asked for when it is first needed, and kept until the participant says that
+it changed, leaves or joins anew, until our capabilities change, or our connection was lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from mcp_types.methods import serialize_server_result
+from pydantic import ValidationError
+
+from meup_agent.errors import MeupError, RequestError, RequestTimeout
+from meup_agent.mcp.naming import (
+    Owned,
+    Template,
+    exposed_name,
+    needs_wrapping,
+    unwrap_uri,
+    wrap_template,
+    wrap_uri,
+)
+from meup_agent.protocol import kinds, payloads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.payloads import JsonObject
+
+log = logging.getLogger("meup_agent.mcp")
+
+TOOLS: Final = "tools"
+PROMPTS: Final = "prompts"
+RESOURCES: Final = "resources"
+TEMPLATES: Final = "resourceTemplates"
+
+METHODS: Final = {
+    TOOLS: "tools/list",
+    PROMPTS: "prompts/list",
+    RESOURCES: "resources/list",
+    TEMPLATES: "resources/templates/list",
+}
+"""Each kind of offer, as the result names its list, and the method that asks for it."""
+
+CHANGES: Final = {
+    "notifications/tools/list_changed": (TOOLS,),
+    "notifications/prompts/list_changed": (PROMPTS,),
+    "notifications/resources/list_changed": (RESOURCES, TEMPLATES),
+}
+"""Notifications of a participant, and its lists that are to be asked for anew."""
+
+LIST_SECONDS: Final = 5.0
+"""Wait for a participant's list; then it is left out, and asked for again after a while."""
+
+RETRY_SECONDS: Final = 30.0
+
+MAX_PAGES: Final = 100
+MAX_OFFERS: Final = 2000
+"""Of one kind, of one participant; the largest servers have some hundreds."""
+
+
+class Ambiguous(Exception):
+    """A URI that several participants list.
+
+    Attributes:
+        owners: The participants.
+    """
+
+    def __init__(self, owners: tuple[str, ...]) -> None:
+        super().__init__(f"listed by {', '.join(owners)}")
+        self.owners = owners
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A tool, prompt, resource or template of a participant.
+
+    Attributes:
+        participant: The participant.
+        name: Its name, or URI, there.
+        exposed: Its name, or URI, for MCP clients.
+        described: Its description for MCP clients, as JSON values; not to be changed.
+    """
+
+    participant: str
+    name: str
+    exposed: str
+    described: JsonObject
+
+
+@dataclass(slots=True)
+class _List:
+    """A participant's list of one kind; ``retry_at``: the time from which it is asked for again."""
+
+    items: list[JsonObject]
+    retry_at: float | None = None
+
+
+class Catalog:
+    """The offers of the participants of a space that we may ask.
+
+    Args:
+        space: The space.
+        changed: Called with the kinds that may have changed; returns at once.
+        bare: One participant, whose names stay as they are.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        changed: Callable[[tuple[str, ...]], None],
+        *,
+        bare: str | None = None,
+    ) -> None:
+        self._space = space
+        self._changed = changed
+        self._bare = bare
+        self._lists: dict[tuple[str, str], _List] = {}
+        self._locks: dict[tuple[str, str], anyio.Lock] = {}
+        self._offers: dict[str, dict[str, Offer]] = {}
+        self._shown: dict[tuple[str, str], list[JsonObject]] = {}
+        self._epoch = 0
+
+    # --- what changes it ---
+
+    def invalidate(self, participant: str | None = None, of: tuple[str, ...] = ()) -> None:
+        """Forget what is known of a participant, or of all, and tell that it may have changed."""
+        of = of or tuple(METHODS)
+        self._epoch += 1
+        for key in [each for each in self._lists if participant in (None, each[0])]:
+            if key[1] in of:
+                del self._lists[key]
+        self._forget_derived(of)
+        self._changed(of)
+
+    def _forget_derived(self, of: tuple[str, ...]) -> None:
+        for kind in of:
+            self._offers.pop(kind, None)
+        for key in [each for each in self._shown if each[0] in of]:
+            del self._shown[key]
+
+    # --- reading it ---
+
+    async def list(self, kind: str, version: str) -> list[JsonObject]:
+        """All offers of a kind, as a revision of MCP describes them; invalid ones are left out."""
+        offers = await self.offers(kind)
+        shown = self._shown.get((kind, version))
+        if shown is None:
+            shown = [each.described for each in offers.values() if _is_valid(kind, version, each)]
+            self._shown[kind, version] = shown
+        return shown
+
+    async def offers(self, kind: str) -> dict[str, Offer]:
+        """The offers of a kind, by their names or URIs for MCP clients."""
+        stale = [each for each in self._participants() if not self._is_fresh(each, kind)]
+        if stale:
+            async with anyio.create_task_group() as tasks:
+                for participant in stale:
+                    tasks.start_soon(self._fetch, participant, kind)
+        present = self._offers.get(kind)
+        if present is None:
+            present = self._offers[kind] = self._build(kind)
+        return present
+
+    async def find(self, kind: str, exposed: str) -> Offer | None:
+        """The tool or prompt with a name for MCP clients."""
+        return (await self.offers(kind)).get(exposed)
+
+    async def owner_of(self, uri: str) -> Owned | None:
+        """The participant that has a resource, and its URI there.
+
+        Raises:
+            Ambiguous: Several participants have it.
+        """
+        resources = await self.offers(RESOURCES)
+        found = resources.get(uri)
+        if found is not None:
+            return Owned(found.participant, found.name)
+        templates = [
+            Template(each.participant, each.name)
+            for each in (await self.offers(TEMPLATES)).values()
+        ]
+        # The more of a template is fixed, the less it takes what is meant for another.
+        templates.sort(key=lambda each: -each.literal_chars)
+        if (wrapped := unwrap_uri(uri)) is not None:
+            if wrapped.participant not in self._participants():
+                return None
+            for template in templates:
+                if template.participant == wrapped.participant:
+                    own = template.unwrap(uri)
+                    if own is not None:
+                        return Owned(wrapped.participant, own)
+            return wrapped
+        owners = {each.participant for each in resources.values() if each.name == uri}
+        owners = owners or {each.participant for each in templates if each.matches(uri)}
+        if len(owners) > 1:
+            raise Ambiguous(tuple(sorted(owners)))
+        return Owned(owners.pop(), uri) if owners else None
+
+    async def template_of(self, exposed: str) -> Offer | None:
+        """The template, or resource, with a URI for MCP clients."""
+        found = (await self.offers(TEMPLATES)).get(exposed)
+        return found or (await self.offers(RESOURCES)).get(exposed)
+
+    def exposed_uris(self, participant: str, uri: str) -> tuple[str, ...]:
+        """The URIs that MCP clients may have subscribed to for a participant's own URI."""
+        return (uri, wrap_uri(participant, uri))
+
+    # --- asking for it ---
+
+    def _participants(self) -> list[str]:
+        me = self._space.me
+        return sorted(each.id for each in self._space.participants if each.id != me)
+
+    def _is_fresh(self, participant: str, kind: str) -> bool:
+        known = self._lists.get((participant, kind))
+        if known is None:
+            return False
+        return known.retry_at is None or anyio.current_time() < known.retry_at
+
+    async def _fetch(self, participant: str, kind: str) -> None:
+        """Ask a participant for a list, once for all that wait for it."""
+        lock = self._locks.setdefault((participant, kind), anyio.Lock())
+        async with lock:
+            if self._is_fresh(participant, kind):
+                return
+            epoch, retry_at = self._epoch, None
+            items: list[JsonObject] = []
+            try:
+                items = await self._ask(participant, METHODS[kind])
+            except RequestError:
+                pass  # it has none of these
+            except RequestTimeout:
+                retry_at = anyio.current_time() + RETRY_SECONDS
+                log.info("%r does not answer %s", participant, METHODS[kind])
+            except MeupError as error:
+                retry_at = anyio.current_time() + RETRY_SECONDS
+                log.info("%s of %r could not be had: %s", METHODS[kind], participant, error)
+            if epoch != self._epoch and self._lists.get((participant, kind)) is None:
+                # It may have changed on its way: good for who waits for it, and asked for again.
+                retry_at = anyio.current_time()
+            before = self._lists.get((participant, kind))
+            self._lists[participant, kind] = _List(items, retry_at)
+            if before is None or before.items != items:
+                self._forget_derived((kind,))
+
+    async def _ask(self, participant: str, method: str) -> list[JsonObject]:
+        """All pages of a list; none where we may not ask."""
+        if not self._space.may(kinds.MCP_REQUEST, payloads.request(method, {}, "")):
+            return []
+        items: list[JsonObject] = []
+        cursor: object = None
+        deadline = anyio.current_time() + LIST_SECONDS
+        for _ in range(MAX_PAGES):
+            page = payloads.as_object(
+                await self._space.request(
+                    participant,
+                    method,
+                    {"cursor": cursor} if cursor else {},
+                    timeout=max(deadline - anyio.current_time(), 0.0),
+                    idempotent=True,
+                )
+            )
+            items += payloads.objects_in(page.get(_list_name(method)))
+            cursor = page.get("nextCursor")
+            if not isinstance(cursor, str) or not cursor or len(items) > MAX_OFFERS:
+                break
+        if len(items) > MAX_OFFERS or cursor:
+            log.warning("%s of %r is too long, and was cut", method, participant)
+        return items[:MAX_OFFERS]
+
+    # --- names ---
+
+    def _build(self, kind: str) -> dict[str, Offer]:
+        present = set(self._participants())
+        lists = {
+            participant: known.items
+            for (participant, of), known in sorted(self._lists.items())
+            if of == kind and participant in present
+        }
+        named = _named if kind in (TOOLS, PROMPTS) else _located
+        offers: dict[str, Offer] = {}
+        for offer in named(kind, lists, self._bare):
+            if offer.exposed in offers:
+                log.error("%r lists %r twice; the first one counts", offer.participant, offer.name)
+            else:
+                offers[offer.exposed] = offer
+        return offers
+
+
+def _list_name(method: str) -> str:
+    return next(kind for kind, each in METHODS.items() if each == method)
+
+
+def _named(kind: str, lists: dict[str, list[JsonObject]], bare: str | None) -> Iterator[Offer]:
+    """Tools or prompts, by names that say their participants."""
+    for participant, items in lists.items():
+        for item in items:
+            own = item.get("name")
+            if not isinstance(own, str) or not own:
+                log.error("%r lists an offer without a name among its %s", participant, kind)
+                continue
+            exposed = own if participant == bare else exposed_name(participant, own)
+            yield Offer(participant, own, exposed, {**item, "name": exposed})
+
+
+def _located(kind: str, lists: dict[str, list[JsonObject]], bare: str | None) -> Iterator[Offer]:
+    """Resources or templates, by URIs that say their participants where they must."""
+    field, wrap = ("uri", wrap_uri) if kind == RESOURCES else ("uriTemplate", wrap_template)
+    owners: dict[str, set[str]] = {}
+    for participant, items in lists.items():
+        for item in items:
+            if isinstance(own := item.get(field), str) and own:
+                owners.setdefault(own, set()).add(participant)
+            else:
+                log.error("%r lists an offer without a URI among its %s", participant, kind)
+    for participant, items in lists.items():
+        for item in items:
+            own = item.get(field)
+            if not isinstance(own, str) or not own:
+                continue
+            shared = len(owners[own]) > 1 or needs_wrapping(own)
+            exposed = wrap(participant, own) if shared and participant != bare else own
+            yield Offer(participant, own, exposed, {**item, field: exposed})
+
+
+def _is_valid(kind: str, version: str, offer: Offer) -> bool:
+    """True if a revision of MCP can express an offer; one that it cannot spoils its list."""
+    try:
+        serialize_server_result(METHODS[kind], version, _result_of(kind, [offer.described]))
+    except (ValidationError, RecursionError) as error:
+        why = error.errors()[0] if isinstance(error, ValidationError) else {"msg": "too deep"}
+        where = ".".join(map(str, why.get("loc", ())[2:])) or kind
+        log.error(
+            "%r of %r is left out, it is not valid in MCP %s: %s: %s",
+            offer.name,
+            offer.participant,
+            version,
+            where,
+            why["msg"],
+        )
+        return False
+    return True
+
+
+def _result_of(kind: str, items: list[Any]) -> JsonObject:
+    return {kind: items, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}

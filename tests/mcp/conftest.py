@@ -1,0 +1,153 @@
+"""What tests of MCP share: a space with participants, and MCP servers over it."""
+
+import socket
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import httpx2
+import pytest
+import uvicorn
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from meup_agent import Agent, Space
+from meup_agent.gateway import Gateway
+from meup_agent.mcp.calls import CallSettings
+from meup_agent.mcp.http import McpApp
+from meup_agent.mcp.principal import PrincipalPool
+
+ANYTHING: Sequence[Mapping[str, Any]] = [{"kind": "*"}]
+
+READS: Sequence[Mapping[str, Any]] = [
+    {"kind": "mcp/request", "payload": {"method": method}}
+    for method in ("tools/list", "resources/**", "prompts/**", "completion/complete")
+]
+PROPOSES: Sequence[Mapping[str, Any]] = [
+    *READS,
+    {"kind": "mcp/proposal"},
+    {"kind": "mcp/withdraw"},
+    {"kind": "mcp/request", "payload": {"method": "notifications/cancelled"}},
+    {"kind": "chat"},
+]
+"""Capabilities of a participant that must propose every call."""
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> Any:
+    """MCP's transports run on asyncio alone."""
+    return ("asyncio", {"use_uvloop": False})
+
+
+@dataclass
+class Stage:
+    """A gateway, and participants in its space.
+
+    Attributes:
+        gateway: The gateway.
+        spaces: The space as each participant sees it.
+    """
+
+    gateway: Gateway
+    stack: AsyncExitStack
+    spaces: dict[str, Space] = field(default_factory=dict[str, Space])
+
+    def token(self, participant: str) -> str:
+        """A participant's token."""
+        return self.gateway.token(participant)
+
+    async def join(self, name: str, agent: Agent) -> Space:
+        """Let an agent join as a participant, until the stage's end."""
+        space = await self.stack.enter_async_context(
+            agent.join(self.gateway.url, space="demo", token=self.token(name))
+        )
+        self.spaces[name] = space
+        return space
+
+    def pool(self, own: str) -> PrincipalPool:
+        """The participants of MCP clients; one that sends no token is ``own``."""
+
+        def join(agent: Agent, token: str | None) -> AbstractAsyncContextManager[Space]:
+            return agent.join(self.gateway.url, space="demo", token=token or self.token(own))
+
+        return PrincipalPool(join)
+
+
+@asynccontextmanager
+async def staged(**participants: Sequence[Mapping[str, Any]]) -> AsyncGenerator[Stage]:
+    """A gateway with participants, who have yet to join."""
+    async with Gateway(participants=participants) as gateway, AsyncExitStack() as stack:
+        yield Stage(gateway, stack)
+
+
+class _Server(uvicorn.Server):
+    """A server whose signals are the test run's."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave them alone."""
+        yield
+
+
+@dataclass
+class Served:
+    """An MCP server over HTTP.
+
+    Attributes:
+        app: What it serves.
+        url: Its address.
+    """
+
+    app: McpApp
+    url: str
+
+    @asynccontextmanager
+    async def client(
+        self, token: str | None = None, *, mode: str = "auto", **options: Any
+    ) -> AsyncGenerator[Client]:
+        """The SDK's client of it."""
+        async with self.http(token) as http:
+            transport = streamable_http_client(self.url, http_client=http)
+            async with Client(transport, mode=mode, **options) as client:
+                yield client
+
+    def http(self, token: str | None = None) -> httpx2.AsyncClient:
+        """A client of HTTP, which sends a token."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return httpx2.AsyncClient(headers=headers, timeout=30)
+
+
+@asynccontextmanager
+async def served(stage: Stage, own: str = "", **settings: Any) -> AsyncGenerator[Served]:
+    """Serve a stage's space over HTTP; a client without a token is ``own``."""
+    calls = CallSettings(**{"ttl": 30.0, **settings})
+    app = McpApp(stage.pool(own), settings=calls, anonymous=bool(own))
+    async with serving(app) as port:
+        yield Served(app, f"http://127.0.0.1:{port}/mcp")
+
+
+@asynccontextmanager
+async def serving(app: Any) -> AsyncGenerator[int]:
+    """Serve an ASGI application for the length of a block; the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        config = uvicorn.Config(
+            app, lifespan="on", log_config=None, access_log=False, timeout_graceful_shutdown=1
+        )
+        server = _Server(config)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [listening])
+            with anyio.fail_after(10):
+                while not server.started:
+                    await anyio.lowlevel.checkpoint()
+            try:
+                yield listening.getsockname()[1]
+            finally:
+                server.should_exit = True

@@ -1,0 +1,1 @@
+"""A space as an MCP server."""

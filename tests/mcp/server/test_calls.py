@@ -1,0 +1,123 @@
+"""Calls of tools, from an MCP client through a space."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from mcp_types import TextContent
+
+from meup_agent import Agent, Proposal, Reason
+from tests.mcp.conftest import ANYTHING, PROPOSES, Served, Stage, served, staged
+
+pytestmark = pytest.mark.anyio
+
+MODES = ["legacy", "auto"]
+"""Revisions of the SDK's client: by handshake, and 2026-07-28."""
+
+
+def files() -> Agent:
+    """An agent with tools."""
+    agent = Agent("files")
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    return agent
+
+
+def reviewer(*, reject: Reason | None = None, explain: str | None = None) -> Agent:
+    """An agent that decides each proposal."""
+    agent = Agent("reviewer")
+
+    @agent.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        if reject is None:
+            await proposal.fulfill()
+        else:
+            await proposal.reject(reject, explain=explain)
+
+    return agent
+
+
+@asynccontextmanager
+async def space_with(*deciding: Agent) -> AsyncGenerator[tuple[Stage, Served]]:
+    """A space with tools, and clients that must propose calls of them."""
+    async with staged(files=ANYTHING, alice=PROPOSES, reviewer=ANYTHING, bob=ANYTHING) as stage:
+        await stage.join("files", files())
+        for agent in deciding:
+            await stage.join("reviewer", agent)
+        async with served(stage, own="alice") as server:
+            yield stage, server
+
+
+def text(result: Any) -> str:
+    """The texts of a result."""
+    return "\n".join(each.text for each in result.content if isinstance(each, TextContent))
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_call_that_is_allowed_is_a_request(mode: str) -> None:
+    async with space_with() as (stage, server):
+        async with server.client(stage.token("bob"), mode=mode) as client:
+            tools = (await client.list_tools()).tools
+            result = await client.call_tool("files_add", {"a": 1, "b": 2})
+    assert [tool.name for tool in tools] == ["files_add"]
+    assert tools[0].description == "Add two numbers."
+    assert (result.is_error, result.structured_content) == (False, {"result": 3})
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_call_that_is_not_allowed_becomes_a_proposal(mode: str) -> None:
+    progress: list[str | None] = []
+
+    async def note(_done: float, _total: float | None, message: str | None) -> None:
+        progress.append(message)
+
+    async with space_with(reviewer()) as (_, server), server.client(mode=mode) as client:
+        result = await client.call_tool("files_add", {"a": 1, "b": 2}, progress_callback=note)
+    assert (result.is_error, result.structured_content) == (False, {"result": 3})
+    assert progress[0] == "waiting for a decision by files or reviewer, 0:30 left"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_rejection_is_a_tool_error_that_a_model_can_act_on(mode: str) -> None:
+    unsafe = reviewer(reject=Reason.UNSAFE, explain="It writes\noutside the folder.")
+    async with space_with(unsafe) as (_, server), server.client(mode=mode) as client:
+        result = await client.call_tool("files_add", {"a": 1, "b": 2})
+    assert result.is_error
+    assert text(result) == (
+        'The call of files_add was rejected as unsafe by reviewer: "It writes outside the folder.".'
+        " It was not carried out. Do not retry the same call, nor try to do the same by another"
+        " way; change what was objected to, or ask the user how to go on."
+    )
+
+
+async def test_an_expiry_says_that_no_participant_decided() -> None:
+    async with staged(files=ANYTHING, alice=PROPOSES) as stage:
+        await stage.join("files", files())
+        async with served(stage, own="alice", ttl=0.2) as server, server.client() as client:
+            result = await client.call_tool("files_add", {"a": 1, "b": 2})
+    assert result.is_error
+    assert text(result).startswith(
+        "No participant decided on the call of files_add within 0.2 seconds, so it was not carried"
+        " out."
+    )
+    assert "do not try to do the same by another way" in text(result)
+
+
+async def test_many_clients_call_at_once() -> None:
+    async with space_with() as (stage, server):
+        results: list[Any] = []
+
+        async def call(number: int) -> None:
+            async with server.client(stage.token("bob")) as client:
+                results.append(await client.call_tool("files_add", {"a": number, "b": 0}))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(10):
+                tasks.start_soon(call, number)
+    assert sorted(each.structured_content["result"] for each in results) == list(range(10))
