@@ -166,13 +166,15 @@ class HandlerScheduler:
         self.cancel(exchange, cause, now)
 
     def settle_rejected(self, exchange: InboundExchange, now: float) -> None:
-        """Settle a proposal that its handler rejects: a withdraw cancels the handler no more.
+        """Settle a proposal that is rejected here: a withdraw cancels its handler no more.
 
         The proposer answers a reject with a withdraw, and the handler may have something to put in
-        order.
+        order. One that is still queued never starts.
         """
         exchange.rejected = True
-        if exchange.state is InboundState.RUNNING:
+        if exchange.state is InboundState.QUEUED:
+            self._close(exchange, now)
+        elif exchange.state is InboundState.RUNNING:
             self._apply(exchange, InboundEvent.REJECTED, now)
 
     def notify_withdrawn(self, record: ProposalEntry, cause: Cause, now: float) -> None:

@@ -61,6 +61,14 @@ def test_queued_valid_withdraw_drops_it_and_tells_no_handler() -> None:
     assert me.record("alice", "p2").state == "withdrawn"
 
 
+@pytest.mark.rule("4.4.at_its_start")
+def test_queued_rejected_by_our_user_starts_no_handler() -> None:
+    me = busy_peer()
+    me.rejects("alice", "p2")
+    assert started(me.returns(P1)) == []
+    assert me.withdraw("alice", "p2") == []
+
+
 @pytest.mark.rule("5.proposal.queued.sender_leaves")
 def test_queued_sender_leaves_keeps_it() -> None:
     me = busy_peer()
