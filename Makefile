@@ -32,8 +32,11 @@ help: ## list the commands
 demo: $(VENV)/demo.stamp ## four agents at work over a real gateway (under 15 seconds)
 	@$(VENV)/bin/meup demo
 
-test: lint types docs-check ## lint, types, docs, tests
-	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=worksteal
+# How many examples the tests with random input try, `quick` or `thorough`: tests/effort.py.
+EFFORT ?= quick
+
+test: lint types docs-check ## lint, types, docs, tests (EFFORT=thorough: as CI tries them)
+	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=worksteal --hypothesis-profile=$(EFFORT)
 
 test-installed: $(VENV)/test.stamp ## the tests, on the built and installed package
 	$(PY) -m tests.install

@@ -4,13 +4,10 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
-# No test is judged by time, hypothesis' examples included.
-settings.register_profile("meup", deadline=None)
-# For a package that `make test` has tried more often: only what is installed may differ.
-settings.register_profile("installed", deadline=None, max_examples=20)
-settings.load_profile("meup")
+from tests.effort import register_profiles
+
+register_profiles()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,7 +1,7 @@
 """Two to four exchange tables and a gateway that interleaves as it likes.
 
-In the default profile the examples are always the same. To search for longer, with new ones at each
-run::
+The examples are always the same, in a quick run the first of a thorough one's. To search for
+longer, with new ones at each run::
 
     MEUP_EXAMPLES=20000 pytest tests/properties -q -o timeout=0
 """
@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 )
 
 from meup_agent.protocol.exchange import Key, ProposalEntry, ProposalKey, Role, Wait
+from tests.effort import scaled
 from tests.properties.participant import Handler, Participant
 from tests.properties.world import World
 
@@ -288,7 +289,7 @@ def test_exchanges_hold_their_invariants_in_any_order() -> None:
     run_state_machine_as_test(
         Exchanges,
         settings=settings(
-            max_examples=int(EXAMPLES or 120),
+            max_examples=int(EXAMPLES or scaled(120)),
             stateful_step_count=50,
             deadline=None,
             derandomize=EXAMPLES is None,

@@ -35,6 +35,7 @@ from meup_agent.protocol.exchange import (
 from meup_agent.protocol.exchange.proposal_store import ProposalStore
 from meup_agent.protocol.exchange.ttl_map import Tombstones
 from meup_agent.protocol.guarantees import OURS, said_by
+from tests.effort import scaled
 
 EXAMPLES = os.environ.get("MEUP_EXAMPLES")
 ME = "executor"
@@ -499,7 +500,7 @@ def test_what_is_decided_never_starts_a_handler() -> None:
     run_state_machine_as_test(
         HostilePeers,
         settings=settings(
-            max_examples=int(EXAMPLES or 150),
+            max_examples=int(EXAMPLES or scaled(150)),
             stateful_step_count=40,
             deadline=None,
             derandomize=EXAMPLES is None,

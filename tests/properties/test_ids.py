@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.protocol.envelope import Envelope
@@ -163,7 +163,6 @@ def follow(model: Model, act: Act) -> None:
 
 
 @pytest.mark.rule("3.ids.claimed", "3.ids.by_name", "3.ids.not_pending")
-@settings(max_examples=100, deadline=None)
 @given(st.lists(acts, min_size=30, max_size=60))
 def test_copied_ids_never_pass_and_what_is_decided_stays_so(done: list[Act]) -> None:
     model, steady, restarted = Model(), space(), space()

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Key, ProposalKey
 from meup_agent.protocol.lifecycle import ProposalState
+from tests.effort import scaled
 from tests.properties.participant import Participant
 from tests.properties.test_exchange import Exchanges, chosen, few, pick, who, whose
 from tests.properties.world import World
@@ -110,7 +111,7 @@ def test_who_decides_beside_a_participant_disturbs_no_invariant() -> None:
     run_state_machine_as_test(
         Beside,
         settings=settings(
-            max_examples=int(EXAMPLES or 100),
+            max_examples=int(EXAMPLES or scaled(100)),
             stateful_step_count=50,
             deadline=None,
             derandomize=EXAMPLES is None,

@@ -16,6 +16,7 @@ from meup_agent.protocol.capability.covering import (
     kinds_of,
     stripped,
 )
+from tests.effort import scaled
 
 CALL = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
 
@@ -154,7 +155,7 @@ VALUES = st.recursive(
 PAYLOADS = st.dictionaries(st.sampled_from(["x", "y", "xx"]), VALUES, max_size=2)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=scaled(500), deadline=None)
 @given(CAPABILITIES, CAPABILITIES, WORDS, st.lists(PAYLOADS, min_size=4, max_size=4))
 def test_what_is_covered_is_allowed(
     held: dict[str, Any], wanted: dict[str, Any], kind: str, payloads: list[dict[str, Any]]

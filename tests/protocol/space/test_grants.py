@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from meup_agent.protocol.management_payloads import Grant
 from meup_agent.protocol.space.grants import GrantStore, member_capabilities
 from meup_agent.protocol.space.journal import Fact
+from tests.effort import scaled
 
 NAMES = ["a", "b", "c"]
 CONFIGURED: dict[str, list[dict[str, Any]]] = {
@@ -108,4 +109,4 @@ class Standings(RuleBasedStateMachine):
 
 
 TestStandings = Standings.TestCase
-TestStandings.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestStandings.settings = settings(max_examples=scaled(60), stateful_step_count=20, deadline=None)

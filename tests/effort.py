@@ -1,0 +1,25 @@
+"""Effort of the tests with random input: `quick` in `make test`, `thorough` in CI.
+
+These are hypothesis' profiles, chosen with ``--hypothesis-profile``; `installed` is for a package
+that `make test` has tried more often, where only what is installed may differ.
+"""
+
+from typing import Final
+
+from hypothesis import settings
+
+EXAMPLES: Final = {"quick": 25, "thorough": 100, "installed": 20}
+"""By profile: the number of examples of a test that does not say how many it needs."""
+
+
+def register_profiles() -> None:
+    """Make the profiles known, and load the first."""
+    for name, count in EXAMPLES.items():
+        # No test is judged by time, its examples included.
+        settings.register_profile(name, deadline=None, max_examples=count)
+    settings.load_profile("quick")
+
+
+def scaled(count: int) -> int:
+    """The number of examples in this profile, of a test that needs so many in a thorough one."""
+    return max(1, count * settings().max_examples // EXAMPLES["thorough"])
