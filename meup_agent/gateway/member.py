@@ -107,16 +107,14 @@ class FrameQueue:
         """Queue a frame for the end of this turn."""
         if self.closed:
             return
-        if not self._queue and not self._paused:
+        queue, limits = self._queue, self._limits
+        if not queue and not self._paused:
             self._batcher.add(self)
-        self._queue.append(packed)
-        self._queued_bytes += len(packed)
+        queue.append(packed)
+        self._queued_bytes = size = self._queued_bytes + len(packed)
         if self._behind:
             self._backlog.add(packed)
-        if (
-            len(self._queue) > self._limits.max_queued_frames
-            or self._queued_bytes > self._limits.max_queued_bytes
-        ):
+        if len(queue) > limits.max_queued_frames or size > limits.max_queued_bytes:
             self._overflow()
 
     def flush(self) -> None:

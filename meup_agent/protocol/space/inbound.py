@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -25,7 +25,7 @@ _decode_all = msgspec.json.Decoder().decode
 _NO_PAYLOAD: Final = object()
 
 
-class InboundFrame(NamedTuple):
+class InboundFrame(msgspec.Struct, frozen=True):
     """An envelope that a member sent, with all of it decoded."""
 
     envelope: Envelope  # the header, and the frame as it came

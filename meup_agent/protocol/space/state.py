@@ -283,7 +283,7 @@ class SpaceState:
         self.register_dialect(dialect)
         if inbound.envelope.kind == kinds.MCP_RESPONSE and self._rpc_ids is not None:
             envelope = self._rpc_ids.heard(inbound.envelope, inbound.payload)
-            inbound = inbound._replace(envelope=envelope)
+            inbound = msgspec.structs.replace(inbound, envelope=envelope)
         return self._rules.check_sender(participant, inbound) or inbound
 
     def _check_new(self, inbound: InboundFrame) -> Refusal | None:
