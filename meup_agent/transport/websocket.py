@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import anyio
+from websockets import version as library
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 
+from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.transport.base import (
     ABNORMAL,
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
     from websockets.http11 import Response
     from websockets.protocol import Protocol as ConnectionState
+
+MIN_TRIO_VERSION: Final = (17, 0, 1)
+"""Of `websockets`: 16 has no trio, and 17.0 breaks connections under load."""
 
 MAX_UNREAD_FRAMES: Final = 16
 """Frames received and not read yet before the socket is left to fill up: a few of the largest fit
@@ -232,9 +237,25 @@ def _open_websocket() -> Callable[..., AbstractAsyncContextManager[WebSocketDriv
         from meup_agent.transport.websocket_asyncio import open_websocket as open_on_asyncio
 
         return open_on_asyncio
+    _check_trio_support()
     from meup_agent.transport.websocket_trio import open_websocket as open_on_trio
 
     return open_on_trio
+
+
+def _check_trio_support() -> None:
+    """Refuse an older library that has no connections for trio, or none that hold.
+
+    Raises:
+        ConfigurationError: The installed version is too old.
+    """
+    numbers = tuple(int(part) for part in library.version.split(".")[:3] if part.isdigit())
+    if numbers < MIN_TRIO_VERSION:
+        needed = ".".join(map(str, MIN_TRIO_VERSION))
+        raise ConfigurationError(
+            f"on trio a connection needs websockets {needed} or newer, and {library.version} is "
+            "installed; run: pip install 'meup-agent[trio]'"
+        )
 
 
 class _WithoutFrames(logging.LoggerAdapter[logging.Logger]):

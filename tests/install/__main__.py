@@ -59,6 +59,13 @@ sys.exit(None if found.is_relative_to(prefix) else f"{found} is imported")
 """
 
 
+JOIN_ON_TRIO = """
+import trio
+from meup_agent import Agent
+trio.run(Agent("a").join("ws://localhost:9", space="demo", token="t").__aenter__)
+"""
+
+
 class Failed(Exception):
     """What does not work, in a sentence."""
 
@@ -164,6 +171,23 @@ def try_bare(environment: Environment, folder: Path) -> None:
             raise Failed(f"bare: meup {shown} ended with {done.returncode} and said:\n{said}")
 
 
+def try_older_websockets(environment: Environment, folder: Path) -> None:
+    """Connections on asyncio work with it; on trio one sentence says what is needed."""
+    uv("pip", "install", "--python", environment.python, "--no-deps", "websockets==16.0")
+    connections = ("tests/transport", "tests/interaction/test_connection.py")
+    run_suite(environment, folder, [*connections, "-k", "not trio"])
+    done = subprocess.run(
+        [environment.python, "-c", JOIN_ON_TRIO],
+        cwd=folder,
+        env=CLEAN,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "pip install 'meup-agent[trio]'" not in done.stderr:
+        raise Failed(f"on trio with websockets 16 a join said:\n{done.stderr}")
+
+
 def main(folder: Path) -> None:
     """Do it all in a folder that is removed afterwards."""
     old, new = oldest_and_newest()
@@ -198,6 +222,11 @@ def main(folder: Path) -> None:
         except Failed as failure:
             # What the other one says helps to find out why.
             failures.append(str(failure))
+    say(f"an older websockets on asyncio, {old}")
+    try:
+        try_older_websockets(oldest, tests)
+    except Failed as failure:
+        failures.append(str(failure))
     if failures:
         raise Failed("; ".join(failures))
     say("the installed package works")

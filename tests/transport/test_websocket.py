@@ -15,6 +15,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from meup_agent.errors import CannotConnect, ConfigurationError, HandshakeRefused, TransportClosed
+from meup_agent.transport import websocket
 from meup_agent.transport.base import CloseInfo
 from meup_agent.transport.websocket import websocket_connector
 from tests.transport.peers import PATIENCE, Server, SocketPeer
@@ -370,3 +371,14 @@ async def test_token_is_never_logged(server: Server, caplog: pytest.LogCaptureFi
             await server.accept()
     ours = [record for record in caplog.records if record.name == "websockets.client"]
     assert "secret" not in "".join(record.getMessage() for record in ours)
+
+
+@pytest.mark.parametrize("installed", ["16.0", "16.1.2", "17.0", "17.0.0rc1"])
+async def test_library_too_old_for_trio_is_refused_in_a_sentence(
+    installed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("websockets.version.version", installed)
+    monkeypatch.setattr(websocket, "runs_on_asyncio", lambda: False)
+    with pytest.raises(ConfigurationError, match=rf"17\.0\.1 or newer, and {installed} is"):
+        async with websocket_connector("ws://localhost:9")({}):
+            pass
