@@ -31,6 +31,7 @@ from meup_agent.cli.http_api import HttpApi, open_http_api
 from meup_agent.cli.options import Json, NoColour, Timeout, seconds
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import as_json_line, visible
+from meup_agent.cli.render.formatting import as_text, name_some
 from meup_agent.cli.render.output import Output, OutputClosed
 from meup_agent.cli.signals import ENDING, ended_by, exit_code, watch_signals
 from meup_agent.errors import Refused
@@ -169,6 +170,15 @@ class CommandSession:
         if self.as_json:
             await self.output.write(as_json_line(document))
 
+    async def print_result(self, name: str, result: Any, document: dict[str, Any]) -> None:
+        """Print the result of a tool: for programs the document, for people what it returned."""
+        if self.as_json:
+            await self.print_json(document)
+        elif text := as_text(result):
+            await self.output.write(text)
+        else:
+            self.stderr.note(f"{name} is done; it returned nothing")
+
     # --- participants ---
 
     def others(self) -> list[str]:
@@ -189,13 +199,12 @@ class CommandSession:
 
     def _absence(self, names: list[str]) -> str:
         others = self.others()
-        here = ", ".join(visible(each, 64) for each in others[:MAX_NAMED]) or "no others"
-        more = f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
+        here = name_some(others, MAX_NAMED) or "no others"
         close = get_close_matches(names[0], others, n=1)
         hint = f"; did you mean {visible(close[0], 64)}?" if close else ""
         who = ", ".join(map(repr, names))
         verb = "is" if len(names) == 1 else "are"
-        return f"{who} {verb} not in the space {self.space_name!r}; here: {here}{more}{hint}"
+        return f"{who} {verb} not in the space {self.space_name!r}; here: {here}{hint}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,13 +35,15 @@ NoColour = Annotated[
 
 # --- how long, and how ---
 
+
+def seconds_option(about: str, *names: str) -> Any:
+    """An option that takes seconds, ``--timeout`` unless it has other names."""
+    return typer.Option(*names or ("--timeout",), metavar="SECONDS", help=about)
+
+
 Timeout = Annotated[
     float,
-    typer.Option(
-        "--timeout",
-        metavar="SECONDS",
-        help="How long to wait for the gateway, in seconds; inf: as long as it takes.",
-    ),
+    seconds_option("How long to wait for the gateway, in seconds; inf: as long as it takes."),
 ]
 TakeOver = Annotated[
     bool,

@@ -2,16 +2,99 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from meup_agent.cli import exit_codes
 from meup_agent.cli.address import BesideOptions
+from meup_agent.cli.arguments import (
+    convert_arguments,
+    did_you_mean,
+    read_arguments,
+    read_input_schema,
+    unknown_arguments,
+)
 from meup_agent.cli.command_session import CommandSession
-from meup_agent.cli.options import ResultOptions, seconds
-from meup_agent.cli.tool_call import CallOptions, ToolCall, run_tool_call
+from meup_agent.cli.failures import Failure, code_for
+from meup_agent.cli.options import (
+    AcceptEdits,
+    Args,
+    ArgsFile,
+    OptionGroup,
+    Owner,
+    ResultOptions,
+    To,
+    Tool,
+    Words,
+    seconds,
+    seconds_option,
+)
+from meup_agent.cli.render.escape import arguments as in_words
+from meup_agent.cli.render.escape import compact, visible
+from meup_agent.cli.render.formatting import MAX_NAME, name_some
+from meup_agent.cli.render.progress import progress_line
 from meup_agent.client.proposal_handle import TTL
+from meup_agent.client.schema_check import checker_for
+from meup_agent.errors import (
+    ParticipantGone,
+    ProposalRejected,
+    Refused,
+    RequestError,
+    RequestTimeout,
+    ToolError,
+)
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
+from meup_agent.protocol.outcomes import (
+    Expiry,
+    Fulfillment,
+    Gone,
+    Rejection,
+    Responded,
+    Withdrawal,
+    raise_for,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from meup_agent.cli.arguments import GivenArguments
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.outcomes import Outcome
+
+LIST_SECONDS: Final = 5.0
+"""Wait for a participant's list of tools; then the call goes unchecked."""
+
+EXPLANATION_SECONDS: Final = 0.5
+"""Wait for an explanation behind its rejection; none is owed (PROTOCOL 4.3)."""
+
+MAX_CHANGES: Final = 400
+MAX_NAMED: Final = 12
+
+_TIMEOUT: Final = "How long to wait for the decision and the result; inf: as long as it takes."
+
+_UNDONE: Final[dict[type[Outcome], str]] = {
+    Rejection: "rejected",
+    Withdrawal: "withdrawn",
+    Expiry: "expired",
+    Gone: "gone",
+}
+"""Outcomes without a result, as ``--json`` names them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions(OptionGroup):
+    """The options that name a call, and what is done with a proposal of it."""
+
+    owner: Owner
+    tool: Tool
+    words: Words = None
+    args: Args = None
+    args_file: ArgsFile = None
+    to: To = None
+    accept_edits: AcceptEdits = False
 
 
 def call(
@@ -22,14 +105,7 @@ def call(
         typer.Option("--idempotent", help="A request may be sent again after a lost connection."),
     ] = False,
     where: BesideOptions,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            help="How long to wait for the decision and the result; inf: as long as it takes.",
-        ),
-    ] = TTL,
+    timeout: Annotated[float, seconds_option(_TIMEOUT)] = TTL,
     result: ResultOptions,
 ) -> None:
     """Call a tool and print its result.
@@ -42,19 +118,8 @@ def call(
 
     Example: `MEUP_TOKEN=… meup call tools write_file path=notes.txt text="hello"`
     """
-    wanted = ToolCall(
-        participant=options.owner,
-        tool=options.tool,
-        given=options.given(),
-        to=tuple(options.to or ()),
-        seconds=seconds(timeout, "--timeout"),
-        idempotent=idempotent,
-        accept_edits=options.accept_edits,
-        as_json=result.as_json,
-    )
-    CommandSession(where.resolve(), colour=result.colour).run(
-        lambda session: run_tool_call(session, wanted)
-    )
+    wanted = _ToolCall(options, _given(options), seconds(timeout, "--timeout"), idempotent)
+    _session(where, result).run(wanted.run)
 
 
 def propose(
@@ -67,15 +132,7 @@ def propose(
             " of all that could fulfill it), any, or none before the time is up."
         ),
     ] = Wait.ADDRESSED,
-    ttl: Annotated[
-        float,
-        typer.Option(
-            "--ttl",
-            "--timeout",
-            metavar="SECONDS",
-            help="How long to wait for the decision and the result; inf: as long as it takes.",
-        ),
-    ] = TTL,
+    ttl: Annotated[float, seconds_option(_TIMEOUT, "--ttl", "--timeout")] = TTL,
     where: BesideOptions,
     result: ResultOptions,
 ) -> None:
@@ -90,17 +147,205 @@ def propose(
     Example: `MEUP_TOKEN=… meup propose tools delete_file path=notes.txt --to fulfiller --ttl 60`
     """
     limit = seconds(ttl, "--ttl")
-    wanted = ToolCall(
-        participant=call.owner,
-        tool=call.tool,
-        given=call.given(),
-        to=tuple(call.to or ()),
-        seconds=limit,
-        wait=wait,
-        accept_edits=call.accept_edits,
-        as_proposal=True,
-        as_json=result.as_json,
+    wanted = _ToolCall(call, _given(call), limit, wait=wait, as_proposal=True)
+    _session(where, result).run(wanted.run)
+
+
+def _given(options: CallOptions) -> GivenArguments:
+    return read_arguments(options.words or [], options.args, options.args_file)
+
+
+def _session(where: BesideOptions, result: ResultOptions) -> CommandSession:
+    return CommandSession(where.resolve(), colour=result.colour, as_json=result.as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _ToolCall:
+    """A call, and the way to make it."""
+
+    options: CallOptions
+    given: GivenArguments
+    seconds: float | None  # for the decision and the result; None: as long as it takes
+    idempotent: bool = False
+    wait: Wait = Wait.ADDRESSED
+    as_proposal: bool = False  # whatever we may do
+
+    @property
+    def owner(self) -> str:
+        return self.options.owner
+
+    @property
+    def name(self) -> str:
+        return f"{self.owner}.{self.options.tool}"
+
+    async def run(self, session: CommandSession) -> None:
+        """Call the tool, and print its result."""
+        session.require(self.owner)
+        arguments = await self._arguments(session)
+        params = {"name": self.options.tool, "arguments": arguments}
+        try:
+            if not self.as_proposal and _may(session.space, "tools/call", params):
+                answer: Fulfillment | Responded = await self._request(session, params)
+            else:
+                answer = await self._propose(session, arguments, params)
+            session.given_up = ""
+            await self._print_result(session, answer)
+        except ToolError as error:
+            raise Failure(f"{self.name} failed: {error}", code_for(error)) from error
+        except RequestError as error:
+            by = error.by or self.owner
+            raise Failure(f"{by} answered with an error: {error}", code_for(error)) from error
+
+    # --- before the call ---
+
+    async def _arguments(self, session: CommandSession) -> dict[str, Any]:
+        """The arguments, read and checked by what the tool's owner says of it."""
+        about = f"asking {self.owner} for its tools"
+        async with progress_line(session.stderr.console, about):
+            tools = await self._tools(session.space)
+        if tools is None:
+            return convert_arguments(self.given)
+        by_name = {str(tool.get("name")): tool for tool in tools}
+        if self.options.tool not in by_name:
+            raise self._no_such_tool(list(by_name))
+        schema = by_name[self.options.tool].get("inputSchema")
+        inputs = read_input_schema(schema)
+        arguments = convert_arguments(self.given, inputs, checker_for(schema, self.name))
+        for remark in unknown_arguments(arguments, inputs):
+            session.stderr.note(f"{remark}; sent all the same")
+        return arguments
+
+    async def _tools(self, space: Space) -> list[dict[str, Any]] | None:
+        """The owner's tools; ``None`` where we may not ask, or get no answer."""
+        if not _may(space, "tools/list", {}):
+            return None
+        try:
+            return await space.tools(self.owner, timeout=LIST_SECONDS)
+        except (RequestError, RequestTimeout, Refused, ParticipantGone):
+            return None
+
+    def _no_such_tool(self, names: list[str]) -> Failure:
+        hint = did_you_mean(self.options.tool, names)
+        has = f"its tools: {name_some(names, MAX_NAMED)}" if names else "it has none"
+        return Failure(
+            f"{self.owner} has no tool {self.options.tool!r}{hint}; {has}", exit_codes.USAGE
+        )
+
+    # --- the call ---
+
+    async def _request(self, session: CommandSession, params: dict[str, Any]) -> Responded:
+        session.given_up = f"{self.owner} was asked to stop {self.options.tool}"
+        async with progress_line(session.stderr.console, f"waiting for {self.owner}") as waiting:
+            result = await session.space.request(
+                self.owner,
+                "tools/call",
+                params,
+                timeout=self.seconds,
+                # The time that was given holds, whatever progress comes meanwhile.
+                total_timeout=self.seconds,
+                idempotent=self.idempotent,
+                on_progress=waiting.update,
+            )
+        return Responded(self.owner, result)
+
+    async def _propose(
+        self, session: CommandSession, arguments: dict[str, Any], params: dict[str, Any]
+    ) -> Fulfillment:
+        to, stderr = tuple(self.options.to or ()), session.stderr
+        session.remark_absence(to)
+        who = ", ".join(visible(name, MAX_NAME) for name in to) or "a participant"
+        async with (
+            progress_line(stderr.console, f"waiting for {who} to decide") as waiting,
+            session.space.propose(
+                self.owner,
+                self.options.tool,
+                arguments,
+                to=to,
+                ttl=self.seconds,
+                wait=self.wait,
+                on_progress=waiting.update,
+            ) as proposal,
+        ):
+            session.given_up = f"proposal {proposal.id} was withdrawn"
+            why = "" if self.as_proposal else ", since you may not call it yourself"
+            said = f"{self.name}({in_words(arguments, 200)})"
+            stderr.note(f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide")
+            if not to and _no_other_may(session.space, params):
+                stderr.note("no participant here may fulfill it, but one may still join")
+            outcome = await proposal.outcome()
+        if isinstance(outcome, Fulfillment):
+            stderr.note(f"fulfilled by {outcome.by}")
+            return outcome
+        explained = await proposal.explanation(EXPLANATION_SECONDS)
+        # People read the error.
+        rejected = outcome if isinstance(outcome, Rejection) else None
+        document = {
+            "outcome": _UNDONE[type(outcome)],
+            "proposal": outcome.proposal_id,
+            "by": None if rejected is None else rejected.by,
+            "reason": None if rejected is None else rejected.reason,
+            "explanation": explained or None,
+        }
+        await session.print_json(document)
+        try:
+            raise_for(outcome, what=f"proposal {proposal.id}")
+        except ProposalRejected as error:
+            said = f"{error} ({explained})" if explained else str(error)
+            raise Failure(said, code_for(error)) from error
+
+    # --- its result ---
+
+    async def _print_result(self, session: CommandSession, answer: Fulfillment | Responded) -> None:
+        """Print the result, and what in it is not as it was proposed."""
+        fulfilled = answer if isinstance(answer, Fulfillment) else None
+        await session.print_result(self.name, answer.result, _document(answer))
+        if fulfilled is None or fulfilled.as_proposed:
+            return
+        sentence = _difference(fulfilled)
+        if not self.options.accept_edits:
+            raise Failure(f"{sentence}; --accept-edits takes that as success", exit_codes.EDITED)
+        session.stderr.note(sentence)
+
+
+def _may(space: Space, method: str, params: dict[str, Any]) -> bool:
+    return space.may(kinds.MCP_REQUEST, payloads.request(method, params, ""))
+
+
+def _no_other_may(space: Space, params: dict[str, Any]) -> bool:
+    """True if no other participant that is present may make the call, as announced."""
+    payload = payloads.request("tools/call", params, "")
+    return not any(
+        compile_announced(each.capabilities).allow(kinds.MCP_REQUEST, payload)
+        for each in space.participants
+        if each.id != space.me
     )
-    CommandSession(where.resolve(), colour=result.colour).run(
-        lambda session: run_tool_call(session, wanted)
+
+
+def _difference(fulfilled: Fulfillment) -> str:
+    if not fulfilled.knows_edits:
+        return "carried out, and no participant confirms that it was as proposed"
+    said = "; ".join(
+        f"{visible(each.path, 64)} is {compact(each.fulfilled, 64)}"
+        f" instead of {compact(each.proposed, 64)}"
+        for each in fulfilled.changes
     )
+    said = visible(said, MAX_CHANGES) or "how is hidden by the gateway"
+    return f"carried out otherwise than proposed: {said}"
+
+
+def _document(answer: Fulfillment | Responded) -> dict[str, Any]:
+    """The result for programs; an answer that is an error raises."""
+    fulfilled = answer if isinstance(answer, Fulfillment) else None
+    changes = () if fulfilled is None else fulfilled.changes
+    return {
+        "outcome": "responded" if fulfilled is None else "fulfilled",
+        "result": value_of(answer),
+        "executor": answer.by if isinstance(answer, Responded) else answer.executor,
+        "proposal": None if fulfilled is None else fulfilled.proposal_id,
+        "fulfilled_by": None if fulfilled is None else fulfilled.by,
+        "as_proposed": None if fulfilled is None else fulfilled.as_proposed,
+        "changes": [
+            {"path": each.path, "proposed": each.proposed, "fulfilled": each.fulfilled}
+            for each in changes
+        ],
+    }

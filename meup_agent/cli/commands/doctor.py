@@ -19,7 +19,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.doctor.diagnosis import diagnose
 from meup_agent.cli.doctor.findings import NOT_TRIED, Check, Report
-from meup_agent.cli.options import NoColour, seconds
+from meup_agent.cli.options import NoColour, seconds, seconds_option
 from meup_agent.cli.render.console import log_nothing
 from meup_agent.cli.render.output import Output
 from meup_agent.cli.signals import STOPPING, run_until_signal
@@ -76,12 +76,7 @@ def doctor(
     *,
     where: SpaceOptions,
     timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            help="How long each step may take, in seconds; inf: as long as it takes.",
-        ),
+        float, seconds_option("How long each step may take, in seconds; inf: as long as it takes.")
     ] = STEP_SECONDS,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document with everything that was found.")

@@ -14,9 +14,9 @@ from meup_agent.cli.arguments import convert_arguments, read_arguments
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.http_api import digest_of, pending_proposal
-from meup_agent.cli.options import Args, ArgsFile, ResultOptions, seconds
-from meup_agent.cli.render.escape import as_json_line, compact, visible
-from meup_agent.cli.render.formatting import MAX_NAME, as_text
+from meup_agent.cli.options import Args, ArgsFile, ResultOptions, seconds, seconds_option
+from meup_agent.cli.render.escape import compact, visible
+from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, RequestError, ToolError
@@ -84,11 +84,9 @@ def fulfill(
     where: HttpOptions,
     timeout: Annotated[
         float,
-        typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            help="How long to wait for the result, in seconds; then the request is cancelled. inf:"
-            " as long as it takes.",
+        seconds_option(
+            "How long to wait for the result, in seconds; then the request is cancelled. inf:"
+            " as long as it takes."
         ),
     ] = TIMEOUT,
     result: ResultOptions,
@@ -154,21 +152,16 @@ def fulfill(
             value = value_of(answer)
         except (ToolError, RequestError) as error:
             raise Failure(f"{said} failed: {error}", code_for(error)) from error
-        if result.as_json:
-            document = {
-                "proposal": envelope.id,
-                "proposer": envelope.sender,
-                "executor": to,
-                "result": value,
-                "edited": bool(changes),
-            }
-            await session.output.write(as_json_line(document))
-        elif text := as_text(answer.result):
-            await session.output.write(text)
-        else:
-            session.stderr.note(f"{said} is done; it returned nothing")
+        document = {
+            "proposal": envelope.id,
+            "proposer": envelope.sender,
+            "executor": to,
+            "result": value,
+            "edited": bool(changes),
+        }
+        await session.print_result(said, answer.result, document)
 
-    CommandSession(address, colour=result.colour).run(act)
+    CommandSession(address, colour=result.colour, as_json=result.as_json).run(act)
 
 
 def _edited(proposed: dict[str, Any], given: GivenArguments) -> dict[str, Any] | None:

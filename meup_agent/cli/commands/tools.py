@@ -15,7 +15,7 @@ from meup_agent.cli.address import BesideOptions
 from meup_agent.cli.arguments import InputField, read_input_schema
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.options import ResultOptions, seconds
+from meup_agent.cli.options import ResultOptions, seconds, seconds_option
 from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.progress import progress_line
@@ -56,11 +56,7 @@ def tools(
     where: BesideOptions,
     timeout: Annotated[
         float,
-        typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            help="How long to wait for each answer, in seconds; inf: as long as it takes.",
-        ),
+        seconds_option("How long to wait for each answer, in seconds; inf: as long as it takes."),
     ] = 5.0,
     result: ResultOptions,
 ) -> None:

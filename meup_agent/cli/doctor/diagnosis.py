@@ -36,6 +36,7 @@ from meup_agent.cli.doctor.probe import (
     resolve_host,
 )
 from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.formatting import name_some
 from meup_agent.client.space import Space
 from meup_agent.errors import (
     ConfigurationError,
@@ -351,9 +352,8 @@ class _Diagnosis:
 
 
 def _others(report: Report) -> str:
-    others = [visible(name, 64) for name in report.participants if name != report.me]
-    more = f" and {len(others) - MAX_LISTED} more" if len(others) > MAX_LISTED else ""
-    return (", ".join(others[:MAX_LISTED]) or "no others") + more
+    others = [name for name in report.participants if name != report.me]
+    return name_some(others, MAX_LISTED) or "no others"
 
 
 def _split(error: MeupError) -> tuple[str, str]:

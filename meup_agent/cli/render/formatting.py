@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.cli.render.escape import ELLIPSIS, arguments, compact, visible
@@ -60,13 +61,17 @@ class FormattedEnvelope(NamedTuple):
     failed: bool = False
 
 
+def name_some(names: Sequence[str], limit: int) -> str:
+    """The first of some names, safe to print, and how many more there are."""
+    shown = ", ".join(visible(name, MAX_NAME) for name in names[:limit])
+    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
+
+
 def format_envelope(envelope: Envelope) -> FormattedEnvelope:
     """Put an envelope into words."""
     noun, said, progress, failed = _said(envelope)
     who = envelope.sender
-    whom = ", ".join(visible(name, MAX_NAME) for name in envelope.to[:MAX_NAMES])
-    if len(envelope.to) > MAX_NAMES:
-        whom += f" and {len(envelope.to) - MAX_NAMES} more"
+    whom = name_some(envelope.to, MAX_NAMES)
     if envelope.kind == kinds.SYSTEM_PRESENCE:
         who, whom = _name(envelope.payload_object.get("participant")), ""
     elif envelope.sender in kinds.GATEWAY_NAMES:
@@ -163,10 +168,8 @@ def format_answer(payload: dict[str, Any]) -> tuple[str, bool]:
 
 def _welcome(payload: dict[str, Any]) -> str:
     others = [_name(item) for item in objects_in(payload.get("participants"))]
-    here = ", ".join(visible(name, MAX_NAME) for name in others[:16])
-    more = f" and {len(others) - 16} more" if len(others) > 16 else ""
     you = visible(_name(payload.get("you")), MAX_NAME)
-    return f"{you} is in; here: {here or 'no others'}{more}"
+    return f"{you} is in; here: {name_some(others, 16) or 'no others'}"
 
 
 def _name(participant: object) -> str:
