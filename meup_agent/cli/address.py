@@ -98,21 +98,12 @@ class SpaceOptions(OptionGroup):
 
     def address(self) -> Address:
         """The address from options and environment."""
-        return resolve_address(self.url, self.space, self.token, self.token_file, self.participant)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BesideOptions(SpaceOptions):
-    """The same, for a command that can also act beside the participant's agent, over HTTP."""
-
-    act_as: As = None
-    http: Http = None
-
-    def resolve(self) -> Address | HttpAddress:
-        """The HTTP address with ``--as``, else the gateway's."""
-        if self.act_as is None:
-            return self.address()
-        return http_address(self.http, self.space, self.token, self.token_file, self.act_as)
+        url, space = _given(self.url, "MEUP_URL"), _given(self.space, "MEUP_SPACE")
+        token = _token(self.token, self.token_file)
+        if not (url and space and token):
+            raise _missing(url=url, space=space, token=token)
+        handshake_url(url, space)  # a wrong address is better known before anything begins
+        return Address(url, space, token, _given(self.participant, "MEUP_PARTICIPANT"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,70 +118,80 @@ class HttpOptions(OptionGroup):
 
     def address(self) -> HttpAddress:
         """The address from options and environment."""
-        return http_address(self.http, self.space, self.token, self.token_file, self.act_as)
+        url = http_url(self.http)
+        if url is None:
+            raise ConfigurationError(
+                "the gateway's HTTP address is missing; give --http or set MEUP_HTTP"
+            )
+        token = _token(self.token, self.token_file)
+        if token is None:
+            raise _missing(token=token)
+        return HttpAddress(url, token, _given(self.space, "MEUP_SPACE"), self.act_as)
 
 
-def resolve_address(
-    url: str | None,
-    space: str | None,
-    token: str | None,
-    token_file: Path | None,
-    participant: str | None = None,
-) -> Address:
-    """The address from options and environment."""
-    # What is given counts, also an empty text: a variable that was not set.
-    url = os.environ.get("MEUP_URL") if url is None else url
-    space = os.environ.get("MEUP_SPACE") if space is None else space
-    found = token_from(token, token_file)
-    if not (url and space and found):
-        raise _missing(url=url, space=space, token=found)
-    handshake_url(url, space)  # a wrong address is better known before anything begins
-    if participant is None:
-        participant = os.environ.get("MEUP_PARTICIPANT")
-    return Address(url, space, found, participant or None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideOptions(SpaceOptions):
+    """The same, for a command that can also act beside the participant's agent, over HTTP."""
+
+    act_as: As = None
+    http: Http = None
+
+    def resolve(self) -> Address | HttpAddress:
+        """The HTTP address with ``--as``, else the gateway's."""
+        return self.address() if self.act_as is None else beside(self, self.http, self.act_as)
+
+
+def beside(where: SpaceOptions, http: str | None, act_as: str | None) -> HttpAddress:
+    """The HTTP address of the space that some options name, to act as a participant of it."""
+    return HttpOptions(
+        act_as=act_as,
+        http=http,
+        space=where.space,
+        token=where.token,
+        token_file=where.token_file,
+    ).address()
 
 
 def http_url(given: str | None) -> str | None:
     """The HTTP address from the option or the environment; ``None`` if there is none."""
-    url = os.environ.get("MEUP_HTTP") if given is None else given
-    if not url:
+    url = _given(given, "MEUP_HTTP")
+    if url is None:
         return None
     check_http_url(url)
     return url.rstrip("/")
 
 
-def http_address(
-    http: str | None,
-    space: str | None,
-    token: str | None,
-    token_file: Path | None,
-    participant: str | None = None,
-) -> HttpAddress:
-    """The address from options and environment."""
-    url = http_url(http)
-    if url is None:
-        raise ConfigurationError(
-            "the gateway's HTTP address is missing; give --http or set MEUP_HTTP"
-        )
-    found = token_from(token, token_file)
-    if found is None:
-        raise ConfigurationError(
-            "the token is missing; set MEUP_TOKEN, or give --token-file or --token"
-        )
-    space = os.environ.get("MEUP_SPACE") if space is None else space
-    return HttpAddress(url, found, space or None, participant)
+def _given(option: str | None, variable: str) -> str | None:
+    """An option, or else a variable; what is given counts, also an empty text."""
+    return (os.environ.get(variable) if option is None else option) or None
 
 
-def token_from(token: str | None, token_file: Path | None) -> str | Callable[[], str] | None:
+def _token(token: str | None, token_file: Path | None) -> str | Callable[[], str] | None:
     """The token from options and environment, or what reads it; ``None`` if there is none."""
     if token is not None and token_file is not None:
         raise ConfigurationError("the token is given twice; give --token or --token-file, not both")
     if token_file is not None:
-        found = read_token(token_file)  # a wrong path is better known now than when it is needed
+        found = _read_token(token_file)  # a wrong path is better known now than when it is needed
         # What comes out of a pipe, as of a shell's <(…), comes only once.
-        return (lambda: read_token(token_file)) if token_file.is_file() else found
+        return (lambda: _read_token(token_file)) if token_file.is_file() else found
     found = os.environ.get("MEUP_TOKEN", "") if token is None else token
     return found if found.strip() else None
+
+
+def _read_token(path: Path) -> str:
+    token = read_text(path, "the token file").strip()
+    if not token or not token.isprintable():
+        raise ConfigurationError(f"the token file {path} must hold one token, and nothing else")
+    return token
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text in a file that the command line names."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else "no text"
+        raise ConfigurationError(f"{what} {path} cannot be read: {why}") from None
 
 
 def _missing(**values: object) -> ConfigurationError:
@@ -215,15 +216,3 @@ def _missing(**values: object) -> ConfigurationError:
 def _and(words: Iterable[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} and {last}"
-
-
-def read_token(path: Path) -> str:
-    """The token in a file."""
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else "no text"
-        raise ConfigurationError(f"the token file {path} cannot be read: {why}") from None
-    if not token or not token.isprintable():
-        raise ConfigurationError(f"the token file {path} must hold one token, and nothing else")
-    return token

@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from meup_agent.cli import exit_codes
-from meup_agent.cli.failures import Failure
+from meup_agent.cli.address import read_text
+from meup_agent.cli.failures import Misuse
 from meup_agent.cli.render.escape import visible
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability import compile_capabilities
@@ -69,21 +69,22 @@ def read_arguments(words: list[str], args: str | None, args_file: Path | None) -
     """Read ``key=value`` words and a JSON object."""
     sources = [word for word in words if word == STDIN]
     if len(sources) + (args is not None) + (args_file is not None) > 1:
-        raise _wrong("the arguments are given twice; give one of --args, --args-file and -")
+        raise Misuse("the arguments are given twice; give one of --args, --args-file and -")
     pairs: dict[str, str] = {}
     for word in words:
         if word == STDIN:
             continue
         name, equals, text = word.partition("=")
         if not name or not equals:
-            raise _wrong(f"{word!r} is no argument for a tool; write it as key=value")
+            raise Misuse(f"{word!r} is no argument for a tool; write it as key=value")
         if name in pairs:
-            raise _wrong(f"the argument {name!r} is given twice; for a list use --args")
+            raise Misuse(f"the argument {name!r} is given twice; for a list use --args")
         pairs[name] = text
     if args is not None:
         return GivenArguments(_object(args, "--args"), pairs)
     if args_file is not None:
-        return GivenArguments(_object(_file(args_file), str(args_file)), pairs)
+        text = read_text(args_file, "the arguments in")
+        return GivenArguments(_object(text, str(args_file)), pairs)
     return GivenArguments(_object(read_stdin(), "standard input") if sources else {}, pairs)
 
 
@@ -91,11 +92,11 @@ def read_stdin() -> str:
     """Read standard input to its end, up to what fits into an envelope."""
     data = sys.stdin.buffer.read(MAX_FRAME_BYTES + 1)
     if len(data) > MAX_FRAME_BYTES:
-        raise _wrong(f"standard input has more than the {MAX_FRAME_BYTES} bytes that can be sent")
+        raise Misuse(f"standard input has more than the {MAX_FRAME_BYTES} bytes that can be sent")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise _wrong("standard input is no text in UTF-8") from None
+        raise Misuse("standard input is no text in UTF-8") from None
 
 
 def convert_arguments(
@@ -116,7 +117,7 @@ def convert_arguments(
             f"{each}{did_you_mean(each.argument, known) if each.argument not in known else ''}"
             for each in problems
         )
-        raise _wrong(f"the tool was not called, since these arguments do not fit it: {said}")
+        raise Misuse(f"the tool was not called, since these arguments do not fit it: {said}")
     return arguments
 
 
@@ -154,26 +155,14 @@ def _no_constant(name: str) -> Any:
 
 def _object(text: str, where: str) -> dict[str, Any]:
     if not text.strip():
-        raise _wrong(f"there are no arguments in {where}; give a JSON object")
+        raise Misuse(f"there are no arguments in {where}; give a JSON object")
     try:
         value: object = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise _wrong(f"the arguments in {where} are no JSON: {error}") from None
+        raise Misuse(f"the arguments in {where} are no JSON: {error}") from None
     if not isinstance(value, dict):
-        raise _wrong(f'the arguments in {where} are no JSON object, such as {{"path": "a.txt"}}')
+        raise Misuse(f'the arguments in {where} are no JSON object, such as {{"path": "a.txt"}}')
     return cast("dict[str, Any]", value)
-
-
-def _file(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else "no text"
-        raise _wrong(f"the arguments in {path} cannot be read: {why}") from None
-
-
-def _wrong(sentence: str) -> Failure:
-    return Failure(sentence, exit_codes.USAGE)
 
 
 # --- capabilities ---
@@ -185,7 +174,7 @@ def read_capabilities(written: list[str] | None) -> list[dict[str, Any]]:
     try:
         compile_capabilities(read)
     except InvalidPattern as error:
-        raise Failure(f"this is no capability: {error}", exit_codes.USAGE) from None
+        raise Misuse(f"this is no capability: {error}") from None
     return read
 
 
@@ -195,7 +184,7 @@ def _capability(written: str) -> dict[str, Any]:
     try:
         read: object = json.loads(written)
     except ValueError as error:
-        raise Failure(f"{written!r} is no JSON: {error}", exit_codes.USAGE) from None
+        raise Misuse(f"{written!r} is no JSON: {error}") from None
     return cast("dict[str, Any]", read)
 
 

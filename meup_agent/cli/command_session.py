@@ -22,7 +22,6 @@ from meup_agent.cli.address import Address, HttpAddress, SpaceOptions
 from meup_agent.cli.connector import (
     ConnectionEnded,
     ConnectionEvent,
-    FirstAttemptFailed,
     ReportingConnector,
     format_loss,
 )
@@ -105,8 +104,6 @@ class CommandSession:
                 await self._join_and(act)
         except OutputClosed:
             self.output.abandon()
-        except FirstAttemptFailed as error:
-            raise Failure(str(error), exit_codes.NO_CONNECTION) from error
 
     async def _join_and(self, act: Act) -> None:
         where = self._where

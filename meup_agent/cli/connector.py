@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from meup_agent.cli import exit_codes
+from meup_agent.cli.failures import Failure
 from meup_agent.cli.render.escape import visible
 from meup_agent.errors import CannotConnect
 from meup_agent.transport.base import ABNORMAL, CloseInfo, Connector, Transport
@@ -37,14 +39,10 @@ OnConnectionEvent = Callable[[ConnectionEvent], Awaitable[None]]
 """Told of each event; the connection waits until it returns."""
 
 
-class FirstAttemptFailed(Exception):
-    """The very first attempt to connect failed, and no other is wanted."""
-
-
 class ReportingConnector:
     """A connector that tells what becomes of its connections.
 
-    One that is not patient raises :class:`FirstAttemptFailed` where it finds no gateway at first.
+    One that is not patient gives up where it finds no gateway at first.
     """
 
     def __init__(
@@ -74,7 +72,7 @@ class ReportingConnector:
         except CannotConnect as error:
             if connected or self._patient:
                 raise
-            raise FirstAttemptFailed(str(error)) from error
+            raise Failure(str(error), exit_codes.NO_CONNECTION) from error
         if info is not None and not info.local:
             await self._tell(ConnectionEnded(info))
 

@@ -55,6 +55,13 @@ class Failure(Exception):
         self.details = details
 
 
+class Misuse(Failure):
+    """The command line, or what it names, is wrong."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, exit_codes.USAGE)
+
+
 def code_for(error: MeupError) -> int:
     """The exit code for an exception of this package."""
     codes = (code for kind, code in _CODES.items() if isinstance(error, kind))

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import HttpAddress
-from meup_agent.cli.failures import Failure
+from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import format_call
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
@@ -73,16 +73,14 @@ async def open_http_api(where: HttpAddress) -> AsyncGenerator[HttpApi]:
     async with open_client(where.url, f"Bearer {token.strip()}") as client:
         api = HttpApi(client, await _ask(client, "/me"))
         if where.participant not in (None, api.me):
-            raise Failure(
+            raise Misuse(
                 f"the token is {visible(api.me, 64)}'s, not {where.participant!r}'s;"
-                " set MEUP_TOKEN to theirs",
-                exit_codes.USAGE,
+                " set MEUP_TOKEN to theirs"
             )
         if where.space not in (None, api.space):
-            raise Failure(
+            raise Misuse(
                 f"the token is for the space {visible(api.space, 64)}, not {where.space!r};"
-                " check --space or MEUP_SPACE",
-                exit_codes.USAGE,
+                " check --space or MEUP_SPACE"
             )
         yield api
 
@@ -156,7 +154,7 @@ async def pending_proposal(
     ``whichever_call``, as where something is approved, it is not.
     """
     if not given.strip():
-        raise Failure("the proposal is empty; give its id", exit_codes.USAGE)
+        raise Misuse("the proposal is empty; give its id")
     found = [
         each
         for each in await api.proposals(given)
@@ -214,9 +212,7 @@ def _several(given: str, found: list[dict[str, Any]]) -> Failure:
         advice = "say with --digest which is meant; meup audit --json and meup tail --json tell"
     said = "; ".join(_in_words(each) for each in found[:MAX_NAMED])
     more = f"; and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
-    return Failure(
-        f"several proposals are meant by {given!r}: {said}{more}; {advice}", exit_codes.USAGE
-    )
+    return Misuse(f"several proposals are meant by {given!r}: {said}{more}; {advice}")
 
 
 def _in_words(record: dict[str, Any]) -> str:

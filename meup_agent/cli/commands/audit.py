@@ -13,21 +13,20 @@ import anyio
 import typer
 from rich.text import Text
 
-from meup_agent.cli import exit_codes
 from meup_agent.cli.address import (
     Http,
     HttpAddress,
+    HttpOptions,
     Space,
     Token,
     TokenFile,
-    http_address,
     http_url,
 )
 from meup_agent.cli.audit.listing import ProposalListing
 from meup_agent.cli.audit.phrases import names, time_of
 from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
 from meup_agent.cli.audit.sources import JournalQuery, JournalSource, from_file, moment, over_http
-from meup_agent.cli.failures import Failure
+from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.options import NoColour
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import as_json_line, visible
@@ -163,7 +162,7 @@ def _where(
             "what to audit is missing; give --journal with a gateway's journal, or --http (or"
             " MEUP_HTTP) with the address of one that runs"
         )
-    return http_address(http, space, token, token_file)
+    return HttpOptions(http=http, space=space, token=token, token_file=token_file).address()
 
 
 class _AuditRun:
@@ -286,15 +285,13 @@ def _one(found: Sequence[ProposalAudit], wanted: str) -> ProposalAudit:
     if len({item.id for item in found}) == 1:
         proposers = list(dict.fromkeys(item.proposer for item in found))
         if len(proposers) > 1:
-            raise Failure(
+            raise Misuse(
                 f"several participants have used the id {wanted!r}: {names(proposers)};"
-                " say with --from whose is meant",
-                exit_codes.USAGE,
+                " say with --from whose is meant"
             )
-        raise Failure(
+        raise Misuse(
             f"{names(proposers)} has used the id {wanted!r} {len(found)} times; meup audit --json"
-            " shows all of them, and --since tells them apart",
-            exit_codes.USAGE,
+            " shows all of them, and --since tells them apart"
         )
     ids = ", ".join(visible(item.id, MAX_NAME) for item in found[:4])
-    raise Failure(f"several proposals begin with {wanted!r}: {ids}", exit_codes.USAGE)
+    raise Misuse(f"several proposals begin with {wanted!r}: {ids}")

@@ -17,7 +17,7 @@ from meup_agent.cli.arguments import (
     unknown_arguments,
 )
 from meup_agent.cli.command_session import CommandSession
-from meup_agent.cli.failures import Failure, code_for
+from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.options import (
     AcceptEdits,
     Args,
@@ -227,9 +227,7 @@ class _ToolCall:
     def _no_such_tool(self, names: list[str]) -> Failure:
         hint = did_you_mean(self.options.tool, names)
         has = f"its tools: {name_some(names, MAX_NAMED)}" if names else "it has none"
-        return Failure(
-            f"{self.owner} has no tool {self.options.tool!r}{hint}; {has}", exit_codes.USAGE
-        )
+        return Misuse(f"{self.owner} has no tool {self.options.tool!r}{hint}; {has}")
 
     # --- the call ---
 

@@ -7,7 +7,6 @@ from typing import Annotated
 import anyio
 import typer
 
-from meup_agent.cli import exit_codes
 from meup_agent.cli.arguments import STDIN, read_stdin
 from meup_agent.cli.command_session import (
     CommandSession,
@@ -15,7 +14,7 @@ from meup_agent.cli.command_session import (
     send_confirmed,
     unconfirmed,
 )
-from meup_agent.cli.failures import Failure
+from meup_agent.cli.failures import Misuse
 
 
 def chat(
@@ -51,7 +50,7 @@ def chat(
     limit = join.seconds
     said = read_stdin().removesuffix("\n") if text == STDIN else text
     if not said.strip():
-        raise Failure("there is nothing to say; give a text", exit_codes.USAGE)
+        raise Misuse("there is nothing to say; give a text")
     names = to or []
 
     async def act(session: CommandSession) -> None:

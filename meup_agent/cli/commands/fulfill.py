@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import anyio
 import typer
 
-from meup_agent.cli import exit_codes
 from meup_agent.cli.address import HttpOptions
 from meup_agent.cli.arguments import convert_arguments, read_arguments
 from meup_agent.cli.command_session import CommandSession
-from meup_agent.cli.failures import Failure, code_for
+from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.http_api import digest_of, pending_proposal
 from meup_agent.cli.options import Args, ArgsFile, ResultOptions, seconds, seconds_option
 from meup_agent.cli.render.escape import compact, visible
@@ -111,17 +110,15 @@ def fulfill(
         )
         envelope = await session.api.envelope(int(record["seq"]))
         if envelope.sender == session.space.me:
-            raise Failure(
+            raise Misuse(
                 f"proposal {envelope.id} is {session.space.me!r}'s own, and no participant approves"
-                " its own; use the token of a participant that decides it",
-                exit_codes.USAGE,
+                " its own; use the token of a participant that decides it"
             )
         call = payloads.read_proposal(envelope.payload)
         to = executor or call.target
         if to is None:
-            raise Failure(
-                f"proposal {envelope.id} does not say who should carry it out; give --executor",
-                exit_codes.USAGE,
+            raise Misuse(
+                f"proposal {envelope.id} does not say who should carry it out; give --executor"
             )
         arguments = _edited(call.arguments, given)
         params, changes = build_fulfillment(call, arguments, to, proposer=envelope.sender)
@@ -212,9 +209,7 @@ def changes_in_lines(changes: Iterable[Change]) -> list[str]:
 async def confirmed(stderr: Stderr, question: str, *, otherwise: str) -> None:
     """Ask the person at the terminal; return if they say yes."""
     if not sys.stdin.isatty():
-        raise Failure(
-            f"standard input is no terminal, so you cannot be asked; {otherwise}", exit_codes.USAGE
-        )
+        raise Misuse(f"standard input is no terminal, so you cannot be asked; {otherwise}")
     stderr.prompt(f"{question} [y/N] ")
     # The loop goes on meanwhile: a signal ends the wait, which a thread in a read would survive.
     await anyio.wait_readable(sys.stdin)

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from meup_agent.cli import exit_codes
 from meup_agent.cli.arguments import read_capabilities
 from meup_agent.cli.command_session import CommandSession, JoinOptions
-from meup_agent.cli.failures import Failure
+from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import Capabilities, Name, Why
 from meup_agent.cli.render.escape import as_json_line, visible
 
@@ -34,7 +33,7 @@ def grant(
     limit = join.seconds
     given = read_capabilities(capabilities)
     if not given:
-        raise Failure("nothing is granted; name a capability, such as chat", exit_codes.USAGE)
+        raise Misuse("nothing is granted; name a capability, such as chat")
 
     async def act(session: CommandSession) -> None:
         made = await session.space.grant(name, given, reason=reason or "", timeout=limit)
@@ -65,7 +64,7 @@ def revoke(
     limit = join.seconds
     revoked = read_capabilities(capabilities)
     if bool(revoked) == (grant is not None):
-        raise Failure("say what is revoked: either capabilities or --grant", exit_codes.USAGE)
+        raise Misuse("say what is revoked: either capabilities or --grant")
 
     async def act(session: CommandSession) -> None:
         await session.space.revoke(name, revoked, grant=grant, reason=reason or "", timeout=limit)

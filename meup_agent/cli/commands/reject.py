@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import anyio
 import typer
 
-from meup_agent.cli import exit_codes
-from meup_agent.cli.address import As, Http, HttpOptions, http_address, http_url
+from meup_agent.cli.address import As, Http, HttpOptions, beside, http_url
 from meup_agent.cli.command_session import CommandSession, JoinOptions, send_confirmed, unconfirmed
-from meup_agent.cli.failures import Failure
+from meup_agent.cli.failures import Misuse
 from meup_agent.cli.http_api import pending_proposal
 from meup_agent.cli.options import ResultOptions, complete_reason
 from meup_agent.cli.render.console import Stderr
@@ -81,7 +80,7 @@ def reject(
     limit = join.seconds
     for value, name in ((proposal, "proposal"), (reason, "reason")):
         if not value.strip():
-            raise Failure(f"the {name} is empty; see meup reject --help", exit_codes.USAGE)
+            raise Misuse(f"the {name} is empty; see meup reject --help")
     # Who names another gateway does not mean the HTTP address in the environment.
     is_http = act_as is not None or http is not None
     is_http = is_http or (join.url is None and http_url(http) is not None)
@@ -113,8 +112,7 @@ def reject(
     if not is_http:
         join.run(act)
         return
-    me = act_as or join.participant
-    where = http_address(http, join.space, join.token, join.token_file, me)
+    where = beside(join, http, act_as or join.participant)
     CommandSession(where, colour=not join.no_colour, as_json=join.as_json).run(act)
 
 
@@ -136,13 +134,12 @@ def seen_as(
     whole = [each for each in found if each.id == given]
     if len(whole) > 1:
         said = ", ".join(f"{each.id} of {each.proposer}" for each in whole[:4])
-        raise Failure(
-            f"several proposals have the id {given!r}: {said}; say with --proposer whose is meant",
-            exit_codes.USAGE,
+        raise Misuse(
+            f"several proposals have the id {given!r}: {said}; say with --proposer whose is meant"
         )
     if len(found) > 1 and not whole:
         ids = ", ".join(each.id for each in found[:4])
-        raise Failure(f"several proposals begin with {given!r}: {ids}", exit_codes.USAGE)
+        raise Misuse(f"several proposals begin with {given!r}: {ids}")
     if not found:
         return None
     record = (whole or found)[0]

@@ -17,9 +17,8 @@ import typer
 
 from meup_agent.agent.agent import Agent
 from meup_agent.agent.script import no_run_on_import
-from meup_agent.cli import exit_codes
 from meup_agent.cli.address import SpaceOptions
-from meup_agent.cli.failures import Failure, code_for
+from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.render.console import log_to_stderr
 from meup_agent.errors import MeupError
 
@@ -100,7 +99,7 @@ def load_agent(target: str) -> Agent:
     """Import the module of a target, and find the agent in it."""
     where, name = _split(target)
     if not where:
-        raise Failure(f"{target!r} names no agent; {EXPECTED}", exit_codes.USAGE)
+        raise Misuse(f"{target!r} names no agent; {EXPECTED}")
     try:
         with no_run_on_import():
             module = _import_file(Path(where)) if _is_path(where) else _import_module(where)
@@ -128,13 +127,13 @@ def _is_path(where: str) -> bool:
 def _import_file(path: Path) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
-        raise Failure(f"there is no file {path}; {EXPECTED}", exit_codes.USAGE)
+        raise Misuse(f"there is no file {path}; {EXPECTED}")
     # As `python path/to/file.py` has it: the file's neighbours can be imported.
     sys.path.insert(0, str(path.parent))
     name = path.stem if path.stem not in sys.modules else f"meup_run_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise Failure(f"{path} is no Python file; {EXPECTED}", exit_codes.USAGE)
+        raise Misuse(f"{path} is no Python file; {EXPECTED}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -143,7 +142,7 @@ def _import_file(path: Path) -> ModuleType:
 
 def _import_module(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise Failure(f"{name!r} is no module's name; {EXPECTED}", exit_codes.USAGE)
+        raise Misuse(f"{name!r} is no module's name; {EXPECTED}")
     # A console script has its own folder in the path, and not the one that the user is in.
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -151,10 +150,9 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # something that the module itself imports
-        raise Failure(
+        raise Misuse(
             f"there is no module {error.name!r}, neither in this folder nor among the installed"
-            " packages; check its name, or give a path that ends with .py",
-            exit_codes.USAGE,
+            " packages; check its name, or give a path that ends with .py"
         ) from None
 
 
@@ -164,23 +162,17 @@ def _named(module: ModuleType, where: str, name: str) -> Agent:
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise Failure(
-                f"{where} has no {name!r}; {_those_in(module)}", exit_codes.USAGE
-            ) from None
+            raise Misuse(f"{where} has no {name!r}; {_those_in(module)}") from None
     if not isinstance(found, Agent):
         kind = "a class" if isinstance(found, type) else f"of type {type(found).__name__}"
-        raise Failure(
-            f"{name!r} in {where} is {kind}, not an Agent; {_those_in(module)}", exit_codes.USAGE
-        )
+        raise Misuse(f"{name!r} in {where} is {kind}, not an Agent; {_those_in(module)}")
     return found
 
 
 def _only(module: ModuleType, where: str) -> Agent:
     agents = _agents(module)
     if len({id(agent) for agent in agents.values()}) != 1:
-        raise Failure(
-            f"{where} does not say which agent to run; {_those_in(module)}", exit_codes.USAGE
-        )
+        raise Misuse(f"{where} does not say which agent to run; {_those_in(module)}")
     return next(iter(agents.values()))
 
 

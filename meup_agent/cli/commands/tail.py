@@ -16,11 +16,9 @@ from meup_agent.cli.connector import (
     ConnectionEnded,
     ConnectionEvent,
     ConnectionMade,
-    FirstAttemptFailed,
     ReportingConnector,
     format_loss,
 )
-from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import NoColour, TakeOver, complete_kind
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import as_json_line, visible
@@ -143,11 +141,8 @@ class _Tail:
 
     async def run(self) -> int:
         """Follow the space; the exit code."""
-        try:
-            with self._send, self._receive:
-                return await run_until_signal(self._follow, STOPPING, self._output)
-        except FirstAttemptFailed as error:
-            raise Failure(str(error), exit_codes.NO_CONNECTION) from error
+        with self._send, self._receive:
+            return await run_until_signal(self._follow, STOPPING, self._output)
 
     async def _follow(self, tasks: TaskGroup) -> int:
         tasks.start_soon(self._until_unread, tasks.cancel_scope)

@@ -7,9 +7,8 @@ from typing import Final
 
 import typer
 
-from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import Command, Group
-from meup_agent.cli.failures import Failure
+from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import Json
 from meup_agent.cli.render.escape import as_json_line
 from meup_agent.gateway.auth import hash_token, new_token
@@ -54,9 +53,6 @@ def hash_of_stdin(json: Json = False) -> None:
         sys.stderr.write("meup: type or paste the token, then Enter\n")
     read = sys.stdin.readline(MAX_TOKEN_CHARS + 2).strip()
     if not read or len(read) > MAX_TOKEN_CHARS or not read.isascii() or len(read.split()) != 1:
-        raise Failure(
-            "expected a token of ASCII characters, without blanks, on standard input",
-            exit_codes.USAGE,
-        )
+        raise Misuse("expected a token of ASCII characters, without blanks, on standard input")
     hashed = hash_token(read)
     sys.stdout.write(as_json_line({"hash": hashed}) if json else f"{hashed}\n")

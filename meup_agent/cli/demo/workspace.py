@@ -15,8 +15,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Final
 
-from meup_agent.cli import exit_codes
-from meup_agent.cli.failures import Failure
+from meup_agent.cli.failures import Failure, Misuse
 
 MAX_FILES: Final = 200
 """Files that the tools look at: a demo on a home folder must not take all day."""
@@ -159,7 +158,7 @@ def _cleaned(workspace: Workspace) -> Generator[Workspace]:
 
 def _checked(folder: Path) -> Workspace:
     if not folder.is_dir():
-        raise Failure(f"{folder} is no folder; give one to --dir", exit_codes.USAGE)
+        raise Misuse(f"{folder} is no folder; give one to --dir")
     workspace = Workspace(folder)
     taken = [name for name in WRITTEN_FILES if os.path.lexists(workspace.root / name)]
     if taken:
