@@ -22,11 +22,8 @@ from meup_agent.protocol.payloads import as_object, objects_in
 if TYPE_CHECKING:
     from meup_agent.client.schema_check import Checker
 
-STDIN: Final = "-"
-"""In place of a text: it is read from standard input."""
-
-MAX_SHOWN: Final = 60
-"""Characters of a name that are shown."""
+STDIN: Final = "-"  # in place of a text: it is read from standard input
+MAX_SHOWN: Final = 60  # characters of a name that are shown
 
 
 MAX_DEPTH: Final = 3
@@ -36,14 +33,9 @@ MAX_ALTERNATIVES: Final = 8
 """Alternatives that are looked at: more say nothing, since their number is taken to the power of
 the depth, and any of them may refer to all of them again."""
 
-MAX_REFERENCES: Final = 8
-"""References that lead to each other."""
-
-MAX_ARGUMENTS: Final = 256
-"""Arguments of a tool that are looked at."""
-
-MAX_VALUES: Final = 64
-"""Fixed values that are looked at."""
+MAX_REFERENCES: Final = 8  # references that lead to each other
+MAX_ARGUMENTS: Final = 256  # arguments of a tool that are looked at
+MAX_VALUES: Final = 64  # fixed values that are looked at
 
 _DEFINITION: Final = ("#/$defs/", "#/definitions/")
 

@@ -45,14 +45,12 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.transport.base import Connector
 
-WELCOME_SECONDS: Final = 10.0
-"""Wait of a command for its welcome."""
+WELCOME_SECONDS: Final = 10.0  # wait of a command for its welcome
 
 REFUSAL_SECONDS: Final = 1.0
 """Wait for a refusal at a gateway that confirms nothing: it answers at once."""
 
-MAX_NAMED: Final = 12
-"""Participants that an error names."""
+MAX_NAMED: Final = 12  # participants that an error names
 
 Act = Callable[["CommandSession"], Awaitable[None]]
 

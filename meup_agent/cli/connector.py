@@ -17,8 +17,7 @@ from meup_agent.transport.websocket import websocket_connector
 FINAL: Final = frozenset({4400, 4403, 4404, 4409})
 """Close codes after which a session does not dial again (PROTOCOL 3); its error says why."""
 
-MAX_WORDS: Final = 200
-"""Characters that are said of an end: more than a close frame has room for."""
+MAX_WORDS: Final = 200  # characters that are said of an end: more than a close frame has room for
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
 
 
-MAX_NAMED = 4
-"""Proposals that an error names."""
+MAX_NAMED = 4  # proposals that an error names
 
 MAX_PAGE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of an answer; a page of messages has about 4 MiB, or a single larger one."""

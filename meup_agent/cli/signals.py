@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 _HANGUP = (signal.SIGHUP,) if sys.platform != "win32" else ()
 
-STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
-"""Signals that end a command that only observes."""
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM)  # signals that end a command that only observes
 
 ENDING: Final = (*STOPPING, *_HANGUP)
 """Signals that end a command that acts: a terminal that is closed must leave nothing behind."""

@@ -38,19 +38,16 @@ from meup_agent.protocol.audit import ProposalAudit, SpaceOperation, StepKind
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import objects_in
 
-SHORT_ID: Final = 8
-"""Characters of an id that are shown, more where another one begins alike."""
+SHORT_ID: Final = 8  # characters of an id that are shown, more where another one begins alike
 
 WHOLE_ID: Final = 12
 """Ids up to this long are shown whole: people, or programs that count, made them."""
 
-WIDEST_NAME: Final = 16
-"""Columns of the proposers' names."""
+WIDEST_NAME: Final = 16  # columns of the proposers' names
 
 BEFORE_IDS: Final = len("2026-01-31 22:01:07  ")
 
-INDENT: Final = 4
-"""Columns before what stands below, on a narrow terminal."""
+INDENT: Final = 4  # columns before what stands below, on a narrow terminal
 
 _DONE: Final = {
     "grant": "granted",

@@ -12,16 +12,14 @@ from meup_agent.protocol.audit import Ignored, ProposalAudit, Step
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
 
-MAX_WORDS: Final = 200
-"""Characters of a reason or an explanation on a line."""
+MAX_WORDS: Final = 200  # characters of a reason or an explanation on a line
 
 MAX_VALUE: Final = 1_000
 """Characters of a value that was edited: enough to see where two long texts differ."""
 
 FAILED: Final = "failed"
 
-MAX_CHANGES: Final = 4
-"""Changes that are told; of more, only how many."""
+MAX_CHANGES: Final = 4  # changes that are told; of more, only how many
 
 STYLES: Final = {
     "pending": "",

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from meup_agent.cli.http_api import HttpApi
     from meup_agent.gateway.journal.archive import Archive
 
-PAGE: Final = 500
-"""Entries that are read at a time."""
+PAGE: Final = 500  # entries that are read at a time
 
 DIALECT: Final = "mew/v0.4"
 """The dialect that has words for everything, so that nothing is left out on its way to us."""

@@ -64,8 +64,7 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.protocol.outcomes import Outcome
 
-LIST_SECONDS: Final = 5.0
-"""Wait for a participant's list of tools; then the call goes unchecked."""
+LIST_SECONDS: Final = 5.0  # wait for a participant's list of tools; then the call goes unchecked
 
 EXPLANATION_SECONDS: Final = 0.5
 """Wait for an explanation behind its rejection; none is owed (PROTOCOL 4.3)."""

@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 
     from meup_agent.protocol.guarantees import Guarantees
 
-STEP_SECONDS: Final = 5.0
-"""Time for one check, unless the user says otherwise."""
-
-QUIET_SECONDS: Final = 2.0
-"""Time after which the check that is waited for is named."""
+STEP_SECONDS: Final = 5.0  # time for one check, unless the user says otherwise
+QUIET_SECONDS: Final = 2.0  # time after which the check that is waited for is named
 
 NAME_COLUMNS: Final = 17
 

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.payloads import Change
 
-WHOLE: Final = sys.maxsize
-"""Characters of what is approved that are shown: all of them."""
+WHOLE: Final = sys.maxsize  # characters of what is approved that are shown: all of them
 
 OTHERWISE: Final = "read the call above, and give --yes to carry it out"
 

@@ -24,8 +24,7 @@ from meup_agent.reasons import Reason
 if TYPE_CHECKING:
     from meup_agent.client.proposal import ProposalRecord
 
-WHOLE_ID: Final = 32
-"""Characters of an id as this package draws them."""
+WHOLE_ID: Final = 32  # characters of an id as this package draws them
 
 _HEX: Final = frozenset("0123456789abcdef")
 _REASONS: Final = ", ".join(Reason)

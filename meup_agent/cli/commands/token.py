@@ -13,8 +13,7 @@ from meup_agent.cli.options import Json
 from meup_agent.cli.render.escape import as_json_line
 from meup_agent.gateway.auth import hash_token, new_token
 
-MAX_TOKEN_CHARS: Final = 4_096
-"""Characters of a token that is read: longer ones fit into no header."""
+MAX_TOKEN_CHARS: Final = 4_096  # characters of a token that is read: longer ones fit into no header
 
 token = typer.Typer(
     name="token",

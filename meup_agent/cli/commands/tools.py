@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from meup_agent.cli.render.output import Output
 
-AT_ONCE: Final = 16
-"""Participants that are asked at the same time."""
+AT_ONCE: Final = 16  # participants that are asked at the same time
 
 _WAITING: Final = "waiting for everybody's answer"
 

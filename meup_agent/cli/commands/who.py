@@ -15,8 +15,7 @@ from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_capability
 from meup_agent.protocol.exchange import Mode
 
-NARROWEST: Final = 24
-"""Columns that the capabilities get, however narrow the terminal is."""
+NARROWEST: Final = 24  # columns that the capabilities get, however narrow the terminal is
 
 
 def who(

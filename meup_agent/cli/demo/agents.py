@@ -35,8 +35,7 @@ from meup_agent.cli.demo.workspace import INDEX, PARTIAL, Workspace
 
 T = TypeVar("T")
 
-PATIENCE: Final = 5.0
-"""Seconds that a scene waits for an event; then it has not happened."""
+PATIENCE: Final = 5.0  # seconds that a scene waits for an event; then it has not happened
 
 BATCHES: Final = 10
 BATCH_SECONDS: Final = 0.2

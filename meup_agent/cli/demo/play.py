@@ -17,11 +17,8 @@ from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.output import Output
 from meup_agent.errors import MeupError
 
-SCENE_SECONDS: Final = 10.0
-"""Longer than any scene takes; one that hangs has failed."""
-
-Result = tuple[str, list[Expectation]]
-"""A scene's title, and its checks."""
+SCENE_SECONDS: Final = 10.0  # longer than any scene takes; one that hangs has failed
+Result = tuple[str, list[Expectation]]  # a scene's title, and its checks
 
 
 async def perform(workspace: Workspace, output: Output) -> bool:

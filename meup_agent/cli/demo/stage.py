@@ -49,8 +49,7 @@ MAY: Final[dict[str, tuple[dict[str, Any], ...]]] = {
 SETTINGS: Final = Settings(backoff=Backoff(first=0.2, longest=1.0))
 """Short waits between attempts to connect, since here the gateway is never away for long."""
 
-READING_SECONDS: Final = 0.5
-"""A rest between scenes, for a person who reads along."""
+READING_SECONDS: Final = 0.5  # a rest between scenes, for a person who reads along
 
 
 class Stage:

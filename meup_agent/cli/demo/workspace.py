@@ -20,11 +20,8 @@ from meup_agent.cli.failures import Failure, Misuse
 MAX_FILES: Final = 200
 """Files that the tools look at: a demo on a home folder must not take all day."""
 
-MAX_FOLDERS: Final = 2_000
-"""Folders that are looked into, for the same reason."""
-
-MAX_BYTES: Final = 256 * 1024
-"""Bytes of a file that are read or written."""
+MAX_FOLDERS: Final = 2_000  # folders that are looked into, for the same reason
+MAX_BYTES: Final = 256 * 1024  # bytes of a file that are read or written
 
 
 INDEX: Final = "meup-demo-index.json"

@@ -52,14 +52,12 @@ from meup_agent.transport.base import CloseInfo, Transport
 from meup_agent.transport.handshake import handshake_url
 from meup_agent.transport.websocket import WebSocketTransport
 
-PINGS: Final = 5
-"""Pings of which the median is told: the first is slower than the others."""
+PINGS: Final = 5  # pings of which the median is told: the first is slower than the others
 
 MAX_CLOCK_SECONDS: Final = 60.0
 """The difference up to which times of expiry are trusted (PROTOCOL 6)."""
 
-MAX_LISTED: Final = 16
-"""Participants that are named."""
+MAX_LISTED: Final = 16  # participants that are named
 
 _NAME: Final = (
     "give --participant or MEUP_PARTICIPANT: this gateway goes by the name that one gives"

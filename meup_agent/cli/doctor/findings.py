@@ -34,14 +34,12 @@ NAMES: Final = (
 )
 """The checks, in their order."""
 
-NEEDED: Final = frozenset(NAMES[2:9])
-"""The checks without which there is no connection."""
+NEEDED: Final = frozenset(NAMES[2:9])  # the checks without which there is no connection
 
 NOT_TRIED: Final = "not tried"
 
 
-FIRST_CLOSE_CODE: Final = 1000
-"""Below it are HTTP's statuses."""
+FIRST_CLOSE_CODE: Final = 1000  # below it are HTTP's statuses
 
 _TOKEN: Final = "check MEUP_TOKEN, --token-file or --token; a space's configuration has its tokens"
 
@@ -71,8 +69,7 @@ _NO_REASON: Final = (
 )
 """For 403 without a reason: an ASGI server answers so where nothing is at a path."""
 
-MAX_LIMIT: Final = 80
-"""Characters of one pattern that are shown."""
+MAX_LIMIT: Final = 80  # characters of one pattern that are shown
 
 _VERBS: Final = {
     "call tools": kinds.MCP_REQUEST,

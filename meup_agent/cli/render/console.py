@@ -14,8 +14,7 @@ from rich.text import Text
 from meup_agent.cli.render.escape import visible
 from meup_agent.uncaught import debugging
 
-MAX_NOTE: Final = 2_000
-"""Characters of a note; it may quote what a stranger sent."""
+MAX_NOTE: Final = 2_000  # characters of a note; it may quote what a stranger sent
 
 
 FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"

@@ -12,18 +12,14 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.outcomes import Responded, value_of
 from meup_agent.protocol.payloads import as_object, objects_in
 
-MAX_NAME: Final = 64
-"""Characters of a participant's, a tool's or a kind's name."""
-
-MAX_SAID: Final = 400
-"""Characters of what an envelope says: some lines of a narrow terminal."""
+MAX_NAME: Final = 64  # characters of a participant's, a tool's or a kind's name
+MAX_SAID: Final = 400  # characters of what an envelope says: some lines of a narrow terminal
 
 MAX_CALL: Final = 4_000
 """Characters of a call's arguments: what is decided is shown, and longer ones say that they are
 cut; a screen or two."""
 
-MAX_NAMES: Final = 8
-"""Names of those whom an envelope is for; of more, only how many."""
+MAX_NAMES: Final = 8  # names of those whom an envelope is for; of more, only how many
 
 _NOUNS: Final = {
     kinds.MCP_REQUEST: "request",
@@ -39,8 +35,7 @@ NOUNS: Final = (*_NOUNS.values(), "cancel", "progress")
 """The words that this file says for kinds of envelopes, or of what they hold."""
 
 
-MAX_CAPABILITY: Final = 200
-"""Characters of one capability."""
+MAX_CAPABILITY: Final = 200  # characters of one capability
 
 
 class ProgressFigures(NamedTuple):

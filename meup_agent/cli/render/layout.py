@@ -13,8 +13,7 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-NARROW: Final = 76
-"""Columns below which what is said gets a line of its own."""
+NARROW: Final = 76  # columns below which what is said gets a line of its own
 
 NARROWEST: Final = 12
 """Columns that names and what is said get at least; a narrower terminal wraps the line."""

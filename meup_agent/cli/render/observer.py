@@ -19,14 +19,12 @@ from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.payloads import read_response
 
-MAX_FOLLOWED: Final = 10_000
-"""Envelopes whose exchange is remembered: more than a person follows."""
+MAX_FOLLOWED: Final = 10_000  # envelopes whose exchange is remembered: more than a person follows
 
 FOLLOWED_SECONDS: Final = 3600.0
 """Time for which they are: as long as the exchange table remembers a proposal."""
 
-AGAIN: Final = "again"
-"""The state of an envelope that was sent before."""
+AGAIN: Final = "again"  # the state of an envelope that was sent before
 
 TOO_LATE: Final = "too late"
 FAILED: Final = "failed"

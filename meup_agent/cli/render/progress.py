@@ -17,16 +17,12 @@ if TYPE_CHECKING:
 
     from meup_agent.client.messages import Progress
 
-PATIENCE: Final = 2.0
-"""Seconds before anything is shown; a progress shows it at once."""
+PATIENCE: Final = 2.0  # seconds before anything is shown; a progress shows it at once
 
 REDRAWN_SECONDS: Final = 0.1
 
-BAR: Final = 20
-"""Columns of the bar."""
-
-MAX_MESSAGE: Final = 60
-"""Characters of what a tool says that it is doing."""
+BAR: Final = 20  # columns of the bar
+MAX_MESSAGE: Final = 60  # characters of what a tool says that it is doing
 
 
 @asynccontextmanager

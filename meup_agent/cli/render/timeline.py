@@ -41,8 +41,7 @@ from meup_agent.cli.render.observer import (
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.ttl_map import TTLMap
 
-WIDE: Final = 100
-"""Columns from which the time has milliseconds and everything more room."""
+WIDE: Final = 100  # columns from which the time has milliseconds and everything more room
 
 HANGING: Final = 48
 """Columns from which on what is said is folded beside the rest, and not below it."""
@@ -50,22 +49,14 @@ HANGING: Final = 48
 BESIDE_NAMES: Final = 41
 """Columns of everything else on a narrow terminal's line, the longest states included."""
 
-IDS: Final = 9
-"""Columns of the ids."""
-
-NOUN: Final = 8
-"""Columns of the noun."""
-
-SHORT_ID: Final = 4
-"""Characters of an id that are shown, more where another one begins alike."""
-
-WHOLE_ID: Final = 9
-"""Ids up to this long are shown whole: people made them."""
+IDS: Final = 9  # columns of the ids
+NOUN: Final = 8  # columns of the noun
+SHORT_ID: Final = 4  # characters of an id that are shown, more where another one begins alike
+WHOLE_ID: Final = 9  # ids up to this long are shown whole: people made them
 
 UNREADABLE: Final = "its payload cannot be read"
 
-BAR: Final = 10
-"""Columns of a progress bar."""
+BAR: Final = 10  # columns of a progress bar
 
 _COLOURS: Final = ("cyan", "magenta", "bright_blue", "green")
 """Of ids, in turn: an exchange keeps its colour. Readable on dark and light backgrounds."""

@@ -17,8 +17,7 @@ from meup_agent.cli.render.timeline import TimelineEntry
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_kind
 
-GATEWAY: Final = "gateway"
-"""The gateway in a filter, as on the timeline, whatever it calls itself."""
+GATEWAY: Final = "gateway"  # the gateway in a filter, as on the timeline, whatever it calls itself
 
 
 PATTERN: Final = frozenset("*?[{!()|^$\\")
