@@ -23,7 +23,7 @@ from meup_agent.cli.audit.phrases import (
 )
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_answer, format_call
-from meup_agent.cli.render.layout import NARROWEST, Glyphs, fold
+from meup_agent.cli.render.layout import NARROWEST, Glyphs, hang
 from meup_agent.protocol import payloads
 from meup_agent.protocol.audit import FulfillmentAudit, ProposalAudit, Step, StepKind
 
@@ -77,20 +77,18 @@ class ProposalTimeline:
         line = Text(visible(proposal.id, MAX_NAME), style="bold cyan", no_wrap=True)
         yield line.append("  ").append(state, style=STYLES.get(state, ""))
         whom = names(proposal.record.envelope.to)
-        yield self._wrapped(
-            f"{name(proposal.proposer)} proposed {call_of(proposal)}"
-            + (f" to {whom}" if whom else "")
-        )
+        to = f" to {whom}" if whom else ""
+        lines = [f"{name(proposal.proposer)} proposed {call_of(proposal)}{to}"]
         decision = proposal.decision
         if decision is not None:
             said = why(decision.reason, proposal.explanation(decision.step))
             took = lasted(proposal.first.at, decision.at)
-            yield self._wrapped(
-                f"decided by {name(decision.by)} after {took}" + (f": {said}" if said else "")
-            )
-        changes = edits(proposal.changes, self._glyphs.arrow)
-        if changes:
-            yield self._wrapped(f"edited: {changes}")
+            because = f": {said}" if said else ""
+            lines.append(f"decided by {name(decision.by)} after {took}{because}")
+        if changes := edits(proposal.changes, self._glyphs.arrow):
+            lines.append(f"edited: {changes}")
+        for each in lines:
+            yield Text(hang(each, self._width, 0), no_wrap=True)
         yield Text("")
 
     def _line(
@@ -107,17 +105,13 @@ class ProposalTimeline:
         said = self._said(step, proposal)
         if end:
             said = f"{said}  [{end}]" if said else f"[{end}]"
-        if self._width is None:
-            return line.append(said)
         indent = line.cell_len
-        if self._width - indent < 2 * NARROWEST:
+        if self._width is not None and self._width - indent < 2 * NARROWEST:
             indent = 4
             line.rstrip()
             line.append("\n" + " " * indent)
-        room = max(self._width - indent, NARROWEST)
-        parts = fold(said, room)
         style = "dim" if step.ignored is not None else ""
-        line.append(("\n" + " " * indent).join(parts), style=style)
+        line.append(hang(said, self._width, indent), style=style)
         line.rstrip()
         return line
 
@@ -149,11 +143,6 @@ class ProposalTimeline:
         changed = edits(item.changes, self._glyphs.arrow)
         edited = f", edited: {changed}" if changed else ""
         return f"{format_call(call)}{whom}{edited}"
-
-    def _wrapped(self, text: str) -> Text:
-        if self._width is None:
-            return Text(text, no_wrap=True)
-        return Text("\n".join(fold(text, max(self._width, NARROWEST))), no_wrap=True)
 
 
 def _end(step: Step, previous: str | None, *, failed: bool) -> str:

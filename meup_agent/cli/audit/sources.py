@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, cast
 
 from anyio.lowlevel import checkpoint
 
 from meup_agent.cli.address import HttpAddress
-from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.formatting import MAX_NAME
+from meup_agent.cli.render.formatting import name_some
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.space.journal import Entry
-
-if TYPE_CHECKING:
-    from meup_agent.cli.http_api import HttpApi
-    from meup_agent.gateway.journal.archive import Archive
 
 PAGE: Final = 500  # entries that are read at a time
 
@@ -33,79 +28,39 @@ _MICROSECONDS: Final = 1_000_000
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _AGO: Final = re.compile(r"(\d{1,9})([smhdw])")
 
-
-class JournalQuery(NamedTuple):
-    """The space and the time to read from a source."""
-
-    space: str | None = None  # None: the only one that there is
-    since: int | None = None  # microseconds since 1970 (UTC); None: all
+Pages = AsyncGenerator[tuple[Entry, ...]]  # the entries of a space, oldest first
 
 
-class JournalSource(Protocol):
-    """The entries of a space, oldest first."""
+async def read_file(path: Path, wanted: str | None, since: int | None) -> Pages:
+    """The entries in a journal's file from a moment on, also while its gateway writes.
 
-    space: str
+    ``wanted`` is the space; ``None``: the only one that there is.
+    """
+    # Loaded here: SQLite is not needed where a gateway is asked.
+    from meup_agent.gateway.journal.archive import Archive
 
-    def pages(self) -> AsyncGenerator[tuple[Entry, ...]]:
-        """The entries, page by page, until there are no more."""
-        ...
-
-
-class _File:
-    def __init__(self, archive: Archive, space: str, since: int | None) -> None:
-        self._archive = archive
-        self.space = space
-        self._after = 0 if since is None else archive.before(space, since)
-
-    async def pages(self) -> AsyncGenerator[tuple[Entry, ...]]:
-        after, until = self._after, self._archive.latest(self.space)
-        while after < until:
-            page = self._archive.read(self.space, after=after, until=until, limit=PAGE)
-            if not page:
-                return
+    with closing(Archive(path)) as archive:
+        space = _space_in(archive.spaces, path, wanted)
+        after, until = 0 if since is None else archive.before(space, since), archive.latest(space)
+        while after < until and (page := archive.read(space, after=after, until=until, limit=PAGE)):
             yield page
             after = page[-1].seq
             await checkpoint()
 
 
-class _Http:
-    def __init__(self, api: HttpApi, since: int | None) -> None:
-        self._http = api
-        self._since = since
-        self.space = api.space
-
-    async def pages(self) -> AsyncGenerator[tuple[Entry, ...]]:
-        since = None if self._since is None else _rfc3339(self._since)
-        while True:
-            page = await self._http.page(since, limit=PAGE, dialect=DIALECT)
-            yield tuple(_entries(self.space, page))
-            following = page.get("next")
-            if not isinstance(following, int):
-                return
-            since = str(following)
-
-
-@asynccontextmanager
-async def from_file(path: Path, wanted: JournalQuery) -> AsyncGenerator[JournalSource]:
-    """The entries in a journal's file, also while its gateway writes."""
-    # Loaded here: SQLite is not needed where a gateway is asked.
-    from meup_agent.gateway.journal.archive import Archive
-
-    archive = Archive(path)
-    try:
-        space = _space_in(archive.spaces, path, wanted.space)
-        yield _File(archive, space, wanted.since)
-    finally:
-        archive.close()
-
-
-@asynccontextmanager
-async def over_http(where: HttpAddress, wanted: JournalQuery) -> AsyncGenerator[JournalSource]:
-    """The journal of a running gateway, for the space that a token is for."""
+async def read_over_http(where: HttpAddress, since: int | None) -> Pages:
+    """The journal of a running gateway from a moment on, for the space that a token is for."""
     from meup_agent.cli.http_api import open_http_api
 
     async with open_http_api(where) as api:
-        yield _Http(api, wanted.since)
+        begin = None if since is None else _rfc3339(since)
+        while True:
+            page = await api.page(begin, limit=PAGE, dialect=DIALECT)
+            yield tuple(_entries(api.space, page))
+            following = page.get("next")
+            if not isinstance(following, int):
+                return
+            begin = str(following)
 
 
 def _space_in(spaces: list[str], path: Path, wanted: str | None) -> str:
@@ -113,7 +68,7 @@ def _space_in(spaces: list[str], path: Path, wanted: str | None) -> str:
         return spaces[0]
     if wanted is not None and wanted in spaces:
         return wanted
-    shown = ", ".join(visible(each, MAX_NAME) for each in spaces[:_SHOWN_SPACES])
+    shown = name_some(spaces, _SHOWN_SPACES)
     if not spaces:
         raise ConfigurationError(f"the journal {path} is empty: nothing was said yet in any space")
     if wanted is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -25,7 +25,7 @@ from meup_agent.cli.address import (
 from meup_agent.cli.audit.listing import ProposalListing
 from meup_agent.cli.audit.phrases import names, time_of
 from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
-from meup_agent.cli.audit.sources import JournalQuery, JournalSource, from_file, moment, over_http
+from meup_agent.cli.audit.sources import Pages, moment, read_file, read_over_http
 from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.options import NoColour
 from meup_agent.cli.render.console import Stderr, log_nothing
@@ -140,64 +140,48 @@ def audit(
     states = frozenset(ProposalState(each.value.replace("-", "_")) for each in state or ())
     shown = AuditFilter(proposal, proposer, states, grants, as_json)
     now = time.time()
-    wanted = JournalQuery(space, None if since is None else moment(since, "--since", now))
-    where = _where(journal, http, space, token, token_file)
+    begin = None if since is None else moment(since, "--since", now)
+    http_options = HttpOptions(http=http, space=space, token=token, token_file=token_file)
+    where = _where(journal, http_options)
     log_nothing()
-    anyio.run(_AuditRun(where, wanted, shown, now, colour=not no_colour).run)
+    pages = (
+        read_file(where, space, begin) if isinstance(where, Path) else read_over_http(where, begin)
+    )
+    anyio.run(_AuditRun(shown, now, colour=not no_colour, all_kept=begin is None).run, pages)
 
 
-def _where(
-    journal: Path | None,
-    http: str | None,
-    space: str | None,
-    token: str | None,
-    token_file: Path | None,
-) -> Path | HttpAddress:
+def _where(journal: Path | None, http: HttpOptions) -> Path | HttpAddress:
     if journal is not None:
-        if http is not None:
+        if http.http is not None:
             raise ConfigurationError("give --journal or --http, not both")
         return journal
-    if http_url(http) is None:
+    if http_url(http.http) is None:
         raise ConfigurationError(
             "what to audit is missing; give --journal with a gateway's journal, or --http (or"
             " MEUP_HTTP) with the address of one that runs"
         )
-    return HttpOptions(http=http, space=space, token=token, token_file=token_file).address()
+    return http.address()
 
 
 class _AuditRun:
     """One run of the command."""
 
-    def __init__(
-        self,
-        where: Path | HttpAddress,
-        wanted: JournalQuery,
-        shown: AuditFilter,
-        now: float,
-        *,
-        colour: bool,
-    ) -> None:
-        self._where = where
-        self._wanted = wanted
+    def __init__(self, shown: AuditFilter, now: float, *, colour: bool, all_kept: bool) -> None:
         self._shown = shown
+        self._all_kept = all_kept
         self._begin: int | None = None
         self._found = 0
         self._output, self._stderr = Output(colour=colour), Stderr(colour=colour)
-        self._listing = ProposalListing(self._width, self._output.glyphs, now)
+        self._listing = ProposalListing(self._output.width, self._output.glyphs, now)
 
-    async def run(self) -> None:
+    async def run(self, pages: Pages) -> None:
         try:
-            async with self._source() as source, AsyncExitStack() as meanwhile:
-                await self._read(source, meanwhile)
+            async with aclosing(pages), AsyncExitStack() as meanwhile:
+                await self._read(pages, meanwhile)
         except OutputClosed:
             self._output.abandon()
 
-    def _source(self) -> AbstractAsyncContextManager[JournalSource]:
-        if isinstance(self._where, Path):
-            return from_file(self._where, self._wanted)
-        return over_http(self._where, self._wanted)
-
-    async def _read(self, source: JournalSource, meanwhile: AsyncExitStack) -> None:
+    async def _read(self, pages: Pages, meanwhile: AsyncExitStack) -> None:
         """Take the journal in, and show what is settled as soon as it is."""
         audit, count, wanted = Audit(), 0, self._shown.proposal
         settled = SettledProposals(
@@ -206,7 +190,7 @@ class _AuditRun:
         waiting = await meanwhile.enter_async_context(
             progress_line(self._stderr.console, "reading the journal")
         )
-        async for page in source.pages():
+        async for page in pages:
             for entry in page:
                 audit.add(entry)
             if page and not count:
@@ -255,7 +239,7 @@ class _AuditRun:
             return
         what = "operation" if self._shown.grants else "proposal"
         said = f"{self._found:,} {what}{'' if self._found == 1 else 's'}"
-        if self._begin is not None and self._wanted.since is None:
+        if self._begin is not None and self._all_kept:
             begin = f"{time_of(self._begin)}"
             said += f"; what is kept begins {begin}"
             if unknown:
@@ -268,12 +252,8 @@ class _AuditRun:
             await self._output.write(as_json_line(proposal_as_json(found, timeline=True)))
         else:
             await self._output.show_all(
-                ProposalTimeline(self._width, self._output.glyphs).lines(found)
+                ProposalTimeline(self._output.width, self._output.glyphs).lines(found)
             )
-
-    @property
-    def _width(self) -> int | None:
-        return self._output.console.width if self._output.is_terminal else None
 
 
 def _one(found: Sequence[ProposalAudit], wanted: str) -> ProposalAudit:

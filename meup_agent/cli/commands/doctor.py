@@ -6,7 +6,6 @@ import json
 import math
 import os
 import sys
-import textwrap
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -21,6 +20,7 @@ from meup_agent.cli.doctor.diagnosis import diagnose
 from meup_agent.cli.doctor.findings import NOT_TRIED, Check, Report
 from meup_agent.cli.options import NoColour, seconds, seconds_option
 from meup_agent.cli.render.console import log_nothing
+from meup_agent.cli.render.layout import hang
 from meup_agent.cli.render.output import Output
 from meup_agent.cli.signals import STOPPING, run_until_signal
 from meup_agent.errors import ConfigurationError
@@ -195,16 +195,12 @@ class _Doctor:
 
     def _line(self, sign: str, style: str, name: str, said: str, look: str = "") -> Text:
         """Sign, name and what is said, wrapped where there is a terminal."""
-        columns = self._output.console.width if self._output.is_terminal else None
         widest = max(len(self._output.glyphs.yes), len(self._output.glyphs.no))
         line = Text(no_wrap=True)
         line.append(f"{sign:<{widest}} ", style=style)
         line.append(f"{name:<{NAME_COLUMNS}}", style="bold" if style == "bold red" else "")
         indent = widest + 1 + NAME_COLUMNS
-        room = None if columns is None else max(columns - indent, 20)
-        parts = [said] if room is None else textwrap.wrap(said, room) or [""]
-        line.append(("\n" + " " * indent).join(parts), style=look)
-        return line
+        return line.append(hang(said, self._output.width, indent), style=look)
 
 
 def _is_remark(check: Check) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -18,6 +17,7 @@ from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import ResultOptions, seconds, seconds_option
 from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import MAX_NAME
+from meup_agent.cli.render.layout import hang
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.errors import MeupError, Refused
 from meup_agent.protocol import kinds, payloads
@@ -138,7 +138,7 @@ def _document(listed: list[_Listed]) -> dict[str, Any]:
 
 
 async def _show(output: Output, listed: list[_Listed]) -> None:
-    width = output.console.width if output.is_terminal else None
+    width = output.width
     with_tools = [each for each in listed if each.tools]
     for position, each in enumerate(with_tools):
         await output.show(*([""] if position else []), *_block(each, width))
@@ -168,7 +168,7 @@ def _block(listed: _Listed, width: int | None) -> Iterator[Text]:
         yield Text(f"  {visible(str(tool.get('name')), MAX_NAME)}", style="cyan", no_wrap=True)
         about = tool.get("description", tool.get("title"))
         if isinstance(about, str) and about.strip():
-            yield Text(_wrapped(about, 6, width), no_wrap=True)
+            yield Text(_about(about, 6, width), no_wrap=True)
         arguments = list(read_input_schema(tool.get("inputSchema")).arguments.values())
         yield from _arguments(arguments, width)
 
@@ -181,7 +181,7 @@ def _arguments(arguments: list[InputField], width: int | None) -> Iterator[Text]
         line = Text("      ", no_wrap=True)
         line.append(name.ljust(wide), style="green").append("  ").append(type_)
         if argument.about.strip():
-            line.append("\n" + _wrapped(argument.about, wide + 8, width), style="dim")
+            line.append("\n" + _about(argument.about, wide + 8, width), style="dim")
         yield line
 
 
@@ -191,8 +191,7 @@ def _type(argument: InputField) -> str:
     return f"{argument.words}, else {argument.default}" if argument.default else argument.words
 
 
-def _wrapped(text: str, indent: int, width: int | None) -> str:
-    """A text on as many lines as it needs, indented; on one where there is no terminal."""
+def _about(text: str, indent: int, width: int | None) -> str:
+    """A description on as many lines as it needs, indented."""
     said = visible(" ".join(text.split()), MAX_ABOUT)
-    lines = [said] if width is None else textwrap.wrap(said, max(width - indent, NARROWEST))
-    return "\n".join(" " * indent + line for line in lines)
+    return " " * indent + hang(said, width, indent, NARROWEST)

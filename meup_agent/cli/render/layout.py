@@ -109,6 +109,12 @@ def fold(text: str, room: int) -> list[str]:
     return [text[begin:end].rstrip() for begin, end in pairwise(offsets)]
 
 
+def hang(text: str, width: int | None, indent: int, narrowest: int = NARROWEST) -> str:
+    """A text behind an indent, below which it goes on; on one line where there is no terminal."""
+    lines = [text] if width is None else fold(text, max(width - indent, narrowest))
+    return ("\n" + " " * indent).join(lines)
+
+
 def _breaks(text: str, room: int, first: int) -> Iterator[int]:
     begin, space, room_now = 0, 0, first
     at = 0

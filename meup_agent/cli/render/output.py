@@ -38,9 +38,14 @@ class Output:
         """True if a person may be looking at it right now."""
         return self.console.is_terminal
 
+    @property
+    def width(self) -> int | None:
+        """The terminal's width in columns now; ``None`` where there is no terminal."""
+        return self.console.width if self.is_terminal else None
+
     def timeline(self) -> Timeline:
         """A timeline that fits."""
-        return Timeline(self._width, self.glyphs)
+        return Timeline(lambda: self.width, self.glyphs)
 
     async def show(self, *lines: RenderableType) -> None:
         """Print; cancelled, a line may be left half."""
@@ -84,9 +89,6 @@ class Output:
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, self._fd)
         os.close(nothing)
-
-    def _width(self) -> int | None:
-        return self.console.width if self.is_terminal else None
 
     async def _until_writable(self) -> None:
         if sys.platform == "win32":
