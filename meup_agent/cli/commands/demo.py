@@ -44,7 +44,7 @@ def demo(
 
     async def act(_: TaskGroup) -> int:
         # A gateway needs its extra, so what uses one is imported when that is known to be here.
-        from meup_agent.cli.demo.play import perform
+        from meup_agent.cli.demo.scenes import perform
         from meup_agent.cli.demo.workspace import workspace_in
 
         with workspace_in(folder) as workspace:

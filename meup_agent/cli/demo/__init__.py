@@ -1,7 +1,7 @@
 """``meup demo``: four agents at work on a real folder, over a real gateway.
 
 ``workspace`` guards the folder, ``agents`` are written as users write theirs, ``stage`` joins them
-to a gateway and shows what happens, ``scenes`` are the stories, ``play`` plays them and compares
+to a gateway and shows what happens, ``scenes`` are the stories, played and compared with
 what happened with what was expected. Nothing of it is used by another command.
 """
 

@@ -1,7 +1,8 @@
 """The scenes of the demo: five stories, each with an end that is checked, and the record of all.
 
 A scene plays on a :class:`~meup_agent.cli.demo.stage.Stage` and returns what it expected beside
-what happened, as read from an outcome, from the space or from the disk.
+what happened, as read from an outcome, from the space or from the disk. :func:`perform` plays all
+and shows the table of both.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+import anyio
 import anyio.to_thread
+from rich import box
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
 
 from meup_agent import (
     Fulfillment,
@@ -23,7 +29,7 @@ from meup_agent import (
     Withdrawal,
 )
 from meup_agent.cli.demo.agents import BATCHES, EventLog, count_words
-from meup_agent.cli.demo.stage import MAY, Stage, method_of
+from meup_agent.cli.demo.stage import MAY, Stage, method_of, set_up
 from meup_agent.cli.demo.workspace import (
     INDEX,
     NOTE,
@@ -33,9 +39,14 @@ from meup_agent.cli.demo.workspace import (
     NotAllowed,
     Workspace,
 )
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.output import Output
+from meup_agent.errors import MeupError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.outcomes import value_of
 from meup_agent.transport.base import ABNORMAL
+
+SCENE_SECONDS: Final = 10.0  # longer than any scene takes; one that hangs has failed
 
 WRITING: Final = ("write_file", "reindex")
 """The tools that the five stories are about; the others only look."""
@@ -72,17 +83,21 @@ class Scene:
     play: Callable[[Stage], Awaitable[list[Expectation]]]
 
 
+async def propose_writing(stage: Stage, path: str, text: str) -> tuple[str, Outcome]:
+    """Propose a file to the reviewer; the proposal's id, and its outcome."""
+    async with stage.proposer.propose(
+        "files", "write_file", {"path": path, "text": text}, to="reviewer"
+    ) as proposal:
+        return proposal.id, await proposal.outcome()
+
+
 async def play_fulfilled(stage: Stage) -> list[Expectation]:
     """Ask what there is, propose a note about it, and see that this note was written."""
     listed = await stage.proposer.call("files", "list_files", to="reviewer")
     note = f"# What is here\n\nFiles: {len(listed)}\n"
 
-    async with stage.proposer.propose(
-        "files", "write_file", {"path": NOTE, "text": note}, to="reviewer"
-    ) as proposal:
-        outcome = await proposal.outcome()
-
-    await stage.saw(proposal.id, kinds.MCP_RESPONSE)
+    proposal, outcome = await propose_writing(stage, NOTE, note)
+    await stage.saw(proposal, kinds.MCP_RESPONSE)
     await look_at(stage, NOTE)
     on_disk = text_on_disk(stage.workspace, NOTE)
     return [
@@ -93,18 +108,14 @@ async def play_fulfilled(stage: Stage) -> list[Expectation]:
             "as proposed" if isinstance(outcome, Fulfillment) and not outcome.edited else "changed",
         ),
         Expectation("on disk", repr(note), repr(on_disk)),
-        Expectation("the space saw", "proposal, request, response", kinds_of(stage, proposal.id)),
+        Expectation("the space saw", "proposal, request, response", kinds_of(stage, proposal)),
     ]
 
 
 async def play_edited(stage: Stage) -> list[Expectation]:
     """Propose a text with a secret in it, and see what was written instead."""
-    async with stage.proposer.propose(
-        "files", "write_file", {"path": SETTINGS_FILE, "text": PROPOSED}, to="reviewer"
-    ) as proposal:
-        outcome = await proposal.outcome()
-
-    await stage.saw(proposal.id, kinds.MCP_RESPONSE)
+    proposal, outcome = await propose_writing(stage, SETTINGS_FILE, PROPOSED)
+    await stage.saw(proposal, kinds.MCP_RESPONSE)
     changes = outcome.changes if isinstance(outcome, Fulfillment) else ()
     for change in changes:
         await stage.note("proposer", "proposed", f"{change.path}: {change.proposed!r}")
@@ -129,16 +140,12 @@ async def play_edited(stage: Stage) -> list[Expectation]:
 
 async def play_rejected(stage: Stage) -> list[Expectation]:
     """Propose to write outside of the folder, and hear why not."""
-    async with stage.proposer.propose(
-        "files", "write_file", {"path": OUTSIDE, "text": "hello\n"}, to="reviewer"
-    ) as proposal:
-        outcome = await proposal.outcome()
-
+    proposal, outcome = await propose_writing(stage, OUTSIDE, "hello\n")
     heard = explained = None
     if isinstance(outcome, Rejection):
-        heard = await stage.rejections.first(lambda each: each.proposal_id == proposal.id)
+        heard = await stage.rejections.first(lambda each: each.proposal_id == proposal)
         explained = await stage.explanations.first(lambda chat: chat.about == outcome.id)
-        await stage.saw(proposal.id, kinds.MCP_WITHDRAW)
+        await stage.saw(proposal, kinds.MCP_WITHDRAW)
     outside = await look_at(stage, OUTSIDE)
     return [
         Expectation("outcome", "rejected by reviewer: unsafe", outcome_in_words(outcome)),
@@ -146,7 +153,9 @@ async def play_rejected(stage: Stage) -> list[Expectation]:
         Expectation("explanation", EXPLANATION, explained.text if explained else "none"),
         # The proposer withdraws it too: no other participant may fulfill what it believes dead.
         Expectation(
-            "the space saw", "chat, proposal, reject, withdraw", sorted_kinds_of(stage, proposal.id)
+            "the space saw",
+            "chat, proposal, reject, withdraw",
+            kinds_of(stage, proposal, in_order=False),
         ),
         Expectation("outside the folder", "nothing", "nothing" if outside is None else "a file"),
     ]
@@ -281,21 +290,16 @@ def outcome_in_words(outcome: Outcome) -> str:
             return "expired"
 
 
-def kinds_of(stage: Stage, proposal_id: str) -> str:
-    """The kinds that the auditor has seen of a proposal, in order; progress left out."""
-    return ", ".join(_kinds(stage, proposal_id))
+def kinds_of(stage: Stage, proposal_id: str, *, in_order: bool = True) -> str:
+    """The kinds that the auditor has seen of a proposal; progress left out.
 
-
-def sorted_kinds_of(stage: Stage, proposal_id: str) -> str:
-    """The same where two senders' envelopes may come in either order."""
-    return ", ".join(sorted(_kinds(stage, proposal_id)))
-
-
-def _kinds(stage: Stage, proposal_id: str) -> list[str]:
-    return [
+    Not in order, but sorted, where two senders' envelopes may come in either order.
+    """
+    found = [
         "cancel" if method_of(each) == kinds.CANCELLED else each.kind.removeprefix("mcp/")
         for each in stage.exchange(proposal_id)
     ]
+    return ", ".join(found if in_order else sorted(found))
 
 
 def text_on_disk(workspace: Workspace, path: str) -> str | None:
@@ -348,3 +352,75 @@ def _state(record: ProposalRecord) -> str:
     if record.rejections:
         return f"rejected: {', '.join(each.reason for each in record.rejections)}"
     return f"{record.state}: {record.reason}" if record.reason else str(record.state)
+
+
+# --- the play ---
+
+Result = tuple[str, list[Expectation]]  # a scene's title, and its checks
+
+
+async def perform(workspace: Workspace, output: Output) -> bool:
+    """Play everything, then show the table; true if everything went as expected."""
+    began = anyio.current_time()
+    results: list[Result] = []
+    async with set_up(workspace, output) as stage:
+        for number, scene in enumerate(SCENES, start=1):
+            await stage.show(*_heading(number, scene))
+            results.append((scene.title, await _played(scene, stage)))
+            await stage.rest()
+        results.append(("The auditor's record", record_checks(stage)))
+    seconds = anyio.current_time() - began
+    await output.show(
+        "",
+        Rule(Text("Expected, and what happened", style="bold"), align="left", style="dim"),
+        _table(results, output),
+        _verdict(results, seconds),
+    )
+    return all(check.holds for _, checks in results for check in checks)
+
+
+async def _played(scene: Scene, stage: Stage) -> list[Expectation]:
+    """The checks of a scene; one that fails is a check that does not hold."""
+    try:
+        with anyio.fail_after(SCENE_SECONDS):
+            return await scene.play(stage)
+    except (MeupError, OSError) as error:  # a timeout is an OSError
+        return [
+            Expectation("the scene", "was played", visible(f"{type(error).__name__}: {error}", 300))
+        ]
+
+
+def _heading(number: int, scene: Scene) -> tuple[Text, Rule, Text]:
+    title = Text(f"{number}  {scene.title}", style="bold")
+    return Text(), Rule(title, align="left", style="dim"), Text(scene.story, style="italic dim")
+
+
+def _table(results: list[Result], output: Output) -> Table:
+    """The table of expectations beside what happened."""
+    table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
+    table.add_column(width=max(len(output.glyphs.yes), len(output.glyphs.no)))
+    table.add_column(ratio=4, overflow="fold")
+    table.add_column("expected", ratio=5, overflow="fold")
+    table.add_column("happened", ratio=5, overflow="fold")
+    for title, checks in results:
+        table.add_row("", Text(title, style="bold"))
+        for number, check in enumerate(checks, start=1):
+            mark = output.glyphs.yes if check.holds else output.glyphs.no
+            table.add_row(
+                Text(mark, style="green" if check.holds else "bold red"),
+                Text(check.what),
+                Text(check.expected, style="dim" if check.holds else ""),
+                Text(check.happened, style="" if check.holds else "bold red"),
+                end_section=number == len(checks),
+            )
+    return table
+
+
+def _verdict(results: list[Result], seconds: float) -> Text:
+    checks = [check for _, checks in results for check in checks]
+    failed = sum(not check.holds for check in checks)
+    if failed:
+        said, style = f"{failed} of {len(checks)} did not go as expected", "bold red"
+    else:
+        said, style = f"All {len(checks)} went as expected", "bold green"
+    return Text(f"{said}, in {seconds:.1f} s.", style=style)

@@ -61,13 +61,14 @@ class Stage:
     def __init__(self, workspace: Workspace, gateway: Gateway, output: Output) -> None:
         self.workspace = workspace
         self.gateway = gateway
-        self.seen: EventLog[Envelope] = EventLog()
+        # Every envelope that the auditor has seen, and that the timeline has shown.
+        self.seen = EventLog[Envelope]()
         self.stops = Stops()
-        self.stops_shown: EventLog[Stop] = EventLog()
-        self.rejections: EventLog[Rejection] = EventLog()
-        self.explanations: EventLog[Chat] = EventLog()
-        self.withdrawals: EventLog[Withdrawal] = EventLog()
-        self.losses: EventLog[tuple[str, CloseInfo]] = EventLog()
+        self.stops_shown = EventLog[Stop]()  # those that the timeline has shown
+        self.rejections = EventLog[Rejection]()
+        self.explanations = EventLog[Chat]()
+        self.withdrawals = EventLog[Withdrawal]()
+        self.losses = EventLog[tuple[str, CloseInfo]]()
         self._output = output
         self._timeline = output.timeline()
         self._printing = anyio.Lock()
