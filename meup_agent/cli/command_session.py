@@ -27,7 +27,7 @@ from meup_agent.cli.connector import (
 )
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.http_api import HttpApi, open_http_api
-from meup_agent.cli.options import Json, NoColour, Timeout, seconds
+from meup_agent.cli.options import Json, NoColour, ResultOptions, Timeout, seconds
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import as_text, name_some
@@ -67,18 +67,17 @@ class CommandSession:
     def __init__(
         self,
         where: Address | HttpAddress,
+        result: ResultOptions,
         *,
-        colour: bool = True,
-        as_json: bool = False,
         welcome_seconds: float | None = WELCOME_SECONDS,
         mode: Mode = Mode.OUTGOING_ONLY,
         take_over: bool = False,
     ) -> None:
         self.space_name = where.space or ""
         self._where = where
-        self.output = Output(colour=colour)
-        self.stderr = Stderr(colour=colour)
-        self.as_json = as_json
+        self.output = Output(colour=result.colour)
+        self.stderr = Stderr(colour=result.colour)
+        self.as_json = result.as_json
         self.given_up = ""
         self._welcome_seconds = welcome_seconds
         self._mode = mode
@@ -215,10 +214,14 @@ class JoinOptions(SpaceOptions):
         """The wait for the gateway; ``None``: as long as it takes."""
         return seconds(self.timeout, "--timeout")
 
+    @property
+    def result(self) -> ResultOptions:
+        """How the result is shown."""
+        return ResultOptions(as_json=self.as_json, no_colour=self.no_colour)
+
     def run(self, act: Act) -> None:
         """Join, act, leave, as :meth:`CommandSession.run`."""
-        colour = not self.no_colour
-        CommandSession(self.address(), colour=colour, as_json=self.as_json).run(act)
+        CommandSession(self.address(), self.result).run(act)
 
 
 # --- envelopes without an answer ---

@@ -118,7 +118,7 @@ def call(
     Example: `MEUP_TOKEN=… meup call tools write_file path=notes.txt text="hello"`
     """
     wanted = _ToolCall(options, _given(options), seconds(timeout, "--timeout"), idempotent)
-    _session(where, result).run(wanted.run)
+    CommandSession(where.resolve(), result).run(wanted.run)
 
 
 def propose(
@@ -147,15 +147,11 @@ def propose(
     """
     limit = seconds(ttl, "--ttl")
     wanted = _ToolCall(call, _given(call), limit, wait=wait, as_proposal=True)
-    _session(where, result).run(wanted.run)
+    CommandSession(where.resolve(), result).run(wanted.run)
 
 
 def _given(options: CallOptions) -> GivenArguments:
     return read_arguments(options.words or [], options.args, options.args_file)
-
-
-def _session(where: BesideOptions, result: ResultOptions) -> CommandSession:
-    return CommandSession(where.resolve(), colour=result.colour, as_json=result.as_json)
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ def fulfill(
         }
         await session.print_result(said, answer.result, document)
 
-    CommandSession(address, colour=result.colour, as_json=result.as_json).run(act)
+    CommandSession(address, result).run(act)
 
 
 def _edited(proposed: dict[str, Any], given: GivenArguments) -> dict[str, Any] | None:

@@ -111,8 +111,7 @@ def reject(
     if not is_http:
         join.run(act)
         return
-    where = beside(join, http, act_as or join.participant)
-    CommandSession(where, colour=not join.no_colour, as_json=join.as_json).run(act)
+    CommandSession(beside(join, http, act_as or join.participant), join.result).run(act)
 
 
 def _meant(session: CommandSession, given: str, proposer: str | None) -> tuple[str, str | None]:
@@ -220,4 +219,4 @@ def withdraw(
         )
         await session.print_json({"withdrawal": withdrawal, "proposal": whole, "state": state})
 
-    CommandSession(where.address(), colour=result.colour, as_json=result.as_json).run(act)
+    CommandSession(where.address(), result).run(act)

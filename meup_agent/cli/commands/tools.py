@@ -15,7 +15,7 @@ from meup_agent.cli.arguments import InputField, read_input_schema
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import ResultOptions, seconds, seconds_option
-from meup_agent.cli.render.escape import as_json_line, visible
+from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.layout import hang
 from meup_agent.cli.render.progress import progress_line
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from meup_agent.cli.render.output import Output
+    from meup_agent.client.space import Space
 
 AT_ONCE: Final = 16  # participants that are asked at the same time
 
@@ -73,45 +74,37 @@ def tools(
             session.require(owner)
         names = [owner] if owner is not None else session.others()
         async with progress_line(session.stderr.console, _WAITING):
-            listed = await _ask(names, partial(session.space.tools, timeout=limit), AT_ONCE)
-        may = session.space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, ""))
-        await _tell(session, listed, session.space.me, may=may, as_json=result.as_json)
+            listed = await _ask(names, partial(session.space.tools, timeout=limit))
+        errors = [each.error for each in listed if each.error is not None]
+        if errors and len(errors) == len(listed):
+            # What is wrong with the first is most likely wrong with all.
+            raise _not_allowed(session.space, errors[0]) or errors[0]
+        await session.print_json(_document(listed))
+        if not session.as_json:
+            await _show(session.output, listed)
 
     # It has no handlers: what is proposed to its participant is not for it to reject.
-    CommandSession(where.resolve(), colour=result.colour).run(act)
+    CommandSession(where.resolve(), result).run(act)
 
 
-async def _tell(
-    session: CommandSession, listed: list[_Listed], me: str, *, may: bool, as_json: bool
-) -> None:
-    """Print the answers."""
-    errors = [each.error for each in listed if each.error is not None]
-    if errors and len(errors) == len(listed):
-        # What is wrong with the first is most likely wrong with all.
-        raise _not_allowed(me, errors[0], may=may) or errors[0]
-    if as_json:
-        await session.output.write(as_json_line(_document(listed)))
-    else:
-        await _show(session.output, listed)
-
-
-def _not_allowed(me: str, error: MeupError | Failure, *, may: bool) -> Failure | None:
+def _not_allowed(space: Space, error: MeupError | Failure) -> Failure | None:
     """The failure where our capabilities do not allow the question."""
+    may = space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, ""))
     if not isinstance(error, Refused) or may:
         return None
     return Failure(
-        f"{visible(me, MAX_NAME)!r} may not ask for tools: that takes the capability"
+        f"{visible(space.me, MAX_NAME)!r} may not ask for tools: that takes the capability"
         " mcp/request with the method tools/list; meup who shows what everybody may send",
         exit_codes.REFUSED,
     )
 
 
 async def _ask(
-    names: list[str], tools_of: Callable[[str], Awaitable[list[dict[str, Any]]]], at_once: int
+    names: list[str], tools_of: Callable[[str], Awaitable[list[dict[str, Any]]]]
 ) -> list[_Listed]:
     """Ask each participant, so many at once; the answers in the order of the names."""
     answers: dict[str, _Listed] = {}
-    limiter = anyio.CapacityLimiter(at_once)
+    limiter = anyio.CapacityLimiter(AT_ONCE)
 
     async def ask(name: str) -> None:
         async with limiter:

@@ -37,7 +37,7 @@ def who(
     """
     session = CommandSession(
         where.address(),
-        colour=result.colour,
+        result,
         welcome_seconds=seconds(timeout, "--timeout"),
         mode=Mode.OBSERVING,
         take_over=take_over,
