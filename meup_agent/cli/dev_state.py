@@ -112,79 +112,53 @@ class DevState:
     @contextmanager
     def _open(self, *, create: bool = False) -> Generator[int]:
         """The folder as a descriptor, locked against other commands for the length of a block."""
-        try:
+        with self._usable(self.path):
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with suppress(FileExistsError):
                     self.path.mkdir(mode=FOLDER_MODE)
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise self._unusable(self.path, error) from None
-        try:
+        with _closing(folder), self._usable(self.path):
             _check_private(os.fstat(folder), self.path, "chmod 700")
             # A file beside the others: a folder cannot be locked on every network's file system.
-            lock = os.open(
-                LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE, dir_fd=folder
-            )
-            try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            with _closing(os.open(LOCK_FILE, flags, FILE_MODE, dir_fd=folder)) as lock:
                 _lock(lock, wait=True)
                 yield folder
-            finally:
-                os.close(lock)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise self._unusable(self.path, error) from None
-        finally:
-            os.close(folder)
 
     def _running(self, folder: int) -> list[DevGateway]:
         """The gateways that hold their locks, by port; the files of others are removed."""
         names = sorted(name for name in os.listdir(folder) if name.startswith(RUNNING_PREFIX))
         found: list[DevGateway] = []
         for name in names[:MAX_RUNNING]:
-            file = self._open_file(folder, name)
-            try:
+            with self._open_file(folder, name) as file:
                 if _lock(file):
                     os.unlink(name, dir_fd=folder)
                 else:
                     found.append(self._decode(file, name, DevGateway))
-            finally:
-                os.close(file)
         return sorted(found, key=lambda each: each.port)
 
     def _read_tokens(self, folder: int) -> Mapping[str, str]:
         try:
-            file = self._open_file(folder, TOKENS_FILE)
+            with self._open_file(folder, TOKENS_FILE) as file:
+                return self._decode(file, TOKENS_FILE, dict[str, str])
         except FileNotFoundError:
             return {}
-        try:
-            return self._decode(file, TOKENS_FILE, dict[str, str])
-        finally:
-            os.close(file)
 
-    def _open_file(self, folder: int, name: str) -> int:
+    @contextmanager
+    def _open_file(self, folder: int, name: str) -> Generator[int]:
         """A file of the folder to read, checked."""
-        # Non-blocking: a named pipe in place of the file would be waited for. For writing, too:
-        # network file systems lock no other files.
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
-        try:
-            file = os.open(name, flags, dir_fd=folder)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise self._unusable(self.path / name, error) from None
-        try:
+        path = self.path / name
+        with self._usable(path):
+            # Non-blocking: a named pipe in place of the file would be waited for. For writing, too:
+            # network file systems lock no other files.
+            file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        with _closing(file):
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                raise ConfigurationError(f"{self.path / name} is no file; remove it")
-            _check_private(status, self.path / name, "chmod 600")
-        except BaseException:
-            os.close(file)
-            raise
-        return file
+                raise ConfigurationError(f"{path} is no file; remove it")
+            _check_private(status, path, "chmod 600")
+            yield file
 
     def _decode(self, file: int, name: str, kind: type[T]) -> T:
         content = os.read(file, MAX_FILE_BYTES)
@@ -212,11 +186,26 @@ class DevState:
         os.write(file, content)
         return file
 
-    def _unusable(self, path: Path, error: OSError) -> ConfigurationError:
-        why = (error.strerror or "unknown reason").lower()
-        return ConfigurationError(
-            f"{path} cannot be used ({why}); set {STATE_VARIABLE} to a folder of your own"
-        )
+    @contextmanager
+    def _usable(self, path: Path) -> Generator[None]:
+        """Say of a folder or file that cannot be used what to do; one that is missing is none."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            why = (error.strerror or "unknown reason").lower()
+            raise ConfigurationError(
+                f"{path} cannot be used ({why}); set {STATE_VARIABLE} to a folder of your own"
+            ) from None
+
+
+@contextmanager
+def _closing(file: int) -> Generator[int]:
+    try:
+        yield file
+    finally:
+        os.close(file)
 
 
 def _check_private(status: os.stat_result, path: Path, command: str) -> None:

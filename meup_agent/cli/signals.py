@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 import anyio
+import typer
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.render.output import OutputClosed
@@ -39,10 +40,21 @@ async def watch_signals(
             callback(number)
 
 
-async def run_until_signal(
+def run_until_signal(
+    act: Callable[[TaskGroup], Awaitable[int]], numbers: Iterable[signal.Signals], output: Output
+) -> None:
+    """Run a command until it is done, or a signal cancels it, and exit with its code.
+
+    Its background tasks go into the task group, and end with it.
+    """
+    code = anyio.run(_until_signal, act, numbers, output)
+    if code:
+        raise typer.Exit(code)
+
+
+async def _until_signal(
     act: Callable[[TaskGroup], Awaitable[int]], numbers: Iterable[signal.Signals], output: Output
 ) -> int:
-    """Run a command until it is done, or a signal cancels it; the exit code."""
     code = exit_codes.OK
 
     def end(number: int) -> None:

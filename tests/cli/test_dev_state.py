@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.commands.env import HOW_TO_RUN, Shell
+from meup_agent.cli.commands.env import FORMS, Shell
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
 from meup_agent.cli.program import run
 from meup_agent.errors import ConfigurationError
@@ -233,7 +233,7 @@ def test_at_a_terminal_env_says_how_it_is_used(
     for shell in Shell:
         assert run(["env", "proposer", "--port", "8420", "--shell", shell]) == exit_codes.OK
         said = capsys.readouterr()
-        how = HOW_TO_RUN[shell].format("meup env proposer --port 8420")
+        how = FORMS[shell].run.format("meup env proposer --port 8420")
         assert said.err == f"meup: nothing is set yet; run this: {how}\n"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import anyio
 import typer
 
 from meup_agent.cli import exit_codes
@@ -50,6 +49,4 @@ def demo(
         with workspace_in(folder) as workspace:
             return exit_codes.OK if await perform(workspace, output) else exit_codes.FAILED
 
-    code = anyio.run(run_until_signal, act, ENDING, output)
-    if code:
-        raise typer.Exit(code)
+    run_until_signal(act, ENDING, output)

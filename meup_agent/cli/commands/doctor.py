@@ -99,10 +99,7 @@ def doctor(
     log_nothing()
     given = replace(where, url=found)
     output = Output(colour=not no_colour)
-    doctor = _Doctor(given, output, limit, as_json=as_json)
-    code = anyio.run(run_until_signal, doctor.run, STOPPING, output)
-    if code:
-        raise typer.Exit(code)
+    run_until_signal(_Doctor(given, output, limit, as_json=as_json).run, STOPPING, output)
 
 
 class _Doctor:

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
@@ -66,13 +66,29 @@ def env(
     sys.stdout.write(_commands(gateway, name, shell))
     if sys.stdout.isatty():
         again = f"meup env {name}" + ("" if port is None else f" --port {port}")
-        sys.stderr.write(f"meup: nothing is set yet; run this: {HOW_TO_RUN[shell].format(again)}\n")
+        sys.stderr.write(f"meup: nothing is set yet; run this: {FORMS[shell].run.format(again)}\n")
 
 
-HOW_TO_RUN: Final = {
-    Shell.POSIX: 'eval "$({})"',
-    Shell.FISH: "{} --shell fish | source",
-    Shell.POWERSHELL: "{} --shell powershell | Out-String | Invoke-Expression",
+class ShellForm(NamedTuple):
+    """The forms in which a shell sets a variable, and runs what a command prints."""
+
+    variable: str
+    quote: Callable[[str], str]
+    run: str
+
+
+FORMS: Final = {
+    Shell.POSIX: ShellForm("export {}={}", shlex.quote, 'eval "$({})"'),
+    Shell.FISH: ShellForm(
+        "set -gx {} '{}'",
+        lambda value: value.replace("\\", "\\\\").replace("'", "\\'"),
+        "{} --shell fish | source",
+    ),
+    Shell.POWERSHELL: ShellForm(
+        "$env:{} = '{}'",
+        lambda value: value.replace("'", "''"),
+        "{} --shell powershell | Out-String | Invoke-Expression",
+    ),
 }
 
 
@@ -104,26 +120,9 @@ def _commands(gateway: DevGateway, name: str, shell: Shell) -> str:
         "MEUP_PARTICIPANT": name,
         "MEUP_TOKEN": gateway.tokens[name],
     }
-    write = WRITERS[shell]
-    return "".join(f"{write(key, value)}\n" for key, value in values.items() if value)
-
-
-def _posix(name: str, value: str) -> str:
-    return f"export {name}={shlex.quote(value)}"
-
-
-def _fish(name: str, value: str) -> str:
-    quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"set -gx {name} '{quoted}'"
-
-
-def _powershell(name: str, value: str) -> str:
-    quoted = value.replace("'", "''")
-    return f"$env:{name} = '{quoted}'"
-
-
-WRITERS: Final[dict[Shell, Callable[[str, str], str]]] = {
-    Shell.POSIX: _posix,
-    Shell.FISH: _fish,
-    Shell.POWERSHELL: _powershell,
-}
+    form = FORMS[shell]
+    return "".join(
+        f"{form.variable.format(key, form.quote(value))}\n"
+        for key, value in values.items()
+        if value
+    )

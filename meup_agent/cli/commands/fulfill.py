@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
@@ -25,7 +26,7 @@ from meup_agent.protocol.outcomes import value_of
 from meup_agent.protocol.payloads import Call, as_object, build_fulfillment, without_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from meup_agent.cli.arguments import GivenArguments
     from meup_agent.cli.http_api import HttpApi
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from meup_agent.protocol.payloads import Change
 
 WHOLE: Final = sys.maxsize  # characters of what is approved that are shown: all of them
-
-OTHERWISE: Final = "read the call above, and give --yes to carry it out"
 
 
 def fulfill(
@@ -104,9 +103,8 @@ def fulfill(
     given = read_arguments(edit or [], args, args_file)
 
     async def act(session: CommandSession) -> None:
-        record = await pending_proposal(
-            session.api, proposal, proposer=proposer, digest=digest, whichever_call=False
-        )
+        find = partial(pending_proposal, session.api, whichever_call=False)
+        record = await find(proposal, proposer=proposer, digest=digest)
         envelope = await session.api.envelope(int(record["seq"]))
         if envelope.sender == session.space.me:
             raise Misuse(
@@ -122,19 +120,12 @@ def fulfill(
         arguments = _edited(call.arguments, given)
         params, changes = build_fulfillment(call, arguments, to, proposer=envelope.sender)
         said = f"{visible(to, 64)}.{visible(call.name or call.method, 64)}"
-        session.stderr.write_lines(call_in_lines(envelope, to, call.method, params))
-        for change in changes_in_lines(changes):
-            session.stderr.write_lines(f"  {change}")
+        for line in _shown(envelope, to, Call(call.method, params), changes):
+            session.stderr.write_lines(line)
         if not yes:
-            await confirmed(session.stderr, "carry it out?", otherwise=OTHERWISE)
+            await _confirm(session.stderr)
             # It may have been withdrawn, or its id used again, while it was being read.
-            await pending_proposal(
-                session.api,
-                envelope.id,
-                proposer=envelope.sender,
-                digest=digest_of(record),
-                whichever_call=False,
-            )
+            await find(envelope.id, proposer=envelope.sender, digest=digest_of(record))
         session.given_up = f"{visible(to, 64)} was asked to stop"
         try:
             async with progress_line(session.stderr.console, f"waiting for {to}") as waiting:
@@ -184,37 +175,33 @@ async def _withdrawn(api: HttpApi, record: dict[str, Any]) -> Failure | None:
     return None
 
 
-def call_in_lines(proposal: Envelope, executor: str, method: str, params: dict[str, Any]) -> str:
-    """A call in as many lines as it has arguments, none of which is cut."""
-    call = Call(method, params)
-    values = call.arguments if call.name else without_meta(as_object(params))
-    who, whose = visible(executor, MAX_NAME), visible(proposal.sender, MAX_NAME)
-    lines = [
-        f"proposal {visible(proposal.id, MAX_NAME)} of {whose}:",
-        f"  {who}.{visible(call.name or method, MAX_NAME)}",
-        *(f"    {visible(name)} = {compact(value, WHOLE)}" for name, value in values.items()),
-    ]
-    return "\n".join(lines)
+def _shown(
+    proposal: Envelope, executor: str, call: Call, changes: Iterable[Change]
+) -> Iterator[str]:
+    """A call in as many lines as it has arguments, and its differences; none of it is cut."""
+    values = call.arguments if call.name else without_meta(as_object(call.params))
+    whose = visible(proposal.sender, MAX_NAME)
+    yield f"proposal {visible(proposal.id, MAX_NAME)} of {whose}:"
+    yield f"  {visible(executor, MAX_NAME)}.{visible(call.name or call.method, MAX_NAME)}"
+    for name, value in values.items():
+        yield f"    {visible(name)} = {compact(value, WHOLE)}"
+    for each in changes:
+        fulfilled, proposed = (
+            "nothing" if value is None else compact(value, WHOLE)
+            for value in (each.fulfilled, each.proposed)
+        )
+        yield f"  {visible(each.path)} is {fulfilled} instead of {proposed}"
 
 
-def changes_in_lines(changes: Iterable[Change]) -> list[str]:
-    """The differences from the proposal."""
-    return [
-        f"{visible(change.path)} is {_value(change.fulfilled)} instead of {_value(change.proposed)}"
-        for change in changes
-    ]
-
-
-async def confirmed(stderr: Stderr, question: str, *, otherwise: str) -> None:
+async def _confirm(stderr: Stderr) -> None:
     """Ask the person at the terminal; return if they say yes."""
     if not sys.stdin.isatty():
-        raise Misuse(f"standard input is no terminal, so you cannot be asked; {otherwise}")
-    stderr.prompt(f"{question} [y/N] ")
+        raise Misuse(
+            "standard input is no terminal, so you cannot be asked; read the call above, and give"
+            " --yes to carry it out"
+        )
+    stderr.prompt("carry it out? [y/N] ")
     # The loop goes on meanwhile: a signal ends the wait, which a thread in a read would survive.
     await anyio.wait_readable(sys.stdin)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Failure("not confirmed; nothing was sent")
-
-
-def _value(value: object) -> str:
-    return "nothing" if value is None else compact(value, WHOLE)

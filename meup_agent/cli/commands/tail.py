@@ -29,8 +29,9 @@ from meup_agent.cli.signals import STOPPING, run_until_signal
 from meup_agent.protocol.envelope import Envelope
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from anyio.abc import TaskGroup
-    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     from meup_agent.client import space as client
 
@@ -107,9 +108,8 @@ def tail(
     for remark in suggest_kinds(kind or ()):
         stderr.note(remark)
     log_nothing()
-    code = anyio.run(_Tail(address, output, shown, as_json=as_json, take_over=take_over).run)
-    if code:
-        raise typer.Exit(code)
+    command = _Tail(address, output, shown, as_json=as_json, take_over=take_over)
+    run_until_signal(command.run, STOPPING, output)
 
 
 class _Note(str):
@@ -135,18 +135,17 @@ class _Tail:
         self._as_json = as_json
         self._timeline = output.timeline()
         self._me = ""
-        send, receive = anyio.create_memory_object_stream[Envelope | _Note](UNPRINTED)
-        self._send: MemoryObjectSendStream[Envelope | _Note] = send
-        self._receive: MemoryObjectReceiveStream[Envelope | _Note] = receive
+        self._send, self._receive = anyio.create_memory_object_stream[Envelope | _Note](UNPRINTED)
 
-    async def run(self) -> int:
+    async def run(self, tasks: TaskGroup) -> int:
         """Follow the space; the exit code."""
         with self._send, self._receive:
-            return await run_until_signal(self._follow, STOPPING, self._output)
+            tasks.start_soon(self._until_unread, tasks.cancel_scope)
+            tasks.start_soon(self._print)
+            await self._follow()
+        return exit_codes.OK
 
-    async def _follow(self, tasks: TaskGroup) -> int:
-        tasks.start_soon(self._until_unread, tasks.cancel_scope)
-        tasks.start_soon(self._print)
+    async def _follow(self) -> None:
         dial = ReportingConnector(self._where.url, self._where.space, self._tell, patient=False)
         joining = Agent("meup tail").join(
             dial,
@@ -159,42 +158,43 @@ class _Tail:
         )
         async with joining as space:
             with space.watch() as envelopes:
-                await self._send.send(self._greeting(space))
-                if space.guarantees.hidden_targets:
-                    await self._send.send(
-                        _Note("this gateway shows only what is for everybody, or for us")
-                    )
-                if self._shown.chain is not None:
-                    await self._send.send(_waiting_for(self._shown.chain))
+                for note in self._greeting(space):
+                    await self._note(note)
                 missed = 0
                 async for envelope in envelopes:
                     if envelopes.missed > missed:
-                        await self._send.send(
-                            _Note(f"missed {envelopes.missed - missed} envelopes, read too slowly")
-                        )
+                        lost = envelopes.missed - missed
+                        await self._note(f"missed {lost} envelopes, read too slowly")
                         missed = envelopes.missed
                     await self._send.send(envelope)
-        return exit_codes.OK
 
-    def _greeting(self, space: client.Space) -> _Note:
-        self._me = visible(space.me, 64)
+    def _greeting(self, space: client.Space) -> Iterator[str]:
+        self._me = visible(space.me, MAX_NAME)
         here = ", ".join(
-            visible(participant.id, 64)
-            for participant in space.participants
-            if participant.id != space.me or space.observing
+            visible(each.id, MAX_NAME)
+            for each in space.participants
+            if each.id != space.me or space.observing
         )
         where = f"{self._where.space} at {self._where.url}"
-        return _Note(f"connected to {where}; here: {here or 'no others'}")
+        yield f"connected to {where}; here: {here or 'no others'}"
+        if space.guarantees.hidden_targets:
+            yield "this gateway shows only what is for everybody, or for us"
+        if self._shown.chain is not None:
+            wanted = visible(self._shown.chain.wanted, MAX_NAME)
+            yield f"waiting for {wanted}; what came before this moment is not shown"
 
     async def _tell(self, event: ConnectionEvent) -> None:
         """A line for what becomes of the connection; the first welcome has one of its own."""
         match event:
             case ConnectionMade() if self._me:
-                await self._send.send(_Note("connected again"))
+                await self._note("connected again")
             case ConnectionEnded(info):
-                await self._send.send(_Note(format_loss(info)))
+                await self._note(format_loss(info))
             case _:
                 pass
+
+    async def _note(self, text: str) -> None:
+        await self._send.send(_Note(text))
 
     # --- what is printed ---
 
@@ -231,12 +231,6 @@ class _Tail:
     async def _until_unread(self, scope: anyio.CancelScope) -> None:
         await self._output.until_closed()
         scope.cancel()
-
-
-def _waiting_for(chain: ExchangeFilter) -> _Note:
-    return _Note(
-        f"waiting for {visible(chain.wanted, MAX_NAME)}; what came before this moment is not shown"
-    )
 
 
 def _not_clear(chain: ExchangeFilter) -> _Note:
