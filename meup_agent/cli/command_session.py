@@ -216,7 +216,7 @@ class JoinOptions(SpaceOptions):
 
     @property
     def result(self) -> ResultOptions:
-        """How the result is shown."""
+        """The options that say how the result is shown."""
         return ResultOptions(as_json=self.as_json, no_colour=self.no_colour)
 
     def run(self, act: Act) -> None:
