@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from meup_agent.cli.address import Address, SpaceOptions, resolve_address
+from meup_agent.cli.address import Address, SpaceOptions
 from meup_agent.cli.failures import Failure, code_for
 from meup_agent.errors import ConfigurationError, MeupError
 
@@ -222,7 +222,7 @@ def _targets(path: Path, at: SpaceOptions) -> list[Target]:
             )
         )
     return [
-        Target(name, server, resolve_address(at.url, at.space, tokens[name], None))
+        Target(name, server, SpaceOptions(url=at.url, space=at.space, token=tokens[name]).address())
         for name, server in servers.items()
     ]
 
