@@ -99,7 +99,7 @@ class SpaceOptions(OptionGroup):
     def address(self) -> Address:
         """The address from options and environment."""
         url, space = _given(self.url, "MEUP_URL"), _given(self.space, "MEUP_SPACE")
-        token = _token(self.token, self.token_file)
+        token = token_from(self.token, self.token_file)
         if not (url and space and token):
             raise _missing(url=url, space=space, token=token)
         handshake_url(url, space)  # a wrong address is better known before anything begins
@@ -123,7 +123,7 @@ class HttpOptions(OptionGroup):
             raise ConfigurationError(
                 "the gateway's HTTP address is missing; give --http or set MEUP_HTTP"
             )
-        token = _token(self.token, self.token_file)
+        token = token_from(self.token, self.token_file)
         if token is None:
             raise _missing(token=token)
         return HttpAddress(url, token, _given(self.space, "MEUP_SPACE"), self.act_as)
@@ -166,7 +166,7 @@ def _given(option: str | None, variable: str) -> str | None:
     return (os.environ.get(variable) if option is None else option) or None
 
 
-def _token(token: str | None, token_file: Path | None) -> str | Callable[[], str] | None:
+def token_from(token: str | None, token_file: Path | None) -> str | Callable[[], str] | None:
     """The token from options and environment, or what reads it; ``None`` if there is none."""
     if token is not None and token_file is not None:
         raise ConfigurationError("the token is given twice; give --token or --token-file, not both")

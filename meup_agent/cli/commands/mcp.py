@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import anyio
 import typer
 
-from meup_agent.cli.address import SpaceOptions, resolve_address, token_from
+from meup_agent.cli.address import SpaceOptions, token_from
 from meup_agent.cli.failures import Failure, code_for
 from meup_agent.cli.options import To
 from meup_agent.cli.render.console import log_to_stderr
@@ -144,7 +144,7 @@ def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, b
 
     own = token_from(at.token, at.token_file)
     if own is None and http is not None:  # then every client must have its own
-        where = resolve_address(at.url, at.space, "-", None)
+        where = SpaceOptions(url=at.url, space=at.space, token="-").address()
     else:
         where = at.address()
 
