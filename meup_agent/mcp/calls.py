@@ -65,6 +65,11 @@ _STEP: Final = 1e-6
 """MCP wants progress to grow: what tells of waiting is less than any real progress."""
 
 
+OUTCOME: Final = f"{payloads.PREFIX}outcome"
+WITHDRAWN: Final = {payloads.META: {OUTCOME: ProposalState.WITHDRAWN}}
+"""Tells the result of a withdrawn call, which is cancelled, from that of a failed one."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallSettings:
     """Settings of the calls.
@@ -257,9 +262,16 @@ async def result_of_proposal(tool: str, outcome: Outcome, settings: CallSettings
         case Expiry():
             return tool_error(decisions.expired(tool, outcome, settings.ttl))
         case Withdrawal():
-            return tool_error(decisions.withdrawn(tool, outcome))
+            return {**tool_error(decisions.withdrawn(tool, outcome)), **WITHDRAWN}
         case Gone():
             return tool_error(decisions.gone(tool, outcome))
+
+
+def is_withdrawn(result: object) -> bool:
+    """True for the result of a proposal that was withdrawn."""
+    return payloads.as_object(payloads.as_object(result).get(payloads.META)).get(OUTCOME) == (
+        ProposalState.WITHDRAWN
+    )
 
 
 def forwarded(params: JsonObject, **changed: str) -> JsonObject:

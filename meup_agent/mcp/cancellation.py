@@ -21,6 +21,7 @@ from starlette.responses import Response
 
 from meup_agent.errors import printable
 from meup_agent.mcp.announcements import id_of
+from meup_agent.mcp.tool_task import TaskSession
 from meup_agent.reasons import MAX_REASON_CHARS
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ def key_of(participant: str, ctx: ServerRequestContext[Any, Any]) -> Key:
 
 def _ended(ctx: ServerRequestContext[Any, Any]) -> str:
     """Why a call ends without a notification."""
+    if isinstance(ctx.session, TaskSession):
+        return ctx.session.task.status_message or "its task ended"
     if ctx.request is None:
         return "no reason, or the client has gone"
     if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:

@@ -191,12 +191,12 @@ class McpApp:
     ) -> None:
         self.streams = OpenStreams()
         self._pool = pool
-        handlers = SpaceHandlers(_principal_of, self.streams, settings or CallSettings())
+        self._handlers = SpaceHandlers(_principal_of, self.streams, settings or CallSettings())
         security = _security(hosts)
         # One manager serves one lifespan.
         self._make_manager = partial(
             StreamableHTTPSessionManager,
-            make_server(handlers),
+            make_server(self._handlers),
             security_settings=security,
             max_request_body_size=max_body,
             max_sessions=max_sessions,
@@ -231,7 +231,7 @@ class McpApp:
         """
         manager = self._manager = self._make_manager()
         try:
-            async with self._pool.run(), manager.run():
+            async with self._pool.run(), self._handlers.tasks, manager.run():
                 yield
         finally:
             self._manager = None

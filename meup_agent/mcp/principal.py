@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -18,7 +18,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Generator
     from contextlib import AbstractAsyncContextManager
     from typing import Self
 
@@ -116,6 +116,16 @@ class Principal:
             self.ready.set()
             self.ended.set()
             self.listen.close()
+
+    @contextmanager
+    def answering(self) -> Generator[None]:
+        """Count a request for as long as it is answered: until then it does not leave as idle."""
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self.used_at = anyio.current_time()
 
     def leave(self) -> None:
         """Leave the space."""

@@ -17,12 +17,14 @@ from meup_agent.mcp.calls import (
     answered_with,
     call_tool,
     forwarded,
+    is_withdrawn,
     tool_error,
 )
 from meup_agent.mcp.cancellation import OpenStreams
 from meup_agent.mcp.catalog import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Ambiguous
 from meup_agent.mcp.decisions import CANCELLED
 from meup_agent.mcp.naming import wrap_uri
+from meup_agent.mcp.tasks import TasksExtension, TaskSupport, install_extension
 from meup_agent.protocol import payloads
 
 if TYPE_CHECKING:
@@ -40,6 +42,13 @@ RESOURCE_NOT_FOUND: Final = -32002
 
 LISTED: Final = {**COMPLETE, "ttlMs": 0, "cacheScope": "private"}
 """A list is good until we say that it changed; and what one participant sees is its own."""
+
+
+UNDECIDED_SECONDS: Final = 86_400.0
+"""For the task of a call that may wait for a decision for ever."""
+
+RESULT_SECONDS: Final = 3600.0
+"""A task is kept so much longer than its call may wait for a decision."""
 
 
 class _Server(Server[Any]):
@@ -63,6 +72,9 @@ class _Server(Server[Any]):
 class SpaceHandlers:
     """The handlers of what MCP clients ask.
 
+    Attributes:
+        tasks: The calls that became tasks, for as long as it is entered.
+
     Args:
         principal_of: The participant that a request's client is.
         streams: The calls that run.
@@ -78,6 +90,13 @@ class SpaceHandlers:
         self._principal_of = principal_of
         self._streams = streams
         self._settings = settings
+        waiting = UNDECIDED_SECONDS if settings.ttl is None else settings.ttl
+        self.tasks = TasksExtension(
+            support=self._task_support,
+            owner=lambda ctx: principal_of(ctx).key,
+            is_withdrawn=is_withdrawn,
+            ttl=waiting + RESULT_SECONDS,
+        )
 
     # --- lists ---
 
@@ -106,7 +125,7 @@ class SpaceHandlers:
     async def call_tool(self, ctx: Ctx, _: Any) -> JsonObject:
         """``tools/call``."""
         principal, params = self._principal_of(ctx), dict(ctx.params or {})
-        with self._streams.track(principal.key, ctx):
+        with principal.answering(), self._streams.track(principal.key, ctx):
             offer = await principal.catalog.find(TOOLS, str(params.get("name")))
             if offer is None:
                 raise MCPError(
@@ -115,6 +134,17 @@ class SpaceHandlers:
                 )
             return await call_tool(principal.space, offer, params, ctx, self._settings)
         return tool_error(CANCELLED)
+
+    async def _task_support(self, ctx: Ctx, name: str) -> TaskSupport:
+        offer = await self._principal_of(ctx).catalog.find(TOOLS, name)
+        execution = {} if offer is None else payloads.as_object(offer.described.get("execution"))
+        match execution.get("taskSupport"):
+            case "required":
+                return "required"
+            case "forbidden":
+                return "forbidden"
+            case _:
+                return "optional"
 
     # --- resources and prompts ---
 
@@ -167,7 +197,7 @@ def make_server(handlers: SpaceHandlers) -> Server[Any]:
     with warnings.catch_warnings():
         # Clients of older revisions set a log level; the SDK warns of each server that lets them.
         warnings.simplefilter("ignore", MCPDeprecationWarning)
-        return _Server(
+        server = _Server(
             "meup",
             version=version("meup-agent"),
             on_list_tools=handlers.list_tools,
@@ -178,3 +208,5 @@ def make_server(handlers: SpaceHandlers) -> Server[Any]:
             on_list_resource_templates=handlers.list_templates,
             on_read_resource=handlers.read_resource,
         )
+    install_extension(handlers.tasks, server)
+    return server

@@ -70,9 +70,11 @@ async def serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
         principal = await pool.get(None)
         assert principal is not None  # else it has raised
         streams = OpenStreams()
-        server = make_server(SpaceHandlers(lambda _: principal, streams, settings))
+        handlers = SpaceHandlers(lambda _: principal, streams, settings)
+        server = make_server(handlers)
         async with (
             background_tasks() as tasks,
+            handlers.tasks,
             stdio_server(stdin=cast("Any", await _input())) as (read, write),
         ):
             tasks.start_soon(principal.raise_at_end)

@@ -25,19 +25,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import mcp_types
-from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding, compose_tool_call_handler
 from mcp.server.mcpserver import authenticated_principal, require_client_extension
 from mcp.server.runner import modern_error_data
-from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
-from meup_agent.mcp.tool_task import TaskChannel, ToolTask
+from meup_agent.mcp.tool_task import TaskSession, ToolTask
 
 if typing.TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -232,7 +230,7 @@ class TasksExtension(Extension):
         call_next: CallNext,
     ) -> HandlerResult:
         """Run the handler, again with its answers for as long as it asks by its result."""
-        inner = _under_task(ctx, task)
+        inner = dataclasses.replace(ctx, session=TaskSession(task, ctx))
         for _ in range(MAX_ROUNDS):
             result = await call_next(inner)
             if isinstance(result, dict) and methods.is_input_required(result):
@@ -349,15 +347,6 @@ def _check_routing_header(headers: Mapping[str, str], task_id: str) -> None:
 def _declares_tasks(ctx: Context) -> bool:
     capabilities = ctx.session.client_capabilities
     return capabilities is not None and TASKS in (capabilities.extensions or {})
-
-
-def _under_task(ctx: Context, task: ToolTask) -> Context:
-    channel = TaskChannel(task, ctx)
-    connection = Connection.from_envelope(ctx.protocol_version, None, None, outbound=channel)
-    connection.client_params = ctx.session.client_params
-    connection.client_capabilities = ctx.session.client_capabilities
-    session = ServerSession(channel, connection, request_meta=ctx.meta)
-    return dataclasses.replace(ctx, session=session)
 
 
 def _inline(result: HandlerResult, version: str) -> dict[str, typing.Any]:

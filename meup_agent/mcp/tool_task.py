@@ -14,6 +14,8 @@ from collections.abc import Mapping
 
 import anyio
 import mcp_types
+from mcp.server.connection import Connection
+from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.transport_context import TransportContext
 from pydantic import TypeAdapter, ValidationError
@@ -277,6 +279,22 @@ class TaskChannel:
         self._task.note(message or done)
         if not self._task.detached:
             await self._request.report_progress(progress, total, message)
+
+
+class TaskSession(ServerSession):
+    """The session of a handler under a task: as that of its request, with a channel back.
+
+    Attributes:
+        task: The task.
+    """
+
+    def __init__(self, task: ToolTask, ctx: ServerRequestContext[typing.Any, typing.Any]) -> None:
+        channel = TaskChannel(task, ctx)
+        connection = Connection.from_envelope(ctx.protocol_version, None, None, outbound=channel)
+        connection.client_params = ctx.session.client_params
+        connection.client_capabilities = ctx.session.client_capabilities
+        super().__init__(channel, connection, request_meta=ctx.meta)
+        self.task = task
 
 
 def _timestamp(moment: datetime.datetime) -> str:
