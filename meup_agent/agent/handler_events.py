@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from meup_agent.agent.scope import is_failure, without_cancellations
 from meup_agent.events import (
+    HandlerEvent,
     HandlerFailed,
     HandlerFinished,
     HandlerStarted,
@@ -94,22 +95,15 @@ class HandlerEvents:
         seconds, failure = happening["at"] - begun.since, begun.failure
         if cause is not None:
             own = failure if failure is not None and is_failure(failure) else None
-            self._events.tell(
-                HandlerStopped(
-                    **happening,
-                    **begun.which,
-                    seconds=seconds,
-                    cause=cause,
-                    outcome=_outcome(begun, own),
-                    error=own,
-                )
+            outcome = _outcome(begun, own)
+            told: HandlerEvent = HandlerStopped(
+                **happening, **begun.which, seconds=seconds, cause=cause, outcome=outcome, error=own
             )
         elif failure is not None:
-            self._events.tell(
-                HandlerFailed(**happening, **begun.which, seconds=seconds, error=failure)
-            )
+            told = HandlerFailed(**happening, **begun.which, seconds=seconds, error=failure)
         else:
-            self._events.tell(HandlerFinished(**happening, **begun.which, seconds=seconds))
+            told = HandlerFinished(**happening, **begun.which, seconds=seconds)
+        self._events.tell(told)
 
 
 def _outcome(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, fields
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -15,6 +15,7 @@ from meup_agent.events import (
     Event,
     ExchangeBegan,
     ExchangeEnded,
+    HandlerEvent,
     HandlerFailed,
     HandlerFinished,
     HandlerStarted,
@@ -28,29 +29,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@dataclass(slots=True)
-class HandlerCounts:
-    """Counts of one handler, and its running time in all, of the runs that have ended."""
+_TOTALS: Final[dict[type[Event], str]] = {
+    ExchangeBegan: "exchanges",
+    Connected: "connected",
+    Disconnected: "disconnected",
+    Resumed: "resumed",
+    Retrying: "retries",
+}
+_STEPS: Final[dict[type[Event], str]] = {
+    HandlerStarted: "started",
+    HandlerFinished: "finished",
+    HandlerFailed: "failed",
+    HandlerStopped: "stopped",
+}
 
-    started: int = 0
-    finished: int = 0
-    failed: int = 0
-    stopped: int = 0
+
+@dataclass(slots=True)
+class _HandlerCounts:
+    """Steps of one handler, and its running time in all, of the runs that have ended."""
+
+    steps: Counter[str] = field(default_factory=Counter[str])
     seconds: float = 0.0
 
-
-@dataclass(slots=True)
-class _Counts:
-    handlers: dict[str, HandlerCounts] = field(default_factory=dict[str, HandlerCounts])
-    dropped: Counter[str] = field(default_factory=Counter[str])
-    outcomes: Counter[str] = field(default_factory=Counter[str])
-    exchanges: int = 0
-    connected: int = 0
-    disconnected: int = 0
-    reconnected: int = 0
-    resumed: int = 0
-    gaps: int = 0
-    retries: int = 0
+    def show(self) -> dict[str, int | float]:
+        steps = self.steps
+        ended = steps["finished"] + steps["failed"] + steps["stopped"]
+        return {
+            **{step: steps[step] for step in _STEPS.values()},
+            # An observer that came later has not seen the start of everything.
+            "running": max(steps["started"] - ended, 0),
+            "seconds": self.seconds,
+        }
 
 
 class Counters:
@@ -62,7 +71,10 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._counts = _Counts()
+        self._handlers: defaultdict[str, _HandlerCounts] = defaultdict(_HandlerCounts)
+        self._dropped: Counter[str] = Counter()
+        self._outcomes: Counter[str] = Counter()
+        self._totals: Counter[str] = Counter()
 
     def __call__(self, event: Event) -> None:
         """Count an event."""
@@ -80,71 +92,31 @@ class Counters:
             ``retries``; a dictionary of its own, of plain values.
         """
         with self._lock:
-            counts = self._counts
             return {
-                "handlers": {name: _shown(each) for name, each in counts.handlers.items()},
-                "dropped": dict(counts.dropped),
-                "exchanges": counts.exchanges,
-                "outcomes": dict(counts.outcomes),
-                "connected": counts.connected,
-                "disconnected": counts.disconnected,
-                "reconnected": counts.reconnected,
-                "resumed": counts.resumed,
-                "gaps": counts.gaps,
-                "retries": counts.retries,
+                "handlers": {name: each.show() for name, each in self._handlers.items()},
+                "dropped": dict(self._dropped),
+                "outcomes": dict(self._outcomes),
+                **{name: self._totals[name] for name in (*_TOTALS.values(), "reconnected", "gaps")},
             }
 
     def _count(self, event: Event) -> None:
-        counts = self._counts
+        if (total := _TOTALS.get(type(event))) is not None:
+            self._totals[total] += 1
+        if isinstance(event, HandlerEvent) and (step := _STEPS.get(type(event))) is not None:
+            handler = self._handlers[event.handler]
+            handler.steps[step] += 1
+            handler.seconds += getattr(event, "seconds", 0.0)
         match event:
-            case HandlerStarted():
-                self._handler(event.handler).started += 1
-            case HandlerFinished():
-                handler = self._handler(event.handler)
-                handler.finished += 1
-                handler.seconds += event.seconds
-            case HandlerFailed():
-                handler = self._handler(event.handler)
-                handler.failed += 1
-                handler.seconds += event.seconds
-            case HandlerStopped():
-                handler = self._handler(event.handler)
-                handler.stopped += 1
-                handler.seconds += event.seconds
-            case ExchangeBegan():
-                counts.exchanges += 1
             case ExchangeEnded():
-                counts.outcomes[event.outcome] += 1
+                self._outcomes[event.outcome] += 1
             case Dropped():
-                counts.dropped[event.why] += 1
+                self._dropped[event.why] += 1
             case Connected():
-                counts.connected += 1
-                counts.reconnected += event.reconnect
+                self._totals["reconnected"] += event.reconnect
             case Resumed():
-                counts.resumed += 1
-                counts.gaps += event.gap
-            case Disconnected():
-                counts.disconnected += 1
-            case Retrying():
-                counts.retries += 1
+                self._totals["gaps"] += event.gap
             case _:
                 pass
-
-    def _handler(self, name: str) -> HandlerCounts:
-        return self._counts.handlers.setdefault(name, HandlerCounts())
-
-
-def _shown(counts: HandlerCounts) -> dict[str, int | float]:
-    ended = counts.finished + counts.failed + counts.stopped
-    return {
-        "started": counts.started,
-        "finished": counts.finished,
-        "failed": counts.failed,
-        "stopped": counts.stopped,
-        # An observer that came later has not seen the start of everything.
-        "running": max(counts.started - ended, 0),
-        "seconds": counts.seconds,
-    }
 
 
 PREFIX: Final = "meup_"

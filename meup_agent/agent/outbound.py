@@ -23,7 +23,7 @@ from meup_agent.agent.middleware import InboundMessage, OutboundMessage, Verb, w
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.proposal_handle import PendingProposal
 from meup_agent.client.running_handler import awaited, handler_is
-from meup_agent.client.space import Space
+from meup_agent.client.space import Space, names
 from meup_agent.errors import UsageError
 from meup_agent.protocol import kinds
 from meup_agent.transport.task_groups import background_tasks
@@ -90,22 +90,22 @@ class MiddlewareSpace(Space):
                 given.participant, given.tool, given.arguments, to=given.to, **options
             )
 
-        return await pass_outbound(
-            self._layers, self._calling("call", participant, tool, arguments, to), send
+        message = self._message(
+            "call",
+            participant=participant,
+            method="tools/call",
+            tool=tool,
+            arguments=arguments,
+            to=to,
         )
+        return await pass_outbound(self._layers, message, send)
 
     @awaited
     async def request(
         self, to: str, method: str, params: dict[str, Any] | None = None, **options: Any
     ) -> Any:
         """See :meth:`Space.request`."""
-        message = OutboundMessage(
-            verb="request",
-            space=self._bare,
-            participant=to,
-            method=method,
-            arguments=copy.deepcopy(params or {}),
-        )
+        message = self._message("request", participant=to, method=method, arguments=params)
 
         async def send(given: OutboundMessage) -> Any:
             assert given.participant is not None
@@ -114,15 +114,6 @@ class MiddlewareSpace(Space):
             )
 
         return await pass_outbound(self._layers, message, send)
-
-    @awaited
-    async def chat(
-        self, text: str, *, to: str | Iterable[str] = (), about: str | None = None
-    ) -> str:
-        """See :meth:`Space.chat`."""
-        return await self.send(
-            kinds.CHAT, {"message": text}, to=to, correlation=() if about is None else (about,)
-        )
 
     @awaited
     async def send(
@@ -134,13 +125,12 @@ class MiddlewareSpace(Space):
         correlation: str | Iterable[str] = (),
     ) -> str:
         """See :meth:`Space.send`."""
-        message = OutboundMessage(
-            verb="send",
-            space=self._bare,
+        message = self._message(
+            "send",
             kind=kinds.canonical(kind),
-            payload=copy.deepcopy(payload),
-            to=_names(to),
-            correlation=_names(correlation),
+            payload=payload,
+            to=to,
+            correlation=names(correlation),
         )
 
         async def send(given: OutboundMessage) -> str:
@@ -160,7 +150,14 @@ class MiddlewareSpace(Space):
         **options: Any,
     ) -> AbstractAsyncContextManager[ProposalHandle]:
         """See :meth:`Space.propose`."""
-        message = self._calling("propose", participant, tool, arguments, to)
+        message = self._message(
+            "propose",
+            participant=participant,
+            method="tools/call",
+            tool=tool,
+            arguments=arguments,
+            to=to,
+        )
         return PendingProposal(self._proposing(message, options))
 
     def proposal(
@@ -173,23 +170,23 @@ class MiddlewareSpace(Space):
 
     # --- passing the layers ---
 
-    def _calling(
+    def _message(
         self,
         verb: Verb,
-        participant: str | None,
-        tool: str,
-        arguments: dict[str, Any] | None,
-        to: str | Iterable[str],
+        *,
+        arguments: dict[str, Any] | None = None,
+        payload: Any = None,
+        to: str | Iterable[str] = (),
+        **said: Any,
     ) -> OutboundMessage:
         return OutboundMessage(
             verb=verb,
             space=self._bare,
-            participant=participant,
-            to=_names(to),
-            method="tools/call",
-            tool=tool,
-            # A copy: a layer that writes into it must not write into what its caller holds.
+            to=names(to),
+            # Copies: a layer that writes into them must not write into what its caller holds.
             arguments=copy.deepcopy(arguments or {}),
+            payload=copy.deepcopy(payload),
+            **said,
         )
 
     @asynccontextmanager
@@ -341,7 +338,3 @@ class _MiddlewareProposal(Proposal):
             await self._bare.reject(given.reason, explain=given.explain)
 
         await pass_outbound(self._layers, message, send)
-
-
-def _names(names: str | Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)

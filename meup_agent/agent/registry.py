@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
-from meup_agent.agent import mcp
 from meup_agent.agent.decorators import definitions_of
 from meup_agent.agent.definitions import HandlerDefinition, define
 from meup_agent.agent.source import Handler
 from meup_agent.agent.text import type_name
-from meup_agent.agent.tool import ToolDefinition
+from meup_agent.agent.tool import METHODS, TOOL_CALL, TOOL_LIST, ToolDefinition
 from meup_agent.errors import UsageError
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
@@ -44,7 +43,7 @@ class Registry:
         self._proposals: list[Match] = []
         self._kinds: list[HandlerDefinition] = []
         self._notices: dict[Role, Match] = {}
-        self._plain = {method: Match((), method) for method in mcp.METHODS}
+        self._plain = {method: Match((), method) for method in METHODS}
         self.frozen = False
 
     def add(self, definition: HandlerDefinition) -> None:
@@ -135,10 +134,10 @@ class Registry:
         for handler in self._requests:
             if handler.handlers[0].matches_request(envelope, call):
                 return handler
-        if call.method == mcp.TOOL_CALL:
+        if call.method == TOOL_CALL:
             match = self._tools.get(call.name)
-            return match if match or not envelope.to else self._plain[mcp.TOOL_CALL]
-        offered = call.method == mcp.TOOL_LIST and bool(self._tools)
+            return match if match or not envelope.to else self._plain[TOOL_CALL]
+        offered = call.method == TOOL_LIST and bool(self._tools)
         return self._plain.get(call.method) if envelope.to or offered else None
 
     def _watchers(self, envelope: Envelope, me: Callable[[], str]) -> Match | None:

@@ -34,31 +34,30 @@ _NOT_FINITE: Final = (b"null", b"NaN", b"Infinity")
 """Words in pydantic's JSON that may stand for a number that is not finite."""
 
 
+def _mcp_types() -> Any:
+    if "mcp_types" not in sys.modules:
+        return None
+    import mcp_types  # waits, where another thread imports it just now
+
+    return mcp_types
+
+
 def is_content(value: object) -> bool:
     """True if a value is one of MCP's content objects: text, image, audio, link, resource."""
-    if "mcp_types" not in sys.modules:
-        return False
-    import mcp_types
-
-    return isinstance(value, mcp_types.ContentBlock)
+    types = _mcp_types()
+    return types is not None and isinstance(value, types.ContentBlock)
 
 
 def is_call_result(value: object) -> bool:
     """True if a value is a whole ``CallToolResult`` already."""
-    if "mcp_types" not in sys.modules:
-        return False
-    import mcp_types
-
-    return isinstance(value, mcp_types.CallToolResult)
+    types = _mcp_types()
+    return types is not None and isinstance(value, types.CallToolResult)
 
 
 def is_content_class(hint: type) -> bool:
     """True if values of a class are MCP content, or whole results."""
-    if "mcp_types" not in sys.modules:
-        return False
-    import mcp_types
-
-    return issubclass(hint, mcp_types.ContentBlock | mcp_types.CallToolResult)
+    types = _mcp_types()
+    return types is not None and issubclass(hint, types.ContentBlock | types.CallToolResult)
 
 
 def content_of(value: object) -> list[JsonObject]:
@@ -221,16 +220,8 @@ def encode_result(result: JsonObject) -> msgspec.Raw:
         # The text says the same for readers of an older MCP; what is structured comes first.
         raw = encode_json({**result, "content": []})
     if len(raw) > MAX_RESULT_BYTES:
-        raw = encode_json(
-            {
-                "content": [
-                    text_content(
-                        f"the result has {len(raw)} bytes; at most {MAX_RESULT_BYTES} can be sent"
-                    )
-                ],
-                "isError": True,
-            }
-        )
+        said = f"the result has {len(raw)} bytes; at most {MAX_RESULT_BYTES} can be sent"
+        raw = encode_json({"content": [text_content(said)], "isError": True})
     return msgspec.Raw(raw)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
-from meup_agent.agent import mcp
 from meup_agent.agent.definitions import HandlerDefinition, Invocation
 from meup_agent.agent.handler_events import HandlerEvents
 from meup_agent.agent.middleware import RequestRefused, pass_inbound
@@ -21,7 +20,7 @@ from meup_agent.agent.scope import (
     is_failure,
     without_cancellations,
 )
-from meup_agent.agent.tool import error_result, untyped_result
+from meup_agent.agent.tool import TOOL_CALL, answer_method, error_result, untyped_result
 from meup_agent.client.running_handler import RunningHandler, begin_handler
 from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
@@ -229,7 +228,7 @@ class Runner:
         if work.role is exchange.Role.REQUEST and call is not None:
             if handlers and handlers[0].tool is None:
                 return self._whole_result(run)
-            if call.method == mcp.TOOL_CALL:
+            if call.method == TOOL_CALL:
                 return self._tool_result(run)
         return self._handle(run)
 
@@ -272,8 +271,8 @@ class Runner:
         if run.work.role is exchange.Role.REQUEST and call is not None:
             if handlers and handlers[0].tool is None:
                 return await self._invoke(run, handlers[0], {})
-            if call.method != mcp.TOOL_CALL:
-                return mcp.answer(call.method, self._registry.tools(), self._name)
+            if call.method != TOOL_CALL:
+                return answer_method(call.method, self._registry.tools(), self._name)
             return await self._invoke(run, *_bound(call, handlers))
         if len(handlers) == 1:
             return await self._invoke(run, handlers[0], {})
@@ -327,5 +326,5 @@ def _name_of(work: Work) -> str:
     envelope, call, name = work.envelope, work.call, cast("Match", work.handler).name
     if work.role is exchange.Role.REQUEST and call is not None:
         # Of an unknown tool, too: the name is the sender's word.
-        name = repr((call.name if call.method == mcp.TOOL_CALL else call.method)[:64])
+        name = repr((call.name if call.method == TOOL_CALL else call.method)[:64])
     return f"{name} for {envelope.sender!r} ({envelope.id[:32]!r})"

@@ -1,4 +1,4 @@
-"""A tool as MCP 2025-06-18 knows it: its description, its arguments, its result."""
+"""A tool as MCP 2025-06-18 knows it, and the methods that every agent answers without a handler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from meup_agent.agent.arguments import ToolArguments
 from meup_agent.agent.results import (
@@ -24,6 +24,20 @@ from meup_agent.agent.signature import HandlerSignature
 from meup_agent.agent.text import clip, first_line
 from meup_agent.errors import UsageError
 from meup_agent.protocol.payloads import WRAPPED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from meup_agent.protocol.payloads import JsonObject
+
+PROTOCOL_VERSION: Final = "2025-06-18"
+"""The version of MCP that we speak."""
+
+TOOL_CALL: Final = "tools/call"
+TOOL_LIST: Final = "tools/list"
+
+METHODS: Final = ("initialize", "ping", TOOL_LIST, TOOL_CALL)
+"""Every method that is answered; of these only ``tools/call`` runs a handler."""
 
 MAX_ERROR_CHARS = 4_000
 """Length of the text of an error result; exceptions may quote whole documents."""
@@ -199,3 +213,28 @@ def _describe(error: BaseException) -> str:
     except Exception:  # an exception that cannot say what it is must still be reported
         return name
     return f"{name}: {text}" if text else name
+
+
+def answer_method(method: str, tools: Iterable[ToolDefinition], agent_name: str) -> JsonObject:
+    """The result of a method that runs no handler."""
+    match method:
+        case "initialize":
+            return {
+                "protocolVersion": PROTOCOL_VERSION,
+                "capabilities": {"tools": {"listChanged": False}},
+                "serverInfo": {"name": agent_name, "version": _version()},
+            }
+        case "tools/list":
+            return {"tools": [tool.describe() for tool in tools]}
+        case _:
+            return {}
+
+
+def _version() -> str:
+    # Loaded when it is asked for: it takes a twelfth of the whole package's import.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("meup-agent")
+    except PackageNotFoundError:
+        return "0"

@@ -210,12 +210,7 @@ def _restricted(base: Any) -> Any:
     for name in (*LEFT_OUT, *NOT_MONOTONE):
         keywords.pop(name, None)
     keywords["oneOf"] = keywords["anyOf"]
-    error = library.ValidationError
-    keywords["required"] = _required(error)
-    keywords["additionalProperties"] = _additional_properties(error, base)
-    keywords["uniqueItems"] = _unique_items(base)
-    keywords["type"] = _type(error)
-    keywords["enum"] = _enum(base)
+    keywords |= _lenient_keywords(base, library.ValidationError)
     counted = {name: _counted(keyword) for name, keyword in keywords.items()}
     old = base in (library.Draft7Validator, library.Draft6Validator)
     return library.validators.create(
@@ -246,61 +241,48 @@ def _counted(keyword: Any) -> Any:
     return counting
 
 
-def _required(error: Any) -> Any:
+def _lenient_keywords(base: Any, error: Any) -> dict[str, Any]:
+    """Keywords that say more than the library's, take longer in it, or refuse what tools take."""
+    of_library = base.VALIDATORS
+
     def required(validator: Any, names: Any, instance: Any, _: Any) -> Iterator[Any]:
         if validator.is_type(instance, "object"):
             for name in names:
                 if name not in instance:
                     yield error("is required", path=(name,))
 
-    return required
-
-
-def _additional_properties(error: Any, base: Any) -> Any:
-    of_library = base.VALIDATORS["additionalProperties"]
-
     def additional(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if "patternProperties" in schema or not validator.is_type(instance, "object"):
             return
         if value is not False:
-            yield from of_library(validator, value, instance, schema)
+            yield from of_library["additionalProperties"](validator, value, instance, schema)
             return
         known = list(schema.get("properties", ()))
         for name in instance:
             if name not in known:
                 yield error(f"is not known; there is {listed(known)}", path=(name,))
 
-    return additional
-
-
-def _unique_items(base: Any) -> Any:
-    of_library = base.VALIDATORS["uniqueItems"]
-
     def unique(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if validator.is_type(instance, "array") and len(instance) <= MAX_COMPARED_ITEMS:
-            yield from of_library(validator, value, instance, schema)
+            yield from of_library["uniqueItems"](validator, value, instance, schema)
 
-    return unique
-
-
-def _type(error: Any) -> Any:
     def expected(validator: Any, types: Any, instance: Any, schema: Any) -> Iterator[Any]:
         names = type_names(types)
         fits = any(validator.is_type(instance, each) for each in names)
         if not fits and not _may_be_converted(instance, names, schema):
             yield error(should_be(names, instance))
 
-    return expected
-
-
-def _enum(base: Any) -> Any:
-    of_library = base.VALIDATORS["enum"]
-
     def one_of(validator: Any, values: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if not _may_be_converted(instance, [json_type(each) for each in values], schema):
-            yield from of_library(validator, values, instance, schema)
+            yield from of_library["enum"](validator, values, instance, schema)
 
-    return one_of
+    return {
+        "required": required,
+        "additionalProperties": additional,
+        "uniqueItems": unique,
+        "type": expected,
+        "enum": one_of,
+    }
 
 
 def _may_be_converted(value: object, types: list[str], schema: Any) -> bool:

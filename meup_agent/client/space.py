@@ -283,7 +283,7 @@ class Space(SpaceManagement, ResourceVerbs):
             "tools/call",
             {"name": tool, "arguments": given},
             target=participant,
-            to=_names(to),
+            to=names(to),
             ttl=ttl,
             wait=Wait(wait),
             on_progress=on_progress,
@@ -363,7 +363,7 @@ class Space(SpaceManagement, ResourceVerbs):
             correlation: Ids of the envelopes that it refers to.
         """
         sent = self._say(
-            kinds.canonical(kind), payload, to=_names(to), correlation=_names(correlation)
+            kinds.canonical(kind), payload, to=names(to), correlation=names(correlation)
         )
         await checkpoint()
         return sent
@@ -390,5 +390,6 @@ def send_progress(space: Space, payload: JsonObject, *, to: str, request_id: str
     say(kinds.MCP_REQUEST, payload, to=(to,), correlation=(request_id,))
 
 
-def _names(names: str | Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+def names(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Several names, or the only one."""
+    return (given,) if isinstance(given, str) else tuple(given)

@@ -25,6 +25,15 @@ from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.rate_limits import TokenBucket
 from meup_agent.transport.base import TOO_BIG
 
+CONTINUATION: Final = 0x0
+TEXT: Final = 0x1
+BINARY: Final = 0x2
+CLOSE: Final = 0x8
+PING: Final = 0x9
+PONG: Final = 0xA
+
+PROTOCOL_ERROR: Final = 1002
+
 NORMAL: Final = 1000
 
 _NEVER_SENT: Final = frozenset({1004, 1005, LOST, 1015})
@@ -205,14 +214,7 @@ class WebSocketConnection(WSListener, MemberConnection):
         return code
 
 
-CONTINUATION: Final = 0x0
-TEXT: Final = 0x1
-BINARY: Final = 0x2
-CLOSE: Final = 0x8
-PING: Final = 0x9
-PONG: Final = 0xA
-
-PROTOCOL_ERROR: Final = 1002
+# --- framing that picows leaves to us ---
 
 
 class BadMessage(Exception):
