@@ -383,20 +383,3 @@ class InviteIssuer(Protocol):
     def address(self) -> str:
         """The address of the space; empty where that is not known."""
         ...
-
-
-class _NoInvites:
-    """The issuer of a space without invitations."""
-
-    def new_token(self) -> str:
-        raise NotImplementedError
-
-    def admit(self, participant: str, token_sha256: str) -> None:
-        pass
-
-    def address(self) -> str:
-        return ""
-
-
-NO_INVITES: Final[InviteIssuer] = _NoInvites()
-"""For a space without invitations."""

@@ -33,7 +33,7 @@ from meup_agent.protocol.space.fanout import Fanout, Subscriber
 from meup_agent.protocol.space.indexes import Receipt
 from meup_agent.protocol.space.inflight import OPEN_SECONDS
 from meup_agent.protocol.space.journal import Entry, Journal
-from meup_agent.protocol.space.management import KICKED_CODE, NO_INVITES, REMOVED, InviteIssuer
+from meup_agent.protocol.space.management import KICKED_CODE, REMOVED, InviteIssuer
 from meup_agent.protocol.space.members import (
     CROWDED_CODE,
     NO_BACKPRESSURE,
@@ -88,14 +88,14 @@ class SpaceServer:
         self._backpressure = backpressure
         self._now = now
         allowance = allowance or Allowance()
-        self._invites: InviteIssuer = invites or NO_INVITES
+        self._invites = invites
         self._state = SpaceState(
             participants,
             allowance=allowance,
             now=now,
             announce_withdrawals=announce_withdrawals,
             new_token=None if invites is None else invites.new_token,
-            address=self._invites.address,
+            address=str if invites is None else invites.address,
         )
         self._limiter = self._state.limiter
         # Its own, so that what observers send in vain slows down no agent of their participant.
@@ -400,8 +400,12 @@ class SpaceServer:
                     if member is not None:
                         self.journal.call_when_kept(partial(self._remove, member, code, reason))
             case TokenIssued(participant, token_sha256):
-                admit = partial(self._invites.admit, participant, token_sha256)
-                self.journal.call_when_kept(admit)
+                self.journal.call_when_kept(partial(self._admit, participant, token_sha256))
+
+    def _admit(self, participant: str, token_sha256: str) -> None:
+        """Admit an invited participant, where the space takes invitations."""
+        if self._invites is not None:
+            self._invites.admit(participant, token_sha256)
 
     def _remove(self, member: Member, code: int, reason: str) -> None:
         """Close a member's connection, and do not wait for its end to remove it."""
@@ -434,6 +438,6 @@ class SpaceServer:
                 grant,
             )
         for participant, token_sha256 in self._state.digests.items():
-            self._invites.admit(participant, token_sha256)
+            self._admit(participant, token_sha256)
         for consequence in self._state.end_revoked():
             self._follow(consequence)
