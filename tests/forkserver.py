@@ -40,8 +40,8 @@ LIBRARIES = (
 PACKAGE = ("meup_agent.cli.program", "meup_agent.cli.commands", "meup_agent.gateway.embedded")
 """What a program imports of the package beyond its public names; of a folder, all that is in it."""
 
-FOR_THE_SCREEN = ("COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "TERM", "TTY")
-"""How the names of variables begin that the libraries look at when they are imported."""
+FOR_THE_SCREEN = ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TERMINAL_WIDTH", "_TYPER")
+"""How the names of variables begin that typer looks at when it is imported."""
 
 _NUMBER = struct.Struct("!i")
 
