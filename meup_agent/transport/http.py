@@ -268,9 +268,16 @@ def open_client(url: str, authorization: str | None) -> httpx.AsyncClient:
         timeout=ANSWER_SECONDS,
         # The environment's proxies would read the token.
         trust_env=False,
-        # What this machine trusts, as for WebSocket; SSL_CERT_FILE counts.
-        verify=ssl.create_default_context() if url.startswith("https:") else True,
+        verify=_make_ssl_context(url),
     )
+
+
+def _make_ssl_context(url: str) -> ssl.SSLContext:
+    if url.startswith("https:"):
+        # What this machine trusts, as for WebSocket; SSL_CERT_FILE counts.
+        return ssl.create_default_context()
+    # One that trusts nothing: httpx would read all certificates, 0.1 s of CPU for each client.
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 async def fetch(

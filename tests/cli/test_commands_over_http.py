@@ -27,6 +27,7 @@ from meup_agent.protocol.payloads import build_proposal
 from tests.cli.conftest import Done
 from tests.cli.processes import COMMAND, PATIENCE, environment, meup, running
 from tests.cli.stage import ESCAPED, HOSTILE, PARTICIPANTS, Stage, on_stage
+from tests.no_tls import NO_TLS
 from tests.programs import ROOT
 
 CERTIFICATE = ROOT / "tests" / "transport" / "localhost.pem"
@@ -220,6 +221,7 @@ def say(stage: Stage, sender: str, kind: str, id: str, payload: object, about: s
         f"{given['MEUP_HTTP']}/participants/{sender}/messages",
         headers={"Authorization": f"Bearer {given['MEUP_TOKEN']}", "MEUP-Dialect": "mew/v0.4"},
         json=envelope,
+        verify=NO_TLS,
     )
     assert answer.status_code == 200, answer.text
 

@@ -10,6 +10,7 @@ from anyio.from_thread import start_blocking_portal
 from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig, participant
 from meup_agent.gateway.server import RunningGateway, serve
 from tests.conformance.wire import PATIENCE, V02, V04, Json, Site
+from tests.no_tls import NO_TLS
 
 PEOPLE: dict[str, list[Json]] = {
     "alice": [{"kind": "chat"}, {"kind": "mcp/proposal"}],
@@ -59,10 +60,14 @@ class Caller:
 
     def post(self, kind: str, payload: Any = None, **header: Any) -> httpx.Response:
         envelope = {"kind": kind, "payload": payload or {}, **header}
-        return httpx.post(self.path, json=envelope, headers=self.headers, timeout=PATIENCE)
+        return httpx.post(
+            self.path, json=envelope, headers=self.headers, timeout=PATIENCE, verify=NO_TLS
+        )
 
     def read(self, **query: Any) -> Any:
-        answer = httpx.get(self.path, params=query, headers=self.headers, timeout=PATIENCE)
+        answer = httpx.get(
+            self.path, params=query, headers=self.headers, timeout=PATIENCE, verify=NO_TLS
+        )
         answer.raise_for_status()
         return answer.json()
 
@@ -168,5 +173,7 @@ def test_the_token_says_who_one_is_by_http_too(place: Place) -> None:
         assert caller.post("chat", {"text": "hi"}).status_code == status
         with pytest.raises(httpx.HTTPStatusError, match=str(status)):
             caller.read()
-    unnamed = httpx.post(Caller(place, "alice").path, json={"kind": "chat", "payload": {}})
+    unnamed = httpx.post(
+        Caller(place, "alice").path, json={"kind": "chat", "payload": {}}, verify=NO_TLS
+    )
     assert unnamed.status_code == 401

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
+from tests.no_tls import NO_TLS
 from tests.programs import ROOT
 
 
@@ -18,7 +19,9 @@ def test_the_gateway_is_below_its_path(file: str) -> None:
     async def ask() -> tuple[int, str]:
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app=app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://test", verify=NO_TLS
+            ) as client:
                 ready = await client.get("/gateway/readyz")
                 document = await client.get("/gateway/openapi.json")
                 return ready.status_code, document.json()["servers"][0]["url"]

@@ -22,6 +22,7 @@ from meup_agent.errors import Kicked, TokenRefused
 from meup_agent.gateway.auth import hash_token, new_token
 from tests.cli.processes import PATIENCE, Running, running
 from tests.faults.gateways import free_port
+from tests.no_tls import NO_TLS
 
 pytestmark = pytest.mark.anyio
 
@@ -121,7 +122,7 @@ async def strangers(life: Life) -> None:
 
 async def read(life: Life, token: str, *paths: str) -> None:
     """Ask for everything over HTTP."""
-    async with httpx.AsyncClient(base_url=life.http, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=life.http, trust_env=False, verify=NO_TLS) as client:
         for path in paths:
             answer = await client.get(path, headers={"Authorization": f"Bearer {token}"})
             life.said.append(f"{answer.status_code} {answer.headers} {answer.text}")

@@ -19,6 +19,7 @@ from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import PARTICIPANTS
 from tests.gateway.mounted import MountedPlace, mounted
+from tests.no_tls import NO_TLS
 
 SECONDS = 60
 
@@ -67,6 +68,7 @@ class Edge(NamedTuple):
             },
             trust_env=False,
             timeout=SECONDS,
+            verify=NO_TLS,
         )
 
     def read_events(self, who: str) -> int:
@@ -76,6 +78,7 @@ class Edge(NamedTuple):
             headers={"Authorization": f"Bearer {self.place.token(who)}"},
             trust_env=False,
             timeout=SECONDS,
+            verify=NO_TLS,
         ).status_code
 
     @contextmanager
@@ -134,7 +137,9 @@ class Edge(NamedTuple):
 
     def metric(self, name: str) -> float:
         """A number from the metrics, over all labels."""
-        said = httpx.get(f"{self.http}/metrics", trust_env=False, timeout=SECONDS).text
+        said = httpx.get(
+            f"{self.http}/metrics", trust_env=False, timeout=SECONDS, verify=NO_TLS
+        ).text
         lines = [line for line in said.splitlines() if line.startswith("meup_" + name)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 

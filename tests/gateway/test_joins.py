@@ -24,6 +24,7 @@ from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import PARTICIPANTS
 from tests.gateway.raw_client import frames, raw
 from tests.gateway.test_edge import close_code, dial, join_frame, read
+from tests.no_tls import NO_TLS
 
 SECOND = 1_000_000
 ANN = Identity("demo", "ann")
@@ -267,7 +268,7 @@ async def test_wrong_tokens_over_http_fill_no_log(
     config = one_space_config("demo", PARTICIPANTS, None)
     config = Config(config.spaces, http=HttpConfig(port=0))
     async with Gateway(config=config) as gateway:
-        async with httpx.AsyncClient(base_url=gateway.http_url) as client:
+        async with httpx.AsyncClient(base_url=gateway.http_url, verify=NO_TLS) as client:
             for number in range(LINES_BURST * 3):
                 answer = await client.get("/me", headers={"Authorization": f"Bearer w{number}"})
                 assert answer.status_code in (401, 429)

@@ -294,7 +294,7 @@ async def test_a_wrong_token_is_refused_in_words_and_no_token_is_logged(
 
 
 async def test_an_address_without_a_gateway_is_named() -> None:
-    settings = replace(BESIDE, first_welcome=2.0)
+    settings = replace(BESIDE, first_welcome=0.2)
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{taken.getsockname()[1]}"

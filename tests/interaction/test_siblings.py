@@ -33,6 +33,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.no_tls import NO_TLS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.who.me.beside")]
 
@@ -77,7 +78,9 @@ async def beside(meeting: Meeting) -> AsyncGenerator[Person]:
         return
     assert isinstance(meeting, OverSockets)
     gateway = meeting.gateway
-    async with httpx.AsyncClient(base_url=gateway.http_url, trust_env=False, timeout=20) as client:
+    async with httpx.AsyncClient(
+        base_url=gateway.http_url, trust_env=False, timeout=20, verify=NO_TLS
+    ) as client:
 
         async def over_http(who: str, frame: bytes) -> None:
             headers = {"Authorization": f"Bearer {gateway.token(who)}"}

@@ -14,6 +14,7 @@ from meup_agent.gateway.config import Config, HttpConfig
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
+from tests.no_tls import NO_TLS
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "alice": [{"kind": "chat"}, {"kind": "mcp/proposal"}],
@@ -34,7 +35,9 @@ class Api:
 
     def __init__(self, gateway: ThreadedGateway, url: str | None = None) -> None:
         self.gateway = gateway
-        self.client = httpx.Client(base_url=url or gateway.http_url, trust_env=False, timeout=20)
+        self.client = httpx.Client(
+            base_url=url or gateway.http_url, trust_env=False, timeout=20, verify=NO_TLS
+        )
 
     def header(self, participant: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.gateway.token(participant)}"}

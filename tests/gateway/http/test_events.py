@@ -13,6 +13,7 @@ import pytest
 from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.embedded import Gateway
 from tests.gateway.http.conftest import LIMITS, Api, config, served
+from tests.no_tls import NO_TLS
 
 Event = dict[str, str]
 
@@ -129,7 +130,9 @@ def test_a_wrong_number_is_refused(api: Api, last: str) -> None:
 
 def test_a_stream_ends_when_the_gateway_stops() -> None:
     with served() as api:
-        client = httpx.Client(base_url=api.gateway.http_url, trust_env=False, timeout=20)
+        client = httpx.Client(
+            base_url=api.gateway.http_url, trust_env=False, timeout=20, verify=NO_TLS
+        )
         with client, client.stream("GET", "/spaces/demo/events", headers=api.header("bob")) as it:
             lines = it.iter_lines()
             assert next(lines).startswith("retry")

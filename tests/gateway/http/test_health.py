@@ -15,6 +15,7 @@ from meup_agent.gateway.edge.http import context
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.server import RunningGateway, serve
 from tests.gateway.http.conftest import config
+from tests.no_tls import NO_TLS
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +37,11 @@ class Asked:
         self.path = path
         self.header = {"Authorization": f"Bearer {token}"}
         self.client = httpx.AsyncClient(
-            base_url=gateway.http.url, trust_env=False, timeout=20, headers=self.header
+            base_url=gateway.http.url,
+            trust_env=False,
+            timeout=20,
+            headers=self.header,
+            verify=NO_TLS,
         )
 
     async def states(self) -> tuple[int, int]:

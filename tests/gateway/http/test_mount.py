@@ -21,6 +21,7 @@ from meup_agent.gateway import GatewayLimits, asgi_app
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.http.conftest import LIMITS, PARTICIPANTS
 from tests.gateway.mounted import MountedPlace, mounted
+from tests.no_tls import NO_TLS
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -37,7 +38,7 @@ def header(place: MountedPlace, participant: str) -> dict[str, str]:
 
 def get(place: MountedPlace, path: str, participant: str = "alice") -> httpx.Response:
     url, headers = f"{place.http_url}{path}", header(place, participant)
-    return httpx.get(url, headers=headers, trust_env=False)
+    return httpx.get(url, headers=headers, trust_env=False, verify=NO_TLS)
 
 
 def test_the_api_is_below_its_path(place: MountedPlace) -> None:
@@ -57,6 +58,7 @@ def test_members_and_callers_meet(place: MountedPlace) -> None:
             json={"kind": "chat", "payload": {"message": "hi"}},
             headers=header(place, "alice"),
             trust_env=False,
+            verify=NO_TLS,
         ).raise_for_status()
         assert json.loads(bob.recv(20))["payload"] == {"message": "hi"}
         [here] = get(place, "/spaces/demo/participants").json()["participants"]
@@ -119,6 +121,7 @@ def test_more_connections_than_are_taken() -> None:
                 "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
             },
             trust_env=False,
+            verify=NO_TLS,
         )
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) > 0
@@ -137,7 +140,9 @@ def test_who_reads_too_slowly_is_closed_and_who_resumes_gets_the_rest() -> None:
             connect(
                 url, sock=lazy, additional_headers=resume, max_queue=1, compression=None
             ) as carol,
-            httpx.Client(base_url=place.http_url, headers=headers, trust_env=False) as alice,
+            httpx.Client(
+                base_url=place.http_url, headers=headers, trust_env=False, verify=NO_TLS
+            ) as alice,
         ):
             body = {"kind": "chat", "payload": {"message": "x" * 180_000}}
             said = 0

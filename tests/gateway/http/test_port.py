@@ -15,6 +15,7 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import HttpConfig, TlsConfig
 from meup_agent.gateway.embedded import Gateway
 from tests.gateway.http.conftest import LIMITS, Api, config, served
+from tests.no_tls import NO_TLS
 from tests.programs import ROOT
 
 CERTIFICATE = ROOT / "tests" / "transport" / "localhost.pem"
@@ -84,5 +85,5 @@ def test_who_never_ends_the_body_is_told() -> None:
 
 def test_it_listens_again_after_a_restart(api: Api) -> None:
     api.gateway.restart()
-    with httpx.Client(base_url=api.gateway.http_url, trust_env=False) as client:
+    with httpx.Client(base_url=api.gateway.http_url, trust_env=False, verify=NO_TLS) as client:
         assert client.get("/readyz").status_code == 200
