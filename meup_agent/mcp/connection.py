@@ -121,11 +121,14 @@ class ConnectionSettings:
     Attributes:
         log_level: The least level of the messages that the server is asked for.
         start_seconds: Seconds until its handshake must be over.
+        mode: ``auto``: the newest revision that both know; ``legacy``: one with a handshake, up to
+            2025-11-25; or the newer revision itself, which is then not asked for.
         restart: Pauses before it is started again.
     """
 
     log_level: types.LoggingLevel = "info"
     start_seconds: float = START_SECONDS
+    mode: str = "auto"
     restart: Backoff = RESTART
 
 
@@ -150,7 +153,7 @@ class ServerConnection:
         self._server = server
         self._callbacks = callbacks
         self._settings = settings or ConnectionSettings()
-        self._mode = "auto"
+        self._mode = self._settings.mode
         self._client: Client | None = None
         self._ended = anyio.Event()
         self._gone = anyio.Event()

@@ -188,9 +188,14 @@ class RunningCall:
         if request.proposal is not None:
             meta[PROPOSAL] = request.proposal
         # A person may be asked, who takes time; it ends with the call at the latest.
-        answer = await self._ctx.space.request(
-            self.asker, method, {**params, payloads.META: meta}, timeout=None
-        )
+        asked = {**params, payloads.META: meta}
+        try:
+            answer = await self._ctx.space.request(self.asker, method, asked, timeout=None)
+        except RequestError as error:
+            # Ours from here on: an error of the participant would be a failure of the handler.
+            raise RequestError(
+                error.code, f"{self.asker!r} answered {method} with: {error.message}", error.data
+            ) from None
         return payloads.as_object(answer)
 
 

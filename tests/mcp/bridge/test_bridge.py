@@ -16,7 +16,7 @@ __all__ = ["log_lines"]
 async def test_a_tool_is_listed_and_called() -> None:
     async with bridged(stdio("slow")) as stage:
         names = [tool["name"] for tool in await stage.caller.tools(BRIDGE)]
-        assert names == ["wait", "echo"]
+        assert names == ["wait", "running", "ended", "echo"]
         assert await stage.caller.call(BRIDGE, "echo", {"text": "hello"}) == {"result": "hello"}
 
 
