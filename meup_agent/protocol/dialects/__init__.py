@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from meup_agent.errors import InvalidEnvelope, UsageError
-from meup_agent.protocol.dialects import mcpx_v01, meup_v01, slashes
+from meup_agent.protocol.dialects import mcpx_v01, plain
 from meup_agent.protocol.dialects.base import (
     UNREADABLE,
     Dialect,
@@ -26,7 +26,7 @@ __all__ = ["DEFAULT_DIALECT", "DIALECTS", "Dialect", "decode", "decode_known", "
 
 DIALECTS: Final[dict[str, Dialect]] = {
     dialect.name: dialect
-    for dialect in (mcpx_v01.DIALECT, meup_v01.DIALECT, slashes.MEUP_V02, slashes.MEW_V04)
+    for dialect in (mcpx_v01.DIALECT, plain.MEUP_V01, plain.MEUP_V02, plain.MEW_V04)
 }
 """Every dialect that can be read and written, by its name on the wire."""
 
@@ -35,7 +35,7 @@ ALSO_READ: Final = {"mew/v0.3": "mew/v0.4"}
 
 _READERS: Final = DIALECTS | {name: DIALECTS[read_as] for name, read_as in ALSO_READ.items()}
 
-DEFAULT_DIALECT: Final = meup_v01.DIALECT.name
+DEFAULT_DIALECT: Final = plain.MEUP_V01.name
 
 
 def spoken(protocol: str) -> str | None:

@@ -138,8 +138,27 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     payload: msgspec.Raw
 
 
-def write_fields(fields: Fields, envelope: Envelope) -> bytes:
+def write_frame(
+    envelope: Envelope,
+    protocol: str,
+    kind: str,
+    payload: bytes,
+    camel: str | None,
+    snake: tuple[str, ...],
+) -> bytes:
     """A frame of the known fields that have a value, then the envelope's unknown ones."""
+    fields = Fields(
+        protocol=protocol,
+        id=envelope.id,
+        ts=envelope.ts,
+        sender=envelope.sender,
+        to=envelope.to,
+        kind=kind,
+        camel_correlation=camel,
+        snake_correlation=snake,
+        context=envelope.context,
+        payload=msgspec.Raw(payload),
+    )
     frame = encode_leniently(fields)
     unknown = envelope.extra
     if not unknown:

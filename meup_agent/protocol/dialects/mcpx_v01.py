@@ -12,14 +12,7 @@ import msgspec
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects.base import (
-    Dialect,
-    Fields,
-    Header,
-    one_and_all,
-    read_plain,
-    write_fields,
-)
+from meup_agent.protocol.dialects.base import Dialect, Header, one_and_all, read_plain, write_frame
 from meup_agent.protocol.dialects.translate import DECISIONS, with_message, with_proposal_id
 from meup_agent.protocol.envelope import Envelope
 
@@ -85,21 +78,9 @@ class _McpxV01:
         if envelope.kind == kinds.MCP_RESPONSE and rpc.has_method:
             raise NotExpressible(f"{self.name} tells a response by its having no method")
         said = _told(envelope.kind, rpc)
-        return write_fields(
-            Fields(
-                protocol=self.name,
-                id=envelope.id,
-                ts=envelope.ts,
-                sender=envelope.sender,
-                to=envelope.to,
-                kind=_TO_WIRE.get(envelope.kind, envelope.kind),
-                camel_correlation=None if correlation == said else correlation,
-                snake_correlation=all_ids,
-                context=envelope.context,
-                payload=msgspec.Raw(payload),
-            ),
-            envelope,
-        )
+        kind = _TO_WIRE.get(envelope.kind, envelope.kind)
+        camel = None if correlation == said else correlation
+        return write_frame(envelope, self.name, kind, payload, camel, all_ids)
 
 
 def _rpc(payload: bytes) -> _Rpc:

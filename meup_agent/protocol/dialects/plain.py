@@ -1,0 +1,42 @@
+"""``meup/v0.1``, ``meup/v0.2`` and ``mew/v0.4``: each part of the header has a field (PROTOCOL 1).
+
+The first has kinds with dots and one correlation id, the others kinds with slashes and a list.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from meup_agent.protocol import kinds
+from meup_agent.protocol.dialects.base import Dialect, one_and_all, read_plain, write_frame
+from meup_agent.protocol.dialects.translate import with_message, with_text
+from meup_agent.protocol.envelope import Envelope
+
+
+class _Dots:
+    name: str = "meup/v0.1"
+
+    read = staticmethod(read_plain)
+
+    def write(self, envelope: Envelope) -> bytes:
+        first, all_ids = one_and_all(envelope.correlation)
+        payload = with_message(envelope, self.name)
+        kind = kinds.dotted(envelope.kind)
+        return write_frame(envelope, self.name, kind, payload, first, all_ids)
+
+
+class _Slashes(msgspec.Struct, frozen=True):
+    name: str
+
+    read = staticmethod(read_plain)
+
+    def write(self, envelope: Envelope) -> bytes:
+        payload = with_text(envelope, self.name)
+        return write_frame(envelope, self.name, envelope.kind, payload, None, envelope.correlation)
+
+
+MEUP_V01: Final[Dialect] = _Dots()
+MEUP_V02: Final[Dialect] = _Slashes("meup/v0.2")
+MEW_V04: Final[Dialect] = _Slashes("mew/v0.4")
