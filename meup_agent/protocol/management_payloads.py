@@ -6,6 +6,7 @@ carries them out, and the agents that are told of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, cast
 
 import msgspec
@@ -131,6 +132,15 @@ def read_kick(envelope: Envelope, payload: JsonObject) -> Kick:
     """Read a ``space/kick``; errors as of :func:`read_grant`."""
     read = _PayloadReader(envelope, payload)
     return Kick(envelope.sender, read.name("participant_id"), read.text("reason"))
+
+
+READERS: Final[dict[str, Callable[[Envelope, JsonObject], Grant | Revocation | Invite | Kick]]] = {
+    GRANT: read_grant,
+    REVOKE: read_revocation,
+    INVITE: read_invite,
+    KICK: read_kick,
+}
+"""The readers of the kinds that manage a space."""
 
 
 class _PayloadReader:

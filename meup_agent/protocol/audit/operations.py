@@ -12,11 +12,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope, InvalidPattern
-from meup_agent.protocol import management_payloads
 from meup_agent.protocol.audit.records import MAX_TEXT
 from meup_agent.protocol.capability.capabilities import compile_announced, compile_capabilities
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.management_payloads import Grant
+from meup_agent.protocol.management_payloads import READERS, Grant, Invite, Kick, Revocation
 from meup_agent.protocol.payloads import JsonObject, as_object, objects_in
 from meup_agent.protocol.space.grants import (
     GRANT_FACT,
@@ -133,20 +132,16 @@ class GrantHistory:
 
     def apply(self, envelope: Envelope, payload: JsonObject) -> GrantEffect:
         """Follow an operation; what the gateway of another version did may be none of ours."""
+        read = READERS.get(envelope.kind)
         try:
-            match envelope.kind:
-                case management_payloads.GRANT:
-                    return self._give(management_payloads.read_grant(envelope, payload))
-                case management_payloads.INVITE:
-                    invite = management_payloads.read_invite(envelope, payload)
-                    if not invite.capabilities:
-                        return NO_EFFECT
-                    name, given = invite.participant, invite.capabilities
-                    return self._give(Grant(envelope.id, invite.by, name, given, invite.reason))
-                case management_payloads.REVOKE:
-                    return self._revoke(envelope, payload)
-                case management_payloads.KICK:
-                    kick = management_payloads.read_kick(envelope, payload)
+            match None if read is None else read(envelope, payload):
+                case Grant() as grant:
+                    return self._give(grant)
+                case Invite(by, name, capabilities, _, reason) if capabilities:
+                    return self._give(Grant(envelope.id, by, name, capabilities, reason))
+                case Revocation() as revocation:
+                    return self._revoke(revocation)
+                case Kick() as kick:
                     return _ended(self._store.revoke_all(kick.participant))
                 case _:
                     return NO_EFFECT
@@ -171,8 +166,7 @@ class GrantHistory:
             rests_on=tuple(str(each) for value in values for each in value["rests_on"])
         )
 
-    def _revoke(self, envelope: Envelope, payload: JsonObject) -> GrantEffect:
-        revocation = management_payloads.read_revocation(envelope, payload)
+    def _revoke(self, revocation: Revocation) -> GrantEffect:
         if revocation.grant_id:
             if self._store.grant(revocation.grant_id) is None:
                 return NO_EFFECT

@@ -94,6 +94,11 @@ def draft_refusal(
     return Refusal(code, gateway_draft(kinds.SYSTEM_ERROR, payload, to=participant, about=about))
 
 
+def refuse(envelope: Envelope, code: str, message: str, **details: Any) -> Refusal:
+    """A refusal of an envelope, for its sender."""
+    return draft_refusal(envelope.sender, code, message, about=envelope.id, **details)
+
+
 def over_limit(
     participant: str, limit: str, most: float, message: str, *, about: str | None = None
 ) -> Refusal:

@@ -8,10 +8,17 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol
 
 from meup_agent.errors import InvalidEnvelope, InvalidPattern
-from meup_agent.protocol import kinds, management_payloads
+from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_capabilities, refuse_reserved
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.management_payloads import Grant
+from meup_agent.protocol.management_payloads import (
+    INVITE_ACK,
+    READERS,
+    Grant,
+    Invite,
+    Kick,
+    Revocation,
+)
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.space.decisions import (
     ID_IN_USE,
@@ -21,9 +28,9 @@ from meup_agent.protocol.space.decisions import (
     Notice,
     Refusal,
     TokenIssued,
-    draft_refusal,
     gateway_draft,
     over_limit,
+    refuse,
 )
 from meup_agent.protocol.space.grants import (
     GRANT_FACT,
@@ -54,16 +61,6 @@ MAX_INVITED: Final = 1_000
 
 INVITE_FACT: Final = "invite/"
 KICKED_FACT: Final = "kicked/"
-
-MANAGEMENT_KINDS: Final = frozenset(
-    {
-        management_payloads.GRANT,
-        management_payloads.REVOKE,
-        management_payloads.INVITE,
-        management_payloads.KICK,
-    }
-)
-"""The kinds that manage a space."""
 
 _SHOWN_CHARS: Final = 200
 
@@ -130,35 +127,33 @@ class SpaceManager:
     def check(self, envelope: Envelope, payload: JsonObject) -> Refusal | None:
         """Check that an envelope, whose sender may send it, can be carried out; changes nothing."""
         try:
-            match envelope.kind:
-                case management_payloads.GRANT:
-                    return self._check_grant(envelope, payload)
-                case management_payloads.REVOKE:
-                    return self._check_revocation(envelope, payload)
-                case management_payloads.INVITE:
-                    return self._check_invite(envelope, payload)
-                case _:
-                    kick = management_payloads.read_kick(envelope, payload)
+            match READERS[envelope.kind](envelope, payload):
+                case Grant() as grant:
+                    return self._check_grant(envelope, grant)
+                case Revocation() as revocation:
+                    return self._check_revocation(envelope, revocation)
+                case Invite() as invite:
+                    return self._check_invite(envelope, invite)
+                case Kick() as kick:
                     return self._check_known(envelope, kick.participant)
         except InvalidEnvelope as invalid:
-            return _refused(envelope, invalid.problem, str(invalid))
+            return refuse(envelope, invalid.problem, str(invalid))
 
     def accept(self, envelope: Envelope, payload: JsonObject) -> ManagementResult:
         """Carry out what :meth:`check` let through, with nothing accepted in between."""
-        match envelope.kind:
-            case management_payloads.GRANT:
-                return self._grant(management_payloads.read_grant(envelope, payload))
-            case management_payloads.REVOKE:
-                return self._revoke(envelope, payload)
-            case management_payloads.INVITE:
-                return self._invite(envelope, payload)
-            case _:
-                return self._kick(envelope, payload)
+        match READERS[envelope.kind](envelope, payload):
+            case Grant() as grant:
+                return self._grant(grant)
+            case Revocation() as revocation:
+                return self._revoke(revocation)
+            case Invite() as invite:
+                return self._invite(envelope, invite)
+            case Kick() as kick:
+                return self._kick(envelope, kick)
 
     # --- grants -----------------------------------------------------------------------------
 
-    def _check_grant(self, envelope: Envelope, payload: JsonObject) -> Refusal | None:
-        grant = management_payloads.read_grant(envelope, payload)
+    def _check_grant(self, envelope: Envelope, grant: Grant) -> Refusal | None:
         return self._check_known(envelope, grant.participant) or self._check_given(
             envelope, grant.participant, grant.capabilities, "capabilities"
         )
@@ -171,10 +166,10 @@ class SpaceManager:
             self._grants.check(participant, capabilities)
             refuse_reserved(capabilities, place=place)
         except InvalidPattern as error:
-            return _refused(envelope, INVALID_CAPABILITY, f"this cannot be granted: {error}")
+            return refuse(envelope, INVALID_CAPABILITY, f"this cannot be granted: {error}")
         lacking = self._grants.first_lacking(envelope.sender, capabilities)
         if lacking is not None:
-            return _refused(
+            return refuse(
                 envelope,
                 CAPABILITY_LACKING,
                 f"you cannot give {_shown(lacking)} away: none of your own capabilities covers it;"
@@ -182,7 +177,7 @@ class SpaceManager:
                 capability=lacking,
             )
         if self._grants.grant(envelope.id) is not None:
-            return _refused(
+            return refuse(
                 envelope,
                 ID_IN_USE,
                 f"a grant {envelope.id} is in force, and a grant is named by its id; send this one"
@@ -204,8 +199,7 @@ class SpaceManager:
         facts, changed = self._grants.give(grant)
         return ManagementResult(facts, changed)
 
-    def _check_revocation(self, envelope: Envelope, payload: JsonObject) -> Refusal | None:
-        revocation = management_payloads.read_revocation(envelope, payload)
+    def _check_revocation(self, envelope: Envelope, revocation: Revocation) -> Refusal | None:
         if revocation.participant:
             unknown = self._check_known(envelope, revocation.participant)
             if unknown is not None:
@@ -214,7 +208,7 @@ class SpaceManager:
             grant = self._grants.grant(revocation.grant_id)
             if grant is None or revocation.participant not in ("", grant.participant):
                 whose = f" to {revocation.participant!r}" if revocation.participant else ""
-                return _refused(
+                return refuse(
                     envelope,
                     UNKNOWN_GRANT,
                     f"no grant {revocation.grant_id}{whose} is in force here",
@@ -228,10 +222,10 @@ class SpaceManager:
         try:
             compile_capabilities(patterns)
         except InvalidPattern as error:
-            return _refused(envelope, INVALID_CAPABILITY, f"this cannot be revoked: {error}")
+            return refuse(envelope, INVALID_CAPABILITY, f"this cannot be revoked: {error}")
         broader = self._grants.find_broader(participant, patterns)
         if broader is not None:
-            return _refused(
+            return refuse(
                 envelope,
                 NOTHING_TO_REVOKE,
                 f"{participant!r} has {_shown(broader)}, which allows this and more; revoke that"
@@ -239,7 +233,7 @@ class SpaceManager:
                 capability=broader,
             )
         if not self._grants.covered(participant, patterns):
-            return _refused(
+            return refuse(
                 envelope,
                 NOTHING_TO_REVOKE,
                 f"{participant!r} has no capability that these patterns cover",
@@ -247,8 +241,7 @@ class SpaceManager:
             )
         return None
 
-    def _revoke(self, envelope: Envelope, payload: JsonObject) -> ManagementResult:
-        revocation = management_payloads.read_revocation(envelope, payload)
+    def _revoke(self, revocation: Revocation) -> ManagementResult:
         if revocation.grant_id:
             change = self._grants.take(revocation.grant_id)
         else:
@@ -260,19 +253,18 @@ class SpaceManager:
     def _check_known(self, envelope: Envelope, participant: str) -> Refusal | None:
         if participant in self._grants:
             return None
-        return _refused(
+        return refuse(
             envelope,
             UNKNOWN_PARTICIPANT,
             f"{participant!r} is no participant of this space; invite them, or correct the name",
         )
 
-    def _check_invite(self, envelope: Envelope, payload: JsonObject) -> Refusal | None:
-        invite = management_payloads.read_invite(envelope, payload)
+    def _check_invite(self, envelope: Envelope, invite: Invite) -> Refusal | None:
         name = invite.participant
         if name in kinds.GATEWAY_NAMES:
-            return _refused(envelope, PARTICIPANT_EXISTS, f"{name!r} is the gateway's name")
+            return refuse(envelope, PARTICIPANT_EXISTS, f"{name!r} is the gateway's name")
         if name in self._grants and name not in self._kicked:
-            return _refused(
+            return refuse(
                 envelope, PARTICIPANT_EXISTS, f"{name!r} is a participant of this space already"
             )
         if name not in self._grants or name in self._invited:
@@ -284,9 +276,9 @@ class SpaceManager:
     def _check_token(self, envelope: Envelope) -> Refusal | None:
         """Check that a token can be made, and told to the sender alone."""
         if self._new_token is None:
-            return _refused(envelope, NO_INVITATIONS, "this space takes no invitations")
+            return refuse(envelope, NO_INVITATIONS, "this space takes no invitations")
         if envelope.sender not in self._present:
-            return _refused(
+            return refuse(
                 envelope,
                 NO_INVITATIONS,
                 "the token of an invitation is told on your connection alone, and you have none;"
@@ -302,8 +294,7 @@ class SpaceManager:
             )
         return None
 
-    def _invite(self, envelope: Envelope, payload: JsonObject) -> ManagementResult:
-        invite = management_payloads.read_invite(envelope, payload)
+    def _invite(self, envelope: Envelope, invite: Invite) -> ManagementResult:
         name = invite.participant
         facts: list[Fact] = []
         then: list[Consequence] = []
@@ -333,10 +324,7 @@ class SpaceManager:
             facts += done.facts
             changed = done.changed
         then.append(
-            Notice(
-                invite.by,
-                gateway_draft(management_payloads.INVITE_ACK, ack, to=invite.by, about=envelope.id),
-            )
+            Notice(invite.by, gateway_draft(INVITE_ACK, ack, to=invite.by, about=envelope.id))
         )
         invited = {"id": name, "capabilities": list(self._grants[name].patterns)}
         then.append(
@@ -346,8 +334,7 @@ class SpaceManager:
         )
         return ManagementResult(tuple(facts), changed, then=tuple(then))
 
-    def _kick(self, envelope: Envelope, payload: JsonObject) -> ManagementResult:
-        kick = management_payloads.read_kick(envelope, payload)
+    def _kick(self, envelope: Envelope, kick: Kick) -> ManagementResult:
         fact = {"by": kick.by, "id": envelope.id, "reason": kick.reason}
         self._kicked[kick.participant] = fact
         change: GrantChange = self._grants.revoke_all(kick.participant)
@@ -358,10 +345,6 @@ class SpaceManager:
             kick.participant,
             (Disconnect(kick.participant, KICKED_CODE, why),),
         )
-
-
-def _refused(envelope: Envelope, code: str, message: str, **details: Any) -> Refusal:
-    return draft_refusal(envelope.sender, code, message, about=envelope.id, **details)
 
 
 def _shown(capability: JsonObject) -> str:

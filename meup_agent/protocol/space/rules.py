@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.management_payloads import GRANT_ACK
-from meup_agent.protocol.space.decisions import ID_IN_USE, Refusal, draft_refusal, over_limit
+from meup_agent.protocol.space.decisions import (
+    ID_IN_USE,
+    Refusal,
+    draft_refusal,
+    over_limit,
+    refuse,
+)
 from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.inbound import InboundFrame
 from meup_agent.protocol.space.inflight import InFlight, is_notification
@@ -73,13 +79,10 @@ class Rules:
                 about=envelope.id,
             )
         if self._management.is_kicked(participant):
-            return draft_refusal(participant, KICKED, REMOVED, about=envelope.id)
+            return refuse(envelope, KICKED, REMOVED)
         if envelope.kind not in _OF_MEMBERS and _is_reserved(envelope.kind):
-            return draft_refusal(
-                participant,
-                RESERVED_KIND,
-                f"{arrival.kind_as_sent!r} comes only from the gateway",
-                about=envelope.id,
+            return refuse(
+                envelope, RESERVED_KIND, f"{arrival.kind_as_sent!r} comes only from the gateway"
             )
         return None
 
@@ -88,21 +91,19 @@ class Rules:
         envelope = arrival.envelope
         participant = envelope.sender
         if not self._may(participant, arrival):
-            return draft_refusal(
-                participant,
+            return refuse(
+                envelope,
                 CAPABILITY_VIOLATION,
                 f"none of your capabilities allows this {arrival.kind_as_sent!r}",
-                about=envelope.id,
                 attempted_kind=arrival.kind_as_sent,
                 your_capabilities=list(self._grants[participant].patterns),
             )
         if envelope.kind in _ENDS and not envelope.correlation:
-            return draft_refusal(
-                participant,
+            return refuse(
+                envelope,
                 "invalid_envelope",
                 f"the {arrival.kind_as_sent!r} names no proposal; put the proposal's id into its"
                 " correlation",
-                about=envelope.id,
             )
         if envelope.kind == kinds.MCP_WITHDRAW:
             return self._refused_withdraw(participant, envelope)
@@ -138,11 +139,10 @@ class Rules:
         for proposal in withdraw.correlation:
             proposers = self._open.proposers(proposal)
             if proposers and participant not in proposers:
-                return draft_refusal(
-                    participant,
+                return refuse(
+                    withdraw,
                     NOT_PROPOSER,
                     f"proposal {proposal} is not yours; only its proposer withdraws it",
-                    about=withdraw.id,
                 )
         return None
 
@@ -233,7 +233,7 @@ def _check_id(
         # Else a newcomer finds the ids that its client counts taken for good.
         if named == sender and not exchanges.opened_by(envelope_id):
             return None
-        return _refused(
+        return refuse(
             envelope,
             ID_IN_USE,
             f"{claimed_by!r} has begun something under the id {envelope_id!r}; send this under"
@@ -243,7 +243,7 @@ def _check_id(
         # What was begun before the space knew the other may be said again.
         if sender in exchanges.opened_by(envelope_id):
             return None
-        return _refused(
+        return refuse(
             envelope,
             ID_IN_USE,
             f"the id {envelope_id!r} is kept for {named!r}, who counts its own so; send this under"
@@ -258,7 +258,7 @@ def _check_named(
     """Refuse a request that names a proposal which is decided, or more than one (PROTOCOL 4.4)."""
     named = exchanges.named(request.correlation, at)
     if len(named) > 1:
-        return _refused(
+        return refuse(
             request,
             SEVERAL_PROPOSALS,
             f"the request names {len(named)} proposals, and a request fulfills one; name that one"
@@ -270,7 +270,7 @@ def _check_named(
         if any(each.state.is_pending for each in found):
             return None
         decided = found[0]
-        return _refused(
+        return refuse(
             request,
             NOT_PENDING,
             f"proposal {decided.id!r} of {decided.proposer!r} is {decided.state}, so nothing may be"
@@ -288,14 +288,10 @@ def _check_keys(proposal: Envelope, payload: dict[str, Any]) -> Refusal | None:
     inner = payloads.as_object(payload.get(payloads.WRAPPER))
     if not any(payloads.PROPOSER in payloads.meta_of(body) for body in (payload, inner)):
         return None
-    return _refused(
+    return refuse(
         proposal,
         RESERVED_KEY,
         f"{payloads.PROPOSER!r} in '_meta' says whose proposal a request fulfills, so a proposal"
         " must not have it; leave it out",
         key=payloads.PROPOSER,
     )
-
-
-def _refused(envelope: Envelope, code: str, message: str, **details: Any) -> Refusal:
-    return draft_refusal(envelope.sender, code, message, about=envelope.id, **details)

@@ -19,6 +19,7 @@ from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.guarantees import OBSERVING, OURS, said_by
 from meup_agent.protocol.limits import MAX_DEPTH, check_depth
+from meup_agent.protocol.management_payloads import READERS
 from meup_agent.protocol.space.decisions import (
     Acceptance,
     Broadcast,
@@ -37,7 +38,7 @@ from meup_agent.protocol.space.inbound import InboundFrame, decode_inbound, usab
 from meup_agent.protocol.space.indexes import Deduplicator, Receipt
 from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight, end_revoked
 from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.space.management import MANAGEMENT_KINDS, SpaceManager
+from meup_agent.protocol.space.management import SpaceManager
 from meup_agent.protocol.space.presence import (
     AbsenceTracker,
     JoinDrafts,
@@ -289,7 +290,7 @@ class SpaceState:
     def _check_new(self, inbound: InboundFrame) -> Refusal | None:
         """Check that a frame that does not come again may be accepted."""
         refused = self._rules.check_capability(inbound)
-        if refused is None and inbound.envelope.kind in MANAGEMENT_KINDS:
+        if refused is None and inbound.envelope.kind in READERS:
             return self._management.check(inbound.envelope, inbound.payload)
         return refused
 
@@ -310,7 +311,7 @@ class SpaceState:
 
     def _accept(self, inbound: InboundFrame, receipt: Receipt | None) -> Acceptance:
         envelope = inbound.envelope
-        if envelope.kind in MANAGEMENT_KINDS:
+        if envelope.kind in READERS:
             return self._manage(envelope, inbound.payload, receipt)
         if envelope.kind not in TRACKED_KINDS:
             return Acceptance(envelope, receipt=receipt)

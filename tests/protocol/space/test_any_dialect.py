@@ -11,9 +11,9 @@ from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import DIALECTS, decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.management_payloads import READERS
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.management import MANAGEMENT_KINDS
 from tests.protocol.space.test_server import Listener, host_with
 from tests.protocol.test_dialects_between import comparable, json_values, objects
 
@@ -22,7 +22,7 @@ MCPX = "mcpx/v0.1"
 # What a space takes: nothing unprintable in a name, and nothing that it would have to carry out.
 names = st.text("abc:/.-_é ", min_size=1, max_size=6)
 PLAIN = sorted(
-    set(kinds.KINDS) - MANAGEMENT_KINDS - {k for k in kinds.KINDS if k.startswith("system/")}
+    set(kinds.KINDS) - set(READERS) - {k for k in kinds.KINDS if k.startswith("system/")}
 )
 payloads = (
     objects
