@@ -60,10 +60,7 @@ def encode_json(value: object) -> bytes:
 
 
 def encode_leniently(value: object) -> bytes:
-    """As :func:`encode_json`, but NaN and the infinities become ``null``, and any integer passes.
-
-    For headers around JSON that is encoded already, and for what others said.
-    """
+    """As :func:`encode_json` of what others said: NaN becomes ``null``, and any integer passes."""
     try:
         return _encode_json(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -69,10 +69,7 @@ def is_eviction(refusal: dict[str, Any]) -> bool:
 
 
 def read_guarantees(welcome: dict[str, Any], dialect: str) -> Guarantees:
-    """The guarantees that a gateway's first welcome on a connection, and its dialect, give.
-
-    A later welcome says nothing of it: where identity is not checked, it may be forged.
-    """
+    """The guarantees that a first welcome and its dialect give; later ones may be forged."""
     said = welcome.get(WELCOME_KEY)
     if said is None:
         return _BY_DIALECT.get(dialect, Guarantees())

@@ -79,10 +79,7 @@ IN_MEMORY: Final = {name.replace("/", "."): name for name in KINDS}
 
 
 def canonical(kind: str) -> str:
-    """The in-memory form of a kind that may be written with dots: ``mcp.reject`` → ``mcp/reject``.
-
-    Kinds outside the table stay as they are.
-    """
+    """The in-memory form of a known kind that may have dots: ``mcp.reject`` → ``mcp/reject``."""
     return IN_MEMORY.get(kind, kind)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from meup_agent.errors import IllegalStep
 
@@ -107,50 +107,45 @@ class InboundAction(StrEnum):
     IGNORE = "ignore"
 
 
-class InboundStep(NamedTuple):
-    """A cell of the table."""
-
-    state: InboundState
-    action: InboundAction
-
+InboundStep = tuple[InboundState, InboundAction]
 
 _I, _IE, _IA = InboundState, InboundEvent, InboundAction
 
 INBOUND: Final[Mapping[tuple[InboundState, InboundEvent], InboundStep]] = {
-    (_I.QUEUED, _IE.START): InboundStep(_I.RUNNING, _IA.START),
-    (_I.QUEUED, _IE.CANCEL): InboundStep(_I.SETTLED, _IA.DROP),
-    (_I.QUEUED, _IE.SENDER_LEFT): InboundStep(_I.QUEUED, _IA.KEEP),
-    (_I.QUEUED, _IE.SENDER_ABSENT): InboundStep(_I.QUEUED, _IA.KEEP),
-    (_I.QUEUED, _IE.LOST): InboundStep(_I.QUEUED, _IA.KEEP),
-    (_I.QUEUED, _IE.SHUTDOWN): InboundStep(_I.SETTLED, _IA.ANSWER_BUSY),
-    (_I.RUNNING, _IE.RETURNED): InboundStep(_I.SETTLED, _IA.RESPOND),
-    (_I.RUNNING, _IE.RAISED): InboundStep(_I.SETTLED, _IA.RESPOND_ERROR),
-    (_I.RUNNING, _IE.CANCEL): InboundStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
-    (_I.RUNNING, _IE.REJECTED): InboundStep(_I.SETTLED, _IA.KEEP),
-    (_I.RUNNING, _IE.SENDER_LEFT): InboundStep(_I.RUNNING, _IA.BEGIN_GRACE),
-    (_I.RUNNING, _IE.SENDER_ABSENT): InboundStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
-    (_I.RUNNING, _IE.LOST): InboundStep(_I.RUNNING, _IA.KEEP),
-    (_I.RUNNING, _IE.SHUTDOWN): InboundStep(_I.RUNNING, _IA.KEEP),
-    (_I.RUNNING, _IE.SHUTDOWN_OVER): InboundStep(_I.CANCELLING, _IA.CANCEL_SCOPE_AND_ANSWER),
-    (_I.CANCELLING, _IE.RETURNED): InboundStep(_I.SETTLED, _IA.DISCARD),
-    (_I.CANCELLING, _IE.RAISED): InboundStep(_I.SETTLED, _IA.LOG),
-    (_I.CANCELLING, _IE.CANCEL): InboundStep(_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.REJECTED): InboundStep(_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.SENDER_LEFT): InboundStep(_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.SENDER_ABSENT): InboundStep(_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.LOST): InboundStep(_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.SHUTDOWN): InboundStep(_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.SHUTDOWN_OVER): InboundStep(_I.CANCELLING, _IA.IGNORE),
+    (_I.QUEUED, _IE.START): (_I.RUNNING, _IA.START),
+    (_I.QUEUED, _IE.CANCEL): (_I.SETTLED, _IA.DROP),
+    (_I.QUEUED, _IE.SENDER_LEFT): (_I.QUEUED, _IA.KEEP),
+    (_I.QUEUED, _IE.SENDER_ABSENT): (_I.QUEUED, _IA.KEEP),
+    (_I.QUEUED, _IE.LOST): (_I.QUEUED, _IA.KEEP),
+    (_I.QUEUED, _IE.SHUTDOWN): (_I.SETTLED, _IA.ANSWER_BUSY),
+    (_I.RUNNING, _IE.RETURNED): (_I.SETTLED, _IA.RESPOND),
+    (_I.RUNNING, _IE.RAISED): (_I.SETTLED, _IA.RESPOND_ERROR),
+    (_I.RUNNING, _IE.CANCEL): (_I.CANCELLING, _IA.CANCEL_SCOPE),
+    (_I.RUNNING, _IE.REJECTED): (_I.SETTLED, _IA.KEEP),
+    (_I.RUNNING, _IE.SENDER_LEFT): (_I.RUNNING, _IA.BEGIN_GRACE),
+    (_I.RUNNING, _IE.SENDER_ABSENT): (_I.CANCELLING, _IA.CANCEL_SCOPE),
+    (_I.RUNNING, _IE.LOST): (_I.RUNNING, _IA.KEEP),
+    (_I.RUNNING, _IE.SHUTDOWN): (_I.RUNNING, _IA.KEEP),
+    (_I.RUNNING, _IE.SHUTDOWN_OVER): (_I.CANCELLING, _IA.CANCEL_SCOPE_AND_ANSWER),
+    (_I.CANCELLING, _IE.RETURNED): (_I.SETTLED, _IA.DISCARD),
+    (_I.CANCELLING, _IE.RAISED): (_I.SETTLED, _IA.LOG),
+    (_I.CANCELLING, _IE.CANCEL): (_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.REJECTED): (_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.SENDER_LEFT): (_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.SENDER_ABSENT): (_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.LOST): (_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.SHUTDOWN): (_I.CANCELLING, _IA.IGNORE),
+    (_I.CANCELLING, _IE.SHUTDOWN_OVER): (_I.CANCELLING, _IA.IGNORE),
     # Its handler may go on after a rejection.
-    (_I.SETTLED, _IE.RETURNED): InboundStep(_I.SETTLED, _IA.DISCARD),
-    (_I.SETTLED, _IE.RAISED): InboundStep(_I.SETTLED, _IA.LOG),
-    (_I.SETTLED, _IE.CANCEL): InboundStep(_I.SETTLED, _IA.COUNT_LATE),
-    (_I.SETTLED, _IE.REJECTED): InboundStep(_I.SETTLED, _IA.KEEP),
-    (_I.SETTLED, _IE.SENDER_LEFT): InboundStep(_I.SETTLED, _IA.IGNORE),
-    (_I.SETTLED, _IE.SENDER_ABSENT): InboundStep(_I.SETTLED, _IA.IGNORE),
-    (_I.SETTLED, _IE.SHUTDOWN): InboundStep(_I.SETTLED, _IA.KEEP),
-    (_I.SETTLED, _IE.SHUTDOWN_OVER): InboundStep(_I.CANCELLING, _IA.CANCEL_SCOPE),
-    (_I.SETTLED, _IE.LOST): InboundStep(_I.SETTLED, _IA.KEEP),
+    (_I.SETTLED, _IE.RETURNED): (_I.SETTLED, _IA.DISCARD),
+    (_I.SETTLED, _IE.RAISED): (_I.SETTLED, _IA.LOG),
+    (_I.SETTLED, _IE.CANCEL): (_I.SETTLED, _IA.COUNT_LATE),
+    (_I.SETTLED, _IE.REJECTED): (_I.SETTLED, _IA.KEEP),
+    (_I.SETTLED, _IE.SENDER_LEFT): (_I.SETTLED, _IA.IGNORE),
+    (_I.SETTLED, _IE.SENDER_ABSENT): (_I.SETTLED, _IA.IGNORE),
+    (_I.SETTLED, _IE.SHUTDOWN): (_I.SETTLED, _IA.KEEP),
+    (_I.SETTLED, _IE.SHUTDOWN_OVER): (_I.CANCELLING, _IA.CANCEL_SCOPE),
+    (_I.SETTLED, _IE.LOST): (_I.SETTLED, _IA.KEEP),
 }
 """PROTOCOL 5, first and second table. For a proposal nothing is owed: the answers are rejections,
 and only where it was addressed to us."""
@@ -208,40 +203,35 @@ class OutboundAction(StrEnum):
     IGNORE = "ignore"
 
 
-class OutboundStep(NamedTuple):
-    """A cell of the table."""
-
-    state: OutboundState
-    action: OutboundAction
-
+OutboundStep = tuple[OutboundState, OutboundAction]
 
 _O, _OE, _OA = OutboundState, OutboundEvent, OutboundAction
 
 OUTBOUND: Final[Mapping[tuple[OutboundState, OutboundEvent], OutboundStep]] = {
-    (_O.UNSENT, _OE.SENT): OutboundStep(_O.WAITING, _OA.NOTE_SENT),
-    (_O.UNSENT, _OE.DEADLINE): OutboundStep(_O.DONE, _OA.DROP_TIMEOUT),
-    (_O.UNSENT, _OE.GIVE_UP): OutboundStep(_O.DONE, _OA.DROP),
-    (_O.UNSENT, _OE.LOST): OutboundStep(_O.UNSENT, _OA.KEEP),
-    (_O.UNSENT, _OE.WELCOME): OutboundStep(_O.UNSENT, _OA.KEEP),
-    (_O.UNSENT, _OE.STOPPED): OutboundStep(_O.DONE, _OA.NOT_SENT),
-    (_O.WAITING, _OE.SENT): OutboundStep(_O.WAITING, _OA.NOTE_SENT),
-    (_O.WAITING, _OE.RESPONSE): OutboundStep(_O.DONE, _OA.RESULT),
-    (_O.WAITING, _OE.REJECTION): OutboundStep(_O.GIVEN_UP, _OA.REJECTED_AND_END),
-    (_O.WAITING, _OE.REFUSAL): OutboundStep(_O.DONE, _OA.REFUSED),
-    (_O.WAITING, _OE.GONE): OutboundStep(_O.GIVEN_UP, _OA.GONE_AND_END),
-    (_O.WAITING, _OE.DEADLINE): OutboundStep(_O.GIVEN_UP, _OA.EXPIRED_AND_END),
-    (_O.WAITING, _OE.GIVE_UP): OutboundStep(_O.GIVEN_UP, _OA.END),
-    (_O.WAITING, _OE.LOST): OutboundStep(_O.WAITING, _OA.NOTE_LOST),
-    (_O.WAITING, _OE.WELCOME): OutboundStep(_O.WAITING, _OA.SEND_AGAIN),
-    (_O.WAITING, _OE.STOPPED): OutboundStep(_O.DONE, _OA.UNKNOWN),
-    (_O.WAITING, _OE.ENDED_BY_SIBLING): OutboundStep(_O.GIVEN_UP, _OA.KEEP),
-    (_O.GIVEN_UP, _OE.SENT): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.RESPONSE): OutboundStep(_O.GIVEN_UP, _OA.LATE),
-    (_O.GIVEN_UP, _OE.REJECTION): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.REFUSAL): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.LOST): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.WELCOME): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.STOPPED): OutboundStep(_O.GIVEN_UP, _OA.IGNORE),
+    (_O.UNSENT, _OE.SENT): (_O.WAITING, _OA.NOTE_SENT),
+    (_O.UNSENT, _OE.DEADLINE): (_O.DONE, _OA.DROP_TIMEOUT),
+    (_O.UNSENT, _OE.GIVE_UP): (_O.DONE, _OA.DROP),
+    (_O.UNSENT, _OE.LOST): (_O.UNSENT, _OA.KEEP),
+    (_O.UNSENT, _OE.WELCOME): (_O.UNSENT, _OA.KEEP),
+    (_O.UNSENT, _OE.STOPPED): (_O.DONE, _OA.NOT_SENT),
+    (_O.WAITING, _OE.SENT): (_O.WAITING, _OA.NOTE_SENT),
+    (_O.WAITING, _OE.RESPONSE): (_O.DONE, _OA.RESULT),
+    (_O.WAITING, _OE.REJECTION): (_O.GIVEN_UP, _OA.REJECTED_AND_END),
+    (_O.WAITING, _OE.REFUSAL): (_O.DONE, _OA.REFUSED),
+    (_O.WAITING, _OE.GONE): (_O.GIVEN_UP, _OA.GONE_AND_END),
+    (_O.WAITING, _OE.DEADLINE): (_O.GIVEN_UP, _OA.EXPIRED_AND_END),
+    (_O.WAITING, _OE.GIVE_UP): (_O.GIVEN_UP, _OA.END),
+    (_O.WAITING, _OE.LOST): (_O.WAITING, _OA.NOTE_LOST),
+    (_O.WAITING, _OE.WELCOME): (_O.WAITING, _OA.SEND_AGAIN),
+    (_O.WAITING, _OE.STOPPED): (_O.DONE, _OA.UNKNOWN),
+    (_O.WAITING, _OE.ENDED_BY_SIBLING): (_O.GIVEN_UP, _OA.KEEP),
+    (_O.GIVEN_UP, _OE.SENT): (_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.RESPONSE): (_O.GIVEN_UP, _OA.LATE),
+    (_O.GIVEN_UP, _OE.REJECTION): (_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.REFUSAL): (_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.LOST): (_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.WELCOME): (_O.GIVEN_UP, _OA.IGNORE),
+    (_O.GIVEN_UP, _OE.STOPPED): (_O.GIVEN_UP, _OA.IGNORE),
 }
 """PROTOCOL 5, third table. Endings are kept and sent again as rule 4.14 asks."""
 

@@ -288,10 +288,7 @@ def raise_for(ending: Ending, *, what: str = "the request", explanation: str = "
 
 
 def response_of(ending: Ending, *, what: str, cancelled: bool = True) -> Responded:
-    """The response to a request of ours; raises for any other ending.
-
-    All requests but ``initialize`` are cancelled at their deadline.
-    """
+    """The response to a request of ours; raises for any other ending."""
     match ending:
         case Responded():
             return ending

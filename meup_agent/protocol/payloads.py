@@ -161,10 +161,7 @@ def read_call(payload: object) -> Call:
 
 
 def called(body: JsonObject) -> tuple[str, str]:
-    """The method and the tool's (or prompt's) name of a call; empty where there is none.
-
-    A gateway needs no more of most calls, and reads them all.
-    """
+    """The method and tool (or prompt) of a call: all that a gateway needs of most."""
     method, params = body.get("method"), body.get("params")
     name = cast("JsonObject", params).get("name") if isinstance(params, dict) else None
     return method if isinstance(method, str) else "", name if isinstance(name, str) else ""
@@ -262,10 +259,7 @@ def without_meta(params: JsonObject) -> JsonObject:
 
 
 def digest(method: str, params: JsonObject, target: str | None) -> str | None:
-    """``dev.meup/digest``: SHA-256, hex, of the call in RFC 8785 form (PROTOCOL 6).
-
-    ``None`` where the values have no such form (integers beyond 2^53, for example).
-    """
+    """SHA-256, hex, of a call in RFC 8785 form (PROTOCOL 6); ``None`` where it has none."""
     call: JsonObject = {"method": method, "params": without_meta(params)}
     if target is not None:
         call["target"] = target

@@ -78,10 +78,7 @@ def add_until(welcome: Envelope, until: int) -> Envelope:
 
 
 def replayed(frame: bytes, seq: int, *, in_progress: bool) -> bytes:
-    """A frame that says that its reader was not here yet when it was accepted.
-
-    It has no number of its own, and takes that of its reader's welcome.
-    """
+    """A frame from before its reader came, with the number of its reader's welcome."""
     mark = b"true" if in_progress else b"false"
     marked = b'%b,"%b":{"in_progress":%b}}' % (frame.rstrip()[:-1], REPLAYED.encode(), mark)
     return numbered(marked, seq)

@@ -69,9 +69,9 @@ def tool_agent() -> Agent:
 def welcome() -> list[bytes]:
     """What the gateway says to a newcomer: who is there, and that it has come."""
     space = SpaceState()
-    space.admit("caller", compile_capabilities([{"kind": "mcp/request"}]))
+    space.grants.configure("caller", compile_capabilities([{"kind": "mcp/request"}]))
     space.join("caller")
-    space.admit("tools", compile_capabilities([]))
+    space.grants.configure("tools", compile_capabilities([]))
     joined = space.join("tools")
     return [
         encode(said.replace(id=f"said-{number}"), DEFAULT_DIALECT)

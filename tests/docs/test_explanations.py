@@ -25,10 +25,10 @@ def test_arrows_between_a_proposals_states_are_the_table() -> None:
 
 def test_arrows_between_a_requests_states_are_the_table() -> None:
     table = [
-        (str(state), str(event), str(step.state))
-        for (state, event), step in INBOUND.items()
+        (str(state), str(event), str(after))
+        for (state, event), (after, _) in INBOUND.items()
         # Only a proposal's handler rejects, and only then goes on with what is settled.
-        if step.state != state and event != "rejected" and state != InboundState.SETTLED
+        if after != state and event != "rejected" and state != InboundState.SETTLED
     ]
     assert sorted(steps_in("handling.svg")) == sorted(table)
 

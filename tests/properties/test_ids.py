@@ -138,7 +138,7 @@ def frame_of(act: Act, number: int) -> bytes:
 def space() -> SpaceState:
     made = SpaceState()
     for name in NAMES:
-        made.admit(name, member_capabilities([{"kind": "mcp/*"}]))
+        made.grants.configure(name, member_capabilities([{"kind": "mcp/*"}]))
     return made
 
 

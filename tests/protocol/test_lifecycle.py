@@ -164,5 +164,5 @@ def test_a_decided_proposal_stays_decided() -> None:
 
 def test_each_state_can_be_reached() -> None:
     assert {"pending", *PROPOSAL.values()} == set(ProposalState)
-    assert {"queued", *(step.state for step in INBOUND.values())} == set(InboundState)
-    assert {"unsent", *(step.state for step in OUTBOUND.values())} == set(OutboundState)
+    assert {"queued", *(state for state, _ in INBOUND.values())} == set(InboundState)
+    assert {"unsent", *(state for state, _ in OUTBOUND.values())} == set(OutboundState)

@@ -48,8 +48,9 @@ class Audit:
         self._most_operations = None if limit is None else MAX_OPERATIONS
         self._operations: list[SpaceOperation] = []
         self._grants = GrantHistory()
-        self._latest = 0
-        self._unknown = 0
+        self.latest = 0  # the number of the last entry that was taken
+        # Decisions about proposals that are not in these entries: they are older.
+        self.unknown = 0
 
     @property
     def proposals(self) -> list[ProposalAudit]:
@@ -62,26 +63,13 @@ class Audit:
         return list(self._operations)
 
     def release(self, proposal: ProposalAudit) -> None:
-        """Forget a proposal whose reader is done with it, so that a long journal needs no memory.
-
-        What is said about it later counts for nothing.
-        """
+        """Forget a proposal whose reader is done; what is said of it later does not count."""
         self._index.release(proposal)
 
     def pop_operations(self) -> list[SpaceOperation]:
         """The operations since the last call, which are forgotten by it."""
         taken, self._operations = self._operations, []
         return taken
-
-    @property
-    def latest(self) -> int:
-        """The number of the last entry that was taken; 0 before the first."""
-        return self._latest
-
-    @property
-    def unknown(self) -> int:
-        """Decisions about proposals that are not in these entries: they are older."""
-        return self._unknown
 
     def named(self, wanted: str, *, proposer: str | None = None) -> list[ProposalAudit]:
         """The proposals with an id, or, if none has it, with ids that begin so; of all, or one."""
@@ -91,7 +79,7 @@ class Audit:
 
     def add(self, entry: Entry) -> None:
         """Take the next entry of the space's journal in."""
-        self._latest = entry.seq
+        self.latest = entry.seq
         envelope = entry.envelope
         self._index.make_room(1 if envelope.kind == kinds.MCP_PROPOSAL else 0)
         match envelope.kind:
@@ -156,7 +144,7 @@ class Audit:
                 step = self._index.add(proposal, entry, StepKind.WITHDREW, reason=reason)
                 decide(proposal, proposal.accepted_rejection or step)
         if not found and not self._index.was_released(*envelope.correlation):
-            self._unknown += 1
+            self.unknown += 1
 
     def _find_withdrawn(self, withdraw: Envelope, name: str, now: float) -> ProposalAudit | None:
         """The proposal that a withdrawal takes back, or would."""
@@ -171,7 +159,7 @@ class Audit:
         proposal, why = self._index.find(folded.record), folded.ignored
         if proposal is None:
             if not self._index.was_released(*envelope.correlation):
-                self._unknown += 1
+                self.unknown += 1
             return
         if why is None and not proposal.state.is_pending:
             why = Ignored.LATE

@@ -12,11 +12,9 @@ from meup_agent.protocol.audit.records import (
     FulfillmentAudit,
     Ignored,
     ProposalAudit,
-    Step,
     StepKind,
     seconds,
 )
-from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.exchange.resolution import find_answered, find_referenced, resolve
 from meup_agent.protocol.payloads import Call, read_response
@@ -47,19 +45,9 @@ class FulfillmentRecorder:
             step = self._index.add(
                 proposal, entry, StepKind.REQUESTED, ignored=Ignored.LATE if late else None
             )
-            self._record_fulfillment(proposal, fulfillment, call, step)
-
-    def _record_fulfillment(
-        self, proposal: ProposalAudit, fulfillment: FulfillingRequest, call: Call, step: Step
-    ) -> None:
-        to = fulfillment.executors
-        item = FulfillmentAudit(
-            request=fulfillment,
-            step=step,
-            changes=payloads.changes(proposal.call, call, to[0] if len(to) == 1 else None),
-            says_edited=call.meta.get(payloads.EDITED) is True,
-        )
-        self._index.add_request(proposal, item)
+            to = fulfillment.executors
+            edits = payloads.changes(proposal.call, call, to[0] if len(to) == 1 else None)
+            self._index.add_request(proposal, FulfillmentAudit(fulfillment, step, edits))
 
     def _record_reference(self, entry: Entry, call: Call) -> None:
         """Record a request that only refers to a proposal: it decides nothing."""
@@ -108,7 +96,8 @@ class FulfillmentRecorder:
     def record_progress(self, entry: Entry, call: Call) -> None:
         """Record progress of a request."""
         envelope = entry.envelope
-        found = self._find_progressed(envelope, seconds(entry))
+        answered = find_answered(envelope, self._proposal_store, seconds(entry))
+        found = self._find_item(*(answered or (None, None)))
         if found is None:
             token = call.params.get(payloads.PROGRESS_TOKEN)
             known = self._index.find_requests(token) if isinstance(token, str) else ()
@@ -164,14 +153,6 @@ class FulfillmentRecorder:
             step.ignored = Ignored.LATE
         else:
             decide(proposal, item.step)
-
-    def _find_progressed(
-        self, envelope: Envelope, now: float
-    ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
-        """The fulfilling request that progress is about."""
-        return self._find_item(
-            *(find_answered(envelope, self._proposal_store, now) or (None, None))
-        )
 
     def _find_item(
         self, record: ProposalEntry | None, request: FulfillingRequest | None

@@ -101,7 +101,6 @@ class FulfillmentAudit(msgspec.Struct):
     request: FulfillingRequest
     step: Step
     changes: tuple[Change, ...] = ()  # its differences from the proposal
-    says_edited: bool = False  # it says of itself that it is not as it was proposed
     progress: int = 0
     cancelled: Step | None = None  # when it was taken back
     # The answer that came first; a refusal only as long as it is the only answer.
@@ -156,11 +155,7 @@ class ProposalAudit(msgspec.Struct):
 
     @property
     def state(self) -> ProposalState:
-        """The state.
-
-        ``rejected``: its proposer took a rejection for an answer (PROTOCOL 4.5), which shows in a
-        withdrawal without a reason of its own. Until then a rejected proposal is pending.
-        """
+        """Its state; ``rejected`` once its proposer took a rejection for an answer (4.5)."""
         return self.record.state
 
     @property
@@ -209,10 +204,7 @@ class ProposalAudit(msgspec.Struct):
         )
 
     def is_past(self, now: float) -> bool:
-        """True if it is pending although its time has passed, in seconds since 1970 (UTC).
-
-        That is only a hint: the proposer's clock says when, and only the proposer ends it.
-        """
+        """True if it is pending beyond its time, as a hint: only the proposer's clock says when."""
         if not self.state.is_pending:
             return False
         expires_at = self.call.expires_at

@@ -100,11 +100,7 @@ class Capabilities:
 def compile_capabilities(
     patterns: Sequence[object], *, place: str = "capabilities"
 ) -> Capabilities:
-    """Compile the capabilities of one participant; ``place`` is where they stand, for errors.
-
-    Raises:
-        InvalidPattern: One of them does not compile, or there are too many.
-    """
+    """Compile the capabilities of one participant; InvalidPattern names where they stand."""
     if not isinstance(patterns, list | tuple):
         raise InvalidPattern("the capabilities are no list", place=place)
     if len(patterns) > MAX_CAPABILITIES:

@@ -88,10 +88,7 @@ class Compiler:
         raise InvalidPattern(f"{type(pattern).__name__} is no JSON value", place=place)
 
     def again(self, pattern: object) -> Match:
-        """Compile what has been compiled before, in another arrangement and without limits.
-
-        What took time to compile is not compiled a second time.
-        """
+        """Compile, in another arrangement and without limits, what has been compiled before."""
         parts, self._parts = self._parts, 0
         try:
             return self.compile(pattern, "", depth=-MAX_NESTING)

@@ -168,10 +168,7 @@ def write_frame(
 
 
 def one_and_all(correlation: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """The first id or ``None``, for a dialect that has room for one; and all where there are more.
-
-    These go into an extra field ``correlation_id``, which readers of such a dialect take or leave.
-    """
+    """The first id, for a field with room for one; and all, for one beside it, if several."""
     if len(correlation) > 1:
         return correlation[0], correlation
     return (correlation[0] if correlation else None), ()

@@ -135,10 +135,7 @@ class Admission:
     # --- one for each path ---
 
     def of_request(self, exchange: InboundExchange, now: float) -> Denial | None:
-        """Check a request: what it carries out must be another's, pending, and not begun.
-
-        Any other request is its sender's own, which the gateway has let through.
-        """
+        """Check a request: what it carries out must be another's, pending, and not begun."""
         refusal = self._refusal(exchange, now)
         return None if refusal is None else Denial("fulfillment_refused", refusal)
 

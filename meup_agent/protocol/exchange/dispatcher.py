@@ -155,10 +155,7 @@ class InboundDispatcher(TablePart):
         return known or self._outbound.knows(envelope_id, now)
 
     def _echo(self, envelope: Envelope, now: float) -> None:
-        """Apply an echo: the gateway has ordered what we sent (PROTOCOL 4.11).
-
-        It reaches no handler of ours, except a request that names us, with its cancel and response.
-        """
+        """Apply an echo of ours: the gateway has ordered it (PROTOCOL 4.11)."""
         self._outbound.note_echo(envelope.id)
         # Most are requests to others about no other exchange: the copy changes nothing here.
         says_nothing = (
@@ -170,10 +167,7 @@ class InboundDispatcher(TablePart):
             self._exchange(envelope, now)
 
     def _from_sibling(self, envelope: Envelope, now: float) -> None:
-        """Apply what another connection sent under our name (PROTOCOL 5).
-
-        Where names are not checked it may be any participant's.
-        """
+        """Apply what another connection sent in our name; unchecked, the name may be forged."""
         if not self._context.roster.guarantees.identity_checked:
             self._context.drop("not_ours", envelope)
             return
@@ -248,10 +242,7 @@ class SiblingConnections(TablePart):
     """
 
     def enter(self, envelope: Envelope, now: float) -> None:
-        """Remember what a sibling sent: the answers to it are not for us.
-
-        A proposal is entered in the store; unlike our own, no caller here waits for it.
-        """
+        """Remember what a sibling sent: no caller here waits for the answers."""
         self._context.envelope_sender.note_sibling(envelope.id, now)
         store, key = self._context.proposal_store, ProposalKey(envelope.sender, envelope.id)
         if envelope.kind == kinds.MCP_PROPOSAL and store.get(key, now) is None:
@@ -281,10 +272,7 @@ class SiblingConnections(TablePart):
                 pass
 
     def _rejected(self, record: ProposalEntry, reject: Envelope, now: float) -> None:
-        """Cancel the handler of a rejected proposal: it has nothing left to decide.
-
-        Unless it is fulfilling it: then rejections are only recorded (PROTOCOL 4.4).
-        """
+        """Cancel the handler of a rejected proposal, unless it is fulfilling it (PROTOCOL 4.4)."""
         if not record.state.is_pending or self._outbound.open_fulfillments(record.key):
             return
         record.refused = record.declined = True

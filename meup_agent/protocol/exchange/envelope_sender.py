@@ -34,11 +34,7 @@ class Resendable(msgspec.Struct, frozen=True):
 
 
 class ResendBuffer:
-    """Envelopes that end or answer something, by id: their loss would leave work running.
-
-    Bounded by count, age and size. An envelope that is sent again under another id is found under
-    both.
-    """
+    """Envelopes that end or answer something; one sent again is found by its first id, too."""
 
     def __init__(self) -> None:
         self._kept: TTLMap[str, Resendable] = TTLMap(
@@ -178,10 +174,7 @@ class EnvelopeSender:
         self.transmit(envelope, item.priority, now, again=True)
 
     def resend_once(self, envelope_id: str, now: float) -> bool:
-        """Send an envelope again that the gateway refused while it threw us out.
-
-        Once only: a gateway that refuses it each time would be sent it for ever.
-        """
+        """Send again what the gateway refused as it threw us out; once only, not for ever."""
         item = self._resend_buffer.get(envelope_id, now)
         if item is None or item.repeated:
             return False

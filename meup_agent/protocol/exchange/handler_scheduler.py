@@ -37,22 +37,12 @@ class HandlerScheduler:
     def __init__(self, context: TableContext, outbound: OutboundTracker, limits: Limits) -> None:
         self._context = context
         self._outbound = outbound
-        self._limiter = ConcurrencyLimiter(limits)
+        self.limiter = ConcurrencyLimiter(limits)
         self._open: dict[Key, InboundExchange] = {}
         self._by_proposal: dict[ProposalKey, InboundExchange] = {}
         self.requests = RequestIndex()
         self.responses = ResponseWriter(context)
         self.admission = Admission(context)
-
-    @property
-    def running(self) -> int:
-        """Handlers that have begun and not ended."""
-        return self._limiter.running
-
-    @property
-    def queued(self) -> int:
-        """Handlers that wait to begin."""
-        return self._limiter.queued
 
     def find(self, key: Key) -> InboundExchange | None:
         """The open exchange of a name."""
@@ -89,7 +79,7 @@ class HandlerScheduler:
         The caller may have looked the handler up already. Notices of most roles are left out where
         there is no room; others if they are ``droppable``.
         """
-        if not self._context.mode.answers or self._limiter.is_shut:
+        if not self._context.mode.answers or self.limiter.is_shut:
             return
         handler = handler or self._context.find_handler(role, envelope, None)
         if not handler:
@@ -106,13 +96,13 @@ class HandlerScheduler:
         """True if one more is taken; if need be, the oldest chat or presence is left out for it."""
         if self._context.closing:
             return False
-        if not self._limiter.is_full:
+        if not self.limiter.is_full:
             return True
-        key = self._limiter.oldest_droppable()
+        key = self.limiter.oldest_droppable()
         if key is None:
             return False
         dropped = self._open.pop(key)
-        self._limiter.remove(key)
+        self.limiter.remove(key)
         self._context.drop("overflow", dropped.work.envelope)
         return True
 
@@ -124,11 +114,11 @@ class HandlerScheduler:
             exchange.record.holders += 1
             self._by_proposal[exchange.record.key] = exchange
         self._open[exchange.key] = exchange
-        self._limiter.add(exchange.key, droppable=exchange.droppable)
+        self.limiter.add(exchange.key, droppable=exchange.droppable)
         self._start_next(now)
 
     def _start_next(self, now: float) -> None:
-        while (key := self._limiter.next()) is not None:
+        while (key := self.limiter.next()) is not None:
             exchange = self._open[key]
             # Its proposal may have come, or been decided, while it waited.
             self.admission.bind(exchange, now)
@@ -187,7 +177,7 @@ class HandlerScheduler:
 
     def pause(self, now: float, *, paused: bool) -> None:
         """Begin nothing during a replay: what comes in it may have been taken back long ago."""
-        self._limiter.is_paused = paused
+        self.limiter.is_paused = paused
         self._start_next(now)
 
     def participant_left(self, participant: str, now: float) -> None:
@@ -247,7 +237,7 @@ class HandlerScheduler:
 
     def shutdown_over(self, now: float) -> None:
         """Cancel what still runs after the grace, and answer so."""
-        self._limiter.is_shut = True
+        self.limiter.is_shut = True
         for exchange in list(self._open.values()):
             if exchange.state is InboundState.QUEUED:
                 self._close(exchange, now)
@@ -259,14 +249,11 @@ class HandlerScheduler:
 
     def count_waits(self, key: Key, change: int, now: float) -> None:
         """Count a wait that a handler begins (+1) or ends (−1); its slot is free meanwhile."""
-        self._limiter.count_waits(key, change)
+        self.limiter.count_waits(key, change)
         self._start_next(now)
 
     def returned(self, key: Key, result: object, now: float) -> None:
-        """End a handler that returned; the result answers a request.
-
-        A result without a form in JSON raises NotExpressible and changes nothing.
-        """
+        """End a handler that returned; a result that JSON cannot hold raises NotExpressible."""
         exchange = self._open.get(key)
         if exchange is None:
             return
@@ -347,7 +334,7 @@ class HandlerScheduler:
     def _remove(self, exchange: InboundExchange, now: float) -> None:
         key = exchange.key
         del self._open[key]
-        self._limiter.remove(key)
+        self.limiter.remove(key)
         if exchange.is_request:
             self.requests.settle(exchange, now)
         if exchange.fulfillment is not None:

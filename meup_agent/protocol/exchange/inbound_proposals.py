@@ -91,10 +91,7 @@ class InboundProposals(TablePart):
     # --- a withdraw ---
 
     def receive_withdraw(self, envelope: Envelope, now: float) -> None:
-        """Apply a withdraw: only the proposer's, and only of what is pending (PROTOCOL 4.1, 4.2).
-
-        The gateway withdraws in the place of a proposer that may not propose it any more.
-        """
+        """Apply a withdraw: the proposer's, or the gateway's in its place (PROTOCOL 4.1, 4.2)."""
         context, store = self._context, self._context.proposal_store
         payload = envelope.payload_object
         reason = read_reason(payload.get("reason"))

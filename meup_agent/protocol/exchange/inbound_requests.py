@@ -67,10 +67,7 @@ class InboundRequests(TablePart):
         return store.requested(record, fulfillment, now)
 
     def _is_for_us(self, envelope: Envelope, record: ProposalEntry | None) -> bool:
-        """True if we carry a request out: one that names us, or one that names no participant.
-
-        Of the latter, one that carries a proposal out begins where that says so (PROTOCOL 4.4).
-        """
+        """True if we carry a request out: it, or the proposal, names us, or no participant."""
         me = self._context.me
         asked = envelope.to if record is None else executors_of(record, envelope)
         return me in asked if asked or envelope.sender == me else True
@@ -178,10 +175,7 @@ class InboundRequests(TablePart):
     # --- a cancel ---
 
     def receive_cancel(self, envelope: Envelope, call: Call, now: float) -> None:
-        """Apply ``notifications/cancelled``: to a proposal's record and a handler of ours.
-
-        The gateway cancels in the place of a requester that may not make its request any more.
-        """
+        """Apply ``notifications/cancelled``: the requester's, or the gateway's in its place."""
         context, named = self._context, call.params.get("requestId")
         is_ours = envelope.sender == context.me
         concerns = context.me in envelope.to if is_ours else envelope.concerns(context.me)

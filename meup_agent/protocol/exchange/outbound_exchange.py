@@ -107,10 +107,7 @@ class OutboundExchange(msgspec.Struct):
         return Expiry(self.key.id, sent=sent, begun_by=begun_by or "")
 
     def answerable_by(self, envelope: Envelope, me: str) -> bool:
-        """True if a response or progress for this request is meant for it (PROTOCOL 5).
-
-        Another requester may have used the same id with the same executor.
-        """
+        """True if a response or progress is meant for this request, not for one of the same id."""
         return envelope.concerns(me) and (not self.draft.to or envelope.sender in self.draft.to)
 
 
@@ -127,10 +124,7 @@ def able_to_fulfill(record: ProposalEntry, roster: Roster) -> set[str]:
 def deciding_rejection(
     exchange: OutboundExchange, record: ProposalEntry, roster: Roster
 ) -> Rejection | None:
-    """The rejection that ends the wait for a proposal of ours, if there is one (PROTOCOL 4.5).
-
-    While a fulfilling request is out, rejections are only recorded (PROTOCOL 4.4).
-    """
+    """The rejection that ends our wait, if there is one, and no fulfillment is out (4.4, 4.5)."""
     if record.state is not ProposalState.PENDING or exchange.wait is Wait.DEADLINE:
         return None
     counted = list(record.rejections.values())

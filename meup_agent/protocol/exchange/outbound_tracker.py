@@ -293,10 +293,7 @@ class OutboundTracker:
         return True
 
     def end_by_gateway(self, by: str, exchange_id: str, reason: str, now: float) -> None:
-        """End a request or proposal that the gateway ended in our place.
-
-        No answer will come, and the error that said so may have been lost.
-        """
+        """End what the gateway ended in our place; its error may have been lost."""
         if by == self._context.me:
             self.refused(exchange_id, {"error": reason}, now)
 
@@ -328,10 +325,7 @@ class OutboundTracker:
         *,
         cause: Cause | None = None,
     ) -> None:
-        """Step an exchange through the lifecycle, and carry the action out.
-
-        The cause that is sent is the ending's, if no other is given.
-        """
+        """Step an exchange through the lifecycle; a cause given is sent, else the ending's."""
         state, action = outbound_step(exchange.state, event)
         match action:
             case OutboundAction.KEEP | OutboundAction.IGNORE | OutboundAction.LATE:

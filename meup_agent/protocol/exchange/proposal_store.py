@@ -53,10 +53,7 @@ class ProposalKey(NamedTuple):
 
 
 def fingerprint_of(envelope: Envelope) -> int:
-    """A hash that tells an envelope that comes again from another one under the same id.
-
-    Some peers count their ids from one after each restart.
-    """
+    """A hash that tells a repeated envelope from another: some peers count ids anew each start."""
     return hash(
         (envelope.ts, envelope.kind, envelope.to, envelope.correlation, envelope.raw_payload)
     )
@@ -197,10 +194,7 @@ class ProposalStore:
         )
 
     def add(self, envelope: Envelope, now: float, *, holders: int = 0) -> ProposalEntry:
-        """Enter a proposal, in place of an older one of the same proposer and id.
-
-        One without holders is not remembered where those with holders take all the room.
-        """
+        """Enter a proposal, in place of an older one of the same proposer and id."""
         key = ProposalKey(envelope.sender, envelope.id)
         older = self._records.get(key, now)
         # Its first proposer keeps an id, also where it uses it again after it was copied.
@@ -311,10 +305,7 @@ class ProposalStore:
         return None
 
     def not_carried_out(self, record: ProposalEntry, fulfillment: FulfillingRequest) -> None:
-        """Note that a fulfilling request ended without being carried out: cancelled, or refused.
-
-        With the last one, the proposal waits again.
-        """
+        """Note a cancelled or refused request; after the last one the proposal waits again."""
         fulfillment.live = False
         if not any(item.live for item in record.fulfillments):
             record.step(ProposalEvent.REQUEST_CANCELLED, fulfillment.by)

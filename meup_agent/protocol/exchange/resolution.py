@@ -105,10 +105,7 @@ def find_answered(
 
 
 def executors_of(record: ProposalEntry, request: Envelope) -> tuple[str, ...]:
-    """The executors of a fulfilling request; empty: each that has the tool (PROTOCOL 4.4).
-
-    Requests of the published dialects may name no participant.
-    """
+    """The executors of a fulfilling request; empty: each that has the tool (PROTOCOL 4.4)."""
     if request.to:
         return request.to
     target = record.call.target
@@ -180,10 +177,7 @@ def _told(candidates: list[ProposalEntry], call: Call, proposer: str | None) -> 
 
 
 def _fits(record: ProposalEntry, call: Call) -> bool:
-    """True if a request is the proposed call unchanged, by its payload and by its digest.
-
-    The digest alone proves nothing: terminals copy what a proposal says of itself.
-    """
+    """True if a request is the proposed call unchanged: the digest alone may be copied."""
     proposed = record.call
     if payloads.changes(proposed, call, proposed.target):
         return False

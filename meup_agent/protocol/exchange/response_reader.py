@@ -365,10 +365,7 @@ def outcome_of_relay(record: ProposalEntry, relay: Envelope) -> Fulfillment:
 
 
 def _with_edits(result: object, meta: payloads.JsonObject) -> object:
-    """The result with the digest and edit mark of our request, where there is room for them.
-
-    Those of the executor are left out: it is not the executor that may edit.
-    """
+    """The result with our request's digest and edit mark, not those of the executor."""
     if not isinstance(result, dict):
         return result
     body = cast("payloads.JsonObject", result)

@@ -161,10 +161,7 @@ class Roster:
         return self.welcomed_at if left is None else max(left, self.welcomed_at)
 
     def left_at(self, participant_id: str, now: float) -> float | None:
-        """The time at which an absent participant left; ``None``: present, or never seen here.
-
-        A participant that acts over HTTP is never present.
-        """
+        """The time at which a participant left; ``None``: it is present, or was never seen here."""
         return None if participant_id in self._present else self._left.get(participant_id, now)
 
     def is_allowed(self, participant_id: str, kind: str, payload: Any) -> bool:

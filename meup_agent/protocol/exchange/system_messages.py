@@ -107,10 +107,7 @@ class SystemMessages(TablePart):
     def _enter(
         self, welcome: Envelope, changed: Presence, now: float, *, complete: bool = False
     ) -> None:
-        """Put in order what a lost connection has left, by the participants present now.
-
-        ``complete``: we have read everything that we missed.
-        """
+        """Put in order what a lost connection has left; ``complete``: nothing was missed."""
         self._scheduler.welcomed(now)
         if complete:
             self._outbound.caught_up(now)

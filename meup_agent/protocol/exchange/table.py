@@ -100,12 +100,12 @@ class ExchangeTable:
     @property
     def running(self) -> int:
         """Handlers that have begun and not ended."""
-        return self._scheduler.running
+        return self._scheduler.limiter.running
 
     @property
     def queued(self) -> int:
         """Handlers that wait to begin."""
-        return self._scheduler.queued
+        return self._scheduler.limiter.queued
 
     @property
     def waiting(self) -> int:
@@ -230,20 +230,14 @@ class ExchangeTable:
         return self._flush()
 
     def returned(self, key: Key, result: Any, now: float) -> list[Effect]:
-        """End a handler that returned; the result answers a request.
-
-        A result without a form in JSON raises NotExpressible and changes nothing.
-        """
+        """End a handler that returned; a result that JSON cannot hold raises NotExpressible."""
         self._scheduler.returned(key, result, now)
         return self._flush()
 
     def raised(
         self, key: Key, code: int, message: str, data: Any, now: float, *, begun: bool = True
     ) -> list[Effect]:
-        """End a handler that raised, or stopped because it was cancelled.
-
-        Of a request that was refused before it had ``begun``, nothing is remembered as carried out.
-        """
+        """End a handler that raised, was cancelled, or never began and so carried nothing out."""
         self._scheduler.raised(key, code, message, data, now, begun=begun)
         return self._flush()
 

@@ -155,10 +155,7 @@ class TableContext(msgspec.Struct):
         return self.since is not None and sent.tzinfo is not None and sent < self.since
 
     def on_behalf_of(self, envelope: Envelope, payload: payloads.JsonObject) -> str:
-        """The participant whose exchange an end is about: its sender, or the one it names.
-
-        Only the gateway may name another one, and only where names are checked is it the gateway.
-        """
+        """The participant that an end is for: its sender, or whom a gateway that is it names."""
         checked = self.roster.guarantees.identity_checked
         return payloads.on_behalf_of(envelope.sender, payload) if checked else envelope.sender
 

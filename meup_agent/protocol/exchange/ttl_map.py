@@ -25,10 +25,7 @@ def size_of(envelope: Envelope) -> int:
 
 
 class TTLMap(Generic[K, V]):
-    """A map that forgets its oldest entries, by count, by age and by size in bytes.
-
-    Values that are ``needed`` are not forgotten at any limit: they are few, and soon done with.
-    """
+    """A map that forgets its oldest entries by count, age and size, but none that is ``needed``."""
 
     def __init__(
         self,

@@ -34,11 +34,7 @@ _WITHDRAW: dict[str, Any] = {"kind": kinds.MCP_WITHDRAW}
 def member_capabilities(
     listed: Iterable[Mapping[str, Any]], *, place: str = "capabilities"
 ) -> Capabilities:
-    """The capabilities of a member: those listed, and ``mcp/withdraw``, which all have.
-
-    Raises:
-        InvalidPattern: One does not compile; it names the place in the configuration.
-    """
+    """The capabilities listed (InvalidPattern names the place), and ``mcp/withdraw``."""
     own = [dict(capability) for capability in listed]
     compiled = compile_capabilities(own, place=place)
     if compiled.allow(kinds.MCP_WITHDRAW, {}):
@@ -184,11 +180,7 @@ class GrantStore:
         return self._settle([participant], facts)
 
     def restore(self, facts: Mapping[str, JsonObject]) -> list[str]:
-        """Restore the facts of before a restart; a grant that could not be made now is dropped.
-
-        Returns:
-            The ids of the grants that do not.
-        """
+        """Restore facts; the ids of grants that could not be made now, and are dropped."""
         for key, value in facts.items():
             if key.startswith(REVOKED_FACT):
                 participant = key.removeprefix(REVOKED_FACT)

@@ -204,10 +204,7 @@ _NO_ORIGINS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class OriginIndex(Generic[V]):
-    """Envelopes of one kind by id; the oldest of a participant is forgotten first.
-
-    Two participants may use the same id, so an id alone does not say whose envelope it is.
-    """
+    """Envelopes of one kind by id and issuer; the oldest of a participant is forgotten first."""
 
     def __init__(self, limit: int = MAX_ORIGINS) -> None:
         self._limit = limit

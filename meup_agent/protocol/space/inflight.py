@@ -91,10 +91,7 @@ class InFlight:
         return self._proposals.senders(proposal)
 
     def find_other_owner(self, envelope_id: str, sender: str) -> str | None:
-        """Another participant that began something under an id; ``None``: none, or the sender.
-
-        A claim lasts while what began under the id is open, and is remembered after its end.
-        """
+        """Another participant that began something under an id, unless the sender did, too."""
         other = None
         for owners in self._owners:
             if envelope_id in owners:
@@ -247,10 +244,7 @@ class InFlight:
             self.end(proposal, withdrawn=True)
 
     def _responded(self, response: Envelope, payload: dict[str, Any]) -> None:
-        """End the requests that a response answers, and the proposals that these fulfilled.
-
-        What an executor refuses was not carried out: the proposal waits again (PROTOCOL 4.2).
-        """
+        """End what a response answers; a refused proposal waits again (PROTOCOL 4.2)."""
         refused = payloads.is_refusal(payload)
         for correlated in response.correlation:
             for request in self._requests.under(correlated):

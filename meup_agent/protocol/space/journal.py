@@ -109,10 +109,7 @@ class Journal(Protocol):
         ...
 
     def resume_from(self, space: str, seen: int) -> int:
-        """The number after which a reader continues that has seen one of the space.
-
-        That one, where everything after it is known; any other says that there is a gap.
-        """
+        """The number after which a reader of this one continues; any other says there is a gap."""
         ...
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:

@@ -72,11 +72,7 @@ _GONE_MICROSECONDS: Final = round(GONE_SECONDS * 1_000_000)
 
 
 class AbsenceTracker:
-    """Tracks absences: proposals from before one were left behind by a process that is gone.
-
-    A process that crashed cannot withdraw what it proposed: its participant would be refused
-    further proposals for as long as these count as open.
-    """
+    """Tracks absences: what a process proposed before it was gone counts as abandoned."""
 
     def __init__(self) -> None:
         self._left: dict[str, int] = {}

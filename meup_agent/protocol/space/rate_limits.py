@@ -51,10 +51,7 @@ class Allowance:
 
 
 class TokenBucket:
-    """A token bucket: so many at once, and so many a second in the long run.
-
-    A clock that goes back gives nothing and takes nothing.
-    """
+    """A token bucket: so many at once, and so many a second; a clock that goes back gives none."""
 
     __slots__ = ("_at", "_burst", "_left", "_per_microsecond")
 
@@ -68,10 +65,6 @@ class TokenBucket:
         left = self._left = self._now(at) - amount
         return 0.0 if left >= -_ROUNDING else -left / self._per_microsecond / _MICROSECONDS
 
-    def has(self, at: int) -> bool:
-        """True if there is one."""
-        return self._now(at) >= 1.0 - _ROUNDING
-
     def try_consume(self, at: int) -> bool:
         """Take one if there is one; false if there was none."""
         left = self._left = self._now(at)
@@ -84,10 +77,6 @@ class TokenBucket:
         """Seconds until some are there, or until all are where there are never so many; 0 if so."""
         missing = min(amount, self._burst) - self._now(at)
         return 0.0 if missing <= _ROUNDING else missing / self._per_microsecond / _MICROSECONDS
-
-    def full(self, at: int) -> bool:
-        """True if none is missing: then the bucket may be forgotten."""
-        return self._now(at) >= self._burst - _ROUNDING
 
     def _now(self, at: int) -> float:
         before, self._at = self._at, at

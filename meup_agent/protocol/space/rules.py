@@ -7,8 +7,7 @@ it out.
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
@@ -27,21 +26,19 @@ from meup_agent.protocol.space.management import KICKED, REMOVED, SpaceManager
 from meup_agent.protocol.space.presence import AbsenceTracker
 from meup_agent.protocol.space.rate_limits import Allowance
 
-if TYPE_CHECKING:
-    from meup_agent.protocol.envelope import Envelope
-
 IDENTITY_MISMATCH: Final = "identity_mismatch"
 RESERVED_KIND: Final = "reserved_kind"
 CAPABILITY_VIOLATION: Final = "capability_violation"
 NOT_PROPOSER: Final = "not_proposer"
+NOT_PENDING: Final = "not_pending"
+SEVERAL_PROPOSALS: Final = "several_proposals"
+RESERVED_KEY: Final = "reserved_key"
 
 ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
 """Notifications that are routed whatever the capabilities (PROTOCOL 3)."""
 
 _OF_MEMBERS = frozenset(kind.name for kind in kinds.KINDS.values() if kind.sender == "member")
 _ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
-_STARTS = frozenset({kinds.MCP_PROPOSAL, kinds.MCP_REQUEST})
-
 
 ABANDONED_CHECK_SECONDS: Final = 1.0
 """Interval of the check for abandoned proposals, for a participant that has no room for another."""
@@ -106,18 +103,13 @@ class Rules:
                 " correlation",
             )
         if envelope.kind == kinds.MCP_WITHDRAW:
-            return self._refused_withdraw(participant, envelope)
-        if envelope.kind in _STARTS:
-            refused = check_start(
-                envelope,
-                arrival.payload,
-                participants=self._grants,
-                exchanges=self._open,
-                at=arrival.at,
-            )
-            if refused is None and envelope.kind == kinds.MCP_PROPOSAL:
-                return self._refused_proposal(participant, envelope, arrival.at)
-            return refused
+            return self._check_proposer(envelope)
+        if envelope.kind == kinds.MCP_REQUEST and not is_notification(arrival.payload):
+            refused = self._check_id(envelope)
+            return self._check_named(arrival) if refused is None else refused
+        if envelope.kind == kinds.MCP_PROPOSAL:
+            refused = self._check_id(envelope) or _check_keys(envelope, arrival.payload)
+            return self._check_room(envelope, arrival.at) if refused is None else refused
         return None
 
     def _may(self, participant: str, arrival: InboundFrame) -> bool:
@@ -128,17 +120,17 @@ class Rules:
         if self._grants[participant].allow(envelope.kind, payload):
             return True
         if envelope.kind == kinds.MCP_REQUEST:
-            return _method(payload) in ALWAYS_ALLOWED_METHODS
+            return payloads.called(payload)[0] in ALWAYS_ALLOWED_METHODS
         if envelope.kind == GRANT_ACK:
             return self._management.may_acknowledge(participant, envelope.correlation)
         answers = envelope.kind == kinds.MCP_RESPONSE
         return answers and self._open.was_asked(participant, envelope.correlation)
 
-    def _refused_withdraw(self, participant: str, withdraw: Envelope) -> Refusal | None:
+    def _check_proposer(self, withdraw: Envelope) -> Refusal | None:
         """Only the proposer withdraws; unknown and late withdraws pass (PROTOCOL 3, 4.1)."""
         for proposal in withdraw.correlation:
             proposers = self._open.proposers(proposal)
-            if proposers and participant not in proposers:
+            if proposers and withdraw.sender not in proposers:
                 return refuse(
                     withdraw,
                     NOT_PROPOSER,
@@ -146,15 +138,58 @@ class Rules:
                 )
         return None
 
-    def _refused_proposal(self, participant: str, proposal: Envelope, at: int) -> Refusal | None:
-        """Bound the open proposals of a participant by what others can be asked to look at."""
-        most = self._allowance.max_open_proposals
-        if self._has_room(participant, most, at):
+    def _check_id(self, envelope: Envelope) -> Refusal | None:
+        """Refuse an id that another participant uses, or counts."""
+        sender, envelope_id = envelope.sender, envelope.id
+        named = owner_by_name(envelope_id)
+        owner = self._open.find_other_owner(envelope_id, sender)
+        if owner is not None:
+            # Else a newcomer finds the ids that its client counts taken for good.
+            if named == sender and not self._open.opened_by(envelope_id):
+                return None
+            why = f"{owner!r} has begun something under the id {envelope_id!r}"
+        elif not named or named == sender or named not in self._grants:
             return None
-        if self._open.is_open(participant, proposal.id):
-            return None  # sent again, or in place of the other
+        elif sender in self._open.opened_by(envelope_id):
+            return None  # begun before the space knew the other: it may be said again
+        else:
+            why = f"the id {envelope_id!r} is kept for {named!r}, who counts its own so"
+        return refuse(envelope, ID_IN_USE, f"{why}; send this under another id")
+
+    def _check_named(self, arrival: InboundFrame) -> Refusal | None:
+        """Refuse a request that names a decided proposal, or more than one (PROTOCOL 4.4)."""
+        request = arrival.envelope
+        named = self._open.named(request.correlation, arrival.at) if request.correlation else {}
+        if len(named) > 1:
+            return refuse(
+                request,
+                SEVERAL_PROPOSALS,
+                f"the request names {len(named)} proposals, and a request fulfills one; name that"
+                " one alone in its correlation",
+            )
+        for proposals in named.values():
+            meant = payloads.meta_of(arrival.payload).get(payloads.PROPOSER)
+            found = [each for each in proposals if each.proposer == meant] or proposals
+            if any(each.state.is_pending for each in found):
+                return None
+            decided = found[0]
+            return refuse(
+                request,
+                NOT_PENDING,
+                f"proposal {decided.id!r} of {decided.proposer!r} is {decided.state}, so nothing"
+                " may be carried out for it; leave its id out of a request that only refers to it",
+                state=str(decided.state),
+            )
+        return None
+
+    def _check_room(self, proposal: Envelope, at: int) -> Refusal | None:
+        """Bound the open proposals of a participant by what others can be asked to look at."""
+        most, proposer = self._allowance.max_open_proposals, proposal.sender
+        # One that is open may be sent again, or in place of the other.
+        if self._has_room(proposer, most, at) or self._open.is_open(proposer, proposal.id):
+            return None
         return over_limit(
-            participant,
+            proposer,
             "max_open_proposals",
             most,
             f"you have {most} open proposals, as many as are taken; withdraw some",
@@ -177,42 +212,12 @@ class Rules:
         return self._open.open_proposals(participant, at) < most
 
 
-def _method(payload: dict[str, Any]) -> str:
-    method = payload.get("method")
-    return method if isinstance(method, str) else ""
-
-
 def _is_reserved(kind: str) -> bool:
     """True for a kind of the gateway alone, in either writing, known or not (PROTOCOL 4.10)."""
     known = kinds.KINDS.get(kind)
     return kind.startswith(("system/", "system.")) or (
         known is not None and known.sender == "gateway"
     )
-
-
-NOT_PENDING: Final = "not_pending"
-SEVERAL_PROPOSALS: Final = "several_proposals"
-RESERVED_KEY: Final = "reserved_key"
-
-
-def check_start(
-    envelope: Envelope,
-    payload: dict[str, Any],
-    *,
-    participants: Container[str],
-    exchanges: InFlight,
-    at: int,
-) -> Refusal | None:
-    """Decide whether a proposal or a request may begin; notifications begin nothing."""
-    is_request = envelope.kind == kinds.MCP_REQUEST
-    if is_request and is_notification(payload):
-        return None
-    refused = _check_id(envelope, participants, exchanges)
-    if refused is not None:
-        return refused
-    if is_request:
-        return _check_named(envelope, payload, exchanges, at) if envelope.correlation else None
-    return _check_keys(envelope, payload)
 
 
 def owner_by_name(envelope_id: str) -> str:
@@ -223,68 +228,8 @@ def owner_by_name(envelope_id: str) -> str:
     return name if number.isdecimal() and number.isascii() else ""
 
 
-def _check_id(
-    envelope: Envelope, participants: Container[str], exchanges: InFlight
-) -> Refusal | None:
-    sender, envelope_id = envelope.sender, envelope.id
-    named = owner_by_name(envelope_id)
-    claimed_by = exchanges.find_other_owner(envelope_id, sender)
-    if claimed_by is not None:
-        # Else a newcomer finds the ids that its client counts taken for good.
-        if named == sender and not exchanges.opened_by(envelope_id):
-            return None
-        return refuse(
-            envelope,
-            ID_IN_USE,
-            f"{claimed_by!r} has begun something under the id {envelope_id!r}; send this under"
-            " another id",
-        )
-    if named and named != sender and named in participants:
-        # What was begun before the space knew the other may be said again.
-        if sender in exchanges.opened_by(envelope_id):
-            return None
-        return refuse(
-            envelope,
-            ID_IN_USE,
-            f"the id {envelope_id!r} is kept for {named!r}, who counts its own so; send this under"
-            " another id",
-        )
-    return None
-
-
-def _check_named(
-    request: Envelope, payload: dict[str, Any], exchanges: InFlight, at: int
-) -> Refusal | None:
-    """Refuse a request that names a proposal which is decided, or more than one (PROTOCOL 4.4)."""
-    named = exchanges.named(request.correlation, at)
-    if len(named) > 1:
-        return refuse(
-            request,
-            SEVERAL_PROPOSALS,
-            f"the request names {len(named)} proposals, and a request fulfills one; name that one"
-            " alone in its correlation",
-        )
-    for proposals in named.values():
-        meant = payloads.meta_of(payload).get(payloads.PROPOSER)
-        found = [each for each in proposals if each.proposer == meant] or proposals
-        if any(each.state.is_pending for each in found):
-            return None
-        decided = found[0]
-        return refuse(
-            request,
-            NOT_PENDING,
-            f"proposal {decided.id!r} of {decided.proposer!r} is {decided.state}, so nothing may be"
-            " carried out for it; leave its id out of a request that only refers to it",
-            state=str(decided.state),
-        )
-    return None
-
-
-def _check_keys(proposal: Envelope, payload: dict[str, Any]) -> Refusal | None:
-    """Refuse the key that tells whose proposal a request means: terminals copy ``_meta``.
-
-    Also in a wrapper that readers here do not open, since others may.
-    """
+def _check_keys(proposal: Envelope, payload: payloads.JsonObject) -> Refusal | None:
+    """Refuse the key that tells whose proposal a request means, also in a wrapper."""
     inner = payloads.as_object(payload.get(payloads.WRAPPER))
     if not any(payloads.PROPOSER in payloads.meta_of(body) for body in (payload, inner)):
         return None

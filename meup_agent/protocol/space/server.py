@@ -97,6 +97,7 @@ class SpaceServer:
             new_token=None if invites is None else invites.new_token,
             address=str if invites is None else invites.address,
         )
+        self.grants = self._state.grants
         self._limiter = self._state.limiter
         # Its own, so that what observers send in vain slows down no agent of their participant.
         self._observers_limiter = RateLimiter(allowance)
@@ -119,8 +120,7 @@ class SpaceServer:
     @property
     def present(self) -> list[dict[str, Any]]:
         """The members with what they may send, as a welcome lists them."""
-        capabilities = self._state.capabilities
-        return [describe_participant(name, capabilities(name)) for name in self._state.present]
+        return [describe_participant(name, self.grants[name]) for name in self._state.present]
 
     def __len__(self) -> int:
         """The number of members."""
@@ -136,15 +136,7 @@ class SpaceServer:
 
     def is_kicked(self, participant: str) -> bool:
         """True for a participant that was removed, and not invited again."""
-        return self._state.is_kicked(participant)
-
-    def capabilities(self, participant: str) -> Capabilities:
-        """The capabilities of a participant, present or not; KeyError if there is none such."""
-        return self._state.capabilities(participant)
-
-    def admit(self, participant: str, capabilities: Capabilities) -> None:
-        """Add a participant, or change what it may send."""
-        self._state.admit(participant, capabilities)
+        return self._state.management.is_kicked(participant)
 
     # --- coming and going -----------------------------------------------------------------
 
@@ -271,10 +263,7 @@ class SpaceServer:
         *,
         repeats: bool = True,
     ) -> None:
-        """Decide about a frame of a participant that waits for the answer, in the space or not.
-
-        ``then`` takes what became of it; of an accepted one, when it is kept.
-        """
+        """Decide about a frame of a participant that may be away; ``then`` takes the decision."""
         self.counters.frames_in += 1
         decision = self._state.decide(participant, frame, dialect, repeats=repeats, waits=False)
         if isinstance(decision, Acceptance):
@@ -290,19 +279,13 @@ class SpaceServer:
             then(decision)
 
     def backpressure_wait(self, participant: str) -> float:
-        """Seconds for which a participant is not read now since a reader does not keep up.
-
-        Only heavy senders wait. Ask again after these seconds, before anything more is read.
-        """
+        """Seconds for which a heavy sender waits now for a slow reader, before it asks again."""
         if not self._backpressure.filling or not self._limiter.load.is_heavy(participant):
             return 0.0
         return self._backpressure.wait(participant)
 
     def check_rate(self, participant: str, size: int) -> RateExceeded | None:
-        """The limit for which to refuse a message of a participant that has no connection.
-
-        The message is counted if nothing is returned.
-        """
+        """The limit that a message without a connection exceeds; ``None``: it counts."""
         wait = self.backpressure_wait(participant)
         if wait:
             return RateExceeded("slow_reader_seconds", self._backpressure.patience, wait)
@@ -437,7 +420,7 @@ class SpaceServer:
                 self.name,
                 grant,
             )
-        for participant, token_sha256 in self._state.digests.items():
+        for participant, token_sha256 in self._state.management.digests.items():
             self._admit(participant, token_sha256)
         for consequence in self._state.end_revoked():
             self._follow(consequence)

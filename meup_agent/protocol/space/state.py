@@ -82,18 +82,18 @@ class SpaceState:
         self.limiter = RateLimiter(self._allowance)
         self._shallower = self._allowance.max_depth < MAX_DEPTH
         self._now = now
-        self._grants = GrantStore(participants or {})
+        self.grants = GrantStore(participants or {})
         # In the order in which they came.
         self._present: dict[str, None] = {}
         # Of these, as JSON, and since which change of anyone's capabilities.
         self._descriptions: dict[str, bytes] = {}
         self._described_at = 0
-        self._management = SpaceManager(
-            self._grants, self._present, new_token=new_token, address=address
+        self.management = SpaceManager(
+            self.grants, self._present, new_token=new_token, address=address
         )
         self._absences = AbsenceTracker()
         self._rules = Rules(
-            self._grants, self._management, self.open, self._allowance, self._absences
+            self.grants, self.management, self.open, self._allowance, self._absences
         )
         self._announce_withdrawals = announce_withdrawals
         self._deduplicator = Deduplicator()
@@ -109,29 +109,12 @@ class SpaceState:
         """The participants in the space, in the order in which they came."""
         return tuple(self._present)
 
-    def capabilities(self, participant: str) -> Capabilities:
-        """The capabilities of a participant, present or not; KeyError if there is none such."""
-        return self._grants[participant]
-
-    def admit(self, participant: str, capabilities: Capabilities) -> None:
-        """Add a participant, or change what it may send by configuration."""
-        self._grants.configure(participant, capabilities)
-
-    @property
-    def digests(self) -> Mapping[str, str]:
-        """The invited participants, with the SHA-256 (hex) of their tokens."""
-        return self._management.digests
-
-    def is_kicked(self, participant: str) -> bool:
-        """True for a participant that was removed, and not invited again."""
-        return self._management.is_kicked(participant)
-
     def restore(self, facts: Mapping[str, dict[str, Any]]) -> list[str]:
         """Restore the facts of before a restart; the ids of grants that hold no more."""
         for proposer in self.open.participants:
             # No participant is here yet, and one that comes back resumes.
             self._absences.left(proposer, self._now())
-        return self._management.restore(facts)
+        return self.management.restore(facts)
 
     def register_dialect(self, dialect: str) -> None:
         """Record that a dialect is spoken here, from now on.
@@ -154,9 +137,9 @@ class SpaceState:
         is_new = join_state.can_resume and not join_state.resumed
         self._absences.joined(participant, self._now(), new=is_new)
         self._present[participant] = None
-        if self._described_at == self._grants.changes:
+        if self._described_at == self.grants.changes:
             self._descriptions[participant] = self._described(participant)
-        you = describe_participant(participant, self._grants[participant])
+        you = describe_participant(participant, self.grants[participant])
         return JoinDrafts(
             self._welcome(participant, **resume_fields(join_state)),
             gateway_draft(
@@ -166,10 +149,7 @@ class SpaceState:
         )
 
     def observe(self, participant: str, join_state: JoinState = NO_RESUME) -> Envelope:
-        """The draft of an observer's welcome, which is announced to no member (PROTOCOL 3).
-
-        Its own participant is among those present if that has a connection of its own.
-        """
+        """The draft of an observer's welcome, which is announced to no member (PROTOCOL 3)."""
         more = {OBSERVING: True, **resume_fields(join_state)}
         return self._welcoming(participant, "", more)
 
@@ -195,8 +175,8 @@ class SpaceState:
 
     def _described_present(self) -> dict[str, bytes]:
         """The participants in the space, in the order in which they came, each as JSON."""
-        if self._described_at != self._grants.changes:
-            self._described_at = self._grants.changes
+        if self._described_at != self.grants.changes:
+            self._described_at = self.grants.changes
             self._descriptions.clear()
         if len(self._descriptions) != len(self._present):
             for name in self._present:
@@ -205,11 +185,11 @@ class SpaceState:
         return self._descriptions
 
     def _described(self, participant: str) -> bytes:
-        return encode_json(describe_participant(participant, self._grants[participant]))
+        return encode_json(describe_participant(participant, self.grants[participant]))
 
     def select_replayed(self, participant: str) -> list[ReplayedEnvelope]:
         """The open proposals that a newcomer is told of, since it may decide them."""
-        return select_replayed(self.open, participant, self._grants[participant].allow, self._now())
+        return select_replayed(self.open, participant, self.grants[participant].allow, self._now())
 
     def leave(self, participant: str) -> Envelope:
         """Remove a participant; the draft of the presence for the others."""
@@ -291,14 +271,11 @@ class SpaceState:
         """Check that a frame that does not come again may be accepted."""
         refused = self._rules.check_capability(inbound)
         if refused is None and inbound.envelope.kind in READERS:
-            return self._management.check(inbound.envelope, inbound.payload)
+            return self.management.check(inbound.envelope, inbound.payload)
         return refused
 
     def _check_pace(self, inbound: InboundFrame) -> Refusal | None:
-        """Refuse a withdrawal that comes too fast where its sender waits for the answer.
-
-        On a connection none is refused: what follows it is read later (PROTOCOL 3).
-        """
+        """Refuse a withdrawal that comes too fast; on a connection it is read later."""
         envelope = inbound.envelope
         if envelope.kind != kinds.MCP_WITHDRAW:
             return None
@@ -358,11 +335,11 @@ class SpaceState:
         self, envelope: Envelope, payload: dict[str, Any], receipt: Receipt | None
     ) -> Acceptance:
         """Let a management envelope take effect, at once and for all."""
-        done = self._management.accept(envelope, payload)
+        done = self.management.accept(envelope, payload)
         then: list[Consequence] = list(done.then)
         for participant in done.changed:
             if participant in self._present and participant != done.kicked:
-                who = describe_participant(participant, self._grants[participant])
+                who = describe_participant(participant, self.grants[participant])
                 update = {"event": "update", "participant": who}
                 then.append(Broadcast(gateway_draft(kinds.SYSTEM_PRESENCE, update)))
         for participant in dict.fromkeys((*done.changed, done.kicked)):
@@ -390,6 +367,6 @@ class SpaceState:
 
     def _may_still(self, participant: str, kind: str, payload: dict[str, Any]) -> bool:
         """True if a participant may go on with what it began."""
-        if participant not in self._grants or self.is_kicked(participant):
+        if participant not in self.grants or self.management.is_kicked(participant):
             return False
-        return self._grants[participant].allow(kind, payload)
+        return self.grants[participant].allow(kind, payload)

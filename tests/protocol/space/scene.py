@@ -119,7 +119,7 @@ class Scene:
 
     def may(self, name: str, capability: dict[str, Any] = CALL) -> bool:
         """True if a participant may send the message that a capability spells out."""
-        return self.host.capabilities(name).allow(capability["kind"], capability.get("payload", {}))
+        return self.host.grants[name].allow(capability["kind"], capability.get("payload", {}))
 
     def grant(self, sender: str, to: str, *capabilities: dict[str, Any], id: str = "") -> str:
         payload = {"recipient": to, "capabilities": list(capabilities), "reason": "trust"}

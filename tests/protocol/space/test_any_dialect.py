@@ -55,11 +55,11 @@ def test_everybody_gets_it_in_their_own_or_it_cannot_be_said_there(
         return
     frame = json.dumps({**json.loads(frame), "x-odd": odd}).encode()
     host, (alice,) = host_with("alice")
-    host.admit("alice", member_capabilities([{"kind": "*"}]))
+    host.grants.configure("alice", member_capabilities([{"kind": "*"}]))
     others = [Listener(dialect) for dialect in DIALECTS]
     for listener in others:
         listener.form = FrameFormat(listener.participant)
-        host.admit(listener.participant, member_capabilities([]))
+        host.grants.configure(listener.participant, member_capabilities([]))
         host.join(listener)
     for listener in (alice, *others):
         listener.frames.clear()

@@ -42,7 +42,7 @@ def test_an_envelope_is_written_once_for_each_dialect_that_is_present(
         for numbered in (True, False, False):
             listener = Listener(f"{dialect}-{len(others)}")
             listener.form = FrameFormat(dialect, numbered)
-            host.admit(listener.participant, member_capabilities([]))
+            host.grants.configure(listener.participant, member_capabilities([]))
             host.join(listener)
             others.append(listener)
     for listener in (alice, *others):
@@ -96,11 +96,11 @@ def test_what_cannot_be_said_is_counted_once_for_each_dialect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     host, (alice,) = host_with("alice")
-    host.admit("alice", member_capabilities([{"kind": "*"}]))
+    host.grants.configure("alice", member_capabilities([{"kind": "*"}]))
     deaf = [Listener("bob"), Listener("carol")]
     for listener, numbered in zip(deaf, (True, False), strict=True):
         listener.form = FrameFormat(MCPX, numbered)
-        host.admit(listener.participant, member_capabilities([]))
+        host.grants.configure(listener.participant, member_capabilities([]))
         host.join(listener)
     for listener in (alice, *deaf):
         listener.frames.clear()

@@ -19,8 +19,7 @@ SECOND = 1_000_000
 def test_a_burst_then_the_rate() -> None:
     bucket = TokenBucket(10, 3)
     assert [bucket.try_consume(0) for _ in range(4)] == [True, True, True, False]
-    assert not bucket.has(SECOND // 20)
-    assert bucket.has(SECOND // 10)
+    assert bucket.wait(SECOND // 20)
     assert bucket.wait(SECOND // 10) == 0
     assert bucket.try_consume(SECOND // 10)
     assert bucket.wait(SECOND // 10) == pytest.approx(0.1)
@@ -40,7 +39,7 @@ def test_a_clock_that_goes_back_gives_nothing() -> None:
     assert bucket.try_consume(10 * SECOND)
     assert not bucket.try_consume(5 * SECOND)
     assert bucket.try_consume(6 * SECOND)
-    assert bucket.full(7 * SECOND)
+    assert not bucket.wait(7 * SECOND)
 
 
 @given(st.lists(st.integers(0, 2 * SECOND), max_size=60))

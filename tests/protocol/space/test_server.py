@@ -59,7 +59,7 @@ def host_with(
     )
     members = [Listener(name, pack) for name in names]
     for member in members:
-        host.admit(member.participant, member_capabilities([{"kind": "chat"}]))
+        host.grants.configure(member.participant, member_capabilities([{"kind": "chat"}]))
         host.join(member)
     for member in members:
         member.frames.clear()
@@ -76,7 +76,7 @@ def chat(sender: str, number: int = 1) -> bytes:
 def test_newcomer_hears_the_welcome_first_and_everybody_the_join() -> None:
     host, (alice,) = host_with("alice")
     bob = Listener("bob")
-    host.admit(bob.participant, member_capabilities([]))
+    host.grants.configure(bob.participant, member_capabilities([]))
     host.join(bob)
     assert [kind for kind, _ in bob.heard()] == ["system.welcome", "system.presence"]
     assert [(kind, said["event"]) for kind, said in alice.heard()] == [("system.presence", "join")]
@@ -85,7 +85,7 @@ def test_newcomer_hears_the_welcome_first_and_everybody_the_join() -> None:
 def test_gateway_says_when_and_under_which_id() -> None:
     host, _ = host_with()
     alice = Listener("alice")
-    host.admit(alice.participant, member_capabilities([]))
+    host.grants.configure(alice.participant, member_capabilities([]))
     host.join(alice)
     said = [json.loads(frame) for frame in alice.frames]
     assert [(each["id"], each["ts"]) for each in said] == [
@@ -139,7 +139,7 @@ def test_leaving_is_told_to_the_others() -> None:
 def test_newer_connection_takes_over() -> None:
     host, (older, bob) = host_with("alice", "bob")
     newer = Listener("alice")
-    host.admit(newer.participant, member_capabilities([{"kind": "chat"}]))
+    host.grants.configure(newer.participant, member_capabilities([{"kind": "chat"}]))
     host.join(newer)
     assert older.closed is not None
     assert older.closed[0] == 4409
@@ -153,7 +153,7 @@ def test_newer_connection_takes_over() -> None:
 def test_end_of_the_older_connection_changes_nothing_for_the_newer() -> None:
     host, (older, bob) = host_with("alice", "bob")
     newer = Listener("alice")
-    host.admit(newer.participant, member_capabilities([{"kind": "chat"}]))
+    host.grants.configure(newer.participant, member_capabilities([{"kind": "chat"}]))
     host.join(newer)
     newer.frames.clear()
     bob.frames.clear()
@@ -222,7 +222,7 @@ def test_nothing_is_told_to_a_newer_connection_before_its_welcome() -> None:
 @pytest.mark.rule("3.manage.kick")
 def test_who_is_removed_and_at_once_invited_again_keeps_the_new_connection() -> None:
     host, journal = late("alice", "lead")
-    host.admit("lead", member_capabilities([{"kind": "space/*"}]))
+    host.grants.configure("lead", member_capabilities([{"kind": "space/*"}]))
 
     def manage(kind: str) -> None:
         said: dict[str, Any] = {"protocol": "meup/v0.1", "id": kind, "from": "lead", "kind": kind}
@@ -243,8 +243,8 @@ def test_who_is_removed_and_at_once_invited_again_keeps_the_new_connection() -> 
 @pytest.mark.rule("3.manage.kick")
 def test_who_is_removed_between_the_door_and_the_space_stays_out() -> None:
     host, (lead,) = host_with("lead")
-    host.admit("lead", member_capabilities([{"kind": "space/kick"}]))
-    host.admit("alice", member_capabilities([]))
+    host.grants.configure("lead", member_capabilities([{"kind": "space/kick"}]))
+    host.grants.configure("alice", member_capabilities([]))
     alice = Listener("alice")  # let in at the door
     said = {"protocol": "meup/v0.1", "id": "k", "from": "lead", "kind": "space.kick"}
     host.receive(lead, json.dumps({**said, "payload": {"participant_id": "alice"}}).encode())
@@ -261,7 +261,7 @@ def test_what_was_accepted_is_so_when_it_is_sent_again_whatever_was_revoked_sinc
     host, (alice,) = host_with("alice")
     answers: list[Any] = []
     host.receive_as("alice", chat("alice"), "meup/v0.1", answers.append)
-    host.admit("alice", member_capabilities([]))
+    host.grants.configure("alice", member_capabilities([]))
     host.receive_as("alice", chat("alice"), "meup/v0.1", answers.append)
     host.receive_as("alice", chat("alice", 2), "meup/v0.1", answers.append)
     first, again, new = answers

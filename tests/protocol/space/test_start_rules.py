@@ -39,7 +39,7 @@ class Here:
     def _begin(self) -> SpaceState:
         space = SpaceState(now=lambda: self.now)
         for name in NAMES:
-            space.admit(name, member_capabilities([{"kind": "mcp/*"}, {"kind": "chat"}]))
+            space.grants.configure(name, member_capabilities([{"kind": "mcp/*"}, {"kind": "chat"}]))
         return space
 
     def restart(self) -> None:
@@ -238,7 +238,7 @@ def test_ids_that_a_participant_counts_are_its_own_before_it_comes(here: Here) -
 @pytest.mark.rule("3.ids.by_name")
 def test_who_comes_later_does_not_take_what_is_open(here: Here) -> None:
     accept(here.propose("alice", "new-1"))
-    here.space.admit("new", member_capabilities([{"kind": "mcp/*"}]))
+    here.space.grants.configure("new", member_capabilities([{"kind": "mcp/*"}]))
     refuse(here.propose("new", "new-1"), "id_in_use")
     accept(here.propose("alice", "new-1"))  # hers, as long as it is open
     refuse(here.propose("alice", "new-2"), "id_in_use")
@@ -250,7 +250,7 @@ def test_who_comes_later_does_not_take_what_is_open(here: Here) -> None:
 
 @pytest.mark.rule("3.ids.claimed")
 def test_who_was_removed_keeps_their_ids(here: Here) -> None:
-    here.space.admit("admin", member_capabilities([{"kind": "space/kick"}]))
+    here.space.grants.configure("admin", member_capabilities([{"kind": "space/kick"}]))
     accept(here.propose("alice", "p"))
     accept(here.say("admin", "space/kick", {"participant_id": "alice"}))
     refuse(here.propose("bob", "p"), "id_in_use")

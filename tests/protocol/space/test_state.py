@@ -43,7 +43,7 @@ CAPABILITIES: dict[str, list[dict[str, Any]]] = {
 def space_of(*names: str) -> SpaceState:
     space = SpaceState()
     for name in names:
-        space.admit(name, member_capabilities(CAPABILITIES[name]))
+        space.grants.configure(name, member_capabilities(CAPABILITIES[name]))
         space.join(name)
     return space
 
@@ -85,7 +85,7 @@ def test_accepted_envelope_keeps_its_bytes() -> None:
 
 def test_welcome_and_presence() -> None:
     space = space_of("carol")
-    space.admit("alice", member_capabilities([{"kind": "chat"}]))
+    space.grants.configure("alice", member_capabilities([{"kind": "chat"}]))
     joined = space.join("alice")
     alice = {"id": "alice", "capabilities": [{"kind": "chat"}, {"kind": "mcp/withdraw"}]}
     assert joined.welcome.kind == "system/welcome"
@@ -105,7 +105,7 @@ def test_welcome_and_presence() -> None:
 
 def test_newer_connection_gets_a_welcome_without_itself_among_the_others() -> None:
     space = space_of("alice", "carol")
-    space.admit("alice", member_capabilities(CAPABILITIES["alice"]))
+    space.grants.configure("alice", member_capabilities(CAPABILITIES["alice"]))
     joined = space.join("alice")
     assert [other["id"] for other in joined.welcome.payload["participants"]] == ["carol"]
     assert joined.presence.payload["event"] == "join"
@@ -133,7 +133,7 @@ def test_forged_sender_is_refused() -> None:
 )
 def test_what_only_the_gateway_says_is_refused(kind: str) -> None:
     space = SpaceState()
-    space.admit("root", member_capabilities([{"kind": "*"}, {"kind": "system/*"}]))
+    space.grants.configure("root", member_capabilities([{"kind": "*"}, {"kind": "system/*"}]))
     space.join("root")
     refuse(space.decide("root", frame("root", kind), DIALECT), "reserved_kind")
 
@@ -263,7 +263,7 @@ class TestWithdrawals:
     def test_proposer_who_came_back_still_withdraws(self) -> None:
         space = self.space()
         space.leave("alice")
-        space.admit("alice", member_capabilities(CAPABILITIES["alice"]))
+        space.grants.configure("alice", member_capabilities(CAPABILITIES["alice"]))
         space.join("alice")
         accept(space.decide("alice", self.withdraw("alice", "p1"), DIALECT))
         refuse(space.decide("bob", self.withdraw("bob", "p1"), DIALECT), "not_proposer")
@@ -388,7 +388,9 @@ READ = {"method": "tools/call", "params": {"name": "read_file"}}
 )
 def test_a_wrapped_proposal_is_allowed_for_what_is_in_it(pattern: dict[str, Any]) -> None:
     space = SpaceState()
-    space.admit("alice", member_capabilities([{"kind": "mcp/proposal", "payload": pattern}]))
+    space.grants.configure(
+        "alice", member_capabilities([{"kind": "mcp/proposal", "payload": pattern}])
+    )
     space.join("alice")
     accept(space.decide("alice", frame("alice", "mcp/proposal", {"proposal": READ}), DIALECT))
     sent = frame("alice", "mcp/proposal", {"proposal": DELETE})

@@ -39,11 +39,11 @@ def test_newcomer_is_told_of_the_others_in_the_order_in_which_they_came() -> Non
 def test_welcome_says_what_each_may_send_at_the_moment() -> None:
     it = space("ann", "bob", "cy")
     it.join("ann")
-    it.admit("ann", member_capabilities([CALL]))
+    it.grants.configure("ann", member_capabilities([CALL]))
     ((_, ann),) = others(it.join("bob").welcome)
     assert CALL in ann
     assert CHAT not in ann
-    it.admit("bob", member_capabilities([]))
+    it.grants.configure("bob", member_capabilities([]))
     it.leave("ann")
     it.join("ann")
     told = dict(others(it.join("cy").welcome))

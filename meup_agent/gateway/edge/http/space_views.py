@@ -34,7 +34,7 @@ async def get_me(runtime: GatewayRuntime, request: Request) -> Response:
             "id": identity.participant,
             "space": identity.space,
             "dialect": runtime.dialect(identity),
-            "capabilities": list(host.capabilities(identity.participant).patterns),
+            "capabilities": list(host.grants[identity.participant].patterns),
         }
     )
 
