@@ -14,6 +14,7 @@ from meup_agent.protocol.outcomes import Responded, Withdrawal, response_of
 from meup_agent.session.deadlines import checked_timeout, checked_total
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from meup_agent.client.messages import OnProgress
@@ -34,6 +35,7 @@ async def request(
     timeout: float | None = TIMEOUT,
     idempotent: bool = False,
     on_progress: OnProgress | None = None,
+    on_begun: Callable[[str], None] | None = None,
     fulfills: ProposalKey | None = None,
     expires: datetime | None = None,
     total_timeout: float | None = None,
@@ -46,6 +48,8 @@ async def request(
     """
     timeout, total_timeout = checked_timeout(timeout), checked_total(timeout, total_timeout)
     request_id = session.table.new_id()
+    if on_begun is not None:
+        on_begun(request_id)
     if on_progress is not None:
         meta = {
             **payloads.as_object(params.get(payloads.META)),

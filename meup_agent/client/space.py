@@ -22,7 +22,7 @@ from meup_agent.protocol.exchange import Participant, Wait
 from meup_agent.protocol.outcomes import result_of, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from meup_agent.client.messages import OnProgress
@@ -114,6 +114,7 @@ class Space(SpaceManagement, ResourceVerbs):
         total_timeout: float | None = None,
         idempotent: bool = False,
         on_progress: OnProgress | None = None,
+        on_begun: Callable[[str], None] | None = None,
     ) -> Any:
         """Send an MCP request to a participant and wait for its result.
 
@@ -129,6 +130,7 @@ class Space(SpaceManagement, ResourceVerbs):
                 progress changes nothing.
             idempotent: It may be sent again after a reconnect, under the same id.
             on_progress: Called with each progress; must return at once.
+            on_begun: Called with the id of its envelope, before it is sent; must return at once.
 
         Returns:
             The result as JSON values.
@@ -149,6 +151,7 @@ class Space(SpaceManagement, ResourceVerbs):
             total_timeout=total_timeout,
             idempotent=idempotent,
             on_progress=on_progress,
+            on_begun=on_begun,
         )
         return result_of(response)
 

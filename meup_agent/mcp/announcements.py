@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from mcp.server.subscriptions import ServerEvent
     from mcp_types import LoggingLevel
 
+    from meup_agent.mcp.naming import Owned
+
 log = logging.getLogger("meup_agent.mcp")
 
 MAX_SUBSCRIPTIONS: Final = 1000
@@ -82,7 +84,7 @@ class ClientSession:
         ctx: The context of the notification that ended the handshake.
 
     Attributes:
-        subscribed: The resources that it wants to hear of, by their URIs for MCP clients.
+        subscribed: The resources that it wants to hear of, by their URIs for it.
         log_level: The least level of log messages that it wants.
     """
 
@@ -90,7 +92,7 @@ class ClientSession:
         self._session = ctx.session
         self._pending: dict[ServerEvent, None] = {}
         self._came = anyio.Event()
-        self.subscribed: set[str] = set()
+        self.subscribed: dict[str, Owned] = {}
         self.log_level: LoggingLevel = "debug"
 
     def put(self, event: ServerEvent) -> None:

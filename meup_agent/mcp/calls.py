@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import logging
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from meup_agent.client.messages import Progress
 from meup_agent.client.proposal_handle import TTL
-from meup_agent.errors import (
-    ConnectionFailed,
-    InvalidArguments,
-    NotExpressible,
-    ParticipantGone,
-    Refused,
-    RequestError,
-    RequestTimeout,
-)
+from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp import decisions
+from meup_agent.mcp.client_calls import ASKED, STATE, ClientCall, WaitingCall
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
@@ -30,15 +23,16 @@ from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, Rejection, Withdrawal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from mcp.server.context import ServerRequestContext
 
     from meup_agent.client.proposal_handle import ProposalHandle
     from meup_agent.client.space import Space
     from meup_agent.mcp.catalog import Offer
+    from meup_agent.mcp.principal import Principal
     from meup_agent.protocol.outcomes import Outcome
     from meup_agent.protocol.payloads import JsonObject
+
+    Ctx = ServerRequestContext[Any, Any]
 
 log = logging.getLogger("meup_agent.mcp")
 
@@ -46,6 +40,9 @@ CALL: Final = "tools/call"
 
 COMPLETE: Final = {"resultType": "complete"}
 """What 2026-07-28 wants in each result; older revisions take no notice of it."""
+
+OUTCOME: Final = "dev.meup/outcome"
+"""Key of ``_meta`` in the result of a proposal that was not carried out: ``rejected`` …"""
 
 REQUEST_SECONDS: Final = 600.0
 """Wait for a result, or for progress on the way to it; a client that waits less cancels."""
@@ -56,18 +53,8 @@ WAITING_SECONDS: Final = 5.0
 EXPLANATION_SECONDS: Final = 0.5
 """Wait for an explanation behind its rejection; none is owed (PROTOCOL 4.3)."""
 
-PROGRESS_KEPT: Final = 64
-"""Progress notes kept for a client that reads slowly; later ones are left out."""
-
-MAX_PROGRESS_CHARS: Final = 1000
-
-_STEP: Final = 1e-6
-"""MCP wants progress to grow: what tells of waiting is less than any real progress."""
-
-
-OUTCOME: Final = f"{payloads.PREFIX}outcome"
-WITHDRAWN: Final = {payloads.META: {OUTCOME: ProposalState.WITHDRAWN}}
-"""Tells the result of a withdrawn call, which is cancelled, from that of a failed one."""
+MAX_ROUNDS: Final = 16
+"""Results of one tool that ask its client instead of ending the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,70 +71,13 @@ class CallSettings:
     to: tuple[str, ...] = ()
 
 
-class ProgressRelay:
-    """Progress on its way to a client, which need not ask for it.
-
-    Args:
-        ctx: The client's request.
-    """
-
-    def __init__(self, ctx: ServerRequestContext[Any, Any]) -> None:
-        self._session = ctx.session
-        self._send, self._receive = anyio.create_memory_object_stream[Progress](PROGRESS_KEPT)
-        self._last = -_STEP
-
-    def put(self, progress: Progress) -> None:
-        """Tell the client, soon; returns at once."""
-        try:
-            self._send.send_nowait(progress)
-        except (anyio.WouldBlock, anyio.ClosedResourceError):
-            log.debug("progress was left out: the client reads slowly")
-
-    def note(self, text: str) -> None:
-        """Tell the client something that is no progress of the tool's."""
-        self.put(Progress(float("-inf"), None, text))
-
-    async def run(self) -> None:
-        """Tell the client of each, until :meth:`close`."""
-        async with self._receive:
-            async for each in self._receive:
-                self._last = max(each.done, self._last + _STEP)
-                message = each.message[:MAX_PROGRESS_CHARS] or None
-                await self._session.report_progress(self._last, each.total, message)
-
-    def close(self) -> None:
-        """Nothing more comes."""
-        self._send.close()
-
-
-@asynccontextmanager
-async def progress_relay(
-    ctx: ServerRequestContext[Any, Any],
-) -> AsyncGenerator[ProgressRelay | None]:
-    """Relay progress for the length of a block; ``None`` where the client wants none."""
-    if not (ctx.meta and ctx.meta.get("progress_token") is not None):
-        yield None
-        return
-    relay = ProgressRelay(ctx)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(relay.run)
-        try:
-            yield relay
-        finally:
-            relay.close()
-
-
 async def call_tool(
-    space: Space,
-    offer: Offer,
-    params: JsonObject,
-    ctx: ServerRequestContext[Any, Any],
-    settings: CallSettings,
+    principal: Principal, offer: Offer, params: JsonObject, ctx: Ctx, settings: CallSettings
 ) -> JsonObject:
     """Call a participant's tool: a request if our capabilities allow it, otherwise a proposal.
 
     Args:
-        space: The space.
+        principal: The participant that the client is.
         offer: The tool.
         params: The client's parameters.
         ctx: The client's request.
@@ -159,63 +89,133 @@ async def call_tool(
     Raises:
         MCPError: The call was answered with an error.
     """
+    state = params.get("requestState")
+    if isinstance(state, str) and state.startswith(STATE):
+        waiting = principal.calls.resume(state)
+        waiting.take_answers(payloads.as_object(params.get("inputResponses")), ctx)
+        return await _wait(waiting)
+    session = principal.sessions.find(ctx)
+    call = ClientCall(offer.participant, ctx, "debug" if session is None else session.log_level)
+    work = partial(_carry_out, principal, offer, params, call, settings)
+    if not _asks_by_result(ctx):
+        return await work()
+    waiting = WaitingCall(call, principal.calls)
+    principal.start_soon(waiting.run, work)
+    return await _wait(waiting)
+
+
+def _asks_by_result(ctx: Ctx) -> bool:
+    """True if the client answers questions, and only those that come as results."""
+    declared = ctx.session.client_capabilities
+    return (
+        not ctx.session.can_send_request
+        and declared is not None
+        and any(getattr(declared, each) is not None for each in ASKED.values())
+    )
+
+
+async def _wait(waiting: WaitingCall) -> JsonObject:
+    try:
+        return await waiting.next_result()
+    except anyio.get_cancelled_exc_class():
+        waiting.cancel()
+        raise
+
+
+async def _carry_out(
+    principal: Principal,
+    offer: Offer,
+    params: JsonObject,
+    call: ClientCall,
+    settings: CallSettings,
+) -> JsonObject:
     sent = forwarded(params, name=offer.name)
     sent.setdefault("arguments", {})
-    try:
-        async with progress_relay(ctx) as relay:
-            if space.may(kinds.MCP_REQUEST, payloads.request(CALL, sent, "")):
-                return await _request(space, offer, sent, relay)
-            return await _propose(space, offer, sent, relay, settings)
-    except RequestError as error:
-        raise answered_with(error) from error
-    except (
-        InvalidArguments,
-        NotExpressible,
-        RequestTimeout,
-        ParticipantGone,
-        Refused,
-        ConnectionFailed,
-    ) as error:
-        return tool_error(decisions.failed(offer.exposed, str(error)))
+    space, failure = principal.space, None
+    result: JsonObject = {}
+    with principal.calls.running(call):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call.relay)
+            try:
+                if space.may(kinds.MCP_REQUEST, payloads.request(CALL, sent, "")):
+                    result = await _request(space, offer, sent, call)
+                else:
+                    result = await _propose(space, offer, sent, call, settings)
+            except Exception as error:
+                failure = error  # by itself, not in a group
+            finally:
+                call.close()
+    match failure:
+        case None:
+            return result
+        case RequestError():
+            raise answered_with(failure) from failure
+        case MeupError():
+            return tool_error(decisions.failed(offer.exposed, str(failure)))
+        case _:
+            raise failure
 
 
-async def _request(
-    space: Space, offer: Offer, sent: JsonObject, relay: ProgressRelay | None
-) -> JsonObject:
-    result = await space.request(
-        offer.participant,
-        CALL,
-        sent,
-        timeout=REQUEST_SECONDS,
-        on_progress=None if relay is None else relay.put,
-    )
-    return as_result(result)
+async def _request(space: Space, offer: Offer, sent: JsonObject, call: ClientCall) -> JsonObject:
+    for _ in range(MAX_ROUNDS):
+        result = await space.request(
+            offer.participant,
+            CALL,
+            sent,
+            timeout=REQUEST_SECONDS,
+            on_progress=call.put_progress if call.wants_progress else None,
+            on_begun=call.ids.add,
+        )
+        asked = payloads.as_object(result)
+        if asked.get("resultType") != "input_required" or not _is_asked_at_once(call.ctx):
+            return as_result(result)
+        sent = {**sent, "inputResponses": await _answers(call, asked.get("inputRequests"))}
+        sent["requestState"] = asked.get("requestState")
+    return tool_error(f"The tool asked more than {MAX_ROUNDS} times.")
+
+
+def _is_asked_at_once(ctx: Ctx) -> bool:
+    """True if a client does not know results that ask, and answers requests of ours instead."""
+    return ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS
+
+
+async def _answers(call: ClientCall, requests: object) -> JsonObject:
+    """A client's answers to what a result asks."""
+    answers: JsonObject = {}
+    for key, each in payloads.as_object(requests).items():
+        request = payloads.as_object(each)
+        method = str(request.get("method"))
+        if method not in ASKED:
+            raise RequestError(INVALID_REQUEST, f"a tool cannot ask a client for {method[:64]!r}")
+        answers[key] = await call.ask(method, payloads.as_object(request.get("params")))
+    return answers
 
 
 async def _propose(
-    space: Space,
-    offer: Offer,
-    sent: JsonObject,
-    relay: ProgressRelay | None,
-    settings: CallSettings,
+    space: Space, offer: Offer, sent: JsonObject, call: ClientCall, settings: CallSettings
 ) -> JsonObject:
-    async with (
-        anyio.create_task_group() as tasks,
-        space.propose(
-            offer.participant,
-            offer.name,
-            payloads.as_object(sent["arguments"]),
-            to=settings.to,
-            ttl=settings.ttl,
-            # A model that waits for another opinion to come waits for nothing, mostly.
-            wait=Wait.ADDRESSED if settings.to else Wait.FIRST,
-            on_progress=None if relay is None else relay.put,
-        ) as proposal,
-    ):
-        if relay is not None:
-            tasks.start_soon(_tell_waiting, space, sent, proposal, relay, settings)
-        outcome = await proposal.outcome()
-        tasks.cancel_scope.cancel()
+    async with space.propose(
+        offer.participant,
+        offer.name,
+        payloads.as_object(sent["arguments"]),
+        to=settings.to,
+        ttl=settings.ttl,
+        # A model that waits for another opinion to come waits for nothing, mostly.
+        wait=Wait.ADDRESSED if settings.to else Wait.FIRST,
+        on_progress=call.put_progress,
+    ) as proposal:
+        call.ids.add(proposal.id)
+        outcome: Outcome | None = None
+        async with anyio.create_task_group() as tasks:
+            if call.wants_progress:
+                tasks.start_soon(_tell_waiting, space, sent, proposal, call, settings)
+            try:
+                outcome = await proposal.outcome()
+            except MeupError as error:
+                failure = error
+            tasks.cancel_scope.cancel()
+        if outcome is None:
+            raise failure
     return await result_of_proposal(offer.exposed, outcome, settings)
 
 
@@ -223,7 +223,7 @@ async def _tell_waiting(
     space: Space,
     sent: JsonObject,
     proposal: ProposalHandle,
-    relay: ProgressRelay,
+    call: ClientCall,
     settings: CallSettings,
 ) -> None:
     """Tell the client every while that its proposal waits, and for whom."""
@@ -238,7 +238,7 @@ async def _tell_waiting(
             if each.id != space.me
             and compile_announced(each.capabilities).allow(kinds.MCP_REQUEST, payload)
         ]
-        relay.note(decisions.waiting(deciding, left))
+        call.put_waiting(decisions.waiting(deciding, left))
         await anyio.sleep(WAITING_SECONDS)
 
 
@@ -258,20 +258,13 @@ async def result_of_proposal(tool: str, outcome: Outcome, settings: CallSettings
             return {**result, "content": [*payloads.objects_in(result.get("content")), note]}
         case Rejection():
             explanation = await outcome.explanation(EXPLANATION_SECONDS)
-            return tool_error(decisions.rejected(tool, outcome, explanation))
+            return _undone(decisions.rejected(tool, outcome, explanation), "rejected")
         case Expiry():
-            return tool_error(decisions.expired(tool, outcome, settings.ttl))
+            return _undone(decisions.expired(tool, outcome, settings.ttl), "expired")
         case Withdrawal():
-            return {**tool_error(decisions.withdrawn(tool, outcome)), **WITHDRAWN}
+            return _undone(decisions.withdrawn(tool, outcome), "withdrawn")
         case Gone():
-            return tool_error(decisions.gone(tool, outcome))
-
-
-def is_withdrawn(result: object) -> bool:
-    """True for the result of a proposal that was withdrawn."""
-    return payloads.as_object(payloads.as_object(result).get(payloads.META)).get(OUTCOME) == (
-        ProposalState.WITHDRAWN
-    )
+            return _undone(decisions.gone(tool, outcome), "gone")
 
 
 def forwarded(params: JsonObject, **changed: str) -> JsonObject:
@@ -303,3 +296,14 @@ def answered_with(error: RequestError) -> MCPError:
 def tool_error(text: str) -> JsonObject:
     """A tool's result that is an error, with a text for a model."""
     return {**COMPLETE, "content": [{"type": "text", "text": text}], "isError": True}
+
+
+def _undone(text: str, outcome: str) -> JsonObject:
+    """The result of a proposal that was not carried out; programs find the outcome beside it."""
+    return {**tool_error(text), payloads.META: {OUTCOME: outcome}}
+
+
+def is_withdrawn(result: object) -> bool:
+    """True if a result says that its proposal was withdrawn."""
+    meta = payloads.as_object(payloads.as_object(result).get(payloads.META))
+    return meta.get(OUTCOME) == "withdrawn"

@@ -19,6 +19,7 @@ from mcp.shared.dispatcher import as_request_id, coerce_request_id
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.responses import Response
 
+from meup_agent.client.call_scope import CallScope
 from meup_agent.errors import printable
 from meup_agent.mcp.announcements import id_of
 from meup_agent.mcp.tool_task import TaskSession
@@ -31,10 +32,15 @@ if TYPE_CHECKING:
     from mcp_types import RequestId
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    Ctx = ServerRequestContext[Any, Any]
+
 log = logging.getLogger("meup_agent.mcp")
 
 CANCELLED: Final = "notifications/cancelled"
 CALL: Final = "tools/call"
+
+NO_REASON: Final = "no reason given"
+CLOSED: Final = "stream closed by the client"
 
 _SCOPE_KEY: Final = "meup_agent.stream"
 
@@ -64,106 +70,106 @@ _cancels: Final = msgspec.json.Decoder(_Cancel)
 class OpenStream:
     """A call that runs for a client, and can be cancelled.
 
+    Args:
+        key: Its key; ``None``: its client cancels it by closing the stream, and not by its id.
+
     Attributes:
         scope: What a cancel ends.
-        reason: The client's reason; empty: it gave none.
-        cancelled: The client has cancelled it.
+        reason: The client's reason, empty where it gave none; ``None``: it has not cancelled.
     """
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key | None) -> None:
         self.key = key
-        self.scope = anyio.CancelScope()
+        self.scope = CallScope()
         self.started = False
-        self.cancelled = False
-        self.reason = ""
+        self.reason: str | None = None
 
     def cancel(self, reason: object) -> None:
-        """End it, for the client's reason."""
-        self.note(reason)
-        self.cancelled = True
-        self.scope.cancel()
-
-    def note(self, reason: object) -> None:
-        """Keep the client's reason."""
-        said = reason if isinstance(reason, str) else ""
-        self.reason = printable(said[:MAX_REASON_CHARS])
+        """End it; what it began in the space is told the client's reason, in every process."""
+        if self.reason is None:
+            said = reason if isinstance(reason, str) else ""
+            self.reason = printable(said[:MAX_REASON_CHARS])
+            self.scope.cancel(text=self.reason)
 
 
 class OpenStreams:
-    """The calls that run, by participant, session and request id."""
+    """The calls that run, and by participant, session and request id those that have a session."""
 
     def __init__(self) -> None:
-        self._streams: dict[Key, OpenStream] = {}
+        self._open: set[OpenStream] = set()
+        self._by_key: dict[Key, OpenStream] = {}
 
     def __len__(self) -> int:
-        return len(self._streams)
+        return len(self._open)
 
     def cancel(self, key: Key, reason: object) -> bool:
         """End a call; ``False``: there is none of that key."""
-        stream = self._streams.get(key)
+        stream = self._by_key.get(key)
         if stream is None:
             return False
         stream.cancel(reason)
         return True
 
-    def note(self, key: Key, reason: object) -> None:
-        """Keep the reason of a cancel that the SDK is about to carry out itself."""
-        stream = self._streams.get(key)
-        if stream is not None:
-            stream.note(reason)
-
-    def expect(self, key: Key) -> OpenStream:
+    def add(self, key: Key | None) -> OpenStream:
         """A call whose request is on its way to its handler: it can be cancelled already."""
-        stream = self._streams[key] = OpenStream(key)
+        stream = OpenStream(key)
+        self._open.add(stream)
+        if key is not None:
+            self._by_key[key] = stream
         return stream
 
-    def forget(self, stream: OpenStream) -> None:
-        """The end of a call."""
-        if self._streams.get(stream.key) is stream:
-            del self._streams[stream.key]
+    def discard(self, stream: OpenStream) -> None:
+        """Forget a call that has ended."""
+        self._open.discard(stream)
+        if stream.key is not None and self._by_key.get(stream.key) is stream:
+            del self._by_key[stream.key]
 
     @contextmanager
-    def track(self, participant: str, ctx: ServerRequestContext[Any, Any]) -> Generator[OpenStream]:
-        """A call for the length of a block, which a cancel ends; see ``cancelled`` then."""
-        key = key_of(participant, ctx)
+    def track(self, participant: str, ctx: Ctx) -> Generator[None]:
+        """A call for the length of a block, which a cancel ends."""
         stream: OpenStream | None = None
         if ctx.request is not None:
             stream = ctx.request.scope.get(_SCOPE_KEY)
         if stream is None or stream.started:
-            stream = OpenStream(key)
-        self._streams[key] = stream
+            stream = self.add(None if _is_closed_to_cancel(ctx) else key_of(participant, ctx))
         stream.started = True
+        cancelled = False
         try:
             with stream.scope:
-                yield stream
-            if stream.cancelled:
-                log.info("call %s was cancelled: %s", ctx.request_id, stream.reason or "no reason")
+                yield
         except anyio.get_cancelled_exc_class():
-            log.info("call %s was cancelled: %s", ctx.request_id, stream.reason or _ended(ctx))
+            cancelled = True
             raise
         finally:
-            self.forget(stream)
+            self.discard(stream)
+            if stream.reason is not None:
+                log.info("call %s was cancelled: %s", ctx.request_id, stream.reason or NO_REASON)
+            elif cancelled:
+                log.info("call %s was cancelled: %s", ctx.request_id, _ended(ctx))
 
 
-def key_of(participant: str, ctx: ServerRequestContext[Any, Any]) -> Key:
+def _is_closed_to_cancel(ctx: Ctx) -> bool:
+    """True if the revision over this transport cancels by closing the stream."""
+    return ctx.request is not None and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def key_of(participant: str, ctx: Ctx) -> Key:
     """The key of a request; ids compare as the SDK compares them."""
     request_id = ctx.request_id
     return participant, id_of(ctx), coerce_request_id("" if request_id is None else request_id)
 
 
-def _ended(ctx: ServerRequestContext[Any, Any]) -> str:
-    """Why a call ends without a notification."""
+def _ended(ctx: Ctx) -> str:
+    """Why a call ends without a cancel of its client's."""
     if isinstance(ctx.session, TaskSession):
         return ctx.session.task.status_message or "its task ended"
     if ctx.request is None:
-        return "no reason, or the client has gone"
-    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        return "stream closed by the client"
-    return "its session ended"
+        return "the connection ended"
+    return CLOSED if _is_closed_to_cancel(ctx) else "the session ended"
 
 
 class CancellationLayer:
-    """An ASGI layer that ends calls itself, in front of the SDK's session manager.
+    """An ASGI layer that cancels calls itself, in front of the SDK's session manager.
 
     Args:
         app: The session manager.
@@ -178,31 +184,38 @@ class CancellationLayer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a cancel, note a call, and pass on all else."""
-        session = _session_of(scope)
-        if session is None:
+        if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
+        session = _session_of(scope)
         body, replay = await _read(receive)
         head = _decode(body)
         participant = getattr(scope.get("user"), "principal_key", "")
-        if head.method == CANCELLED:
-            if self._cancel(participant, session, head):
-                await Response(status_code=202, headers={"mcp-session-id": session})(
-                    scope, replay, send
-                )
-                return
-        elif head.method == CALL and (request_id := as_request_id(head.id)) is not None:
-            key = (participant, session, coerce_request_id(request_id))
-            stream = scope[_SCOPE_KEY] = self._streams.expect(key)
-            try:
-                await self._app(scope, replay, send)
-            finally:
-                if not stream.started:
-                    self._streams.forget(stream)
-            return
-        await self._app(scope, replay, send)
+        request_id = as_request_id(head.id)
+        if head.method == CALL and request_id is not None:
+            key = (participant, session, coerce_request_id(request_id)) if session else None
+            await self._track(key, scope, replay, send)
+        elif head.method == CANCELLED and self._cancel(participant, session, head):
+            answer = Response(status_code=202, headers={"mcp-session-id": session})
+            await answer(scope, replay, send)
+        else:
+            await self._app(scope, replay, send)
+
+    async def _track(self, key: Key | None, scope: Scope, receive: Receive, send: Send) -> None:
+        stream = scope[_SCOPE_KEY] = self._streams.add(key)
+        try:
+            if key is None:
+                watched = _Disconnect(stream, receive, send)
+                await self._app(scope, watched.receive, watched.send)
+            else:
+                await self._app(scope, receive, send)
+        finally:
+            if not stream.started:
+                self._streams.discard(stream)
 
     def _cancel(self, participant: str, session: str, head: _Head) -> bool:
+        if not session:
+            return False
         try:
             said = _cancels.decode(head.params)
         except msgspec.DecodeError:
@@ -214,14 +227,33 @@ class CancellationLayer:
         return self._streams.cancel(key, said.reason)
 
 
-def _session_of(scope: Scope) -> str | None:
-    """The session that a message is posted to; ``None``: it is no such message."""
-    if scope["type"] != "http" or scope["method"] != "POST":
-        return None
+class _Disconnect:
+    """Cancels a call whose client closes its stream before the answer is complete."""
+
+    def __init__(self, stream: OpenStream, receive: Receive, send: Send) -> None:
+        self._stream = stream
+        self._receive = receive
+        self._send = send
+        self._complete = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect" and not self._complete:
+            self._stream.cancel(CLOSED)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._complete = True
+        await self._send(message)
+
+
+def _session_of(scope: Scope) -> str:
+    """The session that a message is posted to; empty: none."""
     for name, value in scope["headers"]:
         if name == b"mcp-session-id":
-            return value.decode("latin-1") or None
-    return None
+            return str(value.decode("latin-1"))
+    return ""
 
 
 async def _read(receive: Receive) -> tuple[bytes, Receive]:
@@ -247,8 +279,10 @@ def _decode(body: bytes) -> _Head:
         return _Head()  # the SDK says what is wrong with it
 
 
-class NotingStream:
-    """The SDK's stream of a client's messages, which notes the reason of a cancel before the SDK.
+class CancellingStream:
+    """The SDK's stream of a client's messages, which cancels calls before the SDK does.
+
+    The SDK does not tell a handler the reason; and it lets a cancelled call end without an answer.
 
     Args:
         stream: The stream of :func:`mcp.server.stdio.stdio_server`.
@@ -275,14 +309,14 @@ class NotingStream:
             request_id = as_request_id(params.get("requestId"))
             if request_id is not None:
                 key = (self._participant, "", coerce_request_id(request_id))
-                self._streams.note(key, params.get("reason"))
+                self._streams.cancel(key, params.get("reason"))
         return item
 
     async def aclose(self) -> None:
         """Close the stream."""
         await self._stream.aclose()
 
-    def __aiter__(self) -> NotingStream:
+    def __aiter__(self) -> CancellingStream:
         return self
 
     async def __anext__(self) -> Any:
@@ -291,7 +325,7 @@ class NotingStream:
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
 
-    async def __aenter__(self) -> NotingStream:
+    async def __aenter__(self) -> CancellingStream:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -146,7 +146,7 @@ class Catalog:
 
     # --- reading it ---
 
-    async def list(self, kind: str, version: str) -> list[JsonObject]:
+    async def described(self, kind: str, version: str) -> list[JsonObject]:
         """All offers of a kind, as a revision of MCP describes them; invalid ones are left out."""
         offers = await self.offers(kind)
         shown = self._shown.get((kind, version))
@@ -170,6 +170,11 @@ class Catalog:
     async def find(self, kind: str, exposed: str) -> Offer | None:
         """The tool or prompt with a name for MCP clients."""
         return (await self.offers(kind)).get(exposed)
+
+    def known_schema(self, exposed: str) -> Any:
+        """The input schema of a tool, where its participant was asked already."""
+        offer = self._offers.get(TOOLS, {}).get(exposed)
+        return None if offer is None else offer.described.get("inputSchema")
 
     async def owner_of(self, uri: str) -> Owned | None:
         """The participant that has a resource, and its URI there.

@@ -37,6 +37,7 @@ from meup_agent.mcp.calls import CallSettings
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
 from meup_agent.mcp.principal import PrincipalPool
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
+from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from mcp.server.context import ServerRequestContext
     from starlette.responses import Response
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from meup_agent.agent.agent import Agent
     from meup_agent.client.space import Space
@@ -126,6 +127,14 @@ def _access(token: str, principal: Principal) -> AccessToken:
     return AccessToken(
         token=token, client_id=principal.id, scopes=[], subject=principal.key or None
     )
+
+
+async def _no_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def _no_answer(_: Message) -> None:
+    pass
 
 
 def _is_local(conn: HTTPConnection) -> bool:
@@ -231,10 +240,33 @@ class McpApp:
         """
         manager = self._manager = self._make_manager()
         try:
-            async with self._pool.run(), self._handlers.tasks, manager.run():
-                yield
+            async with (
+                self._pool.run(),
+                self._handlers.tasks,
+                manager.run(),
+                background_tasks() as tasks,
+            ):
+                ended = partial(tasks.start_soon, self._end_sessions)
+                self._pool.on_end.append(ended)
+                try:
+                    yield
+                finally:
+                    self._pool.on_end.remove(ended)
         finally:
             self._manager = None
+
+    async def _end_sessions(self, principal: Principal) -> None:
+        """End the sessions of a participant that is not in the space any more."""
+        for session in principal.sessions.ids:
+            scope = {
+                "type": "http",
+                "method": "DELETE",
+                "path": "/",
+                "headers": [(b"mcp-session-id", session.encode()), (b"host", b"localhost")],
+                "user": ParticipantUser(_access("", principal), principal),
+            }
+            log.info("session %s ended: %s", session, principal.error)
+            await self._serve(scope, _no_body, _no_answer)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._manager is None:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import hashlib
 import logging
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from mcp.server.subscriptions import ListenHandler, ResourceUpdated
 
 from meup_agent.agent.agent import Agent
+from meup_agent.client.messages import Request
 from meup_agent.errors import MeupError, SessionEnded, UsageError
 from meup_agent.mcp.announcements import Announcements, ClientSessions
 from meup_agent.mcp.catalog import CHANGES, Catalog
+from meup_agent.mcp.client_calls import ASKED, ClientCalls
+from meup_agent.mcp.subscribed_resources import SubscribedResources
 from meup_agent.protocol import kinds, payloads
 from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
     from contextlib import AbstractAsyncContextManager
     from typing import Self
 
@@ -55,8 +58,10 @@ class Principal:
         key: A digest of its token; empty: the participant of this process.
         space: The space, as it sees it.
         catalog: The offers that it sees there.
+        subscribed: The resources there that its clients are subscribed to.
         announcements: What changes there.
         sessions: The sessions of its clients.
+        calls: The calls that run for its clients.
         listen: Answers ``subscriptions/listen``.
         error: Why it is not in the space any more.
         left: It left by itself.
@@ -66,12 +71,14 @@ class Principal:
 
     space: Space
     catalog: Catalog
+    subscribed: SubscribedResources
 
     def __init__(self, key: str, *, bare: str | None = None) -> None:
         self.key = key
         self.announcements = Announcements()
         self.sessions = ClientSessions(self.announcements)
         self.listen = ListenHandler(self.announcements)
+        self.calls = ClientCalls()
         self.error: Exception | None = None
         self.used_at = 0.0
         self.running = 0
@@ -79,8 +86,10 @@ class Principal:
         self.ended = anyio.Event()
         self.left = False
         self.agent = Agent("meup-mcp")
+        self.agent.on_request(*ASKED)(self._answer)
         self._bare = bare
         self._scope = anyio.CancelScope()
+        self._tasks: TaskGroup | None = None
 
     @property
     def id(self) -> str:
@@ -96,10 +105,11 @@ class Principal:
         """Be in the space until :meth:`leave`, or the gateway ends it."""
         try:
             with self._scope:
-                async with join(self.agent) as self.space:
+                async with join(self.agent) as self.space, background_tasks() as self._tasks:
                     self.catalog = Catalog(
                         self.space, self.announcements.lists_changed, bare=self._bare
                     )
+                    self.subscribed = SubscribedResources(self.space, self.start_soon)
                     self.used_at = anyio.current_time()
                     with self.space.watch() as envelopes:
                         self.ready.set()
@@ -132,6 +142,14 @@ class Principal:
         self.left = True
         self._scope.cancel()
 
+    def start_soon(self, work: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
+        """Do some work beside the requests of its clients, until it leaves."""
+        assert self._tasks is not None, "it is in the space"
+        self._tasks.start_soon(work, *args)
+
+    async def _answer(self, request: Request) -> dict[str, Any]:
+        return await self.calls.answer(request)
+
     async def raise_at_end(self) -> None:
         """Wait until it is not in the space any more, and raise why."""
         await self.ended.wait()
@@ -150,6 +168,8 @@ class Principal:
             participant = payloads.as_object(payload.get("participant")).get("id")
             if isinstance(participant, str) and participant != self.id:
                 self.catalog.invalidate(participant)
+                if payload.get("event") == "join":
+                    self.subscribed.renew(participant)
         elif envelope.kind == kinds.SYSTEM_WELCOME:
             self.catalog.invalidate()  # a new connection, or other capabilities of ours
 
@@ -157,6 +177,10 @@ class Principal:
         call = payloads.read_call(envelope.payload)
         if call.method in CHANGES:
             self.catalog.invalidate(envelope.sender, CHANGES[call.method])
+        elif call.method == "notifications/message":
+            running = self.calls.find(envelope.sender, call.params)
+            if running is not None:
+                running.put_log(call.params)
         elif call.method == "notifications/resources/updated":
             uri = call.params.get("uri")
             if isinstance(uri, str):

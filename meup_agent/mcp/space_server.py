@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
+from contextlib import suppress
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+import mcp_types as types
+from mcp.server.auth.middleware.auth_context import auth_context_var
 from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
-from mcp_types import INVALID_PARAMS
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from meup_agent.errors import MeupError, RequestError
+from meup_agent.mcp.announcements import MAX_SUBSCRIPTIONS
 from meup_agent.mcp.calls import (
     COMPLETE,
     CallSettings,
@@ -28,11 +32,13 @@ from meup_agent.mcp.tasks import TasksExtension, TaskSupport, install_extension
 from meup_agent.protocol import payloads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from mcp.server.context import ServerRequestContext
     from mcp.server.models import InitializationOptions
 
+    from meup_agent.mcp.catalog import Offer
+    from meup_agent.mcp.naming import Owned
     from meup_agent.mcp.principal import Principal
     from meup_agent.protocol.payloads import JsonObject
 
@@ -72,13 +78,13 @@ class _Server(Server[Any]):
 class SpaceHandlers:
     """The handlers of what MCP clients ask.
 
-    Attributes:
-        tasks: The calls that became tasks, for as long as it is entered.
-
     Args:
         principal_of: The participant that a request's client is.
         streams: The calls that run.
         settings: Settings of the calls.
+
+    Attributes:
+        tasks: The calls that became tasks, for as long as it is entered.
     """
 
     def __init__(
@@ -118,13 +124,14 @@ class SpaceHandlers:
 
     async def _list(self, ctx: Ctx, kind: str) -> JsonObject:
         catalog = self._principal_of(ctx).catalog
-        return {kind: await catalog.list(kind, ctx.protocol_version), **LISTED}
+        return {kind: await catalog.described(kind, ctx.protocol_version), **LISTED}
 
     # --- calls ---
 
     async def call_tool(self, ctx: Ctx, _: Any) -> JsonObject:
         """``tools/call``."""
         principal, params = self._principal_of(ctx), dict(ctx.params or {})
+        result = tool_error(CANCELLED)
         with principal.answering(), self._streams.track(principal.key, ctx):
             offer = await principal.catalog.find(TOOLS, str(params.get("name")))
             if offer is None:
@@ -132,8 +139,8 @@ class SpaceHandlers:
                     INVALID_PARAMS,
                     f"Unknown tool: {params.get('name')}; ask for tools/list again",
                 )
-            return await call_tool(principal.space, offer, params, ctx, self._settings)
-        return tool_error(CANCELLED)
+            result = await call_tool(principal, offer, params, ctx, self._settings)
+        return result
 
     async def _task_support(self, ctx: Ctx, name: str) -> TaskSupport:
         offer = await self._principal_of(ctx).catalog.find(TOOLS, name)
@@ -146,37 +153,140 @@ class SpaceHandlers:
             case _:
                 return "optional"
 
+    def input_schema(self, tool: str) -> Mapping[str, Any] | None:
+        """The input schema of a tool, by which the SDK checks the headers of a call."""
+        user = auth_context_var.get()
+        principal = getattr(user, "principal", None)
+        if principal is None:
+            return None
+        schema = principal.catalog.known_schema(tool)
+        return schema if isinstance(schema, dict) else None
+
     # --- resources and prompts ---
 
     async def read_resource(self, ctx: Ctx, _: Any) -> JsonObject:
         """``resources/read``."""
         principal, params = self._principal_of(ctx), dict(ctx.params or {})
         uri = str(params.get("uri"))
-        try:
-            owned = await principal.catalog.owner_of(uri)
-        except Ambiguous as error:
-            those = " or ".join(wrap_uri(each, uri) for each in error.owners)
-            raise MCPError(
-                INVALID_PARAMS, f"Several participants have {uri}; ask for {those}"
-            ) from None
-        if owned is None:
-            code = INVALID_PARAMS if ctx.protocol_version >= "2026" else RESOURCE_NOT_FOUND
-            raise MCPError(code, f"Resource not found: {uri}", {"uri": uri})
+        owned = await _owner(principal, uri, ctx)
         sent = forwarded(params, uri=owned.name)
         result = await _ask(principal, owned.participant, "resources/read", sent)
-        for content in result.get("contents", ()):
-            if isinstance(content, dict) and content.get("uri") == owned.name:
+        for content in payloads.objects_in(result.get("contents")):
+            if content.get("uri") == owned.name:
                 content["uri"] = uri
         return {**LISTED, **result}
 
     async def get_prompt(self, ctx: Ctx, _: Any) -> JsonObject:
         """``prompts/get``."""
         principal, params = self._principal_of(ctx), dict(ctx.params or {})
-        offer = await principal.catalog.find(PROMPTS, str(params.get("name")))
-        if offer is None:
-            raise MCPError(INVALID_PARAMS, f"Unknown prompt: {params.get('name')}")
+        offer = await _prompt(principal, str(params.get("name")))
         sent = forwarded(params, name=offer.name)
         return await _ask(principal, offer.participant, "prompts/get", sent)
+
+    async def complete(self, ctx: Ctx, _: Any) -> JsonObject:
+        """``completion/complete``."""
+        principal, params = self._principal_of(ctx), dict(ctx.params or {})
+        ref = payloads.as_object(params.get("ref"))
+        if ref.get("type") == "ref/prompt":
+            offer = await _prompt(principal, str(ref.get("name")))
+            own = {**ref, "name": offer.name}
+        else:
+            found = await principal.catalog.template_of(str(ref.get("uri")))
+            if found is None:
+                raise MCPError(INVALID_PARAMS, f"Unknown resource template: {ref.get('uri')}")
+            offer, own = found, {**ref, "uri": found.name}
+        sent = {**forwarded(params), "ref": own}
+        return await _ask(principal, offer.participant, "completion/complete", sent)
+
+    # --- sessions, subscriptions, logging ---
+
+    async def initialized(self, ctx: Ctx, _: Any) -> None:
+        """``notifications/initialized``: from here to the session's end its client is told."""
+        principal = self._principal_of(ctx)
+        with principal.sessions.open(ctx) as session:
+            try:
+                await session.run()
+            finally:
+                for owned in session.subscribed.values():
+                    principal.subscribed.discard(owned)
+
+    async def subscribe(self, ctx: Ctx, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        """``resources/subscribe``."""
+        principal = self._principal_of(ctx)
+        session = principal.sessions.get(ctx)
+        uri = str(params.uri)
+        if uri not in session.subscribed:
+            if len(session.subscribed) >= MAX_SUBSCRIPTIONS:
+                raise MCPError(INVALID_REQUEST, f"{MAX_SUBSCRIPTIONS} subscriptions are the most")
+            owned = await _owner(principal, uri, ctx)
+            await _subscribe(principal, owned)
+            session.subscribed[uri] = owned
+        return types.EmptyResult()
+
+    async def unsubscribe(
+        self, ctx: Ctx, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
+        """``resources/unsubscribe``."""
+        principal = self._principal_of(ctx)
+        owned = principal.sessions.get(ctx).subscribed.pop(str(params.uri), None)
+        if owned is not None:
+            principal.subscribed.discard(owned)
+        return types.EmptyResult()
+
+    async def listen(
+        self, ctx: Ctx, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """``subscriptions/listen``."""
+        principal = self._principal_of(ctx)
+        subscribed: list[Owned] = []
+        try:
+            for uri in (params.notifications.resource_subscriptions or ())[:MAX_SUBSCRIPTIONS]:
+                with suppress(MCPError):  # as a URI that never changes
+                    owned = await _owner(principal, str(uri), ctx)
+                    await _subscribe(principal, owned)
+                    subscribed.append(owned)
+            return await principal.listen(ctx, params)
+        finally:
+            for owned in subscribed:
+                principal.subscribed.discard(owned)
+
+    async def set_level(self, ctx: Ctx, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        """``logging/setLevel``."""
+        self._principal_of(ctx).sessions.get(ctx).log_level = params.level
+        return types.EmptyResult()
+
+
+async def _owner(principal: Principal, uri: str, ctx: Ctx) -> Owned:
+    try:
+        owned = await principal.catalog.owner_of(uri)
+    except Ambiguous as error:
+        those = " or ".join(wrap_uri(each, uri) for each in error.owners)
+        raise MCPError(
+            INVALID_PARAMS, f"Several participants have {uri}; ask for {those}"
+        ) from None
+    if owned is None:
+        modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
+        raise MCPError(code, f"Resource not found: {uri}", {"uri": uri})
+    return owned
+
+
+async def _prompt(principal: Principal, name: str) -> Offer:
+    offer = await principal.catalog.find(PROMPTS, name)
+    if offer is None:
+        raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name}; ask for prompts/list again")
+    return offer
+
+
+async def _subscribe(principal: Principal, owned: Owned) -> None:
+    if principal.subscribed.is_full:
+        raise MCPError(INVALID_REQUEST, "too many resources are subscribed to already")
+    try:
+        await principal.subscribed.add(owned)
+    except RequestError as error:
+        raise answered_with(error) from error
+    except MeupError as error:
+        raise MCPError(INTERNAL_ERROR, str(error)) from error
 
 
 async def _ask(
@@ -188,25 +298,34 @@ async def _ask(
     except RequestError as error:
         raise answered_with(error) from error
     except MeupError as error:
-        raise MCPError(-32000, str(error)) from error
+        raise MCPError(INTERNAL_ERROR, str(error)) from error
     return {**COMPLETE, **payloads.as_object(result)}
 
 
 def make_server(handlers: SpaceHandlers) -> Server[Any]:
     """The SDK's server with our handlers."""
-    with warnings.catch_warnings():
-        # Clients of older revisions set a log level; the SDK warns of each server that lets them.
-        warnings.simplefilter("ignore", MCPDeprecationWarning)
-        server = _Server(
-            "meup",
-            version=version("meup-agent"),
-            on_list_tools=handlers.list_tools,
-            on_call_tool=handlers.call_tool,
-            on_list_prompts=handlers.list_prompts,
-            on_get_prompt=handlers.get_prompt,
-            on_list_resources=handlers.list_resources,
-            on_list_resource_templates=handlers.list_templates,
-            on_read_resource=handlers.read_resource,
-        )
+    server = _Server(
+        "meup",
+        version=version("meup-agent"),
+        get_tool_input_schema=handlers.input_schema,
+    )
+    for method, params, handler in (
+        ("tools/list", types.PaginatedRequestParams, handlers.list_tools),
+        ("tools/call", types.CallToolRequestParams, handlers.call_tool),
+        ("prompts/list", types.PaginatedRequestParams, handlers.list_prompts),
+        ("prompts/get", types.GetPromptRequestParams, handlers.get_prompt),
+        ("resources/list", types.PaginatedRequestParams, handlers.list_resources),
+        ("resources/templates/list", types.PaginatedRequestParams, handlers.list_templates),
+        ("resources/read", types.ReadResourceRequestParams, handlers.read_resource),
+        ("completion/complete", types.CompleteRequestParams, handlers.complete),
+        ("resources/subscribe", types.SubscribeRequestParams, handlers.subscribe),
+        ("resources/unsubscribe", types.UnsubscribeRequestParams, handlers.unsubscribe),
+        ("subscriptions/listen", types.SubscriptionsListenRequestParams, handlers.listen),
+        ("logging/setLevel", types.SetLevelRequestParams, handlers.set_level),
+    ):
+        server.add_request_handler(method, cast("Any", params), cast("Any", handler))
+    server.add_notification_handler(
+        "notifications/initialized", types.NotificationParams, handlers.initialized
+    )
     install_extension(handlers.tasks, server)
     return server

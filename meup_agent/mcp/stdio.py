@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 from mcp.server.stdio import stdio_server
 
-from meup_agent.mcp.cancellation import NotingStream, OpenStreams
+from meup_agent.mcp.cancellation import CancellingStream, OpenStreams
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
 from meup_agent.transport.task_groups import background_tasks
 
@@ -79,7 +79,7 @@ async def serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
         ):
             tasks.start_soon(principal.raise_at_end)
             await server.run(
-                NotingStream(read, streams, principal.key),
+                CancellingStream(read, streams, principal.key),
                 write,
                 server.create_initialization_options(),
             )

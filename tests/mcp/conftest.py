@@ -19,7 +19,7 @@ import uvicorn
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from meup_agent import Agent, Space
+from meup_agent import Agent, Settings, Space
 from meup_agent.gateway import Gateway
 from meup_agent.mcp.calls import CallSettings
 from meup_agent.mcp.http import McpApp
@@ -76,7 +76,12 @@ class Stage:
         """The participants of MCP clients; one that sends no token is ``own``."""
 
         def join(agent: Agent, token: str | None) -> AbstractAsyncContextManager[Space]:
-            return agent.join(self.gateway.url, space="demo", token=token or self.token(own))
+            return agent.join(
+                self.gateway.url,
+                space="demo",
+                token=token or self.token(own),
+                settings=Settings(first_welcome=2.0),
+            )
 
         return PrincipalPool(join)
 

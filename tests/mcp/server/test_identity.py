@@ -1,0 +1,133 @@
+"""The participants that MCP clients are: tokens, sessions, hosts."""
+
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from mcp_types import TextContent
+
+from meup_agent import Agent, Context
+from meup_agent.mcp.http import LOOPBACK_HOSTS
+from tests.mcp.conftest import ANYTHING, served, staged
+from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
+
+pytestmark = pytest.mark.anyio
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": OLD[-1],
+        "capabilities": {},
+        "clientInfo": {"name": "wire", "version": "1"},
+    },
+}
+
+
+def whoami() -> Agent:
+    """An agent that tells its callers who they are."""
+    agent = Agent("mirror")
+
+    @agent.tool
+    async def whoami(ctx: Context) -> str:
+        return ctx.sender
+
+    return agent
+
+
+async def called_as(client: Any) -> str:
+    """Who a client is for others."""
+    (content,) = (await client.call_tool("mirror_whoami")).content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+async def test_a_client_is_the_participant_of_its_token() -> None:
+    async with staged(mirror=ANYTHING, alice=ANYTHING, bob=ANYTHING) as stage:
+        await stage.join("mirror", whoami())
+        async with served(stage, own="alice") as server:
+            async with server.client(stage.token("bob")) as client:
+                assert await called_as(client) == "bob"
+            async with server.client(stage.token("bob"), mode="legacy") as client:
+                assert await called_as(client) == "bob"
+            async with server.client() as client:
+                assert await called_as(client) == "alice"
+
+
+async def test_an_unknown_token_is_refused_before_there_is_a_session() -> None:
+    async with staged(alice=ANYTHING) as stage, served(stage, own="alice") as server:
+        async with server.http("guessed") as http:
+            answers = [
+                await http.post(server.url, json=HELLO, headers=BOTH),
+                await http.get(server.url, headers=BOTH),
+                await http.delete(server.url, headers=BOTH),
+            ]
+    assert [each.status_code for each in answers] == [401, 401, 401]
+    assert all("mcp-session-id" not in each.headers for each in answers)
+    assert answers[0].headers["www-authenticate"].startswith("Bearer ")
+
+
+async def test_without_a_participant_of_its_own_every_client_needs_a_token() -> None:
+    async with staged(alice=ANYTHING) as stage, served(stage) as server:
+        async with server.http() as http:
+            assert (await http.post(server.url, json=HELLO, headers=BOTH)).status_code == 401
+        async with server.http(stage.token("alice")) as http:
+            assert (await http.post(server.url, json=HELLO, headers=BOTH)).status_code == 200
+
+
+async def test_another_token_finds_no_session() -> None:
+    async with staged(alice=ANYTHING, bob=ANYTHING) as stage, served(stage, own="alice") as server:
+        async with session(server, OLD[-1]) as mine, server.http(stage.token("bob")) as bob:
+            theirs = Session(bob, server.url, OLD[-1], mine.headers["mcp-session-id"])
+            ping = {"id": 1, "method": "ping"}
+            assert (await theirs.post(ping)).status_code == 404
+            assert (await bob.get(server.url, headers=theirs.headers)).status_code == 404
+            assert (await bob.delete(server.url, headers=theirs.headers)).status_code == 404
+            assert await theirs.cancel() == 404
+            assert (await mine.post(ping)).status_code == 200
+
+
+async def test_a_revoked_token_ends_its_sessions() -> None:
+    async with staged(alice=ANYTHING, bob=ANYTHING, admin=ANYTHING) as stage:
+        admin = await stage.join("admin", Agent("admin"))
+        async with served(stage, own="alice") as server:
+            async with session(server, OLD[-1], stage.token("bob")) as client:
+                request = client.http.build_request("GET", server.url, headers=client.headers)
+                stream = await client.http.send(request, stream=True)
+                assert stream.status_code == 200
+                await admin.kick("bob", reason="gone")
+                with anyio.fail_after(5):
+                    assert await stream.aread() is not None
+                ping = {"id": 1, "method": "ping"}
+                assert (await client.post(ping)).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example"}, 421),
+        ({"host": "evil.example:80"}, 421),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "http://localhost:5173"}, 200),
+    ],
+)
+async def test_host_and_origin_are_checked(headers: dict[str, str], status: int) -> None:
+    async with staged(alice=ANYTHING) as stage, served(stage, own="alice") as server:
+        async with server.http() as http:
+            answer = await http.post(server.url, json=HELLO, headers={**BOTH, **headers})
+    assert answer.status_code == status
+
+
+def test_loopback_hosts_are_exact() -> None:
+    assert all("*" not in each.split(":")[0] for each in LOOPBACK_HOSTS)
+
+
+async def test_a_gateway_that_is_away_is_no_wrong_token() -> None:
+    async with staged(alice=ANYTHING) as stage, served(stage, own="alice") as server:
+        stage.gateway.kill()
+        async with server.http("any") as http:
+            answer = await http.post(server.url, json=HELLO, headers=BOTH)
+    assert answer.status_code == 503
+    assert answer.json()["error"] == "unavailable"
