@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Final
 
 from meup_agent.cli import exit_codes
@@ -41,6 +44,17 @@ _CODES: Final[dict[type[MeupError], int]] = {
 """The exit code by exception; a class stands before those that it is derived from."""
 
 
+_EXTRAS: Final = {
+    "a gateway": (
+        "gateway",
+        ("picows", "platformdirs", "prometheus_client", "starlette", "uvicorn", "yaml"),
+    ),
+    "MCP": ("mcp", ("mcp", "httpx2")),
+    "an MCP server": ("mcp", ("mcp", "starlette", "uvicorn")),
+}
+"""The extra that something needs, and the modules of it."""
+
+
 class Failure(Exception):
     """A command cannot go on: what happened, to what, and what to do.
 
@@ -60,6 +74,30 @@ class Misuse(Failure):
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, exit_codes.USAGE)
+
+
+def require_extra(what: str) -> None:
+    """Check that what something needs is installed: ``a gateway``, ``MCP`` or ``an MCP server``."""
+    extra, modules = _EXTRAS[what]
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise Failure(
+            f"{what} needs {', '.join(missing)}, not installed here;"
+            f" run: pip install 'meup-agent[{extra}]'"
+        )
+
+
+@contextmanager
+def failing_script() -> Generator[None]:
+    """Make the failure of a command of the sentence that a script ends with."""
+    try:
+        yield
+    except SystemExit as ended:
+        # Why it ends tells the exit code.
+        why = ended.__context__
+        if not isinstance(why, MeupError):
+            raise
+        raise Failure(str(why), code_for(why)) from why
 
 
 def code_for(error: MeupError) -> int:

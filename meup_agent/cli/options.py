@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields
+from enum import StrEnum
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -112,6 +113,15 @@ Why = Annotated[
     str | None,
     typer.Option("--reason", metavar="TEXT", help="Why, for those who read it."),
 ]
+
+
+class LogLevel(StrEnum):
+    """The least level that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 def seconds(value: float, option: str) -> float | None:

@@ -6,7 +6,6 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
@@ -14,26 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from meup_agent.cli.address import Address, SpaceOptions
-from meup_agent.cli.failures import Failure, code_for
-from meup_agent.errors import ConfigurationError, MeupError
+from meup_agent.cli.failures import failing_script, require_extra
+from meup_agent.cli.options import LogLevel
+from meup_agent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from meup_agent.mcp.servers import Server
 
-NEEDED: Final = ("mcp", "httpx2")
-"""Modules of the extra ``mcp`` that are used here."""
-
 TOKEN_VARIABLE: Final = "MEUP_TOKEN_"
 """Beginning of the variable that holds the token of a server's participant."""
-
-
-class LogLevel(StrEnum):
-    """The least level that is logged, of the bridge and of the servers' own messages."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 class Target(NamedTuple):
@@ -126,7 +114,7 @@ def bridge(
         )
     if confirm and pin is None:
         raise ConfigurationError("--confirm goes with --pin, which names the file")
-    require_mcp()
+    require_extra("MCP")
     if servers is not None:
         if header or env or name:
             raise ConfigurationError(
@@ -136,20 +124,6 @@ def bridge(
     else:
         targets = [_target(command or [], http, header or [], env or [], name, at)]
     _run(targets, pin, confirm=confirm, log_level=log_level)
-
-
-def require_mcp() -> None:
-    """Check that MCP can be spoken here.
-
-    Raises:
-        Failure: Something is not installed.
-    """
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise Failure(
-            f"MCP needs {', '.join(missing)}, not installed here;"
-            " run: pip install 'meup-agent[mcp]'"
-        )
 
 
 # --- which servers, as which participants ---
@@ -284,16 +258,10 @@ def _run(
         Seat(bridge=Bridge(name, server, pin=lock, settings=settings), **address._asdict())
         for name, server, address in targets
     ]
-    try:
+    with failing_script():
         run_script(
             lambda hurry: join_bridges(seats, hurry=hurry),
             grace=GRACE,
             patience=3 * GRACE,
             log_level=None,
         )
-    except SystemExit as ended:
-        # The sentence that a script ends with; why it does tells the exit code.
-        why = ended.__context__
-        if not isinstance(why, MeupError):
-            raise
-        raise Failure(str(why), code_for(why)) from why

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.commands.gateway import require_extra
+from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import NoColour
 from meup_agent.cli.render.console import log_nothing
 from meup_agent.cli.render.output import Output
@@ -37,7 +37,7 @@ def demo(
 
     Example: `meup demo --dir ~/notes`
     """
-    require_extra()
+    require_extra("a gateway")
     log_nothing()
     output = Output(colour=not no_colour)
 

@@ -11,9 +11,8 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.commands.gateway import require_extra
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
-from meup_agent.cli.failures import Failure
+from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.errors import ConfigurationError
 
 
@@ -54,7 +53,7 @@ def env(
 
     Example: `meup env proposer --shell powershell | Out-String | Invoke-Expression`
     """
-    require_extra()
+    require_extra("a gateway")
     gateway = _find(DevState(state_folder()).running(), port)
     names = ", ".join(gateway.tokens)
     if name is None:

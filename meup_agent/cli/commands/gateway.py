@@ -16,7 +16,7 @@ import anyio
 import typer
 
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
-from meup_agent.cli.failures import Failure
+from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.render.console import log_to_stderr
 from meup_agent.cli.render.escape import visible
 from meup_agent.errors import ConfigurationError
@@ -26,16 +26,6 @@ from meup_agent.protocol.dialects import DEFAULT_DIALECT
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config, TlsConfig
     from meup_agent.gateway.server import RunningGateway
-
-NEEDED: Final = (
-    "picows",
-    "platformdirs",
-    "prometheus_client",
-    "starlette",
-    "uvicorn",
-    "yaml",
-)
-"""The packages of the extra ``gateway`` that a gateway needs."""
 
 MAX_PORT: Final = 65_535
 
@@ -121,7 +111,7 @@ def gateway(
 
     Example: `meup gateway --config space.yaml --check`
     """
-    require_extra()
+    require_extra("a gateway")
     if (config is None) is not dev:
         raise ConfigurationError("a gateway needs either --config FILE or --dev")
     if new_tokens and not dev:
@@ -179,16 +169,6 @@ def _check_local(*hosts: str) -> None:
 def next_to(port: int) -> int:
     """The port beside another one; beside any free port, any free port."""
     return port + 1 if 0 < port < MAX_PORT else 0
-
-
-def require_extra() -> None:
-    """Check that a gateway can be run here."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise Failure(
-            f"a gateway needs {', '.join(missing)}, not installed here;"
-            " run: pip install 'meup-agent[gateway]'"
-        )
 
 
 def _tls(settings: Config, certificate: Path | None, key: Path | None) -> TlsConfig | None:

@@ -14,7 +14,7 @@ import anyio
 import typer
 
 from meup_agent.cli.address import SpaceOptions, token_from
-from meup_agent.cli.failures import Failure, code_for
+from meup_agent.cli.failures import Failure, code_for, require_extra
 from meup_agent.cli.options import To
 from meup_agent.cli.render.console import log_to_stderr
 from meup_agent.cli.signals import ENDING, watch_signals
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.mcp.calls import CallSettings
     from meup_agent.mcp.principal import PrincipalPool
-
-NEEDED: Final = ("mcp", "starlette", "uvicorn")
 
 DEFAULT_TTL: Final = 300.0
 
@@ -119,23 +117,6 @@ def mcp(
         anyio.run(serve, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     except TakenOver as error:
         raise Failure(f"{error}; {ONE_PER_CLIENT}", code_for(error)) from error
-
-
-def require_extra(what: str) -> None:
-    """Check that the extra ``mcp`` is installed.
-
-    Args:
-        what: What needs it.
-
-    Raises:
-        Failure: It is not.
-    """
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise Failure(
-            f"{what} needs {', '.join(missing)}, not installed here;"
-            " run: pip install 'meup-agent[mcp]'"
-        )
 
 
 def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, bool]:

@@ -18,9 +18,9 @@ import typer
 from meup_agent.agent.agent import Agent
 from meup_agent.agent.script import no_run_on_import
 from meup_agent.cli.address import SpaceOptions
-from meup_agent.cli.failures import Failure, Misuse, code_for
+from meup_agent.cli.failures import Failure, Misuse, failing_script
+from meup_agent.cli.options import LogLevel
 from meup_agent.cli.render.console import log_to_stderr
-from meup_agent.errors import MeupError
 
 EXPECTED: Final = "expected module:agent or path/to/file.py:agent"
 
@@ -37,15 +37,6 @@ class Backend(StrEnum):
 
     ASYNCIO = "asyncio"
     TRIO = "trio"
-
-
-class LogLevel(StrEnum):
-    """The least level that is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 def run(
@@ -75,7 +66,7 @@ def run(
     if backend is Backend.TRIO and find_spec("trio") is None:
         raise Failure("trio is not installed; run: pip install trio")
     log_to_stderr(log_level.value)
-    try:
+    with failing_script():
         agent.run(
             where.url,
             space=where.space,
@@ -84,12 +75,6 @@ def run(
             backend=backend.value,
             log_level=None,
         )
-    except SystemExit as ended:
-        # The sentence that a script ends with; why it does tells the exit code.
-        why = ended.__context__
-        if not isinstance(why, MeupError):
-            raise
-        raise Failure(str(why), code_for(why)) from why
 
 
 # --- loading, with a sentence for each way in which it fails ---
