@@ -19,12 +19,7 @@ import anyio
 from meup_agent.agent.agent import Agent
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import Address, HttpAddress, SpaceOptions
-from meup_agent.cli.connector import (
-    ConnectionEnded,
-    ConnectionEvent,
-    ReportingConnector,
-    format_loss,
-)
+from meup_agent.cli.connector import ReportingConnector, format_loss
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.http_api import HttpApi, open_http_api
 from meup_agent.cli.options import Json, NoColour, ResultOptions, Timeout, seconds
@@ -43,7 +38,7 @@ from meup_agent.transport.task_groups import background_tasks
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.transport.base import Connector
+    from meup_agent.transport.base import CloseInfo, Connector
 
 WELCOME_SECONDS: Final = 10.0  # wait of a command for its welcome
 
@@ -133,9 +128,9 @@ class CommandSession:
                 self._done, self._signal = True, None
             self._connected_at_end = self.space.connected
 
-    async def _report(self, event: ConnectionEvent) -> None:
-        if isinstance(event, ConnectionEnded) and self._acting is not None:
-            self.stderr.note(format_loss(event.info))
+    async def _report(self, closed: CloseInfo | None) -> None:
+        if closed is not None and self._acting is not None:
+            self.stderr.note(format_loss(closed))
 
     # --- signals ---
 
@@ -183,7 +178,7 @@ class CommandSession:
         """Check that these participants are present."""
         for name in names:
             if name != self.space.me and name not in self.others():
-                raise Failure(f"{self._absence([name])}", exit_codes.ABSENT)
+                raise Failure(self._absence([name]), exit_codes.ABSENT)
 
     def remark_absence(self, names: Iterable[str]) -> None:
         """Note which of those that should decide are not present: they may still come."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from meup_agent.cli import exit_codes
@@ -20,22 +19,9 @@ FINAL: Final = frozenset({4400, 4403, 4404, 4409})
 MAX_WORDS: Final = 200  # characters that are said of an end: more than a close frame has room for
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionMade:
-    """A connection is made; the welcome is still to come."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionEnded:
-    """A connection has ended, and not because we left."""
-
-    info: CloseInfo
-
-
-ConnectionEvent = ConnectionMade | ConnectionEnded
-
-OnConnectionEvent = Callable[[ConnectionEvent], Awaitable[None]]
-"""Told of each event; the connection waits until it returns."""
+OnConnection = Callable[[CloseInfo | None], Awaitable[None]]
+"""Told ``None`` when a connection is made, whose welcome is still to come, and the end of each that
+we did not leave; the connection waits until it returns."""
 
 
 class ReportingConnector:
@@ -48,7 +34,7 @@ class ReportingConnector:
         self,
         url: str,
         space: str,
-        tell: OnConnectionEvent,
+        tell: OnConnection,
         *,
         patient: bool = True,
         connector: Connector | None = None,
@@ -65,7 +51,7 @@ class ReportingConnector:
         try:
             async with self._connector(headers) as transport:
                 connected = self._patient = True
-                await self._tell(ConnectionMade())
+                await self._tell(None)
                 yield transport
                 info = transport.closed
         except CannotConnect as error:
@@ -73,7 +59,7 @@ class ReportingConnector:
                 raise
             raise Failure(str(error), exit_codes.NO_CONNECTION) from error
         if info is not None and not info.local:
-            await self._tell(ConnectionEnded(info))
+            await self._tell(info)
 
 
 def format_close(info: CloseInfo) -> str:

@@ -12,12 +12,13 @@ import pytest
 
 from meup_agent import Agent, Context
 from meup_agent.cli import exit_codes
-from meup_agent.cli.connector import ConnectionEnded, ConnectionEvent, ReportingConnector
+from meup_agent.cli.connector import ReportingConnector
 from meup_agent.cli.program import run
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import ThreadedGateway
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.gateway.server import serve
+from meup_agent.transport.base import CloseInfo
 from tests.cli.processes import INTERRUPT, PATIENCE, TERMINATE, Running, meup, running
 
 SPACE_YAML = """
@@ -40,14 +41,14 @@ def test_dev_tells_how_to_take_part_and_ends_gracefully(number: int) -> None:
         gateway.until("Their tokens are kept in ")
         gateway.until("listening at ws://127.0.0.1:", stream="err")
         observer = variables_of("observer")
-        closes: list[ConnectionEvent] = []
+        closes: list[CloseInfo | None] = []
 
         async def be_told_to_dial_again() -> None:
             ended = anyio.Event()
 
-            async def tell(event: ConnectionEvent) -> None:
-                closes.append(event)
-                if isinstance(event, ConnectionEnded):
+            async def tell(closed: CloseInfo | None) -> None:
+                closes.append(closed)
+                if closed is not None:
                     ended.set()
 
             connector = ReportingConnector(observer["MEUP_URL"], observer["MEUP_SPACE"], tell)
@@ -58,8 +59,8 @@ def test_dev_tells_how_to_take_part_and_ends_gracefully(number: int) -> None:
                     await ended.wait()
 
         anyio.run(be_told_to_dial_again)
-        assert isinstance(closes[-1], ConnectionEnded)
-        assert closes[-1].info.code == 1012
+        assert closes[-1] is not None
+        assert closes[-1].code == 1012
         assert gateway.end() == exit_codes.OK
     assert observer["MEUP_TOKEN"] not in gateway.out + gateway.err
     assert "Traceback" not in gateway.err

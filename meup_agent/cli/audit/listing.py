@@ -19,8 +19,6 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from meup_agent.cli.audit.phrases import (
-    STYLES,
-    call_of,
     edits,
     lasted,
     name,
@@ -31,8 +29,13 @@ from meup_agent.cli.audit.phrases import (
     why,
 )
 from meup_agent.cli.render.escape import compact, visible
-from meup_agent.cli.render.formatting import MAX_NAME, format_answer, format_capability
-from meup_agent.cli.render.layout import NARROW, Glyphs, RowBuilder
+from meup_agent.cli.render.formatting import (
+    MAX_NAME,
+    format_answer,
+    format_capability,
+    format_proposed,
+)
+from meup_agent.cli.render.layout import NARROW, STATE_STYLES, Glyphs, RowBuilder
 from meup_agent.cli.render.observer import MAX_FOLLOWED
 from meup_agent.protocol.audit import ProposalAudit, SpaceOperation, StepKind
 from meup_agent.protocol.lifecycle import ProposalState
@@ -58,6 +61,9 @@ _DONE: Final = {
 }
 
 
+_Item = ProposalAudit | SpaceOperation
+
+
 class ProposalListing:
     """Makes the lines."""
 
@@ -68,44 +74,33 @@ class ProposalListing:
         self._ids = IdPrefixes()
         # Columns grow with what comes, and do not shrink again.
         self._id_width = self._who_width = 0
+        self._shown_ids: dict[str, str] = {}
 
     def proposals(self, proposals: Sequence[ProposalAudit]) -> Iterator[Text]:
         """The lines of the next proposals."""
-        ids = self._ids.of([item.id for item in proposals])
-        self._widen(ids.values(), {item.proposer for item in proposals})
+        self._widen(proposals, {item.proposer for item in proposals})
         for item in proposals:
-            yield self._entry(
-                item.first.at,
-                ids[item.id],
-                name(item.proposer),
-                call_of(item),
-                state_of(item),
-                list(self._details(item)),
-            )
+            call, details = format_proposed(item.call), self._details(item)
+            yield self._entry(item, item.first.at, item.proposer, call, state_of(item), details)
 
     def operations(self, operations: Sequence[SpaceOperation]) -> Iterator[Text]:
         """The lines of what was done next to the space."""
-        ids = self._ids.of([item.id for item in operations])
-        self._widen(ids.values(), {item.by for item in operations})
+        self._widen(operations, {item.by for item in operations})
         for item in operations:
-            yield self._entry(
-                item.at,
-                ids[item.id],
-                name(item.by),
-                _operation(item),
-                "",
-                list(_about_operation(item)),
-            )
+            details = _about_operation(item)
+            yield self._entry(item, item.at, item.by, _operation(item), "", details)
 
-    def _widen(self, ids: Iterable[str], senders: Iterable[str]) -> None:
-        self._id_width = max(self._id_width, *map(cell_len, ids), 0)
+    def _widen(self, items: Sequence[_Item], senders: Iterable[str]) -> None:
+        """Shorten the next ids, and make room for them and for the senders."""
+        self._shown_ids = self._ids.of([item.id for item in items])
+        self._id_width = max(self._id_width, *map(cell_len, self._shown_ids.values()), 0)
         widest = max((cell_len(name(each)) for each in senders), default=0)
         self._who_width = max(self._who_width, min(widest, WIDEST_NAME))
 
     def _entry(
-        self, at: int, short: str, who: str, what: str, state: str, details: list[str]
+        self, item: _Item, at: int, sender: str, what: str, state: str, details: Iterator[str]
     ) -> Text:
-        time = f"{time_of(at)}  "
+        time, short, who = f"{time_of(at)}  ", self._shown_ids[item.id], name(sender)
         if self._width is None:
             said = [time + short.ljust(self._id_width), who, what, state, "; ".join(details)]
             return Text("  ".join(filter(None, said)), no_wrap=True)
@@ -113,7 +108,7 @@ class ProposalListing:
         row.put(Text(time, style="dim"), 0)
         row.put(Text(short, style="cyan"), BEFORE_IDS)
         row.put(Text(who, style="bold"), BEFORE_IDS + self._id_width + 2)
-        self._put_call(row, Text(what), Text(state, style=STYLES.get(state, "")))
+        self._put_call(row, Text(what), Text(state, style=STATE_STYLES.get(state, "")))
         for detail in details:
             row.end_line()
             row.put(Text(detail, style="dim"), self._below)

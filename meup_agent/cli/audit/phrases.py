@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from meup_agent.cli.render.escape import compact, visible
-from meup_agent.cli.render.formatting import MAX_NAME, format_call
+from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.protocol.audit import Ignored, ProposalAudit, Step
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
@@ -20,17 +20,6 @@ MAX_VALUE: Final = 1_000
 FAILED: Final = "failed"
 
 MAX_CHANGES: Final = 4  # changes that are told; of more, only how many
-
-STYLES: Final = {
-    "pending": "",
-    "in progress": "bright_blue",
-    "fulfilled": "bold green",
-    FAILED: "bold red",
-    "rejected": "bold red",
-    "withdrawn": "bold yellow",
-    "expired": "bold yellow",
-}
-"""Styles by state, readable on dark and light backgrounds; the words tell it without them."""
 
 IGNORED: Final = {
     Ignored.LATE: "too late",
@@ -87,13 +76,6 @@ def state_of(proposal: ProposalAudit) -> str:
     if proposal.state is ProposalState.FULFILLED and answered is not None and answered.is_error:
         return FAILED
     return proposal.state.value.replace("_", " ")
-
-
-def call_of(proposal: ProposalAudit) -> str:
-    """The proposed call."""
-    call = proposal.call
-    target = "" if call.target is None else f"{name(call.target)}."
-    return f"{target}{format_call(call)}"
 
 
 def edits(changes: Iterable[Change], arrow: str) -> str:

@@ -11,8 +11,6 @@ from meup_agent.cli.audit.phrases import (
     FAILED,
     IGNORED,
     MAX_WORDS,
-    STYLES,
-    call_of,
     edits,
     lasted,
     local,
@@ -22,8 +20,8 @@ from meup_agent.cli.audit.phrases import (
     why,
 )
 from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.formatting import MAX_NAME, format_answer, format_call
-from meup_agent.cli.render.layout import NARROWEST, Glyphs, hang
+from meup_agent.cli.render.formatting import MAX_NAME, format_answer, format_call, format_proposed
+from meup_agent.cli.render.layout import NARROWEST, STATE_STYLES, Glyphs, hang
 from meup_agent.protocol import payloads
 from meup_agent.protocol.audit import FulfillmentAudit, ProposalAudit, Step, StepKind
 
@@ -75,10 +73,10 @@ class ProposalTimeline:
     def _head(self, proposal: ProposalAudit) -> Iterator[Text]:
         state = state_of(proposal)
         line = Text(visible(proposal.id, MAX_NAME), style="bold cyan", no_wrap=True)
-        yield line.append("  ").append(state, style=STYLES.get(state, ""))
+        yield line.append("  ").append(state, style=STATE_STYLES.get(state, ""))
         whom = names(proposal.record.envelope.to)
         to = f" to {whom}" if whom else ""
-        lines = [f"{name(proposal.proposer)} proposed {call_of(proposal)}{to}"]
+        lines = [f"{name(proposal.proposer)} proposed {format_proposed(proposal.call)}{to}"]
         decision = proposal.decision
         if decision is not None:
             said = why(decision.reason, proposal.explanation(decision.step))
@@ -119,7 +117,7 @@ class ProposalTimeline:
         whom = f" {self._glyphs.arrow} {names(step.to)}" if step.to else ""
         match step.what:
             case StepKind.PROPOSED:
-                return f"{call_of(proposal)}{whom}"
+                return f"{format_proposed(proposal.call)}{whom}"
             case StepKind.REQUESTED:
                 item = _fulfillment(proposal, step.id)
                 return self._request(item, whom)

@@ -181,13 +181,9 @@ class _Doctor:
         lines: list[Text] = []
         for name, given in structs.asdict(guarantees).items():
             is_good = given is (name not in _BETTER_WITHOUT)
-            said = FOLLOWS[name][0 if given else 1]
-            word = "yes" if given else "no"
-            style = "green" if is_good else "yellow"
-            lines.append(
-                self._line(self._output.glyphs.yes if is_good else "!", style,
-                           name.replace("_", " "), f"{word}: {said}")
-            )  # fmt: skip
+            sign, style = (self._output.glyphs.yes, "green") if is_good else ("!", "yellow")
+            said = f"yes: {FOLLOWS[name][0]}" if given else f"no: {FOLLOWS[name][1]}"
+            lines.append(self._line(sign, style, name.replace("_", " "), said))
         return lines
 
     def _line(self, sign: str, style: str, name: str, said: str, look: str = "") -> Text:

@@ -12,13 +12,7 @@ import typer
 from meup_agent.agent.agent import Agent
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import Address, SpaceOptions
-from meup_agent.cli.connector import (
-    ConnectionEnded,
-    ConnectionEvent,
-    ConnectionMade,
-    ReportingConnector,
-    format_loss,
-)
+from meup_agent.cli.connector import ReportingConnector, format_loss
 from meup_agent.cli.options import NoColour, TakeOver, complete_kind
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import as_json_line, visible
@@ -34,6 +28,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from meup_agent.client import space as client
+    from meup_agent.transport.base import CloseInfo
 
 UNPRINTED: Final = 64
 """Lines that wait for a slow reader; beyond them envelopes wait in the watcher, which counts what
@@ -183,15 +178,12 @@ class _Tail:
             wanted = visible(self._shown.chain.wanted, MAX_NAME)
             yield f"waiting for {wanted}; what came before this moment is not shown"
 
-    async def _tell(self, event: ConnectionEvent) -> None:
+    async def _tell(self, closed: CloseInfo | None) -> None:
         """A line for what becomes of the connection; the first welcome has one of its own."""
-        match event:
-            case ConnectionMade() if self._me:
-                await self._note("connected again")
-            case ConnectionEnded(info):
-                await self._note(format_loss(info))
-            case _:
-                pass
+        if closed is not None:
+            await self._note(format_loss(closed))
+        elif self._me:
+            await self._note("connected again")
 
     async def _note(self, text: str) -> None:
         await self._send.send(_Note(text))

@@ -11,13 +11,7 @@ import anyio
 from rich.console import RenderableType
 
 from meup_agent import Agent, Backoff, Chat, Envelope, Rejection, Settings, Space, Withdrawal
-from meup_agent.cli.connector import (
-    ConnectionEnded,
-    ConnectionEvent,
-    ConnectionMade,
-    ReportingConnector,
-    format_close,
-)
+from meup_agent.cli.connector import ReportingConnector, format_close
 from meup_agent.cli.demo.agents import (
     EventLog,
     Stop,
@@ -135,16 +129,13 @@ class Stage:
             await self.note(stop.agent, "stopped", str(stop), style="bold yellow")
             self.stops_shown.add(stop)
 
-    async def _connection(self, name: str, event: ConnectionEvent) -> None:
+    async def _connection(self, name: str, closed: CloseInfo | None) -> None:
         """Show what becomes of an agent's connection, from the first loss on."""
-        match event:
-            case ConnectionEnded(info):
-                self.losses.add((name, info))
-                await self.note(name, "lost", format_close(info), style="bold red")
-            case ConnectionMade() if any(name == who for who, _ in self.losses.all):
-                await self.note(name, "back", "connected again", style="bold green")
-            case _:
-                pass
+        if closed is not None:
+            self.losses.add((name, closed))
+            await self.note(name, "lost", format_close(closed), style="bold red")
+        elif any(name == who for who, _ in self.losses.all):
+            await self.note(name, "back", "connected again", style="bold green")
 
     # --- setting up ---
 

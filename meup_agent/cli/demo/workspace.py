@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Final
@@ -132,25 +132,18 @@ class Workspace:
 @contextmanager
 def workspace_in(folder: Path | None) -> Generator[Workspace]:
     """The folder for the length of a block; afterwards it is as it was before."""
-    if folder is not None:
-        with _cleaned(_checked(folder)) as workspace:
-            yield workspace
-        return
-    with tempfile.TemporaryDirectory(prefix="meup-demo-") as temporary:
-        # A folder below, since a scene tries to write beside it.
-        sample = Path(temporary) / "harbour"
-        with as_file(files("meup_agent.cli.demo") / "sample") as shipped:
-            shutil.copytree(shipped, sample)
-        with _cleaned(Workspace(sample)) as workspace:
-            yield workspace
-
-
-@contextmanager
-def _cleaned(workspace: Workspace) -> Generator[Workspace]:
-    try:
+    with ExitStack() as at_end:
+        if folder is None:
+            temporary = at_end.enter_context(tempfile.TemporaryDirectory(prefix="meup-demo-"))
+            # A folder below, since a scene tries to write beside it.
+            sample = Path(temporary) / "harbour"
+            with as_file(files("meup_agent.cli.demo") / "sample") as shipped:
+                shutil.copytree(shipped, sample)
+            workspace = Workspace(sample)
+        else:
+            workspace = _checked(folder)
+        at_end.callback(workspace.clean)
         yield workspace
-    finally:
-        workspace.clean()
 
 
 def _checked(folder: Path) -> Workspace:

@@ -79,9 +79,7 @@ def _said(envelope: Envelope) -> tuple[str, str, ProgressFigures | None, bool]:
     noun = _NOUNS.get(envelope.kind, visible(envelope.kind, MAX_NAME))
     match envelope.kind:
         case kinds.MCP_PROPOSAL:
-            call = payloads.read_proposal(payload)
-            target = "" if call.target is None else f"{visible(call.target, MAX_NAME)}."
-            return noun, f"{target}{format_call(call)}", None, False
+            return noun, format_proposed(payloads.read_proposal(payload)), None, False
         case kinds.MCP_REQUEST:
             return _request(noun, payloads.read_call(payload))
         case kinds.MCP_RESPONSE:
@@ -121,6 +119,12 @@ def format_call(call: payloads.Call) -> str:
     params = payloads.without_meta(call.params)
     said = f" {_whole(compact(params, MAX_CALL))}" if params else ""
     return visible(call.method, MAX_NAME) + said
+
+
+def format_proposed(call: payloads.Call) -> str:
+    """A proposed call, with the participant that is to carry it out."""
+    target = "" if call.target is None else f"{visible(call.target, MAX_NAME)}."
+    return f"{target}{format_call(call)}"
 
 
 def _whole(said: str) -> str:

@@ -19,6 +19,20 @@ NARROWEST: Final = 12
 """Columns that names and what is said get at least; a narrower terminal wraps the line."""
 
 
+STATE_STYLES: Final = {
+    "pending": "dim",
+    "in progress": "bright_blue",
+    "fulfilled": "bold green",
+    "failed": "bold red",
+    "refused": "bold red",
+    "rejected": "bold red",
+    "withdrawn": "bold yellow",
+    "expired": "bold yellow",
+    "cancelled": "yellow",
+}
+"""Readable on dark and light backgrounds; the words tell it without them."""
+
+
 class Glyphs:
     """The few characters that not every output has."""
 

@@ -30,7 +30,7 @@ from meup_agent.cli.render.formatting import (
     ProgressFigures,
     format_envelope,
 )
-from meup_agent.cli.render.layout import NARROW, NARROWEST, Glyphs, RowBuilder, folded
+from meup_agent.cli.render.layout import NARROW, NARROWEST, STATE_STYLES, Glyphs, RowBuilder, folded
 from meup_agent.cli.render.observer import (
     AGAIN,
     REJECTED,
@@ -60,18 +60,6 @@ BAR: Final = 10  # columns of a progress bar
 
 _COLOURS: Final = ("cyan", "magenta", "bright_blue", "green")
 """Of ids, in turn: an exchange keeps its colour. Readable on dark and light backgrounds."""
-
-_STATES: Final = {
-    "pending": "dim",
-    "in progress": "bright_blue",
-    "fulfilled": "bold green",
-    "failed": "bold red",
-    "refused": "bold red",
-    "rejected": "bold red",
-    "withdrawn": "bold yellow",
-    "expired": "bold yellow",
-    "cancelled": "yellow",
-}
 
 _NOUNS: Final = {
     "proposal": "bold",
@@ -178,7 +166,7 @@ class Timeline:
         if words.progress is not None:
             said = Text.assemble(self._bar(words.progress), " ", said)
             said.rstrip()
-        state = Text(observation.state, style=_STATES.get(observation.state, "dim"))
+        state = Text(observation.state, style=STATE_STYLES.get(observation.state, "dim"))
         row = self._head(columns, names, noun, style, ids, colour)
         _put_said(row, said, state, columns)
         return row.text()
