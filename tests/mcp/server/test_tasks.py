@@ -1,0 +1,206 @@
+"""Calls through a space as tasks: what each end of a proposal is for a client that polls."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import mcp_types
+import pytest
+from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel
+
+from meup_agent import Agent, Proposal, Reason, Withdrawal
+from meup_agent.errors import RequestError
+from meup_agent.gateway import Gateway, HttpConfig
+from meup_agent.gateway.presets import one_space_config
+from meup_agent.mcp.task_client import CreatedTask, TasksClientExtension
+from meup_agent.protocol.exchange import Mode
+from meup_agent.session import Settings
+from meup_agent.transport.http import http_connector
+from tests.mcp.conftest import ANYTHING, PROPOSES, Served, Stage, served
+
+pytestmark = pytest.mark.anyio
+
+
+class Answer(BaseModel):
+    """Any result, as it was sent."""
+
+    model_config = {"extra": "allow"}
+
+    def __getitem__(self, key: str) -> Any:
+        return self.model_dump()[key]
+
+
+class Reviewer:
+    """Decides a proposal when the test says how."""
+
+    def __init__(self) -> None:
+        self.agent = Agent("reviewer")
+        self.proposed = anyio.Event()
+        self.withdrawn = anyio.Event()
+        self.decided = anyio.Event()
+        self.reject: Reason | None = None
+        self.proposal: Proposal | None = None
+        self.agent.on_proposal(self.decide)
+        self.agent.on_withdraw(self.see_withdrawal)
+
+    async def decide(self, proposal: Proposal) -> None:
+        self.proposal = proposal
+        self.proposed.set()
+        await self.decided.wait()
+        if self.reject is None:
+            await proposal.fulfill()
+        else:
+            await proposal.reject(self.reject)
+
+    async def see_withdrawal(self, withdrawal: Withdrawal) -> None:
+        self.withdrawn.set()
+
+
+def files() -> Agent:
+    agent = Agent("files")
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        if a < 0:
+            raise RequestError(-32050, "out of order")
+        return a + b
+
+    return agent
+
+
+@asynccontextmanager
+async def space_with(reviewer: Reviewer, **settings: Any) -> AsyncGenerator[tuple[Stage, Served]]:
+    config = one_space_config(
+        "demo", {"files": ANYTHING, "alice": PROPOSES, "reviewer": ANYTHING, "bob": ANYTHING}
+    )
+    gateway = Gateway(config=replace(config, http=HttpConfig(port=0)))
+    with anyio.fail_after(20):
+        async with gateway, AsyncExitStack() as stack:
+            stage = Stage(gateway, stack)
+            await stage.join("files", files())
+            await stage.join("reviewer", reviewer.agent)
+            async with served(stage, own="alice", **settings) as server:
+                yield stage, server
+
+
+@asynccontextmanager
+async def polling(server: Served, token: str | None = None) -> AsyncGenerator[Client]:
+    async with server.client(token, extensions=[TasksClientExtension()]) as client:
+        yield client
+
+
+async def call(client: Client, **arguments: int) -> str:
+    created = await client.session.call_tool("files_add", arguments, allow_claimed=True)
+    assert isinstance(created, CreatedTask)
+    return created.task_id
+
+
+class TaskRequest(mcp_types.Request[dict[str, Any], str]):
+    name_param = "taskId"
+
+
+async def ask(client: Client, method: str, task_id: str) -> Answer:
+    request = TaskRequest(method=method, params={"taskId": task_id})
+    return await client.session.send_request(request, Answer)
+
+
+async def until(client: Client, task_id: str, status: str) -> Answer:
+    while True:
+        task = await ask(client, "tasks/get", task_id)
+        if task["status"] == status:
+            return task
+        assert task["status"] in ("working", "input_required")
+
+
+async def test_an_undecided_proposal_is_a_task_that_says_who_decides() -> None:
+    reviewer = Reviewer()
+    async with space_with(reviewer) as (_, server), polling(server) as client:
+        task_id = await call(client, a=1, b=2)
+        task = await ask(client, "tasks/get", task_id)
+        assert task["status"] == "working"
+        reviewer.decided.set()
+        task = await until(client, task_id, "completed")
+    assert task["result"]["structuredContent"] == {"result": 3}
+
+
+async def test_a_rejection_completes_its_task_with_an_error() -> None:
+    reviewer = Reviewer()
+    reviewer.reject = Reason.UNSAFE
+    async with space_with(reviewer) as (_, server), polling(server) as client:
+        task_id = await call(client, a=1, b=2)
+        reviewer.decided.set()
+        task = await until(client, task_id, "completed")
+    assert task["result"]["isError"] is True
+    assert "rejected as unsafe by reviewer" in task["result"]["content"][0]["text"]
+
+
+async def test_an_expiry_completes_its_task_with_an_error() -> None:
+    async with space_with(Reviewer(), ttl=0.3) as (_, server), polling(server) as client:
+        task = await until(client, await call(client, a=1, b=2), "completed")
+    assert task["result"]["isError"] is True
+    assert "No participant decided" in task["result"]["content"][0]["text"]
+
+
+async def test_a_cancelled_task_withdraws_its_proposal() -> None:
+    reviewer = Reviewer()
+    async with space_with(reviewer) as (_, server), polling(server) as client:
+        task_id = await call(client, a=1, b=2)
+        await reviewer.proposed.wait()
+        await ask(client, "tasks/cancel", task_id)
+        await until(client, task_id, "cancelled")
+        await reviewer.withdrawn.wait()
+
+
+async def test_a_withdrawal_by_the_participant_itself_cancels_the_task() -> None:
+    reviewer = Reviewer()
+    async with space_with(reviewer) as (stage, server), polling(server) as client:
+        task_id = await call(client, a=1, b=2)
+        await reviewer.proposed.wait()
+        assert reviewer.proposal is not None
+        await withdraw(stage, reviewer.proposal.id)
+        task = await until(client, task_id, "cancelled")
+    assert "result" not in task.model_dump()
+
+
+async def withdraw(stage: Stage, proposal_id: str) -> None:
+    """Withdraw a proposal of alice's by another hand: over HTTP, beside the one that proposed."""
+    connector = http_connector(stage.gateway.http_url, space="demo", participant="alice")
+    beside = Settings(mode=Mode.OUTGOING_ONLY)
+    hand = Agent("hand").join(connector, space="demo", token=stage.token("alice"), settings=beside)
+    async with hand as space:
+        await space.send("mcp/withdraw", {"reason": "no_longer_needed"}, correlation=proposal_id)
+
+
+async def test_an_error_of_the_protocol_fails_the_task() -> None:
+    reviewer = Reviewer()
+    async with space_with(reviewer) as (_, server), polling(server) as client:
+        task_id = await call(client, a=-1, b=2)
+        reviewer.decided.set()
+        task = await until(client, task_id, "failed")
+    assert task["error"] == {"code": -32050, "message": "out of order"}
+
+
+async def test_a_task_is_its_participants_alone() -> None:
+    reviewer = Reviewer()
+    async with space_with(reviewer) as (stage, server), polling(server) as client:
+        task_id = await call(client, a=1, b=2)
+        async with polling(server, stage.token("bob")) as other:
+            for method in ("tasks/get", "tasks/cancel"):
+                with pytest.raises(MCPError, match="no task has this id"):
+                    await ask(other, method, task_id)
+        assert (await ask(client, "tasks/get", task_id))["status"] == "working"
+
+
+async def test_a_client_that_disconnects_leaves_its_task_at_work() -> None:
+    reviewer = Reviewer()
+    async with space_with(reviewer) as (_, server):
+        async with polling(server) as client:
+            task_id = await call(client, a=1, b=2)
+        reviewer.decided.set()
+        async with polling(server) as client:
+            task = await until(client, task_id, "completed")
+    assert task["result"]["structuredContent"] == {"result": 3}
