@@ -149,6 +149,9 @@ def handle(message: dict[str, Any]) -> None:
         if method == "resources/subscribe":
             changed = {"method": "notifications/resources/updated", "params": message["params"]}
             send(changed)
+    elif method == "resources/read":
+        tell("cannot read")
+        sys.exit(4)
     elif "frail" in WAYS:
         sys.exit(1)
     else:

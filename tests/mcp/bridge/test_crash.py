@@ -1,0 +1,137 @@
+"""A server that ends is started again; what it was doing is answered, and the space is told."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from meup_agent import Space
+from meup_agent.errors import RequestError, ToolError
+from meup_agent.mcp.bridge import Bridge
+from meup_agent.mcp.connection import ServerGone
+from meup_agent.mcp.pin import ToolLock
+from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, stdio
+
+pytestmark = pytest.mark.anyio
+
+__all__ = ["log_lines"]
+
+
+async def chat_with(space: Space, text: str) -> str:
+    """The first chat message that contains a text."""
+    with space.watch() as envelopes:
+        async for envelope in envelopes:
+            message = str(envelope.payload_object.get("message", ""))
+            if envelope.kind == "chat" and text in message:
+                return message
+    raise AssertionError("the space has ended")
+
+
+async def test_a_crash_is_answered_with_the_last_lines_and_the_server_comes_back() -> None:
+    async with bridged(stdio("scripted", "2025-06-18")) as stage:
+        told: list[str] = []
+
+        async def hear(text: str) -> None:
+            told.append(await chat_with(stage.caller, text))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hear, "is started again")
+            tasks.start_soon(hear, "runs again")
+            await anyio.lowlevel.checkpoint()
+            with pytest.raises(ToolError) as raised:
+                await stage.caller.call(BRIDGE, "do", {"way": "die"})
+        lines = str(raised.value).splitlines()
+        assert lines[0].startswith("the MCP server 'server' ended; the last lines of its standard")
+        # Twenty in all, with what they end with, and nothing that a terminal would obey.
+        assert lines[1:20] == [f"  last words {each} \\x1b[31m" for each in range(12, 31)]
+        assert lines[20] == "  the server ended with exit status 3"
+        assert lines[21] == "It is not known whether the call was carried out."
+        assert told[0].startswith("the MCP server 'server' ended; it is started again in ")
+        assert told[1] == "the MCP server 'server' runs again"
+        assert await stage.caller.call(BRIDGE, "do", {"way": "x"}) == [
+            {"type": "text", "text": "done: x"}
+        ]
+
+
+async def test_another_request_during_a_crash_is_an_error_with_the_lines() -> None:
+    async with bridged(stdio("scripted", "2025-06-18")) as stage:
+        with pytest.raises(RequestError) as raised:
+            await stage.caller.read_resource(BRIDGE, "a:b")
+        assert raised.value.message.endswith("\n  the server ended with exit status 4")
+        assert raised.value.data["stderr"][-2] == "cannot read"
+
+
+async def test_other_tools_after_a_restart_are_announced(
+    tmp_path: Path, log_lines: LogLines
+) -> None:
+    memory = {"MEMORY": str(tmp_path / "memory")}
+    server = stdio("scripted", "2025-06-18", "forgetful", env=memory)
+    async with bridged(server) as stage:
+        said: list[str] = []
+
+        async def hear() -> None:
+            said.append(await chat_with(stage.caller, "have changed"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hear)
+            await anyio.lowlevel.checkpoint()
+            with pytest.raises(ToolError):
+                await stage.caller.call(BRIDGE, "do", {"way": "die"})
+        assert said == [
+            "the tools of the MCP server 'server' have changed:"
+            " changed 'do' (description); added 'new'"
+        ]
+        assert log_lines.with_text("WARNING server: its tools have changed: changed 'do'")
+        names = [tool["name"] for tool in await stage.caller.tools(BRIDGE)]
+        assert names == ["do", "new"]
+
+
+async def test_pinned_tools_that_change_are_held_back_until_they_are_confirmed(
+    tmp_path: Path, log_lines: LogLines
+) -> None:
+    memory = {"MEMORY": str(tmp_path / "memory")}
+    server = stdio("scripted", "2025-06-18", "forgetful", env=memory)
+    path = tmp_path / "tools.lock"
+    async with bridged(server, pin=ToolLock(path)) as stage:
+        space = stage.caller
+        assert [tool["name"] for tool in await space.tools(BRIDGE)] == ["do"]
+        with pytest.raises(ToolError):
+            await space.call(BRIDGE, "do", {"way": "die"})
+        await log_lines.wait_for("held back")
+        assert await space.tools(BRIDGE, refresh=True) == []
+        with pytest.raises(RequestError, match=r"not the one that was approved in tools\.lock"):
+            await space.request(BRIDGE, "tools/call", {"name": "do", "arguments": {"way": "x"}})
+    # Still, after a restart of the bridge; and no longer, once they are confirmed.
+    async with bridged(server, pin=ToolLock(path)) as stage:
+        assert await stage.caller.tools(BRIDGE) == []
+    async with bridged(server, pin=ToolLock(path, confirm=True)) as stage:
+        assert [tool["name"] for tool in await stage.caller.tools(BRIDGE)] == ["do", "new"]
+    async with bridged(server, pin=ToolLock(path)) as stage:
+        assert [tool["name"] for tool in await stage.caller.tools(BRIDGE)] == ["do", "new"]
+
+
+async def test_a_server_that_exits_at_once_is_one_clear_error() -> None:
+    bridge = Bridge(BRIDGE, stdio("scripted", "2025-06-18", "quits"), settings=AT_ONCE)
+    with anyio.fail_after(30), pytest.raises(ServerGone) as raised:
+        async with bridge.running():
+            raise AssertionError("it has not started")
+    assert str(raised.value).splitlines() == [
+        "the MCP server 'server' ended before it answered; the last lines of its standard error:",
+        "  no license",
+        "  the server ended with exit status 2",
+    ]
+
+
+async def test_a_server_that_never_answers_is_one_clear_error() -> None:
+    settings = replace(AT_ONCE, start_seconds=0.5)
+    bridge = Bridge(BRIDGE, stdio("scripted", "2025-06-18", "mute"), settings=settings)
+    with anyio.fail_after(30), pytest.raises(ServerGone, match=r"did not answer in 0\.5 s"):
+        async with bridge.running():
+            raise AssertionError("it has not started")
+
+
+async def test_a_server_that_ends_at_an_unknown_question_is_spoken_with_the_old_way() -> None:
+    async with bridged(stdio("scripted", "2024-11-05", "frail")) as stage:
+        described = await stage.caller.request(BRIDGE, "initialize", {})
+        assert described["protocolVersion"] == "2024-11-05"
