@@ -215,6 +215,7 @@ class Bridge:
 
     async def _forward(self, request: Request, ctx: Context) -> JsonObject:
         """Send a request on to the server, and wait for its result."""
+        await self._connection.wait_ready()
         self._check(request)
         call = RunningCall(self.name, request, ctx, self._on_ask)
         on_progress = self._progress(ctx) if _wants_progress(request) else None

@@ -43,6 +43,9 @@ its packages."""
 STOP_SECONDS: Final = 10.0
 """Seconds that the end of a connection may take: the SDK gives a server four to end by itself."""
 
+READY_SECONDS: Final = 5.0
+"""Seconds that a request waits for a server that is being started again."""
+
 RESTART: Final = Backoff(first=1.0, longest=60.0, stable=30.0)
 """Pauses before a server is started again."""
 
@@ -155,6 +158,7 @@ class ServerConnection:
         self._settings = settings or ConnectionSettings()
         self._mode = self._settings.mode
         self._client: Client | None = None
+        self._ready = anyio.Event()
         self._ended = anyio.Event()
         self._gone = anyio.Event()
         self._error: ServerGone | None = None
@@ -180,6 +184,16 @@ class ServerConnection:
                 {"reason": "busy"},
             )
         return self._client
+
+    async def wait_ready(self) -> None:
+        """Wait a moment for a server that is being started again.
+
+        Raises:
+            RequestError: There is no connection after that, either.
+        """
+        with anyio.move_on_after(READY_SECONDS):
+            await self._ready.wait()
+        _ = self.client
 
     @property
     def version(self) -> str:
@@ -304,11 +318,12 @@ class ServerConnection:
                     await self._ask_for_log(client)
                     await connected()
                     scope.deadline = float("inf")
+                    self._ready.set()
                     async with anyio.create_task_group() as tasks:
                         tasks.start_soon(self._callbacks.beside)
                         await self._ended.wait()
                         tasks.cancel_scope.cancel()
-                    self._client = None
+                    self._forget_client()
                     scope.deadline = anyio.current_time() + STOP_SECONDS
             if scope.cancelled_caught and not self._ended.is_set():
                 why = f"did not answer in {self._settings.start_seconds:g} s"
@@ -317,7 +332,7 @@ class ServerConnection:
         except Exception as error:
             why = self._describe(error)
         finally:
-            self._client = None
+            self._forget_client()
         if not shaken and self._mode == "auto" and self._ended.is_set() and not self._stopping:
             # Some old servers end at the question that only newer ones know.
             self._mode = "legacy"
@@ -349,6 +364,12 @@ class ServerConnection:
             await self.request("logging/setLevel", {"level": self._settings.log_level})
         except RequestError as error:
             log.debug("%s sets no log level: %s", self.name, error)
+
+    def _forget_client(self) -> None:
+        self._client = None
+        if self._ready.is_set():
+            # Requests that wait for the next connection wait for one event.
+            self._ready = anyio.Event()
 
     def _note_end(self) -> None:
         self._ended.set()
