@@ -7,14 +7,13 @@ file: their fields are its keys, and the annotations of the fields say what a fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
-from annotated_types import Ge, Gt, Le
-from pydantic import AfterValidator, GetPydanticSchema, ValidationInfo
-from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
+from annotated_types import Ge, Gt, Le, MinLen
+from pydantic import AfterValidator, ConfigDict, ValidationInfo
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import Identity, Tokens, read_hash
@@ -32,6 +31,9 @@ DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8420
 
 DEFAULT_HTTP_PORT: Final = 8421
+
+REFERENCE_DIALECT: Final = "mew/v0.4"
+"""The dialect of the space in a reference's file, if nothing else says (PROTOCOL 1)."""
 
 MAX_TOKEN_FILE_BYTES: Final = 4_096
 """Bytes of a file with a token: a wrong path may lead to a large one."""
@@ -80,17 +82,12 @@ def _check_dialect(name: str) -> str:
     return known
 
 
-def _compile(listed: Sequence[Mapping[str, Any]], place: str = "") -> Capabilities:
+def _compile(listed: Sequence[Mapping[str, Any]] | None, place: str = "") -> Capabilities:
+    if listed is None:
+        return NO_CAPABILITIES
     compiled = member_capabilities(listed, place=place)
     refuse_reserved(listed, place=place)
     return compiled
-
-
-def _compiled_schema(_: object, schema_of: Callable[[Any], CoreSchema]) -> CoreSchema:
-    def read(listed: tuple[dict[str, Any], ...] | None) -> Capabilities:
-        return NO_CAPABILITIES if listed is None else _compile(listed)
-
-    return no_info_after_validator_function(read, schema_of(tuple[dict[str, Any], ...] | None))
 
 
 Id = Annotated[str, AfterValidator(_check_id)]
@@ -99,9 +96,13 @@ Token = Annotated[str, AfterValidator(_check_token)]
 TokenHash = Annotated[str, AfterValidator(read_hash)]
 TokenOfFile = Annotated[str, AfterValidator(_read_token_file)]
 Dialect = Annotated[str, AfterValidator(_check_dialect)]
-Patterns = Annotated[Capabilities, GetPydanticSchema(_compiled_schema)]
 PortNumber = Annotated[int, Ge(0), Le(65535)]
 """A port; 0: any free one."""
+
+if TYPE_CHECKING:
+    Patterns = Capabilities
+else:  # in a file, a list that is compiled
+    Patterns = Annotated[tuple[dict[str, Any], ...] | None, AfterValidator(_compile)]
 
 NO_CAPABILITIES: Final = _compile(())
 """Those of a participant of which nothing is said: in a file, it has the defaults instead."""
@@ -112,24 +113,18 @@ NO_CAPABILITIES: Final = _compile(())
 
 @dataclass(frozen=True, slots=True)
 class JournalConfig:
-    """The journal: its place, and how much it keeps.
+    """The journal: its place, and how much it keeps."""
 
-    Attributes:
-        path: An SQLite file; ``None``: in memory, gone with the process.
-        synchronous: Of the file: ``normal`` outlives the process, ``full`` a power cut as well.
-        accept_damage: With ``full``: start where the file was damaged after it was written, without
-            what is lost. With ``normal`` a power cut can do the same, so it is not asked for.
-        max_age: Seconds after which the file forgets an envelope; ``None``: never.
-        max_bytes: Bytes of the file beyond which it forgets the oldest; ``None``: no limit.
-        memory_entries: Envelopes that are kept in memory where there is no file.
-        memory_bytes: Bytes of the same.
-    """
-
-    path: Path | None = None
+    path: Path | None = None  # an SQLite file; `None`: in memory, gone with the process
+    # Of the file: `normal` outlives the process, `full` a power cut as well.
     synchronous: Literal["normal", "full"] = "normal"
+    # With `full`: start where the file was damaged after it was written, without what is lost.
+    # With `normal` a power cut can do the same, so it is not asked for.
     accept_damage: bool = False
+    # Seconds and bytes after which the file forgets the oldest envelopes; `None`: never.
     max_age: Annotated[float, Gt(0)] | None = None
     max_bytes: Annotated[int, Gt(0)] | None = None
+    # Envelopes, and their bytes, that are kept in memory where there is no file.
     memory_entries: Annotated[int, Gt(0)] = MAX_ENTRIES
     memory_bytes: Annotated[int, Gt(0)] = MAX_BYTES
 
@@ -152,48 +147,28 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class ParticipantConfig:
-    """A participant that may join; each of its tokens proves its identity, and is never shown.
-
-    Attributes:
-        capabilities: The envelopes that it may send, compiled.
-        tokens: Its tokens.
-        dialect: Its dialect, if neither its handshake nor its join frame says.
-        token_hashes: SHA-256 of further tokens, as 64 hexadecimal digits.
-        token_files: Further tokens, each of them read from the file that is named in its place.
-    """
+    """A participant that may join; each of its tokens proves its identity, and is never shown."""
 
     capabilities: Patterns = NO_CAPABILITIES
     tokens: tuple[Token, ...] = field(default=(), repr=False)
-    dialect: Dialect | None = None
+    dialect: Dialect | None = None  # if neither its handshake nor its join frame says
+    # Further tokens: the SHA-256 of each, and the files that hold one; read, the tokens in them.
     token_hashes: tuple[TokenHash, ...] = field(default=(), repr=False)
     token_files: tuple[TokenOfFile, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceSettings:
-    """The keys of a space besides its id and its participants, the same in every form of the file.
+    """The keys of a space besides its id and its participants, the same in every form of a file."""
 
-    Attributes:
-        name: For people.
-        dialect: The dialect of its members, if nothing else says (PROTOCOL 1).
-        announce_withdrawals: Every member is told of each valid withdrawal.
-    """
-
-    name: str = ""
-    dialect: Dialect | None = None
-    announce_withdrawals: bool = False
+    name: str = ""  # for people
+    dialect: Dialect | None = None  # of its members, if nothing else says (PROTOCOL 1)
+    announce_withdrawals: bool = False  # every member is told of each valid withdrawal
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceConfig(SpaceSettings):
-    """A space and its participants by id.
-
-    Its other keys are those of :class:`SpaceSettings`, given by name.
-
-    Attributes:
-        id: The name by which members join.
-        participants: The participants that may join, by id.
-    """
+    """A space: the id by which members join, and its participants by theirs."""
 
     id: str
     participants: Mapping[str, ParticipantConfig]
@@ -201,46 +176,20 @@ class SpaceConfig(SpaceSettings):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The whole configuration.
+    """The whole configuration."""
 
-    Attributes:
-        spaces: Its spaces; each id once.
-        host: The address to listen at.
-        port: The port to listen at; 0: any free port.
-        limits: Its limits.
-        journal: The place of what it accepted.
-        http: The address of its HTTP port; ``None``: it has none.
-        tls: Its certificate; ``None``: it speaks without encryption.
-        insecure: It may speak without encryption where others than this machine can listen.
-    """
-
-    spaces: tuple[SpaceConfig, ...]
+    spaces: tuple[SpaceConfig, ...]  # each id once
     host: str = DEFAULT_HOST
     port: PortNumber = DEFAULT_PORT
     limits: GatewayLimits = field(default_factory=GatewayLimits)
     journal: JournalConfig = field(default_factory=JournalConfig)
-    http: HttpConfig | None = None
-    tls: TlsConfig | None = None
-    insecure: bool = False
+    http: HttpConfig | None = None  # `None`: no HTTP port
+    tls: TlsConfig | None = None  # `None`: no encryption
+    insecure: bool = False  # no encryption, even where others than this machine can listen
 
     def space(self, space_id: str) -> SpaceConfig | None:
         """A space by its id."""
         return next((space for space in self.spaces if space.id == space_id), None)
-
-    def check(self) -> None:
-        """Check that it has not more spaces than it may, and each once.
-
-        Raises:
-            ConfigurationError: It has.
-        """
-        ids = [space.id for space in self.spaces]
-        if len(ids) > self.limits.max_spaces:
-            raise ConfigurationError(
-                f"spaces: {len(ids)} are more than max_spaces, which is {self.limits.max_spaces}"
-            )
-        for space_id in ids:
-            if ids.count(space_id) > 1:
-                raise ConfigurationError(f"spaces.{space_id}: stands twice")
 
     def tokens(self) -> Tokens:
         """Every token, ready to ask.
@@ -265,13 +214,7 @@ def participant(
     *,
     dialect: str | None = None,
 ) -> ParticipantConfig:
-    """A participant of a program's own configuration, checked.
-
-    Args:
-        participant_id: Its id.
-        capabilities: Patterns of the envelopes that it may send.
-        tokens: Any of these proves its identity.
-        dialect: Its dialect, if neither its handshake nor its join frame says.
+    """A participant of a program's own configuration, checked as one in a file is.
 
     Raises:
         ConfigurationError: Its id cannot be one, or a token is wrong.
@@ -286,3 +229,108 @@ def participant(
     return ParticipantConfig(
         _compile(tuple(capabilities), f"{place}.capabilities"), checked, dialect
     )
+
+
+# --- the forms: what a file has besides the records ---
+
+
+@dataclass(frozen=True)
+class GatewaySection(GatewayLimits):
+    """``gateway``: the limits, and the address."""
+
+    host: str = DEFAULT_HOST
+    port: PortNumber = DEFAULT_PORT
+    insecure: bool = False
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """``defaults``, of a file or of a space in it."""
+
+    capabilities: Patterns = NO_CAPABILITIES
+
+
+@dataclass(frozen=True)
+class Sections:
+    """The keys of either file besides its spaces."""
+
+    # Of the records within, too: a key that none of them has is an error.
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    defaults: Defaults = field(default_factory=Defaults)
+    gateway: GatewaySection = field(default_factory=GatewaySection)
+    journal: JournalConfig = field(default_factory=JournalConfig)
+    http: HttpConfig | None = None
+    tls: TlsConfig | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceForm(SpaceSettings):
+    """``spaces.<id>``."""
+
+    participants: dict[ParticipantId, ParticipantConfig]
+    defaults: Defaults | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceSpaceForm(SpaceSettings):
+    """``space`` of the reference's file."""
+
+    id: Id
+
+
+@dataclass(frozen=True, kw_only=True)
+class OurFile(Sections):
+    """A file with a key ``spaces``."""
+
+    spaces: Annotated[dict[Id, SpaceForm], MinLen(1)]
+
+    def read(self) -> tuple[SpaceConfig, ...]:
+        """Its spaces."""
+        return tuple(
+            _space(name, form, form.participants, (form.defaults or self.defaults).capabilities)
+            for name, form in self.spaces.items()
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceFile(Sections):
+    """A file with the keys ``space`` and ``participants``, as the reference's ``space.yaml``."""
+
+    space: ReferenceSpaceForm
+    participants: dict[ParticipantId, ParticipantConfig]
+
+    def read(self) -> tuple[SpaceConfig, ...]:
+        """Its one space."""
+        may = self.defaults.capabilities
+        space = _space(self.space.id, self.space, self.participants, may)
+        return (replace(space, dialect=space.dialect or REFERENCE_DIALECT),)
+
+
+def _space(
+    name: str, form: SpaceSettings, listed: Mapping[str, ParticipantConfig], may: Capabilities
+) -> SpaceConfig:
+    """A space; its participants of which nothing is said may send what the defaults say."""
+    participants = {
+        each: replace(entry, capabilities=may) if entry.capabilities is NO_CAPABILITIES else entry
+        for each, entry in listed.items()
+    }
+    settings = {each.name: getattr(form, each.name) for each in fields(SpaceSettings)}
+    return SpaceConfig(name, participants, **settings)
+
+
+SECTIONS: Final = {
+    "gateway": GatewaySection,
+    "journal": JournalConfig,
+    "http": HttpConfig,
+    "tls": TlsConfig,
+}
+
+FORMS: Final[Mapping[str, type[Any]]] = {
+    **SECTIONS,
+    "defaults": Defaults,
+    "space": ReferenceSpaceForm,
+    "spaces": SpaceForm,
+    "participants": ParticipantConfig,
+}
+"""The form of what stands under a key, or, of the last two, under each of the names below it."""

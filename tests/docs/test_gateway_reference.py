@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 
 from meup_agent.gateway.auth import hash_token
-from meup_agent.gateway.config import ParticipantConfig
-from meup_agent.gateway.config_file import (
-    SECTIONS,
-    SETTINGS,
-    Defaults,
-    OurFile,
-    SpaceForm,
-    load_config,
-    variable_of,
-)
+from meup_agent.gateway.config import SECTIONS, Defaults, OurFile, ParticipantConfig, SpaceForm
+from meup_agent.gateway.config_file import SETTINGS, load_config, variable_of
 from meup_agent.gateway.edge.http.context import refused
 from meup_agent.gateway.limits import LIMIT_ROWS
 from meup_agent.protocol.guarantees import OBSERVING
