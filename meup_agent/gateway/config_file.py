@@ -49,9 +49,7 @@ SETTINGS: Final = {
 """The section and key of a setting, by its name in the environment."""
 
 _ADDRESS: Final = ("host", "port", "insecure")
-
 _RECORDS: Final = ("journal", "http", "tls")
-
 _PATHS: Final = ("journal_path", "tls_certificate", "tls_key")
 
 
@@ -198,11 +196,11 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[tuple[str, str]] = set()
-        for key, _ in node.value:
-            if (key.tag, str(key.value)) in seen:
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (key.tag, key.value) in seen:
                 twice = f"the key {key.value!r} stands twice"
                 raise yaml.constructor.ConstructorError(None, None, twice, key.start_mark)
-            seen.add((key.tag, str(key.value)))
+            seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
 
 
@@ -210,16 +208,17 @@ class _Loader(yaml.SafeLoader):
 
 _UNKNOWN: Final = "unexpected_keyword_argument"
 
-_EXPECTED: Final = {
-    "dataclass_type": "keys and values",
-    "dict_type": "keys and values",
-    "tuple_type": "a list",
-    "string_type": "a text; put it in quotes",
-    "invalid_key": "a text; put it in quotes",
-    "path_type": "a path",
-    "too_short": "at least one space",
+_SENTENCES: Final = {
+    "missing": "is missing",
+    "dataclass_type": "expected keys and values",
+    "dict_type": "expected keys and values",
+    "tuple_type": "expected a list",
+    "string_type": "expected a text; put it in quotes",
+    "invalid_key": "expected a text; put it in quotes",
+    "path_type": "expected a path",
+    "too_short": "expected at least one space",
 }
-"""The expected type, in the words of a file, not of the types behind it."""
+"""What is said in the words of a file, not of the types behind it."""
 
 
 def _describe_problem(error: ValidationError, form: type[Any]) -> str:
@@ -235,14 +234,11 @@ def _describe_problem(error: ValidationError, form: type[Any]) -> str:
     if location[-1:] == ("[key]",) or kind == "invalid_key":
         names = location[:-1] if location[-1:] == ("[key]",) else location
         location = (*names[:-1], str(names[-1]))
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    key = key.removeprefix(".")
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)[1:]
     if kind == _UNKNOWN:
         return f"{key}: unknown key; {_suggest(str(location[-1]), _keys_at(form, location))}"
     message = problem["msg"].replace("Input should be", "expected").removeprefix("Value error, ")
-    said = "is missing" if kind == "missing" else message
-    if kind in _EXPECTED:
-        said = f"expected {_EXPECTED[kind]}"
+    said = _SENTENCES.get(kind, message)
     for setting, place in SETTINGS.items():
         if place == location:
             said += f" (or {variable_of(setting)} in the environment)"

@@ -187,7 +187,6 @@ def _tls(settings: Config, certificate: Path | None, key: Path | None) -> TlsCon
 def _checked(settings: Config) -> str:
     """The spaces and addresses that a gateway would serve, as lines."""
     from meup_agent.gateway.network import check_encrypted, host_and_port, server_context
-    from meup_agent.gateway.pattern_keys import unknown_keys
 
     check_encrypted(settings, settings.host)
     if settings.http is not None:
@@ -200,7 +199,7 @@ def _checked(settings: Config) -> str:
         server_context(settings.tls)
     if settings.journal.path is not None:
         _check_journal(settings.journal.path)
-    for sentence in unknown_keys(settings):
+    for sentence in _unknown_keys(settings):
         sys.stderr.write(f"meup: warning: {visible(sentence, 500)}\n")
     secure = "" if settings.tls is None else "s"
     lines = [f"listens at ws{secure}://{host_and_port(settings.host, settings.port)}"]
@@ -214,6 +213,20 @@ def _checked(settings: Config) -> str:
         dialect = space.dialect or DEFAULT_DIALECT
         lines.append(f"space {space.id} ({dialect}): {names}")
     return "\n".join(lines) + "\n"
+
+
+def _unknown_keys(settings: Config) -> list[str]:
+    """A sentence for each key that no payload has, with the participants whose capability it is."""
+    from meup_agent.protocol.capability.payload_keys import find_unknown_keys
+
+    found: dict[tuple[str, str], list[str]] = {}
+    for space in settings.spaces:
+        for name, entry in space.participants.items():
+            for index, capability in enumerate(entry.capabilities.patterns):
+                for unknown in find_unknown_keys(capability):
+                    said = f"capabilities[{index}].{unknown}"
+                    found.setdefault((space.id, said), []).append(name)
+    return [f"space {space}, {', '.join(names)}: {said}" for (space, said), names in found.items()]
 
 
 def _check_journal(path: Path) -> None:

@@ -12,7 +12,6 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final, NamedTuple, cast, get_args
 
-from meup_agent.gateway.config import Config
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_kind
 from meup_agent.protocol.management_payloads import GRANT, GRANT_ACK, INVITE, KICK, REVOKE
@@ -41,33 +40,16 @@ _PATTERN_STARTS: Final = ("/", "!", "$")
 
 
 class UnknownKey(NamedTuple):
-    """A key that no payload of the kind has.
+    """A key that no payload of the kind has."""
 
-    Attributes:
-        path: Where it stands, from the capability on: ``payload.params.nam``.
-        what: The kind or method without such a key.
-        near: The key that was perhaps meant; empty where none is near.
-    """
+    path: str  # from the capability on: `payload.params.nam`
+    what: str  # the kind or method without such a key
+    near: str  # the key that was perhaps meant; empty where none is near
 
-    path: str
-    what: str
-    near: str
-
-
-def unknown_keys(config: Config) -> list[str]:
-    """A sentence for each key that no payload has, with the participants whose capability it is."""
-    found: dict[tuple[str, str, UnknownKey], list[str]] = {}
-    for space in config.spaces:
-        for name, entry in space.participants.items():
-            for index, capability in enumerate(entry.capabilities.patterns):
-                for unknown in find_unknown_keys(capability):
-                    place = (space.id, f"capabilities[{index}]", unknown)
-                    found.setdefault(place, []).append(name)
-    return [
-        f"space {space}, {', '.join(names)}: {where}.{unknown.path}: {unknown.what} has no such key"
-        + (f"; did you mean {unknown.near}?" if unknown.near else "")
-        for (space, where, unknown), names in found.items()
-    ]
+    def __str__(self) -> str:
+        """One sentence."""
+        advice = f"; did you mean {self.near}?" if self.near else ""
+        return f"{self.path}: {self.what} has no such key{advice}"
 
 
 def find_unknown_keys(capability: Mapping[str, Any]) -> Iterator[UnknownKey]:
@@ -127,29 +109,25 @@ def _objects(pattern: object) -> list[Mapping[str, Any]]:
 @cache
 def _params_by_method() -> Mapping[str, frozenset[str]]:
     """The keys of ``params`` by MCP method."""
-    import mcp_types  # of a check alone: it takes as long to load as the rest of a gateway
+    import mcp_types  # of a check alone: it takes as long to load as a gateway
 
-    messages = (
+    directions = (
         mcp_types.ClientRequest,
         mcp_types.ServerRequest,
         mcp_types.ClientNotification,
         mcp_types.ServerNotification,
     )
     found: dict[str, frozenset[str]] = {}
-    for message in (each for union in messages for each in get_args(union)):
+    for message in (each for union in directions for each in get_args(union)):
         fields = message.model_fields
         method = fields["method"].default or get_args(fields["method"].annotation)[0]
-        found[method] = frozenset({"_meta"}).union(
-            *map(_keys, _models(fields["params"].annotation))
-        )
+        found[method] = frozenset({"_meta", *_keys_of(fields["params"].annotation)})
     return found
 
 
-def _models(annotation: Any) -> list[Any]:
+def _keys_of(annotation: Any) -> Iterator[str]:
+    """The keys of a model, or of all that a union has."""
     if hasattr(annotation, "model_fields"):
-        return [annotation]
-    return [model for each in get_args(annotation) for model in _models(each)]
-
-
-def _keys(model: Any) -> set[str]:
-    return {field.alias or name for name, field in model.model_fields.items()}
+        yield from (field.alias or name for name, field in annotation.model_fields.items())
+    for each in get_args(annotation):
+        yield from _keys_of(each)
