@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 STDIN: Final = "-"  # in place of a text: it is read from standard input
 MAX_SHOWN: Final = 60  # characters of a name that are shown
 
-
 MAX_DEPTH: Final = 3
 """Alternatives and items within each other that are looked at: ``list[str | int] | None``."""
 
@@ -36,7 +35,6 @@ the depth, and any of them may refer to all of them again."""
 MAX_REFERENCES: Final = 8  # references that lead to each other
 MAX_ARGUMENTS: Final = 256  # arguments of a tool that are looked at
 MAX_VALUES: Final = 64  # fixed values that are looked at
-
 _DEFINITION: Final = ("#/$defs/", "#/definitions/")
 
 _NAMES: Final[dict[type, str]] = {

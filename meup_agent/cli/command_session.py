@@ -46,7 +46,6 @@ REFUSAL_SECONDS: Final = 1.0
 """Wait for a refusal at a gateway that confirms nothing: it answers at once."""
 
 MAX_NAMED: Final = 12  # participants that an error names
-
 Act = Callable[["CommandSession"], Awaitable[None]]
 
 

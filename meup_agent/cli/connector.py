@@ -18,7 +18,6 @@ FINAL: Final = frozenset({4400, 4403, 4404, 4409})
 
 MAX_WORDS: Final = 200  # characters that are said of an end: more than a close frame has room for
 
-
 OnConnection = Callable[[CloseInfo | None], Awaitable[None]]
 """Told ``None`` when a connection is made, whose welcome is still to come, and the end of each that
 we did not leave; the connection waits until it returns."""

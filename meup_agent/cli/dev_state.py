@@ -24,19 +24,12 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import new_token
 
 T = TypeVar("T")
-
 STATE_VARIABLE: Final = "MEUP_STATE_DIR"  # the folder in place of the system's for programs' state
-
 TOKENS_FILE: Final = "tokens.json"
-
 LOCK_FILE: Final = "lock"
-
 RUNNING_PREFIX: Final = "running-"
-
 FOLDER_MODE: Final = 0o700
-
 FILE_MODE: Final = 0o600
-
 MAX_FILE_BYTES: Final = 65_536  # bytes of a file that is read: ours have less than 2,000
 MAX_RUNNING: Final = 100  # gateways that are looked at: more than anyone runs to try something out
 

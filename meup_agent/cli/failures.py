@@ -27,7 +27,6 @@ from meup_agent.errors import (
 MAX_SENTENCE: Final = 2_000
 """Characters of a failure that are shown; it may quote what a stranger sent."""
 
-
 _CODES: Final[dict[type[MeupError], int]] = {
     UsageError: exit_codes.USAGE,
     InvalidArguments: exit_codes.USAGE,
@@ -42,7 +41,6 @@ _CODES: Final[dict[type[MeupError], int]] = {
     ConnectionFailed: exit_codes.NO_CONNECTION,
 }
 """The exit code by exception; a class stands before those that it is derived from."""
-
 
 _EXTRAS: Final = {
     "a gateway": (

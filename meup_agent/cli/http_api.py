@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from meup_agent.protocol.envelope import Envelope
 
-
 MAX_NAMED = 4  # proposals that an error names
 
 MAX_PAGE_BYTES: Final = 64 * 1024 * 1024

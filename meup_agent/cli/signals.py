@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from meup_agent.cli.render.output import Output
 
 _HANGUP = (signal.SIGHUP,) if sys.platform != "win32" else ()
-
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)  # signals that end a command that only observes
 
 ENDING: Final = (*STOPPING, *_HANGUP)

@@ -47,9 +47,7 @@ WHOLE_ID: Final = 12
 """Ids up to this long are shown whole: people, or programs that count, made them."""
 
 WIDEST_NAME: Final = 16  # columns of the proposers' names
-
 BEFORE_IDS: Final = len("2026-01-31 22:01:07  ")
-
 INDENT: Final = 4  # columns before what stands below, on a narrow terminal
 
 _DONE: Final = {
@@ -59,7 +57,6 @@ _DONE: Final = {
     "invite": "invited",
     "kick": "kicked",
 }
-
 
 _Item = ProposalAudit | SpaceOperation
 

@@ -18,7 +18,6 @@ MAX_VALUE: Final = 1_000
 """Characters of a value that was edited: enough to see where two long texts differ."""
 
 FAILED: Final = "failed"
-
 MAX_CHANGES: Final = 4  # changes that are told; of more, only how many
 
 IGNORED: Final = {

@@ -27,7 +27,6 @@ _SHOWN_SPACES: Final = 8
 _MICROSECONDS: Final = 1_000_000
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _AGO: Final = re.compile(r"(\d{1,9})([smhdw])")
-
 Pages = AsyncGenerator[tuple[Entry, ...]]  # the entries of a space, oldest first
 
 

@@ -71,7 +71,6 @@ EXPLANATION_SECONDS: Final = 0.5
 
 MAX_CHANGES: Final = 400
 MAX_NAMED: Final = 12
-
 _TIMEOUT: Final = "How long to wait for the decision and the result; inf: as long as it takes."
 
 _UNDONE: Final[dict[type[Outcome], str]] = {

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 STEP_SECONDS: Final = 5.0  # time for one check, unless the user says otherwise
 QUIET_SECONDS: Final = 2.0  # time after which the check that is waited for is named
-
 NAME_COLUMNS: Final = 17
 
 FOLLOWS: Final[dict[str, tuple[str, str]]] = {

@@ -36,7 +36,6 @@ STOP_SECONDS: Final = 3
 """For the answers that are on their way when the server is told to stop."""
 
 MAX_PORT: Final = 65535
-
 _AGENT: Final = "agent"
 _CLIENT: Final = "client"
 """The two participants where one agent is served without a gateway."""

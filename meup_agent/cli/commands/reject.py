@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from meup_agent.client.proposal import ProposalRecord
 
 WHOLE_ID: Final = 32  # characters of an id as this package draws them
-
 _HEX: Final = frozenset("0123456789abcdef")
 _REASONS: Final = ", ".join(Reason)
 

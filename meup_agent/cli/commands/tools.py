@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
 
 AT_ONCE: Final = 16  # participants that are asked at the same time
-
 _WAITING: Final = "waiting for everybody's answer"
-
 MAX_TYPE: Final = 120
 MAX_ABOUT: Final = 1_000
 NARROWEST: Final = 40

@@ -34,17 +34,13 @@ from meup_agent import (
 from meup_agent.cli.demo.workspace import INDEX, PARTIAL, Workspace
 
 T = TypeVar("T")
-
 PATIENCE: Final = 5.0  # seconds that a scene waits for an event; then it has not happened
-
 BATCHES: Final = 10
 BATCH_SECONDS: Final = 0.2
 """Makes the re-index slow, two seconds in all, so that something can happen in the middle."""
 
 MAX_HITS: Final = 20
-
 WORD: Final = re.compile(r"\w{3,}")
-
 SECRET: Final = re.compile(r"(?i)\b(password|secret|token|api[_-]?key)(\s*[=:]\s*)(\S+)")
 
 

@@ -53,9 +53,7 @@ WRITING: Final = ("write_file", "reindex")
 
 PROPOSED: Final = "password = mussels\n"
 MASKED: Final = "password = [masked]\n"
-
 EXPLANATION: Final = f"{OUTSIDE} leads out of the folder"
-
 HALF_WAY: Final = BATCHES // 2 - 1
 THIRD: Final = BATCHES // 3
 

@@ -22,8 +22,6 @@ MAX_FILES: Final = 200
 
 MAX_FOLDERS: Final = 2_000  # folders that are looked into, for the same reason
 MAX_BYTES: Final = 256 * 1024  # bytes of a file that are read or written
-
-
 INDEX: Final = "meup-demo-index.json"
 PARTIAL: Final = "meup-demo-index.json.partial"
 NOTE: Final = "meup-demo-note.md"

@@ -35,14 +35,9 @@ NAMES: Final = (
 """The checks, in their order."""
 
 NEEDED: Final = frozenset(NAMES[2:9])  # the checks without which there is no connection
-
 NOT_TRIED: Final = "not tried"
-
-
 FIRST_CLOSE_CODE: Final = 1000  # below it are HTTP's statuses
-
 _TOKEN: Final = "check MEUP_TOKEN, --token-file or --token; a space's configuration has its tokens"
-
 _SPACE: Final = "check --space or MEUP_SPACE, and the path in the address"
 
 _REFUSALS: Final[dict[int, tuple[str, str, str]]] = {

@@ -15,10 +15,7 @@ from meup_agent.cli.render.escape import visible
 from meup_agent.uncaught import debugging
 
 MAX_NOTE: Final = 2_000  # characters of a note; it may quote what a stranger sent
-
-
 FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
-
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 

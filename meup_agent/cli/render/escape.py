@@ -17,7 +17,6 @@ MAX_COMBINING: Final = 4
 """Characters without a width of their own in a row; more would paint over other lines."""
 
 ELLIPSIS: Final = "…"
-
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
 
 

@@ -34,7 +34,6 @@ _NOUNS: Final = {
 NOUNS: Final = (*_NOUNS.values(), "cancel", "progress")
 """The words that this file says for kinds of envelopes, or of what they hold."""
 
-
 MAX_CAPABILITY: Final = 200  # characters of one capability
 
 

@@ -18,7 +18,6 @@ NARROW: Final = 76  # columns below which what is said gets a line of its own
 NARROWEST: Final = 12
 """Columns that names and what is said get at least; a narrower terminal wraps the line."""
 
-
 STATE_STYLES: Final = {
     "pending": "dim",
     "in progress": "bright_blue",

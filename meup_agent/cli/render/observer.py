@@ -25,7 +25,6 @@ FOLLOWED_SECONDS: Final = 3600.0
 """Time for which they are: as long as the exchange table remembers a proposal."""
 
 AGAIN: Final = "again"  # the state of an envelope that was sent before
-
 TOO_LATE: Final = "too late"
 FAILED: Final = "failed"
 REFUSED: Final = "refused"

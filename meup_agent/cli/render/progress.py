@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from meup_agent.client.messages import Progress
 
 PATIENCE: Final = 2.0  # seconds before anything is shown; a progress shows it at once
-
 REDRAWN_SECONDS: Final = 0.1
-
 BAR: Final = 20  # columns of the bar
 MAX_MESSAGE: Final = 60  # characters of what a tool says that it is doing
 

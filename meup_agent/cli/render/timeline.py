@@ -53,9 +53,7 @@ IDS: Final = 9  # columns of the ids
 NOUN: Final = 8  # columns of the noun
 SHORT_ID: Final = 4  # characters of an id that are shown, more where another one begins alike
 WHOLE_ID: Final = 9  # ids up to this long are shown whole: people made them
-
 UNREADABLE: Final = "its payload cannot be read"
-
 BAR: Final = 10  # columns of a progress bar
 
 _COLOURS: Final = ("cyan", "magenta", "bright_blue", "green")

@@ -19,7 +19,6 @@ from meup_agent.protocol.capability import compile_kind
 
 GATEWAY: Final = "gateway"  # the gateway in a filter, as on the timeline, whatever it calls itself
 
-
 PATTERN: Final = frozenset("*?[{!()|^$\\")
 """Characters of patterns; what has none of them is meant as it stands."""
 
