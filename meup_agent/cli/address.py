@@ -144,11 +144,7 @@ class BesideOptions(SpaceOptions):
 def beside(where: SpaceOptions, http: str | None, act_as: str | None) -> HttpAddress:
     """The HTTP address of the space that some options name, to act as a participant of it."""
     return HttpOptions(
-        act_as=act_as,
-        http=http,
-        space=where.space,
-        token=where.token,
-        token_file=where.token_file,
+        act_as=act_as, http=http, space=where.space, token=where.token, token_file=where.token_file
     ).address()
 
 

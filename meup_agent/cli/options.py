@@ -43,8 +43,7 @@ def seconds_option(about: str, *names: str) -> Any:
 
 
 Timeout = Annotated[
-    float,
-    seconds_option("How long to wait for the gateway, in seconds; inf: as long as it takes."),
+    float, seconds_option("How long to wait for the gateway, in seconds; inf: as long as it takes.")
 ]
 TakeOver = Annotated[
     bool,
@@ -78,8 +77,7 @@ Args = Annotated[
     typer.Option("--args", metavar="JSON", help="The arguments as a JSON object; KEY=VALUE wins."),
 ]
 ArgsFile = Annotated[
-    Path | None,
-    typer.Option("--args-file", metavar="PATH", help="A file that holds that object."),
+    Path | None, typer.Option("--args-file", metavar="PATH", help="A file that holds that object.")
 ]
 AcceptEdits = Annotated[
     bool,
@@ -110,8 +108,7 @@ Capabilities = Annotated[
     ),
 ]
 Why = Annotated[
-    str | None,
-    typer.Option("--reason", metavar="TEXT", help="Why, for those who read it."),
+    str | None, typer.Option("--reason", metavar="TEXT", help="Why, for those who read it.")
 ]
 
 

@@ -21,9 +21,7 @@ from meup_agent.errors import MeupError
 from meup_agent.uncaught import DEBUG_VARIABLE, debugging, was_interrupted
 
 app = typer.Typer(
-    name="meup",
-    cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    name="meup", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
 WIDE_ENOUGH: Final = 60

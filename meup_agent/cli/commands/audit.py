@@ -13,15 +13,7 @@ import anyio
 import typer
 from rich.text import Text
 
-from meup_agent.cli.address import (
-    Http,
-    HttpAddress,
-    HttpOptions,
-    Space,
-    Token,
-    TokenFile,
-    http_url,
-)
+from meup_agent.cli.address import Http, HttpAddress, HttpOptions, Space, Token, TokenFile, http_url
 from meup_agent.cli.audit.listing import ProposalListing
 from meup_agent.cli.audit.phrases import names, time_of
 from meup_agent.cli.audit.proposal_timeline import ProposalTimeline

@@ -42,8 +42,7 @@ def bridge(
         ),
     ] = None,
     http: Annotated[
-        str | None,
-        typer.Option("--http", metavar="URL", help="A server behind an address."),
+        str | None, typer.Option("--http", metavar="URL", help="A server behind an address.")
     ] = None,
     header: Annotated[
         list[str] | None,
@@ -85,8 +84,7 @@ def bridge(
         ),
     ] = None,
     confirm: Annotated[
-        bool,
-        typer.Option("--confirm", help="With --pin: approve the tools that there are now."),
+        bool, typer.Option("--confirm", help="With --pin: approve the tools that there are now.")
     ] = False,
     *,
     at: SpaceOptions,

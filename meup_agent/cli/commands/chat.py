@@ -8,12 +8,7 @@ import anyio
 import typer
 
 from meup_agent.cli.arguments import STDIN, read_stdin
-from meup_agent.cli.command_session import (
-    CommandSession,
-    JoinOptions,
-    send_confirmed,
-    unconfirmed,
-)
+from meup_agent.cli.command_session import CommandSession, JoinOptions, send_confirmed, unconfirmed
 from meup_agent.cli.failures import Misuse
 
 

@@ -26,8 +26,7 @@ class Shell(StrEnum):
 
 def env(
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="The participant.", show_default=False),
+        str | None, typer.Argument(metavar="NAME", help="The participant.", show_default=False)
     ] = None,
     port: Annotated[
         int | None,

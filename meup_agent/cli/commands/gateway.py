@@ -147,10 +147,7 @@ def gateway(
         tokens = state.tokens(PARTICIPANTS, renew=new_tokens)
         settings = replace(settings, spaces=dev_config(tokens).spaces)
     anyio.run(
-        _serve,
-        settings,
-        state,
-        backend_options={"use_uvloop": find_spec("uvloop") is not None},
+        _serve, settings, state, backend_options={"use_uvloop": find_spec("uvloop") is not None}
     )
 
 

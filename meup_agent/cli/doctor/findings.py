@@ -160,10 +160,7 @@ def no_handshake(error: TransportError, timeout: float) -> tuple[str, str]:
         case cause:
             root = cause if cause is None or cause.__cause__ is None else cause.__cause__
             why = visible(str(root or error), 120)
-            return (
-                f"what listens there answers no WebSocket handshake: {why}",
-                with_tls("ws"),
-            )
+            return (f"what listens there answers no WebSocket handshake: {why}", with_tls("ws"))
 
 
 # --- what capabilities allow ---

@@ -130,16 +130,12 @@ async def probe_tls(place: HostPort, timeout: float) -> str:
             except (ssl.SSLError, OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
                 why = error.reason if isinstance(error, ssl.SSLError) else ""
                 raise Unreachable(
-                    f"{place} speaks no TLS{f': {why}'.lower() if why else ''}",
-                    without_tls("wss"),
+                    f"{place} speaks no TLS{f': {why}'.lower() if why else ''}", without_tls("wss")
                 ) from None
             certificate = wrapped.extra(TLSAttribute.peer_certificate) or {}
             until = str(certificate.get("notAfter", "an unknown time"))
             return f"{wrapped.extra(TLSAttribute.tls_version)}, certificate good until {until}"
-    raise Unreachable(
-        f"{place} did not answer in TLS within {timeout:g} s",
-        without_tls("wss"),
-    )
+    raise Unreachable(f"{place} did not answer in TLS within {timeout:g} s", without_tls("wss"))
 
 
 async def _connect(place: HostPort, timeout: float) -> ByteStream:

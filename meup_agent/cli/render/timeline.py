@@ -31,13 +31,7 @@ from meup_agent.cli.render.formatting import (
     format_envelope,
 )
 from meup_agent.cli.render.layout import NARROW, NARROWEST, STATE_STYLES, Glyphs, RowBuilder, folded
-from meup_agent.cli.render.observer import (
-    AGAIN,
-    REJECTED,
-    ExchangeObserver,
-    Observation,
-    recent,
-)
+from meup_agent.cli.render.observer import AGAIN, REJECTED, ExchangeObserver, Observation, recent
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.ttl_map import TTLMap
 
