@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -120,12 +121,11 @@ def unknown_arguments(arguments: dict[str, Any], inputs: ToolInputs) -> list[str
     ]
 
 
-def did_you_mean(name: str, names: Any) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """A hint at what is close to a name, or nothing."""
     close = get_close_matches(name, list(names), n=3)
-    return f" (did you mean {' or '.join(visible(each, MAX_SHOWN) for each in close)}?)" * bool(
-        close
-    )
+    hint = " or ".join(visible(each, MAX_SHOWN) for each in close)
+    return f" (did you mean {hint}?)" if hint else ""
 
 
 def _value(text: str, argument: InputField | None) -> Any:

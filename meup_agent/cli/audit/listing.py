@@ -23,7 +23,6 @@ from meup_agent.cli.audit.phrases import (
     lasted,
     name,
     names,
-    rejection,
     state_of,
     time_of,
     why,
@@ -147,7 +146,10 @@ class ProposalListing:
             if decision is None or step.by != decision.by or decision.step.what != StepKind.REJECTED
         ]
         if others:
-            yield f"rejected by {', '.join(rejection(step, item) for step in others)}"
+            rejections = (
+                f"{name(step.by)} ({why(step.reason, item.explanation(step))})" for step in others
+            )
+            yield f"rejected by {', '.join(rejections)}"
 
     def _pending(self, item: ProposalAudit) -> Iterator[str]:
         begun_by = item.record.in_progress_by

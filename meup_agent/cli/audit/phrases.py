@@ -8,7 +8,7 @@ from typing import Final
 
 from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.formatting import MAX_NAME
-from meup_agent.protocol.audit import Ignored, ProposalAudit, Step
+from meup_agent.protocol.audit import Ignored, ProposalAudit
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
 
@@ -93,11 +93,6 @@ def why(reason: str, explanation: str = "") -> str:
     """A reason, and what was said to explain it."""
     code, text = visible(reason, MAX_WORDS), visible(" ".join(explanation.split()), MAX_WORDS)
     return f"{code}: {text}" if code and text else code or text
-
-
-def rejection(step: Step, proposal: ProposalAudit) -> str:
-    """A rejection: its sender and its reason."""
-    return f"{name(step.by)} ({why(step.reason, proposal.explanation(step))})"
 
 
 def _value(value: object) -> str:

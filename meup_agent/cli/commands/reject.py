@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -10,6 +9,7 @@ import anyio
 import typer
 
 from meup_agent.cli.address import As, Http, HttpOptions, beside, http_url
+from meup_agent.cli.arguments import did_you_mean
 from meup_agent.cli.command_session import CommandSession, JoinOptions, send_confirmed, unconfirmed
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.http_api import pending_proposal
@@ -89,7 +89,10 @@ def reject(
             known = await pending_proposal(session.api, proposal, proposer=proposer)
             whole, whose = str(known["id"]), str(known["proposer"])
         else:
-            whole, whose = _meant(session, proposal, proposer)
+            seen = seen_as(session.space.proposals, proposal, proposer)
+            whole, whose = (proposal, proposer) if seen is None else (seen.id, seen.proposer)
+            if seen is None:
+                _remark_id(session, proposal)
         to = (whose,) if whose else ()
         session.remark_absence(to)
         with anyio.move_on_after(limit) as waiting:
@@ -111,15 +114,6 @@ def reject(
         join.run(act)
         return
     CommandSession(beside(join, http, act_as or join.participant), join.result).run(act)
-
-
-def _meant(session: CommandSession, given: str, proposer: str | None) -> tuple[str, str | None]:
-    """Id and proposer of the proposal that is meant, as far as it was seen."""
-    record = seen_as(session.space.proposals, given, proposer)
-    if record is None:
-        _remark_id(session, given)
-        return given, proposer
-    return record.id, record.proposer
 
 
 def seen_as(
@@ -158,12 +152,9 @@ def _remark_id(session: CommandSession, given: str) -> None:
 
 def _remark_reason(stderr: Stderr, reason: str) -> None:
     """Say of a reason that was sent that receivers may not know it."""
-    known = [str(each) for each in Reason]
-    if reason in known:
-        return
-    close = get_close_matches(reason, known, n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    stderr.note(f"{reason!r} is none of the protocol's reasons{hint}; it was sent as it is")
+    if reason not in list(Reason):
+        hint = did_you_mean(reason, Reason)
+        stderr.note(f"{reason!r} is none of the protocol's reasons{hint}; it was sent as it is")
 
 
 def withdraw(

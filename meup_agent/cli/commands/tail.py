@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 import anyio
@@ -111,25 +112,19 @@ class _Note(str):
     """A line about our connection."""
 
 
+@dataclass
 class _Tail:
     """One run of the command."""
 
-    def __init__(
-        self,
-        where: Address,
-        output: Output,
-        shown: TimelineFilter,
-        *,
-        as_json: bool,
-        take_over: bool,
-    ) -> None:
-        self._where = where
-        self._take_over = take_over
-        self._output = output
-        self._shown = shown
-        self._as_json = as_json
-        self._timeline = output.timeline()
-        self._me = ""
+    where: Address
+    output: Output
+    shown: TimelineFilter
+    as_json: bool
+    take_over: bool
+    _me: str = ""
+
+    def __post_init__(self) -> None:
+        self._timeline = self.output.timeline()
         self._send, self._receive = anyio.create_memory_object_stream[Envelope | _Note](UNPRINTED)
 
     async def run(self, tasks: TaskGroup) -> int:
@@ -141,15 +136,15 @@ class _Tail:
         return exit_codes.OK
 
     async def _follow(self) -> None:
-        dial = ReportingConnector(self._where.url, self._where.space, self._tell, patient=False)
+        dial = ReportingConnector(self.where.url, self.where.space, self._tell, patient=False)
         joining = Agent("meup tail").join(
             dial,
-            space=self._where.space,
-            token=self._where.token,
-            participant=self._where.participant,
+            space=self.where.space,
+            token=self.where.token,
+            participant=self.where.participant,
             grace=0.0,
             observe=True,
-            take_over=self._take_over,
+            take_over=self.take_over,
         )
         async with joining as space:
             with space.watch() as envelopes:
@@ -170,12 +165,12 @@ class _Tail:
             for each in space.participants
             if each.id != space.me or space.observing
         )
-        where = f"{self._where.space} at {self._where.url}"
+        where = f"{self.where.space} at {self.where.url}"
         yield f"connected to {where}; here: {here or 'no others'}"
         if space.guarantees.hidden_targets:
             yield "this gateway shows only what is for everybody, or for us"
-        if self._shown.chain is not None:
-            wanted = visible(self._shown.chain.wanted, MAX_NAME)
+        if self.shown.chain is not None:
+            wanted = visible(self.shown.chain.wanted, MAX_NAME)
             yield f"waiting for {wanted}; what came before this moment is not shown"
 
     async def _tell(self, closed: CloseInfo | None) -> None:
@@ -194,34 +189,34 @@ class _Tail:
         async for item in self._receive:
             if isinstance(item, _Note):
                 await self._print_note(item)
-            elif self._as_json and self._shown.shows_all:
-                await self._output.write(_frame_line(item))
+            elif self.as_json and self.shown.shows_all:
+                await self.output.write(_frame_line(item))
             else:
                 await self._print_if_shown(item)
 
     async def _print_note(self, note: _Note) -> None:
-        if self._as_json:
+        if self.as_json:
             sys.stderr.write(f"meup: {note}\n")
             sys.stderr.flush()
         else:
-            await self._output.show(self._timeline.note(self._me, "tail", note))
+            await self.output.show(self._timeline.note(self._me, "tail", note))
 
     async def _print_if_shown(self, envelope: Envelope) -> None:
         entry = self._timeline.observe(envelope, anyio.current_time())
-        chain = self._shown.chain
+        chain = self.shown.chain
         was_clear = chain is None or not chain.other
-        if self._shown.shows(entry):
-            if self._as_json:
-                await self._output.write(_frame_line(envelope))
+        if self.shown.shows(entry):
+            if self.as_json:
+                await self.output.write(_frame_line(envelope))
             else:
-                await self._output.show(self._timeline.line(entry))
+                await self.output.show(self._timeline.line(entry))
         if chain is not None and chain.other and was_clear:
             await self._print_note(_not_clear(chain))
 
     # --- when it ends ---
 
     async def _until_unread(self, scope: anyio.CancelScope) -> None:
-        await self._output.until_closed()
+        await self.output.until_closed()
         scope.cancel()
 
 
