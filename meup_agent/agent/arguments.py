@@ -11,8 +11,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from meup_agent.agent.schema import JsonObject, json_schema, pydantic_hint
-from meup_agent.agent.source import Source
-from meup_agent.agent.text import clip, first_line, format_path, type_name
+from meup_agent.agent.source import Source, clip, first_line, format_path, type_name
 from meup_agent.errors import InvalidArguments
 
 MAX_PROBLEMS = 8

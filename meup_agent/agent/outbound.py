@@ -26,7 +26,7 @@ from meup_agent.client.running_handler import awaited, handler_is
 from meup_agent.client.space import Space, names
 from meup_agent.errors import UsageError
 from meup_agent.protocol import kinds
-from meup_agent.transport.task_groups import background_tasks
+from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from meup_agent.agent.decorators import definitions_of
 from meup_agent.agent.definitions import HandlerDefinition, define
-from meup_agent.agent.source import Handler
-from meup_agent.agent.text import type_name
+from meup_agent.agent.source import Handler, type_name
 from meup_agent.agent.tool import METHODS, TOOL_CALL, TOOL_LIST, ToolDefinition
 from meup_agent.errors import UsageError
 from meup_agent.protocol import payloads

@@ -18,8 +18,7 @@ import pydantic_core
 from pydantic import BaseModel, TypeAdapter
 
 from meup_agent.agent.schema import JsonObject, json_schema, pydantic_hint, wrap_schema
-from meup_agent.agent.source import Source
-from meup_agent.agent.text import first_line, type_name
+from meup_agent.agent.source import Source, first_line, type_name
 from meup_agent.errors import RequestError
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.limits import MAX_FRAME_BYTES

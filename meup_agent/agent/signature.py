@@ -14,8 +14,7 @@ from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from meup_agent.agent.arguments import ToolArguments, build_arguments
-from meup_agent.agent.source import Handler, Source, read_source
-from meup_agent.agent.text import first_line, join_names, type_name
+from meup_agent.agent.source import Handler, Source, first_line, join_names, read_source, type_name
 
 _EMPTY = inspect.Parameter.empty
 _INSTANCE = ("self", "cls")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from meup_agent.transport.loops import Condition, runs_on_asyncio
-from meup_agent.transport.task_groups import background_tasks
+from meup_agent.transport.loops import Condition, background_tasks, runs_on_asyncio
 
 if TYPE_CHECKING:
     import asyncio

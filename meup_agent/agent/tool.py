@@ -21,7 +21,7 @@ from meup_agent.agent.results import (
 )
 from meup_agent.agent.schema import JsonObject
 from meup_agent.agent.signature import HandlerSignature
-from meup_agent.agent.text import clip, first_line
+from meup_agent.agent.source import clip, first_line
 from meup_agent.errors import UsageError
 from meup_agent.protocol.payloads import WRAPPED
 

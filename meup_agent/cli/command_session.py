@@ -33,7 +33,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Settings
 from meup_agent.transport.http import http_connector
-from meup_agent.transport.task_groups import background_tasks
+from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space

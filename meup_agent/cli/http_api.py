@@ -18,7 +18,7 @@ from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Call, as_object, objects_in
 from meup_agent.protocol.payloads import digest as digest_of_call
-from meup_agent.transport.advice import Advice, advice_for, with_tls, without_tls
+from meup_agent.transport.handshake import Advice, advice_for, with_tls, without_tls
 from meup_agent.transport.http import fetch, open_client
 
 if TYPE_CHECKING:

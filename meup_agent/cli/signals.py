@@ -12,7 +12,7 @@ import typer
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.render.output import OutputClosed
-from meup_agent.transport.task_groups import background_tasks
+from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus

@@ -16,60 +16,37 @@ from __future__ import annotations
 import importlib
 import typing
 
-if typing.TYPE_CHECKING:
-    from meup_agent.gateway.config import (
-        Config,
-        HttpConfig,
-        JournalConfig,
-        ParticipantConfig,
-        SpaceConfig,
-        TlsConfig,
-    )
-    from meup_agent.gateway.config_file import load_config
-    from meup_agent.gateway.edge.mount import GatewayApp, asgi_app
-    from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-    from meup_agent.gateway.limits import GatewayLimits
-    from meup_agent.gateway.presets import dev_config
-    from meup_agent.gateway.server import RunningGateway, serve
+if typing.TYPE_CHECKING:  # the names of _PUBLIC, for type checkers
+    from meup_agent.gateway.config import Config as Config
+    from meup_agent.gateway.config import HttpConfig as HttpConfig
+    from meup_agent.gateway.config import JournalConfig as JournalConfig
+    from meup_agent.gateway.config import ParticipantConfig as ParticipantConfig
+    from meup_agent.gateway.config import SpaceConfig as SpaceConfig
+    from meup_agent.gateway.config import TlsConfig as TlsConfig
+    from meup_agent.gateway.config_file import load_config as load_config
+    from meup_agent.gateway.edge.mount import GatewayApp as GatewayApp
+    from meup_agent.gateway.edge.mount import asgi_app as asgi_app
+    from meup_agent.gateway.embedded import Gateway as Gateway
+    from meup_agent.gateway.embedded import ThreadedGateway as ThreadedGateway
+    from meup_agent.gateway.limits import GatewayLimits as GatewayLimits
+    from meup_agent.gateway.presets import dev_config as dev_config
+    from meup_agent.gateway.server import RunningGateway as RunningGateway
+    from meup_agent.gateway.server import serve as serve
+else:  # or every name would pass for one of ours
+    _PUBLIC = {
+        "config": "Config HttpConfig JournalConfig ParticipantConfig SpaceConfig TlsConfig",
+        "config_file": "load_config",
+        "edge.mount": "GatewayApp asgi_app",
+        "embedded": "Gateway ThreadedGateway",
+        "limits": "GatewayLimits",
+        "presets": "dev_config",
+        "server": "RunningGateway serve",
+    }
+    """Module of this package → the public names in it."""
 
-__all__ = [
-    "Config",
-    "Gateway",
-    "GatewayApp",
-    "GatewayLimits",
-    "HttpConfig",
-    "JournalConfig",
-    "ParticipantConfig",
-    "RunningGateway",
-    "SpaceConfig",
-    "ThreadedGateway",
-    "TlsConfig",
-    "asgi_app",
-    "dev_config",
-    "load_config",
-    "serve",
-]
+    _MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
-_MODULES = {
-    "Config": "config",
-    "Gateway": "embedded",
-    "GatewayApp": "edge.mount",
-    "GatewayLimits": "limits",
-    "HttpConfig": "config",
-    "JournalConfig": "config",
-    "ParticipantConfig": "config",
-    "RunningGateway": "server",
-    "SpaceConfig": "config",
-    "ThreadedGateway": "embedded",
-    "TlsConfig": "config",
-    "asgi_app": "edge.mount",
-    "dev_config": "presets",
-    "load_config": "config_file",
-    "serve": "server",
-}
-
-
-if not typing.TYPE_CHECKING:  # or every name would pass for one of ours
+    __all__ = sorted(_MODULES)
 
     def __getattr__(name: str) -> object:
         """A public name, loaded when it is first used: the space for tests needs no web server."""

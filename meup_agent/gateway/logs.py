@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from meup_agent.protocol.space.rate_limits import TokenBucket
 
 if TYPE_CHECKING:
-    from meup_agent.protocol.space.members import Member
-    from meup_agent.protocol.space.server import SpaceServer
+    pass
 
 log: Final = logging.getLogger("meup_agent.gateway")
 
@@ -22,14 +21,6 @@ def quote(text: str) -> str:
     """A stranger's text as it may stand in a log: quoted, escaped and cut."""
     cut = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
     return ascii(cut)
-
-
-def describe_join(member: Member, host: SpaceServer, where: str) -> str:
-    """The line about a connection that is about to join or to observe its space."""
-    if member.observes:
-        return f"observes from {where}"
-    replaces = " in place of an older connection" if host.member(member.participant) else ""
-    return f"joined from {where}{replaces}"
 
 
 LINES_BURST: Final = 50

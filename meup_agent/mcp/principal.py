@@ -18,7 +18,7 @@ from meup_agent.mcp.catalog import CHANGES, Catalog
 from meup_agent.mcp.client_calls import ASKED, ClientCalls
 from meup_agent.mcp.subscribed_resources import SubscribedResources
 from meup_agent.protocol import kinds, payloads
-from meup_agent.transport.task_groups import background_tasks
+from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator

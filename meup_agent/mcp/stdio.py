@@ -11,7 +11,7 @@ from mcp.server.stdio import stdio_server
 
 from meup_agent.mcp.cancellation import CancellingStream, OpenStreams
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
-from meup_agent.transport.task_groups import background_tasks
+from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.mcp.calls import CallSettings

@@ -43,21 +43,19 @@ from meup_agent.session.connection import SessionConnection
 from meup_agent.session.deadlines import Timer
 from meup_agent.session.event_emitter import DropCounters, EventEmitter
 from meup_agent.session.join import Welcomed, check_welcome, join_frame
-from meup_agent.session.listeners import EnvelopeListeners
+from meup_agent.session.listeners import EnvelopeListeners, Receipts
 from meup_agent.session.outbox import Outbox
 from meup_agent.session.pending_calls import PendingCalls, log_cancel
-from meup_agent.session.receipts import Receipts
 from meup_agent.session.reconnector import Reconnector
 from meup_agent.session.settings import Settings
-from meup_agent.transport.advice import advice_for
 from meup_agent.transport.base import (
     DIALECT_HEADER,
     LAST_SEEN_HEADER,
     OBSERVE_HEADER,
     RESUME_HEADER,
 )
-from meup_agent.transport.loops import Condition, loop_clock
-from meup_agent.transport.task_groups import background_tasks
+from meup_agent.transport.handshake import advice_for
+from meup_agent.transport.loops import Condition, background_tasks, loop_clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable

@@ -41,8 +41,8 @@ from meup_agent.transport.base import (
     closing,
 )
 from meup_agent.transport.handshake import cannot_connect, check_headers, refused, retry_after
+from meup_agent.transport.loops import background_tasks
 from meup_agent.transport.server_events import EventParser, EventTooLarge, ServerEvent
-from meup_agent.transport.task_groups import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping

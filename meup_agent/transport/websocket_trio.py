@@ -13,7 +13,7 @@ from websockets.protocol import State
 from websockets.trio.client import ClientConnection, connect
 
 from meup_agent.transport.handshake import explained
-from meup_agent.transport.task_groups import background_tasks
+from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine

@@ -66,7 +66,7 @@ NO_LIMITS = {
     *("capabilities.MAX_JOINED_KEYS", "capabilities.MAX_JOINED_LEVELS"),
     # How deep an error is looked into, how much of a reason is logged; the size of a double.
     *(
-        "advice.MAX_CAUSES",
+        "handshake.MAX_CAUSES",
         "server_events.MAX_FIELD_BYTES",
         "pending_calls.MAX_LOGGED_CHARS",
         "numbers.DOUBLE_DIGITS",

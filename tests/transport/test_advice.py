@@ -5,8 +5,7 @@ import ssl
 import pytest
 from websockets.exceptions import InvalidMessage
 
-from meup_agent.transport.advice import MAX_CAUSES, advice_for
-from meup_agent.transport.handshake import cannot_connect
+from meup_agent.transport.handshake import MAX_CAUSES, advice_for, cannot_connect
 
 
 def untrusted(code: int) -> ssl.SSLCertVerificationError:

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from meup_agent.transport.task_groups import background_tasks
+from meup_agent.transport.loops import background_tasks
 
 pytestmark = pytest.mark.anyio
 

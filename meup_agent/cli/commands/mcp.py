@@ -19,7 +19,7 @@ from meup_agent.cli.options import To
 from meup_agent.cli.render.console import log_to_stderr
 from meup_agent.cli.signals import ENDING, watch_signals
 from meup_agent.errors import ConfigurationError, TakenOver, TokenRefused
-from meup_agent.transport.task_groups import background_tasks
+from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator

@@ -26,7 +26,7 @@ from meup_agent.cli.render.output import Output
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.protocol import kinds, payloads
 from meup_agent.transport.base import CloseInfo
-from meup_agent.transport.task_groups import background_tasks
+from meup_agent.transport.loops import background_tasks
 
 SPACE: Final = "demo"
 

@@ -12,7 +12,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_kind
 from meup_agent.protocol.guarantees import Guarantees
 from meup_agent.protocol.payloads import as_object, unwrapped
-from meup_agent.transport.advice import with_tls
+from meup_agent.transport.handshake import with_tls
 
 NAMES: Final = (
     "address",

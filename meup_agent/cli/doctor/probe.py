@@ -27,7 +27,7 @@ from meup_agent.cli.address import Address
 from meup_agent.errors import InvalidEnvelope, TransportError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
-from meup_agent.transport.advice import untrusted, without_tls
+from meup_agent.transport.handshake import untrusted, without_tls
 from meup_agent.transport.websocket import websocket_connector
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from meup_agent.gateway.admission import BAD_REQUEST, NotAdmitted
 from meup_agent.gateway.edge.flow import ReadGate, ReadTransport
 from meup_agent.gateway.edge.handshake import Handshake, read_join_frame, repeats_join
-from meup_agent.gateway.logs import describe_join, log, quote
+from meup_agent.gateway.logs import log, quote
 from meup_agent.gateway.member import GatewayMember
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES, TOO_BIG
@@ -222,7 +222,10 @@ class MemberConnection(ABC):
             last_seen=self._handshake.last_seen,
             observes=self._handshake.observes,
         )
-        log.info("%s: %s", self._name(), describe_join(self._member, self._space, self._peer))
+        did = "observes" if self._member.observes else "joined"
+        replaces = did == "joined" and self._space.member(identity.participant) is not None
+        more = " in place of an older connection" if replaces else ""
+        log.info("%s: %s from %s%s", self._name(), did, self._peer, more)
         self._space.join(self._member)
 
     def _too_late(self) -> None:

@@ -74,7 +74,7 @@ class WebSocketConnection(WSListener, MemberConnection):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         """Take a frame now, or when the connection is read again."""
         # Not its `.value`: that is two calls of functions in Python for each frame.
-        kind: int = frame.msg_type
+        kind: int = frame.msg_type  # type: ignore[assignment]  # compares as an int
         data = frame.get_payload_as_bytes()
         reserved = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
         if self._gate.open:

@@ -101,13 +101,6 @@ class Collector:
         )
 
 
-def registry(runtime: GatewayRuntime) -> CollectorRegistry:
-    """A registry of this gateway's numbers alone."""
-    found = CollectorRegistry(auto_describe=False)
-    found.register(Collector(runtime))
-    return found
-
-
 async def get_alive(runtime: GatewayRuntime, request: Request) -> Response:
     """The process answers."""
     return Json({"status": "ok"})
@@ -129,4 +122,6 @@ async def get_ready(runtime: GatewayRuntime, request: Request) -> Response:
 async def get_metrics(runtime: GatewayRuntime, request: Request) -> Response:
     """Everything that is counted, in Prometheus' form."""
     encode, media_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(encode(registry(runtime)), media_type=media_type)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector(runtime))
+    return Response(encode(registry), media_type=media_type)
