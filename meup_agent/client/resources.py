@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from meup_agent.client.requests import TIMEOUT
+from meup_agent.client.requests import TIMEOUT, read_pages
 from meup_agent.client.running_handler import awaited
 from meup_agent.errors import RequestError
 from meup_agent.protocol import payloads
@@ -19,12 +18,6 @@ if TYPE_CHECKING:
     from meup_agent.protocol.payloads import JsonObject
 
 log = logging.getLogger("meup_agent.client")
-
-MAX_PAGES: Final = 100
-"""Pages of a list that are read; a participant that gives more does not end."""
-
-MAX_LIST_CHARS: Final = 4 * 1024 * 1024
-"""Of one list as JSON; what is longer is cut."""
 
 
 class ResourceVerbs(ABC):
@@ -168,28 +161,18 @@ class ResourceVerbs(ABC):
         """Every page of a list, within one time."""
         checked = checked_timeout(timeout)
         deadline = anyio.current_time() + checked if checked is not None else None
-        found: list[JsonObject] = []
-        size = 0
-        params: dict[str, Any] = {}
-        for _ in range(MAX_PAGES):
+
+        async def ask(params: dict[str, Any]) -> Any:
             left = None if deadline is None else max(deadline - anyio.current_time(), 0.0)
-            page = payloads.as_object(
-                await self.request(participant, method, params, timeout=left, idempotent=True)
+            return await self.request(participant, method, params, timeout=left, idempotent=True)
+
+        items, is_list, is_whole = await read_pages(ask, key)
+        if not is_list:
+            raise RequestError(
+                payloads.INTERNAL_ERROR,
+                f"{method} of {participant!r} was answered without a list of {key}",
+                by=participant,
             )
-            if not isinstance(page.get(key), list):
-                raise RequestError(
-                    payloads.INTERNAL_ERROR,
-                    f"{method} of {participant!r} was answered without a list of {key}",
-                    by=participant,
-                )
-            listed = payloads.objects_in(page[key])
-            size += len(json.dumps(listed))
-            cursor = page.get("nextCursor")
-            if size > MAX_LIST_CHARS:
-                break
-            found += listed
-            if not isinstance(cursor, str) or not cursor:
-                return found
-            params = {"cursor": cursor}
-        log.warning("the answer of %r to %s is too long, and was cut", participant, method)
-        return found
+        if not is_whole:
+            log.warning("the answer of %r to %s is too long, and was cut", participant, method)
+        return items

@@ -8,12 +8,12 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client.requests import request
+from meup_agent.client.requests import read_pages, request
 from meup_agent.client.running_handler import (
     RunningHandler,
     begins_more,
@@ -38,13 +38,6 @@ if TYPE_CHECKING:
     from meup_agent.session import Session
 
 log = logging.getLogger("meup_agent.client")
-
-MAX_TOOL_PAGES: Final = 100
-"""Pages of a tool list that are read; a participant that gives more does not end."""
-
-MAX_LIST_CHARS: Final = 4 * 1024 * 1024
-"""Of one participant's list as JSON; what is longer is cut, and not kept. The largest in use have
-a hundredth of it."""
 
 MAX_KEPT_LISTS: Final = 256
 MAX_KEPT_CHARS: Final = 16 * 1024 * 1024
@@ -253,22 +246,23 @@ class ToolLists:
 
     async def _read(self, participant: str, fetch: _Fetch) -> _Known:
         """The whole list; kept, if nothing can have changed it on its way."""
-        tools: list[JsonObject] = []
-        size, cursor, is_list = 0, None, True
-        for _ in range(MAX_TOOL_PAGES):
-            page = await self._page(participant, cursor, fetch.deadline)
-            is_list = is_list and isinstance(page.get("tools"), list)
-            listed = payloads.objects_in(page.get("tools"))
-            size += len(json.dumps(listed))
-            cursor = page.get("nextCursor")
-            if size > MAX_LIST_CHARS:
-                break
-            tools += listed
-            if not isinstance(cursor, str) or not cursor:
-                break
+
+        async def ask(params: JsonObject) -> object:
+            left = fetch.deadline - self._session.now()
+            response = await request(
+                self._session,
+                participant,
+                "tools/list",
+                params,
+                timeout=None if math.isinf(left) else max(left, 0.0),
+                idempotent=True,
+            )
+            return result_of(response)
+
+        tools, is_list, is_whole = await read_pages(ask, "tools")
         names = tuple(str(each["name"]) for each in tools if isinstance(each.get("name"), str))
         known = _Known(json.dumps(tools), fetch.connection, self._session.now(), names)
-        if size > MAX_LIST_CHARS or cursor:
+        if not is_whole:
             log.warning("the tool list of %r is too long, and was cut", participant)
         elif not is_list:
             # It may have tools all the same, and calls of them are not to be refused by this.
@@ -276,19 +270,6 @@ class ToolLists:
         elif self._fetches.get(participant) is fetch and self._is_current(fetch.connection):
             self._keep(participant, known)
         return known
-
-    async def _page(self, participant: str, cursor: object, deadline: float) -> JsonObject:
-        params: dict[str, Any] = {"cursor": cursor} if cursor else {}
-        left = deadline - self._session.now()
-        response = await request(
-            self._session,
-            participant,
-            "tools/list",
-            params,
-            timeout=None if math.isinf(left) else max(left, 0.0),
-            idempotent=True,
-        )
-        return payloads.as_object(result_of(response))
 
     def _keep(self, participant: str, known: _Known) -> None:
         old = self._kept.pop(participant, None)
