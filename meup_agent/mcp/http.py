@@ -37,7 +37,7 @@ from meup_agent.mcp.calls import CallSettings
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
 from meup_agent.mcp.principal import PrincipalPool
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
-from meup_agent.transport.task_groups import background_tasks
+from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
