@@ -358,11 +358,7 @@ class FulfillingParams(NamedTuple):
 def build_fulfillment(
     call: Call, arguments: JsonObject | None, executor: str, *, proposer: str
 ) -> FulfillingParams:
-    """The parameters of the request that carries a proposal out (PROTOCOL 4.4 and 6).
-
-    Without arguments of its own it has the proposed ones. It names the proposer: an id alone may be
-    another's, too.
-    """
+    """The parameters of a fulfilling request, with its proposer: ids are not unique (4.4, 6)."""
     params = without_meta(call.params)
     if arguments is not None:
         params["arguments"] = arguments

@@ -68,11 +68,7 @@ def numbered(frame: bytes, seq: int) -> bytes:
 
 
 def add_until(welcome: Envelope, until: int) -> Envelope:
-    """A welcome that says up to which number comes what its reader missed.
-
-    That number is that of the last envelope that all got before the welcome. A journal on another
-    machine gives it later than the welcome is drafted.
-    """
+    """A welcome with the last number of what its reader missed, known when it is sent."""
     raw = b'%b,"until":%d}' % (welcome.raw_payload[:-1], until)
     return msgspec.structs.replace(welcome, raw_payload=raw)
 

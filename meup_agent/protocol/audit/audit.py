@@ -31,12 +31,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 class Audit:
-    """The proposals of a space, and the operations on it.
-
-    With a limit, decided proposals are forgotten first, until the rest are not too many or too
-    large. Without one it grows with the journal: by each proposal with its payload, the requests
-    that carry it out with theirs, and up to a few hundred bytes for each step.
-    """
+    """The proposals of a space, and the operations on it; without a limit, all of them."""
 
     def __init__(self, *, limit: int | None = None, max_bytes: int = MAX_BYTES) -> None:
         store = ProposalStore(count=sys.maxsize, seconds=math.inf, size=None)
@@ -198,11 +193,7 @@ were proposed. They are read in a third of a second."""
 
 
 class SettledProposals:
-    """The settled proposals of an audit that is being fed, and of which nothing else releases any.
-
-    Oldest first, but for those that stay open for longer than the look-ahead: they come when they
-    are settled, and in the end.
-    """
+    """The settled proposals of an audit that is being fed, oldest first but for long open ones."""
 
     def __init__(
         self,

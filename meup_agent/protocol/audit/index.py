@@ -45,11 +45,7 @@ class Named(NamedTuple):
 
 
 class ProposalIndex:
-    """The proposals of an audit, each with its chain.
-
-    With a limit, one that was decided is forgotten first; what is forgotten here is forgotten in
-    the folder's store.
-    """
+    """The proposals of an audit, each with its chain; of too many, decided ones go first."""
 
     def __init__(self, proposal_store: ProposalStore, *, limit: int | None, max_bytes: int) -> None:
         self._proposal_store = proposal_store

@@ -116,10 +116,7 @@ def compile_capabilities(
 
 
 def refuse_reserved(patterns: Sequence[object], *, place: str = "capabilities") -> None:
-    """Raise InvalidPattern for what names ``system/*`` in so many words: it never has an effect.
-
-    A wildcard that would cover it too is none of that, it just does not grant it (PROTOCOL 7).
-    """
+    """Raise InvalidPattern for what names ``system/*`` itself, which no wildcard grants (7)."""
     for index, item in enumerate(patterns):
         kind: object = cast("dict[str, object]", item)["kind"]
         if isinstance(kind, str):
@@ -137,11 +134,7 @@ def _refuse_reserved_kind(kind: str, place: str) -> None:
 
 
 def compile_announced(patterns: Sequence[object]) -> Capabilities:
-    """Compile the capabilities that a gateway announces, as far as they are understood.
-
-    What does not compile, and what goes beyond the limits, allows nothing: the decision is the
-    gateway's, and this is only a forecast of it.
-    """
+    """Compile what a gateway announces, as far as it is understood; the rest allows nothing."""
     compiler = Compiler()
     understood: list[object] = []
     rules: list[Rule] = []

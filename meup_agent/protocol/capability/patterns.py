@@ -18,7 +18,7 @@ from meup_agent.protocol.capability.strings import (
     is_exact,
     split_negation,
 )
-from meup_agent.protocol.capability.work import NODE_WORK, Exhausted, WorkBudget
+from meup_agent.protocol.capability.work import NODE_WORK, WorkBudget, bounded
 
 Match = Callable[[object, WorkBudget], bool]
 """Match function of a pattern, which spends work from the budget."""
@@ -44,15 +44,7 @@ class Pattern(msgspec.Struct, frozen=True):
 
 def compile_pattern(pattern: object, *, place: str = "") -> Pattern:
     """Compile a pattern for a JSON value; InvalidPattern if anything in it does not compile."""
-    match = Compiler().compile(pattern, place)
-
-    def matches(value: object) -> bool:
-        try:
-            return match(value, WorkBudget(value))
-        except Exhausted:
-            return False
-
-    return Pattern(pattern, matches)
+    return Pattern(pattern, bounded(Compiler().compile(pattern, place)))
 
 
 class Compiler:

@@ -8,7 +8,7 @@ from typing import Final
 
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability.glob import StringMatch, compile_glob, head, is_glob
-from meup_agent.protocol.capability.work import CALL_WORK, Exhausted, WorkBudget
+from meup_agent.protocol.capability.work import CALL_WORK, WorkBudget, bounded
 from meup_agent.protocol.kinds import KINDS, canonical
 from meup_agent.protocol.regex import compile_search
 
@@ -95,15 +95,7 @@ def compile_kind(pattern: str, *, place: str = "kind") -> Callable[[str], bool]:
     Kinds that this package knows may stand in the pattern with dots too, wildcards included:
     ``mcp.*`` means ``mcp/*``. ``*`` alone matches every kind.
     """
-    match = Strings().kind(pattern, place)
-
-    def matches(kind: str) -> bool:
-        try:
-            return match(kind, WorkBudget(kind))
-        except Exhausted:
-            return False
-
-    return matches
+    return bounded(Strings().kind(pattern, place))
 
 
 def split_negation(pattern: str, place: str) -> tuple[str, bool]:

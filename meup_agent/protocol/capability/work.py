@@ -7,7 +7,10 @@ that costs too much ends with *no*: nothing is allowed that was not found to be 
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+V = TypeVar("V")
 
 MAX_WORK: Final = 2_000_000
 """Units of one check, of a value of 100 KB and less: some 20 ms."""
@@ -49,6 +52,18 @@ class WorkBudget:
             self._left += max(0, WORK_PER_BYTE * _size(value) - MAX_WORK)
         if self._left < 0:
             raise Exhausted
+
+
+def bounded(match: Callable[[V, WorkBudget], bool]) -> Callable[[V], bool]:
+    """A match function with a budget for each value; what takes more does not match."""
+
+    def matches(value: V) -> bool:
+        try:
+            return match(value, WorkBudget(value))
+        except Exhausted:
+            return False
+
+    return matches
 
 
 def _size(value: object) -> int:

@@ -41,8 +41,8 @@ The road of an envelope goes down through these files, never up::
     table                    receive: collects the effects
       dispatcher             by number, by sender (gateway, others, ourselves, a sibling), by kind
         system_messages      welcome, presence, refusals  -> roster, both sides
-        inbound_proposals    proposal, withdraw, reject   -> proposal_store
-        inbound_requests     request, cancel              -> resolution: which proposal it means
+        inbound_calls        proposal, withdraw, reject   -> proposal_store
+                             request, cancel              -> resolution: which proposal it means
         response_reader      response, progress           -> outbound_tracker, Relays
           handler_scheduler  admission, queue, Start      -> inbound_exchange: the answers
 

@@ -221,10 +221,7 @@ class Admission:
     def _refusal_of_unknown(
         self, exchange: InboundExchange, call: payloads.Call, now: float
     ) -> str | None:
-        """Check a request that came before its proposal, or whose proposal we do not see at all.
-
-        It counts as a fulfillment where it, or a request before it, says whose proposal that is.
-        """
+        """Check a request whose proposal has not come, or is hidden; it may say whose it is."""
         tombstones = self._context.tombstones
         proposer = claimed_proposer(call)
         for name in exchange.work.envelope.correlation:

@@ -9,9 +9,8 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Priority, Role
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
+from meup_agent.protocol.exchange.inbound_calls import InboundProposals, InboundRequests
 from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
-from meup_agent.protocol.exchange.inbound_proposals import InboundProposals
-from meup_agent.protocol.exchange.inbound_requests import InboundRequests
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey, fingerprint_of
 from meup_agent.protocol.exchange.resolution import MAX_NAMED, resolve
@@ -92,11 +91,7 @@ class InboundDispatcher(TablePart):
         return envelope.sender == self._context.me and self._is_sent_here(envelope.id, now)
 
     def _dispatch_old(self, envelope: Envelope, now: float) -> None:
-        """Apply what is not new: we have read it, or it is an open proposal of before we came.
-
-        The request that fulfills such a proposal belongs to those who heard it first: it is entered
-        here and starts nothing.
-        """
+        """Apply what we have read, or an open proposal, with its request, of before we came."""
         in_progress = read_replayed(envelope.extra)
         if in_progress is None or not _is_readable(envelope):
             self._context.drop("duplicate", envelope, expected=True)

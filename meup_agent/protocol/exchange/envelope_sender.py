@@ -97,11 +97,7 @@ class EnvelopeSender:
         correlation: Iterable[str] = (),
         concerned: Iterable[str] | None = None,
     ) -> Envelope:
-        """Make an envelope, of a payload or its JSON as bytes, and send it.
-
-        It is sent again when one that it ``concerned`` joins; empty: when any participant does;
-        ``None``: never.
-        """
+        """Make an envelope and send it; again when one that it ``concerned``, or any, joins."""
         envelope = draft(
             kind,
             payload,

@@ -254,11 +254,7 @@ class ProposalStore:
     def requested(
         self, record: ProposalEntry, fulfillment: FulfillingRequest, now: float
     ) -> FulfillingRequest | None:
-        """Enter a request that fulfills a proposal; ``None`` if there is no room for it.
-
-        It is entered for a decided proposal too: its answer may still come, as a conflict. One
-        that ended without being carried out makes room.
-        """
+        """Enter a fulfilling request, of a decided proposal, too; ``None`` if there is no room."""
         kept = record.fulfillments
         if len(kept) >= MAX_FULFILLMENTS:
             old = next((item for item in kept if item.may_go), None)

@@ -265,10 +265,7 @@ class Relays:
         self._context = context
 
     def send_response(self, exchange: OutboundExchange, response: Envelope, now: float) -> None:
-        """Send the first response of a fulfilling request on to the proposer.
-
-        Refusals, and errors that only confirm a cancel, decide nothing and are kept.
-        """
+        """Send the first response of a fulfilling request on; what decides nothing is kept."""
         proposal = self._unseen_by_proposer(exchange)
         if proposal is None:
             return

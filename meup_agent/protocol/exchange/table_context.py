@@ -162,11 +162,7 @@ class TableContext(msgspec.Struct):
     # --- timers ---
 
     def look_again(self, at: float | None, key: Key) -> None:
-        """Look at an exchange at a time.
-
-        Looking too early does no harm: it sees the later time, and asks for another look then. So a
-        timer is never taken back.
-        """
+        """Look at an exchange at a time; too early does no harm, so no timer is taken back."""
         if at is not None and at < self.next_looks.get(key, math.inf):
             self.next_looks[key] = at
             heapq.heappush(self.timers, (at, key))

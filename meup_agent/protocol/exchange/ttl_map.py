@@ -196,10 +196,7 @@ class FairTTLMap(TTLMap[K, V]):
 
 
 class PerSenderTTLMap(Generic[K, V]):
-    """A map with a share for each sender, so that none can push out another's entries.
-
-    Of too many senders, the one that was longest not added to goes first.
-    """
+    """A map with a share for each of the latest senders: none pushes another's entries out."""
 
     def __init__(
         self, *, senders: int, count: int, seconds: float, size: int | None = None

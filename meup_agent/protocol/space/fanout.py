@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -47,10 +48,7 @@ class FrameFormat(NamedTuple):
 
 
 class Subscriber(Protocol):
-    """A queue to a reader: a member's, an observer's or an event stream's.
-
-    One with an attribute ``participant`` that does not observe is found by that name.
-    """
+    """A queue to a reader; one with a ``participant`` that does not observe is found by name."""
 
     @property
     def form(self) -> FrameFormat:
@@ -97,20 +95,17 @@ class EncodedCache:
             return None
 
 
+@dataclass(slots=True, eq=False)
 class _Resuming:
     """A subscriber that still reads what it missed."""
 
-    __slots__ = ("gap", "held", "seen", "stopped", "subscriber", "until")
-
-    def __init__(self, subscriber: Subscriber, seen: int, *, gap: bool) -> None:
-        self.subscriber = subscriber
-        self.seen = seen  # the number of the last entry that it has
-        self.until = seen  # the last number of the page that it waits for
-        # It was told that some of what it missed is not kept any more, and takes what there is from
-        # then on.
-        self.gap = gap
-        self.held: list[bytes] = []  # frames for it alone, to follow what it missed
-        self.stopped = False
+    subscriber: Subscriber
+    seen: int  # the number of the last entry that it has
+    # It was told that some of what it missed is not kept any more, and takes what there is.
+    gap: bool
+    until: int = 0  # the last number of the page that it waits for
+    held: list[bytes] = field(default_factory=list[bytes])  # for it alone, after what it missed
+    stopped: bool = False
 
 
 class Fanout:
@@ -201,7 +196,7 @@ class Fanout:
         if join_state.begin is None:
             self._add_current(subscriber)
         else:
-            resuming = _Resuming(subscriber, join_state.begin, gap=join_state.gap)
+            resuming = _Resuming(subscriber, join_state.begin, join_state.gap)
             self._resuming[id(subscriber)] = resuming
             self._read_next_page(resuming)
 

@@ -277,10 +277,7 @@ class Deduplicator:
         self._by_sender: OrderedDict[str, OrderedDict[str, Receipt]] = OrderedDict()
 
     def remember(self, envelope: Envelope, at: int, seq: int = 0) -> Receipt:
-        """Remember an accepted envelope; its id may have been that of another one before.
-
-        Now and then a sender's are forgotten that are too old to be recognized.
-        """
+        """Remember an accepted envelope; now and then, forget a sender's that are too old."""
         share = self._by_sender.get(envelope.sender)
         if share is None:
             share = self._by_sender[envelope.sender] = OrderedDict()

@@ -7,6 +7,7 @@ counts for no wait, and takes over no connection of its participant, which may h
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -144,25 +145,16 @@ def refuse_observer(participant: str, frame: bytes, dialect: str) -> Refusal:
     return draft_refusal(participant, OBSERVING, message, about=about)
 
 
+@dataclass(slots=True, eq=False)
 class Announcer:
     """Sends drafts of the gateway, welcomes say, each with an id and a time of its own."""
 
-    def __init__(
-        self,
-        space: str,
-        journal: Journal,
-        fanout: Fanout,
-        *,
-        new_id: Callable[[], str],
-        now: Callable[[], int],
-        is_here: Callable[[Member], bool],
-    ) -> None:
-        self._space = space
-        self._journal = journal
-        self._fanout = fanout
-        self._new_id = new_id
-        self._now = now
-        self._is_here = is_here
+    _space: str
+    _journal: Journal
+    _fanout: Fanout
+    _new_id: Callable[[], str]
+    _now: Callable[[], int]
+    _is_here: Callable[[Member], bool]
 
     def stamp(self, draft: Envelope) -> Envelope:
         """A draft as an envelope, with its id and its time."""

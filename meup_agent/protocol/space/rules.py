@@ -7,6 +7,7 @@ it out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from meup_agent.protocol import kinds, payloads
@@ -46,23 +47,16 @@ ABANDONED_CHECK_SECONDS: Final = 1.0
 _ABANDONED_CHECK_MICROSECONDS: Final = round(ABANDONED_CHECK_SECONDS * 1_000_000)
 
 
+@dataclass(slots=True, eq=False)
 class Rules:
     """The rules for senders, capabilities and ids."""
 
-    def __init__(
-        self,
-        grants: GrantStore,
-        management: SpaceManager,
-        exchanges: InFlight,
-        allowance: Allowance,
-        absences: AbsenceTracker,
-    ) -> None:
-        self._absences = absences
-        self._checked_at: dict[str, int] = {}
-        self._grants = grants
-        self._management = management
-        self._open = exchanges
-        self._allowance = allowance
+    _grants: GrantStore
+    _management: SpaceManager
+    _open: InFlight
+    _allowance: Allowance
+    _absences: AbsenceTracker
+    _checked_at: dict[str, int] = field(default_factory=dict[str, int])
 
     def check_sender(self, participant: str, arrival: InboundFrame) -> Refusal | None:
         """Refuse an envelope that cannot be from its sender, whatever it may send."""

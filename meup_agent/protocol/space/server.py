@@ -107,9 +107,7 @@ class SpaceServer:
         """Connections that get everything and send nothing."""
         self.fanout = Fanout(name, journal, counters)
         """Delivers what was accepted."""
-        self._announcer = Announcer(
-            name, journal, self.fanout, new_id=new_id, now=now, is_here=self._is_here
-        )
+        self._announcer = Announcer(name, journal, self.fanout, new_id, now, self._is_here)
         self._recover()
 
     @property

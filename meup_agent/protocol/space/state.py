@@ -352,11 +352,7 @@ class SpaceState:
         return Acceptance(envelope, done.facts, tuple(then), told, receipt)
 
     def end_revoked(self) -> list[Consequence]:
-        """End what is open and may not be any more; the consequences.
-
-        A revocation does so at once. But the gateway can end between the two, and start again with
-        a configuration that allows less.
-        """
+        """End what may not go on, as the configuration may allow less after a restart."""
         return [
             consequence
             for participant in sorted(self.open.participants)

@@ -24,19 +24,19 @@ EVENTS: dict[str, tuple[Callable[[Peer, str], object], list[str]]] = {
     ),
     "proposal": (
         lambda me, _: me.proposal("alice", "p2"),
-        ["table", "dispatcher", "inbound_proposals", "inbound_requests", "handler_scheduler"],
+        ["table", "dispatcher", "inbound_calls", "handler_scheduler"],
     ),
     "withdraw": (
         lambda me, _: me.withdraw("alice", "p1"),
-        ["table", "dispatcher", "inbound_proposals", "handler_scheduler"],
+        ["table", "dispatcher", "inbound_calls", "handler_scheduler"],
     ),
     "request": (
         lambda me, _: me.request("alice", "a1"),
-        ["table", "dispatcher", "inbound_requests", "handler_scheduler"],
+        ["table", "dispatcher", "inbound_calls", "handler_scheduler"],
     ),
     "cancel": (
         lambda me, _: me.cancel("alice", "a0"),
-        ["table", "dispatcher", "inbound_requests", "handler_scheduler"],
+        ["table", "dispatcher", "inbound_calls", "handler_scheduler"],
     ),
     "response": (
         lambda me, ours: me.response("alice", ours, to=("me",)),
