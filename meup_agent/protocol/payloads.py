@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Collection
 from datetime import datetime
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import msgspec
 import rfc8785
@@ -348,17 +348,10 @@ def build_proposal(
     return proposal(method, {**params, META: meta} if meta else params)
 
 
-class FulfillingParams(NamedTuple):
-    """The parameters of a fulfilling request, and where they differ from the proposal."""
-
-    params: JsonObject
-    changes: tuple[Change, ...]
-
-
 def build_fulfillment(
     call: Call, arguments: JsonObject | None, executor: str, *, proposer: str
-) -> FulfillingParams:
-    """The parameters of a fulfilling request, with its proposer: ids are not unique (4.4, 6)."""
+) -> tuple[JsonObject, tuple[Change, ...]]:
+    """The parameters of a fulfilling request, with its proposer, and its edits (4.4, 6)."""
     params = without_meta(call.params)
     if arguments is not None:
         params["arguments"] = arguments
@@ -371,7 +364,7 @@ def build_fulfillment(
         meta[EDITED] = True
     meta[PROPOSER] = proposer
     params[META] = meta
-    return FulfillingParams(params, edits)
+    return params, edits
 
 
 def _is_passed_on(name: str) -> bool:

@@ -134,33 +134,23 @@ class ExchangeTable:
 
     def open(
         self,
-        draft: Envelope,
+        draft: Envelope,  # its id becomes the exchange's
         *,
         now: float,
         deadline: float | None,
-        parent: Key | None = None,
+        parent: Key | None = None,  # the handler that it is part of, and ends with
         wait: Wait = Wait.ADDRESSED,
-        idempotent: bool = False,
+        idempotent: bool = False,  # it is sent again after a reconnect, under the same id
         fulfills: ProposalKey | None = None,
-        expires: datetime | None = None,
+        expires: datetime | None = None,  # when the proposer gives that up, by its own clock
     ) -> tuple[Key, list[Effect]]:
         """Begin a request or a proposal of our own.
 
         In a handler that is being cancelled it ends in the same step and is not sent: the handler
         may be a thread, which nothing else stops.
 
-        Args:
-            draft: The request or proposal; its id becomes the exchange's.
-            now: The time.
-            deadline: The time at which the wait ends by itself.
-            parent: The handler that it is part of, and ends with.
-            wait: The rejection that ends the wait for a proposal.
-            idempotent: Send it again after a reconnect, under the same id.
-            fulfills: The proposal that this request carries out.
-            expires: The time at which its proposer gives that up, by the proposer's clock.
-
         Raises:
-            AlreadyInProgress: That proposal is being fulfilled already.
+            AlreadyInProgress: The proposal that it fulfills is being fulfilled already.
             AlreadyDecided: That proposal is no longer pending, or has certainly expired.
             AmbiguousProposal: It does not tell which of several proposals it carries out.
             ParticipantGone: That proposal's proposer has left.

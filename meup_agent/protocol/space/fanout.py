@@ -53,19 +53,15 @@ class Subscriber(Protocol):
     @property
     def form(self) -> FrameFormat:
         """The form in which it takes frames."""
-        ...
 
     def deliver(self, packed: bytes) -> None:
         """Queue a frame, packed once for all. Never raises, and never calls the space."""
-        ...
 
     def close(self, code: int, reason: str) -> None:
         """End: nothing more is delivered. Never raises, and never calls the space."""
-        ...
 
     def ready(self, then: Callable[[], None]) -> None:
         """Call when most of what was delivered is on its way; not at all if it has ended."""
-        ...
 
 
 class EncodedCache:

@@ -93,6 +93,9 @@ class EndedItem(NamedTuple):
         return not self.to or participant in self.to
 
 
+_NONE_OPEN: Final[Mapping[str, OpenItem]] = MappingProxyType({})
+
+
 class OpenIndex:
     """Envelopes of one kind by id and sender; two senders may use the same id."""
 
@@ -114,8 +117,7 @@ class OpenIndex:
 
     def get(self, sender: str, envelope_id: str) -> OpenItem | None:
         """The open item of a sender under an id."""
-        share = self._by_sender.get(sender)
-        return None if share is None else share.get(envelope_id)
+        return self._by_sender.get(sender, _NONE_OPEN).get(envelope_id)
 
     def take(self, sender: str, envelope_id: str) -> OpenItem | None:
         """Remove an item, if it is there, and remember its end."""
@@ -149,10 +151,9 @@ class OpenIndex:
 
     def addressed(self, envelope_id: str, participant: str) -> bool:
         """True if an item with that id is, or was, for a participant, by name or for all."""
-        for item in self.under(envelope_id):
-            if item.envelope.concerns(participant):
-                return True
-        return any(item.concerns(participant) for item in self.ended.of(envelope_id).values())
+        is_open = any(item.envelope.concerns(participant) for item in self.under(envelope_id))
+        ended = self.ended.of(envelope_id).values()
+        return is_open or any(item.concerns(participant) for item in ended)
 
     def under(self, envelope_id: str) -> tuple[OpenItem, ...]:
         """Every open item with an id, of all senders."""
@@ -181,17 +182,15 @@ class OpenIndex:
 
     def of(self, sender: str) -> Iterator[OpenItem]:
         """The open items of a sender, the oldest first."""
-        share = self._by_sender.get(sender)
-        return iter(() if share is None else tuple(share.values()))
+        return iter(tuple(self._by_sender.get(sender, _NONE_OPEN).values()))
 
     def oldest(self, sender: str) -> OpenItem | None:
         """The oldest open item of a sender."""
-        share = self._by_sender.get(sender)
-        return next(iter(share.values()), None) if share else None
+        return next(iter(self._by_sender.get(sender, _NONE_OPEN).values()), None)
 
     def count(self, sender: str) -> int:
         """The number of open items of a sender."""
-        return len(self._by_sender.get(sender, ()))
+        return len(self._by_sender.get(sender, _NONE_OPEN))
 
 
 MAX_ORIGINS: Final = 1_000

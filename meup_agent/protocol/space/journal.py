@@ -76,11 +76,9 @@ class Journal(Protocol):
         self, space: str, envelope: Envelope, facts: tuple[Fact, ...], then: Callable[[Entry], None]
     ) -> None:
         """Keep an envelope and, all or nothing, the facts that it makes hold."""
-        ...
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
         """Call when everything that was appended before is kept."""
-        ...
 
     def read(
         self,
@@ -95,38 +93,30 @@ class Journal(Protocol):
 
         At most ``limit``, and fewer where they are more than :data:`MAX_PAGE_BYTES`.
         """
-        ...
 
     def floor(self, space: str) -> int:
         """The number from which on nothing of the space is missing: all with ``seq > floor``."""
-        ...
 
     def latest(self, space: str) -> int:
         """The last number that the store gave in a space; where there is none, that of the start.
 
         At least that of the last entry that was handed to a callback of :meth:`append`.
         """
-        ...
 
     def resume_from(self, space: str, seen: int) -> int:
         """The number after which a reader of this one continues; any other says there is a gap."""
-        ...
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         """Read a space's facts and its latest entries since a time, at the start; may block."""
-        ...
 
     async def flush(self, timeout: float) -> None:
         """Wait until everything that was appended is kept and its callbacks ran, or cannot be."""
-        ...
 
     async def aclose(self) -> None:
         """Keep what waits, and release the store; harmless where it was closed before."""
-        ...
 
     def abandon(self) -> None:
         """End at once, as a killed process does: what is not kept is lost; nothing is called."""
-        ...
 
 
 def ignore(_: object) -> None:

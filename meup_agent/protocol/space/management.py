@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -74,25 +75,18 @@ class ManagementResult(NamedTuple):
     then: tuple[Consequence, ...] = ()
 
 
+@dataclass(slots=True, eq=False)
 class SpaceManager:
     """The grants, invitations and removals of a space."""
 
-    def __init__(
-        self,
-        grants: GrantStore,
-        present: Container[str],
-        *,
-        new_token: Callable[[], str] | None = None,
-        address: Callable[[], str] = str,
-    ) -> None:
-        self._grants = grants
-        self._present = present
-        self._new_token = new_token
-        self._address = address
-        # To whom each grant was made.
-        self._granted: OriginIndex[str] = OriginIndex()
-        self._invited: dict[str, JsonObject] = {}
-        self._kicked: dict[str, JsonObject] = {}
+    _grants: GrantStore
+    _present: Container[str]
+    _new_token: Callable[[], str] | None
+    _address: Callable[[], str]
+    # To whom each grant was made.
+    _granted: OriginIndex[str] = field(default_factory=OriginIndex[str])
+    _invited: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
+    _kicked: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
 
     @property
     def digests(self) -> Mapping[str, str]:
@@ -357,12 +351,9 @@ class InviteIssuer(Protocol):
 
     def new_token(self) -> str:
         """A token that cannot be guessed."""
-        ...
 
     def admit(self, participant: str, token_sha256: str) -> None:
         """Admit a participant with a token of this digest, and with no earlier one of this kind."""
-        ...
 
     def address(self) -> str:
         """The address of the space; empty where that is not known."""
-        ...

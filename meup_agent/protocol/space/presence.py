@@ -36,9 +36,15 @@ class JoinState(msgspec.Struct, frozen=True):
         return self.begin is not None
 
     @property
-    def arrived(self) -> str:
-        """The value of ``dev.meup/arrived`` in its presence: most need not repeat anything."""
-        return "gap" if self.gap else "resumed" if self.resumed else "new"
+    def welcome_fields(self) -> dict[str, Any]:
+        """The fields of a welcome about what its reader missed, without ``until``."""
+        return {"resumed": self.resumed, "gap": self.gap} if self.can_resume else {}
+
+    @property
+    def presence_fields(self) -> dict[str, Any]:
+        """The field of a presence about what the newcomer missed: most repeat nothing to it."""
+        arrived = "gap" if self.gap else "resumed" if self.resumed else "new"
+        return {ARRIVED: arrived} if self.can_resume else {}
 
 
 class JoinDrafts(NamedTuple):
@@ -48,16 +54,6 @@ class JoinDrafts(NamedTuple):
     # when it is sent: see :func:`meup_agent.protocol.resume.add_until`.
     welcome: Envelope
     presence: Envelope
-
-
-def resume_fields(state: JoinState) -> dict[str, Any]:
-    """The fields of a welcome about what its reader missed, without ``until``."""
-    return {"resumed": state.resumed, "gap": state.gap} if state.can_resume else {}
-
-
-def arrived_fields(state: JoinState) -> dict[str, Any]:
-    """The fields of a presence about what the newcomer missed."""
-    return {ARRIVED: state.arrived} if state.can_resume else {}
 
 
 def describe_participant(participant: str, capabilities: Capabilities) -> dict[str, Any]:

@@ -44,9 +44,7 @@ from meup_agent.protocol.space.presence import (
     JoinDrafts,
     JoinState,
     ReplayedEnvelope,
-    arrived_fields,
     describe_participant,
-    resume_fields,
     select_replayed,
 )
 from meup_agent.protocol.space.rate_limits import Allowance, RateLimiter
@@ -88,9 +86,7 @@ class SpaceState:
         # Of these, as JSON, and since which change of anyone's capabilities.
         self._descriptions: dict[str, bytes] = {}
         self._described_at = 0
-        self.management = SpaceManager(
-            self.grants, self._present, new_token=new_token, address=address
-        )
+        self.management = SpaceManager(self.grants, self._present, new_token, address)
         self._absences = AbsenceTracker()
         self._rules = Rules(
             self.grants, self.management, self.open, self._allowance, self._absences
@@ -141,16 +137,16 @@ class SpaceState:
             self._descriptions[participant] = self._described(participant)
         you = describe_participant(participant, self.grants[participant])
         return JoinDrafts(
-            self._welcome(participant, **resume_fields(join_state)),
+            self._welcome(participant, **join_state.welcome_fields),
             gateway_draft(
                 kinds.SYSTEM_PRESENCE,
-                {"event": "join", "participant": you, **arrived_fields(join_state)},
+                {"event": "join", "participant": you, **join_state.presence_fields},
             ),
         )
 
     def observe(self, participant: str, join_state: JoinState = NO_RESUME) -> Envelope:
         """The draft of an observer's welcome, which is announced to no member (PROTOCOL 3)."""
-        more = {OBSERVING: True, **resume_fields(join_state)}
+        more = {OBSERVING: True, **join_state.welcome_fields}
         return self._welcoming(participant, "", more)
 
     def _welcome(self, participant: str, **missed: Any) -> Envelope:
@@ -202,7 +198,7 @@ class SpaceState:
 
     def decide(
         self,
-        participant: str,
+        participant: str,  # as its token told; the sender that the frame names is compared to it
         frame: bytes,
         dialect: str,
         *,
@@ -212,15 +208,9 @@ class SpaceState:
     ) -> Decision:
         """Decide about a frame; an accepted one has taken effect here.
 
-        Args:
-            participant: The sender, as its token told; what the frame says of its sender is only
-                compared with this.
-            frame: One message, as it came.
-            dialect: The sender's.
-            at: The time at which it came, in microseconds since 1970 (UTC).
-            repeats: Its sender may send it again and is told its first number then. Clients that
-                do not resume count their ids anew when they start, and mean what they send twice.
-            waits: On a connection, frames that exceed a rate are read later. Elsewhere refused.
+        A sender that ``repeats`` may send it again, and is told its first number then. Clients that
+        do not resume count their ids anew when they start, and mean what they send twice. One that
+        ``waits``, on a connection, is read later if it exceeds a rate; elsewhere it is refused.
         """
         at = self._now() if at is None else at
         inbound = self._check_form(participant, frame, dialect, at)
