@@ -19,12 +19,18 @@ $(shell [ -x $(PY) ] || rm -f $(PY) $(VENV)/*.stamp)
 export PYTHONDONTWRITEBYTECODE :=
 
 # Many tests wait for other processes, so two of them share a core well.
-WORKERS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+SYNC    := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
+CORES   := $(shell getconf _NPROCESSORS_ONLN)
+WORKERS := $(shell echo $$((2 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+.PHONY: help demo test test-installed conformance fuzz lint types mypy pyright docs-check docs format clean
+
+# Several targets install into one .venv, so they take turns; the checks of `test` find it there.
+ifndef CHECKS_ALONE
 .NOTPARALLEL:
-.PHONY: help demo test test-installed conformance fuzz lint types docs-check docs format clean
+endif
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s%s\n", $$1, $$2}' Makefile
@@ -35,7 +41,8 @@ demo: $(VENV)/demo.stamp ## four agents at work over a real gateway (under 15 se
 # How many examples the tests with random input try, `quick` or `thorough`: tests/effort.py.
 EFFORT ?= quick
 
-test: lint types docs-check ## lint, types, docs, tests (EFFORT=thorough: as CI tries them)
+test: $(VENV)/test.stamp ## lint, types, docs, tests (EFFORT=thorough: as CI tries them)
+	@$(MAKE) --jobs=$(CORES) $(SYNC) --no-print-directory CHECKS_ALONE=1 mypy pyright docs-check lint
 	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=worksteal --hypothesis-profile=$(EFFORT)
 
 test-installed: $(VENV)/test.stamp ## the tests, on the built and installed package
@@ -53,8 +60,12 @@ lint: $(VENV)/test.stamp ## ruff: rules and format
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
-types: $(VENV)/test.stamp ## mypy and pyright, both strict
+types: mypy pyright ## mypy and pyright, both strict
+
+mypy: $(VENV)/test.stamp
 	$(PY) -m mypy --strict .
+
+pyright: $(VENV)/test.stamp
 	$(PY) -m pyright
 
 # NO_MKDOCS_2_WARNING: Material's banner about MkDocs 2, which pyproject.toml excludes already.

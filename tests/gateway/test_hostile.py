@@ -187,7 +187,7 @@ async def test_no_space_is_joined_by_another_name(space: str) -> None:
 
 
 async def test_pings_of_who_reads_nothing_do_not_fill_the_gateway() -> None:
-    number, payload = 200_000, b"p" * 125
+    number, payload = 100_000, b"p" * 125
     fast = {"frames_per_second": 1e9, "frames_burst": 1_000_000}
     async with running(**fast) as gateway, dial(gateway, "bob") as bob:
         async with shaken(gateway, "mallory", small=True) as (reader, writer):

@@ -315,7 +315,7 @@ async def test_a_stranger_s_cause_is_taken_with_care(meeting: Meeting, notes: No
 
 @pytest.mark.rule("race.many_unknown_cancels")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # it is long, and no loop's own matter
-async def test_ten_thousand_cancels_for_nothing_disturb_nobody(
+async def test_thousands_of_cancels_for_nothing_disturb_nobody(
     meeting: Meeting, caplog: pytest.LogCaptureFixture
 ) -> None:
     tools = Agent("tools")
@@ -338,13 +338,13 @@ async def test_ten_thousand_cancels_for_nothing_disturb_nobody(
                     pass
 
             async def flood() -> None:
-                for number in range(10_000):
+                for number in range(3_000):
                     await mallory.cancel("tools", f"unknown {number}", id=f"c{number}")
 
             tasks.start_soon(drain)
             async with anyio.create_task_group() as flooding:
                 flooding.start_soon(flood)
-                for number in range(100):
+                for number in range(50):
                     assert await caller.call("tools", "double", {"n": number}) == 2 * number
             assert await caller.call("tools", "double", {"n": 21}) == 42
             assert is_idle(tools_space)

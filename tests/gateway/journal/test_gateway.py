@@ -175,7 +175,7 @@ async def test_members_are_not_read_from_while_the_disk_is_behind(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "MAX_PENDING", 100)
-    number, text = 8_000, {"message": "x" * 1_000}
+    number, text = 3_000, {"message": "x" * 1_000}
     config = config_with(path)
     token = config.spaces[0].participants["alice"].tokens[0]
     async with serve(config) as gateway:
