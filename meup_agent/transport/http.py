@@ -32,6 +32,7 @@ from meup_agent.protocol.payloads import as_object
 from meup_agent.protocol.resume import numbered
 from meup_agent.transport.base import (
     ABNORMAL,
+    CLOSE_TIMEOUT,
     HANDSHAKE_TIMEOUT,
     OBSERVE_HEADER,
     TOO_BIG,
@@ -96,6 +97,9 @@ class HttpTransport(InboxTransport):
         self._response = response
         self._max_frame_bytes = max_frame_bytes
         self._seq: int | None = None
+        # What waits for the gateway; the end of the connection ends it.
+        self._streaming = anyio.CancelScope()
+        self._posting: anyio.CancelScope | None = None
 
     @property
     def response_headers(self) -> Mapping[str, str]:
@@ -109,20 +113,22 @@ class HttpTransport(InboxTransport):
         import httpx
 
         parser = EventParser(self._max_frame_bytes)
-        try:
-            # Raw: what is compressed has no bound, and none was asked to compress.
-            async for chunk in self._response.aiter_raw():
-                try:
-                    for event in parser.feed(chunk):
-                        await self._take_event(event)
-                except EventTooLarge:
-                    self._end(CloseInfo(TOO_BIG, f"over {self._max_frame_bytes} bytes", local=True))
-                if self._closed is not None:
-                    # The next read ends the loop: trio complains of a stream that is left before.
-                    await self._response.aclose()
-        except httpx.TransportError:
-            pass  # the gateway restarts, or the network fails
-        self._end(CloseInfo(ABNORMAL))
+        with self._streaming:
+            try:
+                # Raw: what is compressed has no bound, and none was asked to compress. The end is
+                # met by the next read: trio complains of a stream that is left in between.
+                async for chunk in self._response.aiter_raw():
+                    try:
+                        for event in parser.feed(chunk):
+                            await self._take_event(event)
+                    except EventTooLarge:
+                        too_large = f"over {self._max_frame_bytes} bytes"
+                        self._end(CloseInfo(TOO_BIG, too_large, local=True))
+            except httpx.TransportError:
+                pass  # the gateway restarts, or the network fails
+            self._end(CloseInfo(ABNORMAL))
+        with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            await self._response.aclose()
 
     async def _take_event(self, event: ServerEvent) -> None:
         if event.type == "close":
@@ -164,6 +170,15 @@ class HttpTransport(InboxTransport):
 
         It is taken once, since its id stays.
         """
+        with anyio.CancelScope() as self._posting:
+            try:
+                return await self._post_until_taken(frame)
+            finally:
+                self._posting = None
+        self._check_open()
+        raise AssertionError("only the end of the connection cancels a POST")
+
+    async def _post_until_taken(self, frame: bytes) -> httpx.Response:
         import httpx
 
         until = anyio.current_time() + RESEND_SECONDS
@@ -209,6 +224,12 @@ class HttpTransport(InboxTransport):
     async def abort(self) -> None:
         """End the connection at once."""
         self._end(CloseInfo(ABNORMAL))
+
+    def _end(self, info: CloseInfo) -> None:
+        super()._end(info)
+        self._streaming.cancel()
+        if self._posting is not None:
+            self._posting.cancel()
 
 
 def http_connector(
@@ -286,11 +307,19 @@ async def fetch(
     path: str,
     *,
     max_bytes: int = MAX_ANSWER_BYTES,
+    content: bytes = b"",
     **options: Any,
 ) -> httpx.Response:
     """Ask, and read the answer as far as it may go."""
-    async with client.stream(method, path, **options) as response:
+    from meup_agent.transport.http_body import RequestBody
+
+    request = client.build_request(method, path, content=content, **options)
+    request.stream = RequestBody(content)
+    response = await client.send(request, stream=True)
+    try:
         return await _read_whole(response, max_bytes)
+    finally:
+        await response.aclose()
 
 
 async def _read_whole(response: httpx.Response, max_bytes: int) -> httpx.Response:

@@ -1,10 +1,10 @@
-"""The other end of a connection under test, in memory or as a real WebSocket server."""
+"""The other end of a connection under test: in memory, or a real WebSocket or HTTP server."""
 
 import asyncio
 import queue
 import ssl
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -43,6 +43,9 @@ class Peer(Protocol):
 class Link(Protocol):
     """Something that a connector reaches, and whose other end is then to be had."""
 
+    tells_its_end: bool
+    """Our close reaches the other end with its code and reason."""
+
     def connector(self) -> Connector: ...
     async def accept(self) -> Peer: ...
 
@@ -77,6 +80,8 @@ class MemoryPeer:
 
 
 class MemoryLink:
+    tells_its_end = True
+
     def __init__(self) -> None:
         self._ends: list[MemoryTransport] = []
 
@@ -91,19 +96,26 @@ class MemoryLink:
         return MemoryPeer(self._ends.pop())
 
 
-class Server:
-    """A server of `websockets` in a thread with a loop of its own, whatever loop the test runs."""
+class ThreadedLoop:
+    """A loop in a thread of its own, whatever loop the test runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.port = 0
-        self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        self.accepted: queue.SimpleQueue[ServerConnection] = queue.SimpleQueue()
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine in the server's thread and waits for it in the test's loop."""
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         return await anyio.to_thread.run_sync(future.result, PATIENCE)
+
+
+class Server(ThreadedLoop):
+    """A server of `websockets`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self.accepted: queue.SimpleQueue[ServerConnection] = queue.SimpleQueue()
 
     async def accept(self) -> "SocketPeer":
         connection = await anyio.to_thread.run_sync(lambda: self.accepted.get(timeout=PATIENCE))
@@ -147,21 +159,31 @@ class Server:
             await stop.wait()
 
 
+Run = Callable[[threading.Event, asyncio.Event], Coroutine[Any, Any, None]]
+
+
 @contextmanager
-def serving(*, tls: bool = False) -> Generator[Server]:
-    loop = asyncio.new_event_loop()
-    server, ready, stop = Server(loop), threading.Event(), asyncio.Event()
+def in_thread(loop: asyncio.AbstractEventLoop, run: Run) -> Generator[None]:
+    """Runs a server in a thread for the length of a block."""
+    ready, stop = threading.Event(), asyncio.Event()
     thread = threading.Thread(
-        target=lambda: loop.run_until_complete(server.run(ready, stop, tls)), name="test server"
+        target=lambda: loop.run_until_complete(run(ready, stop)), name="test server"
     )
     thread.start()
     try:
         assert ready.wait(PATIENCE)
-        yield server
+        yield
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(PATIENCE)
         loop.close()
+
+
+@contextmanager
+def serving(*, tls: bool = False) -> Generator[Server]:
+    server = Server(asyncio.new_event_loop())
+    with in_thread(server.loop, lambda ready, stop: server.run(ready, stop, tls)):
+        yield server
 
 
 class SocketPeer:
@@ -198,6 +220,8 @@ class SocketPeer:
 
 
 class SocketLink:
+    tells_its_end = True
+
     def __init__(self, server: Server, *, tls: bool = False) -> None:
         self._server = server
         self.tls = tls
