@@ -133,7 +133,8 @@ class AuthThrottle:
             return identify(self._tokens, token)
         except NotAdmitted:
             bucket = self._failures.open(network)
-            if bucket.consume(at) and self._told.due("", network, at):
+            bucket.consume(at)
+            if bucket.wait(at) and self._told.due("", network, at):
                 said = "too many wrong tokens from %s; refused for a while"
                 log.warning(said, quote(network))
             raise
