@@ -116,3 +116,18 @@ async def hear_end(transport: Transport) -> int:
             raise AssertionError(frame)
     assert transport.closed is not None
     return transport.closed.code
+
+
+class Clock:
+    """Microseconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __call__(self) -> int:
+        return self.at
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()

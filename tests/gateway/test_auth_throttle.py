@@ -14,22 +14,10 @@ from meup_agent.gateway.admission import (
 )
 from meup_agent.gateway.auth import Identity, Tokens
 from meup_agent.gateway.limits import GatewayLimits
+from tests.gateway.conftest import Clock
 
 ANN = Identity("demo", "ann")
 SECOND = 1_000_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.at = 0
-
-    def __call__(self) -> int:
-        return self.at
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -19,21 +19,10 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 from tests.gateway.conftest import DIALECT, PARTICIPANTS, envelope
+from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import masked, raw, said_close, shaken
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
-    ],
-)
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """The gateway's loops, since here it runs in the test's own."""
-    return request.param
 
 
 @pytest.fixture

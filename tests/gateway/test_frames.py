@@ -20,16 +20,12 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import envelope
+from tests.gateway.own_loop import HOSTILE, running
+from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import Streams, frames, masked, raw, said_close, shaken
 from tests.transport.peers import CERTIFICATE
 
 pytestmark = pytest.mark.anyio
-
-PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
-    "bob": [{"kind": "chat"}],
-    "mallory": [{"kind": "chat"}],
-    "carol": [],
-}
 
 ROUNDS = 50
 FLOOD = 10_000
@@ -42,24 +38,6 @@ FLOODS = {
     "pongs": masked(0x8A) * FLOOD,
     "a-byte-a-frame": masked(0x01, b"{") + masked(0x00, b" ") * FLOOD,
 }
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
-    ],
-)
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """The gateway's loops, since here it runs in the test's own."""
-    return request.param
-
-
-@asynccontextmanager
-async def running(**limits: Any) -> AsyncGenerator[Gateway]:
-    async with Gateway(participants=PARTICIPANTS, limits=GatewayLimits(**limits)) as gateway:
-        yield gateway
 
 
 @asynccontextmanager
@@ -250,7 +228,7 @@ async def test_others_are_read_between_the_messages_of_who_sent_many_at_once() -
 
 async def test_encrypted_messages_that_were_read_with_others_are_not_forgotten() -> None:
     config = one_space_config(
-        "demo", PARTICIPANTS, GatewayLimits(messages_per_second=2_000, messages_burst=5)
+        "demo", HOSTILE, GatewayLimits(messages_per_second=2_000, messages_burst=5)
     )
     tls = TlsConfig(CERTIFICATE, CERTIFICATE)
     config = Config(config.spaces, limits=config.limits, tls=tls)

@@ -14,35 +14,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import GatewayLimits
 from tests.gateway.conftest import envelope
+from tests.gateway.own_loop import anyio_backend as anyio_backend
+from tests.gateway.own_loop import running
 from tests.gateway.raw_client import frames, masked, raw, said_close, shaken
 
 pytestmark = pytest.mark.anyio
-
-PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
-    "bob": [{"kind": "chat"}],
-    "mallory": [{"kind": "*"}],
-    "carol": [],
-}
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
-    ],
-)
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """The gateway's loops, since here it runs in the test's own."""
-    return request.param
-
-
-@asynccontextmanager
-async def running(**limits: Any) -> AsyncGenerator[Gateway]:
-    async with Gateway(participants=PARTICIPANTS, limits=GatewayLimits(**limits)) as gateway:
-        yield gateway
 
 
 @asynccontextmanager

@@ -21,26 +21,13 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import LINES_BURST, RefusalLog
 from meup_agent.gateway.presets import one_space_config
-from tests.gateway.conftest import PARTICIPANTS
+from tests.gateway.conftest import PARTICIPANTS, Clock
 from tests.gateway.raw_client import frames, raw
 from tests.gateway.test_edge import close_code, dial, join_frame, read
 from tests.no_tls import NO_TLS
 
 SECOND = 1_000_000
 ANN = Identity("demo", "ann")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.at = 0
-
-    def __call__(self) -> int:
-        return self.at
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import PARTICIPANTS, envelope
+from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import raw
 from tests.gateway.test_edge import (
     close_code,
@@ -39,18 +40,6 @@ PbqyGIUxBt5QK8qoc7Xg5q8kreMVbvTNlxisJOwJSPkFrdU0cU86zxWen/t1oSU=
 """
 
 CALL = {"method": "tools/call", "params": {"name": "write"}}
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
-    ],
-)
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """The gateway's loops, since here it runs in the test's own."""
-    return request.param
 
 
 def limited(**limits: Any) -> Gateway:
