@@ -18,9 +18,9 @@ $(shell [ -x $(PY) ] || rm -f $(PY) $(VENV)/*.stamp)
 # would compile again what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Many tests wait for other processes, so two of them share a core well.
 SYNC    := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 CORES   := $(shell getconf _NPROCESSORS_ONLN)
+# Many tests wait for other processes, so two of them share a core well.
 WORKERS := $(shell echo $$((2 * $(CORES))))
 
 .DEFAULT_GOAL := help
