@@ -176,7 +176,7 @@ class Agent(Decorators):
         connector, where, space, token, participant = _where_to(url, space, token, participant)
         self._registry.freeze()
         async with (
-            _brief_errors() as errors,
+            _brief_errors() as theirs,
             observed(self._observers, space) as events,
             handler_tasks() as (tasks, group),
         ):
@@ -204,7 +204,8 @@ class Agent(Decorators):
                     try:
                         yield joined
                     except BaseException as error:
-                        errors.by_user(error)
+                        theirs.append(error)
+                        _report_if_ended(error)  # which is about to leave the block
                         await _stop(session, runner, 0.0, hurry)
                         raise
                     else:
@@ -313,28 +314,18 @@ def _where_to(
     return websocket_connector(url, space=space), url, space, token, participant
 
 
-class _BlockErrors:
-    """Notes the error of the user's own block, whose traceback says where."""
-
-    def __init__(self) -> None:
-        self.theirs: BaseException | None = None
-
-    def by_user(self, error: BaseException) -> None:
-        """Note what the block raised, which is about to be left."""
-        self.theirs = error
-        _report_if_ended(error)
-
-
 @asynccontextmanager
-async def _brief_errors() -> AsyncGenerator[_BlockErrors]:
-    """Let Ctrl-C and the end of the connection leave the block with few words."""
-    reported = _BlockErrors()
+async def _brief_errors() -> AsyncGenerator[list[BaseException]]:
+    """Let Ctrl-C and the end of the connection leave the block with few words.
+
+    The user's own error goes into the list: its traceback says where.
+    """
+    theirs: list[BaseException] = []
     try:
-        yield reported
+        yield theirs
     except BaseException as error:
         _report_if_ended(error)
-        ours = isinstance(error, ConnectionFailed) and error is not reported.theirs
-        if ours and not debugging():
+        if isinstance(error, ConnectionFailed) and error not in theirs and not debugging():
             # No mistake is to be found in our tasks, and their tracebacks fill a screen.
             _shorten(error)
         raise

@@ -72,11 +72,7 @@ def _participant(run: Invocation) -> object:
 
 
 ANYWHERE: Final[Mapping[type, Reader]] = MappingProxyType(
-    {
-        Context: _context,
-        Space: lambda run: run.space,
-        Envelope: lambda run: run.work.envelope,
-    }
+    {Context: _context, Space: lambda run: run.space, Envelope: lambda run: run.work.envelope}
 )
 """Types that every handler may ask for."""
 
@@ -104,11 +100,7 @@ class HandlerRow:
     """A row of the table: a type of handler whose decorator takes no options."""
 
     def __init__(
-        self,
-        role: Role,
-        injects: Mapping[type, Reader],
-        *,
-        kinds: Sequence[str] = (),
+        self, role: Role, injects: Mapping[type, Reader], *, kinds: Sequence[str] = ()
     ) -> None:
         self._role = role
         self._injects = {**ANYWHERE, **injects}

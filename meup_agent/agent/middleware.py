@@ -239,10 +239,7 @@ def _messages_of(middleware: Layer, source: Source) -> frozenset[type]:
     if not source.is_async:
         raise source.error("it is no async function; declare it with async def")
     parameters = list(inspect.signature(middleware).parameters.values())
-    positional = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    )
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if len(parameters) < 2 or any(each.kind not in positional for each in parameters[:2]):
         raise source.error("a middleware takes a message and call_next, by position")
     first = parameters[0]

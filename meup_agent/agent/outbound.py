@@ -244,10 +244,7 @@ class _Passage:
             self._opened.set()
 
     async def run(
-        self,
-        passing: Callable[[Any], Awaitable[Any]],
-        *,
-        task_status: TaskStatus[OutboundMessage],
+        self, passing: Callable[[Any], Awaitable[Any]], *, task_status: TaskStatus[OutboundMessage]
     ) -> None:
         async def send(given: OutboundMessage) -> Any:
             if self._begun:

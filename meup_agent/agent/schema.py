@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NotRequired,
-    Required,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Literal, NotRequired, Required, Union, cast, get_args, get_origin
 
 import typing_extensions
 from pydantic import BaseModel, TypeAdapter
@@ -58,11 +48,7 @@ def json_schema(
 def wrap_schema(schema: JsonObject) -> JsonObject:
     """An object schema with the given one as its only member, ``result``."""
     inner = dict(schema)
-    outer: JsonObject = {
-        "type": "object",
-        "properties": {"result": inner},
-        "required": ["result"],
-    }
+    outer: JsonObject = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
     definitions = cast("JsonObject | None", inner.pop("$defs", None))
     if definitions:
         outer["$defs"] = definitions

@@ -210,11 +210,7 @@ async def propose(
         to=to,
     )
     key = await session.pending_calls.open(
-        envelope,
-        timeout=ttl,
-        parent=parent_in(session),
-        wait=wait,
-        on_progress=relay(on_progress),
+        envelope, timeout=ttl, parent=parent_in(session), wait=wait, on_progress=relay(on_progress)
     )
     proposal = ProposalHandle(session, key)
     try:

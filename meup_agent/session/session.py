@@ -13,13 +13,7 @@ import msgspec
 from anyio import AsyncContextManagerMixin
 from anyio.lowlevel import checkpoint
 
-from meup_agent.errors import (
-    CannotConnect,
-    InvalidEnvelope,
-    NotSent,
-    SessionEnded,
-    UsageError,
-)
+from meup_agent.errors import CannotConnect, InvalidEnvelope, NotSent, SessionEnded, UsageError
 from meup_agent.protocol.dialects import encode, spoken
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import (

@@ -110,10 +110,7 @@ class ReadGate:
     """
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        wire: ReadTransport,
-        reopened: Callable[[], None],
+        self, loop: asyncio.AbstractEventLoop, wire: ReadTransport, reopened: Callable[[], None]
     ) -> None:
         self.open = True
         self._loop = loop

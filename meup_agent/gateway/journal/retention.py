@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 STEP: Final = 500
@@ -40,31 +41,27 @@ _RAISE: Final = (
 )
 
 
+@dataclass
 class Retention:
     """The retention of a journal's file, by age in microseconds and by size; used by its writer.
 
-    ``raised`` takes a space and its new floor, before anything up to there is forgotten. After
-    ``interval`` seconds it is to look again though nothing was written.
+    ``raised`` takes a space and its new floor, before anything up to there is forgotten.
     """
 
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        *,
-        max_age: int | None,
-        max_bytes: int | None,
-        now: Callable[[], int],
-        raised: Callable[[str, int], None],
-    ) -> None:
-        self._connection = connection
-        self._max_age = max_age
-        self._max_bytes = max_bytes
-        self._now = now
-        self._raised = raised
-        self.interval = None if max_age is None and max_bytes is None else INTERVAL
-        self._written = STEP
-        self._looked = 0
-        self._more = False
+    connection: sqlite3.Connection
+    _: KW_ONLY
+    max_age: int | None
+    max_bytes: int | None
+    now: Callable[[], int]
+    raised: Callable[[str, int], None]
+    _written: int = field(default=STEP, init=False)
+    _looked: int = field(default=0, init=False)
+    _more: bool = field(default=False, init=False)
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds after which to look again though nothing was written; ``None``: never."""
+        return None if self.max_age is None and self.max_bytes is None else INTERVAL
 
     def step(self, written: int = 0) -> bool:
         """Forget some of the oldest, more than were written since; true if there may be more."""
@@ -73,7 +70,7 @@ class Retention:
             return False
         limit = max(STEP, 2 * self._written)
         self._written = 0
-        self._looked = self._now()
+        self._looked = self.now()
         until = self._too_much(limit) or self._too_old(limit)
         if until is None:
             self._more = self._shrink()
@@ -83,33 +80,33 @@ class Retention:
         return self._more
 
     def _is_time(self) -> bool:
-        passed = self._now() - self._looked
+        passed = self.now() - self._looked
         return self._written >= STEP or not 0 <= passed < INTERVAL * 1_000_000
 
     def _too_old(self, limit: int) -> int | None:
         """The last number of those that are too old, of so many."""
-        if self._max_age is None:
+        if self.max_age is None:
             return None
-        oldest = self._now() - self._max_age
-        found: int | None = self._connection.execute(_TOO_OLD, (limit, oldest)).fetchone()[0]
+        oldest = self.now() - self.max_age
+        found: int | None = self.connection.execute(_TOO_OLD, (limit, oldest)).fetchone()[0]
         return found
 
     def _too_much(self, limit: int) -> int | None:
         """The last number of the oldest, of so many, if the file is too large."""
-        if self._max_bytes is None:
+        if self.max_bytes is None:
             return None
-        excess = self._used() - self._max_bytes
+        excess = self._used() - self.max_bytes
         if excess <= 0:
             return None
-        found: int | None = self._connection.execute(_TOO_MUCH, (limit, excess)).fetchone()[0]
+        found: int | None = self.connection.execute(_TOO_MUCH, (limit, excess)).fetchone()[0]
         return found
 
     def _forget(self, until: int) -> None:
-        execute = self._connection.execute
+        execute = self.connection.execute
         execute("BEGIN IMMEDIATE")
         floors: list[tuple[str, int]] = execute(_FLOORS, (until,)).fetchall()
         for floor in floors:
-            self._raised(*floor)
+            self.raised(*floor)
             execute(_RAISE, floor)
         execute("DELETE FROM envelope WHERE seq <= ?", (until,))
         execute("COMMIT")
@@ -120,7 +117,7 @@ class Retention:
         if spare <= 0:
             return False
         count = min(spare, SPARE_PAGES)
-        self._connection.execute(f"PRAGMA incremental_vacuum({count})").fetchall()
+        self.connection.execute(f"PRAGMA incremental_vacuum({count})").fetchall()
         return spare > count
 
     def _used(self) -> int:
@@ -128,5 +125,5 @@ class Retention:
         return pages * self._pragma("page_size")
 
     def _pragma(self, name: str) -> int:
-        number: int = self._connection.execute(f"PRAGMA {name}").fetchone()[0]
+        number: int = self.connection.execute(f"PRAGMA {name}").fetchone()[0]
         return number

@@ -62,12 +62,7 @@ class SqliteJournal:
     called any more, since nothing is kept.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        config: JournalConfig,
-        now: Callable[[], int],
-    ) -> None:
+    def __init__(self, path: Path, config: JournalConfig, now: Callable[[], int]) -> None:
         self._loop = asyncio.get_running_loop()
         self._now = now
         self.on_full: Callable[[bool], None] = ignore
@@ -110,11 +105,7 @@ class SqliteJournal:
     # --- the contract -----------------------------------------------------------------------
 
     def append(
-        self,
-        space: str,
-        envelope: Envelope,
-        facts: tuple[Fact, ...],
-        then: Callable[[Entry], None],
+        self, space: str, envelope: Envelope, facts: tuple[Fact, ...], then: Callable[[Entry], None]
     ) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.append`."""
         if self._ended:

@@ -129,10 +129,7 @@ OPERATIONS: Final = (
                 {"type": "string", "enum": [str(each) for each in ProposalState]},
             ),
             Parameter(
-                "timeline",
-                "query",
-                "With every step.",
-                {"type": "boolean", "default": False},
+                "timeline", "query", "With every step.", {"type": "boolean", "default": False}
             ),
             _LIMIT,
         ),
@@ -168,13 +165,7 @@ OPERATIONS: Final = (
         ),
     ),
     Operation(
-        "GET",
-        "/healthz",
-        "getAlive",
-        "The process answers.",
-        get_alive,
-        openapi.Health,
-        open=True,
+        "GET", "/healthz", "getAlive", "The process answers.", get_alive, openapi.Health, open=True
     ),
     Operation(
         "GET",

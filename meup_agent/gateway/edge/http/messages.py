@@ -72,12 +72,7 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
     dialect = named or runtime.dialect(identity)
     now = rfc3339(wall_clock())
     envelope_id = _text(given, "id") or secrets.token_hex(16)
-    defaults = {
-        "protocol": dialect,
-        "id": envelope_id,
-        "ts": now,
-        "from": identity.participant,
-    }
+    defaults = {"protocol": dialect, "id": envelope_id, "ts": now, "from": identity.participant}
     frame = _completed(body, given, defaults)
     pace = host.check_rate(identity.participant, len(frame))
     if pace is not None:
