@@ -246,7 +246,10 @@ class McpApp:
                 manager.run(),
                 background_tasks() as tasks,
             ):
-                ended = partial(tasks.start_soon, self._end_sessions)
+
+                def ended(principal: Principal) -> None:
+                    tasks.start_soon(self._end_sessions, principal)
+
                 self._pool.on_end.append(ended)
                 try:
                     yield

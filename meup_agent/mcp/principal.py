@@ -121,6 +121,9 @@ class Principal:
                                 self.catalog.invalidate()
         except (MeupError, OSError) as error:
             self.error = error
+        except anyio.get_cancelled_exc_class():
+            self.left = True
+            raise
         finally:
             self.error = self.error or SessionEnded("this participant has left the space")
             self.ready.set()
@@ -151,10 +154,11 @@ class Principal:
         return await self.calls.answer(request)
 
     async def raise_at_end(self) -> None:
-        """Wait until it is not in the space any more, and raise why."""
+        """Wait until it is not in the space any more, and raise why, if it has not left itself."""
         await self.ended.wait()
         assert self.error is not None
-        raise self.error
+        if not self.left:
+            raise self.error
 
     def _read(self, envelope: Envelope) -> None:
         """Note what an envelope changes for MCP clients."""

@@ -104,13 +104,14 @@ def mcp(
     from meup_agent.mcp.calls import CallSettings
 
     settings = CallSettings(ttl=ttl, to=tuple(to or ()))
+    host, port = ("", 0) if http is None else _host_and_port(http)
+    tls = _tls(tls_certificate, tls_key)
+    if http is not None:
+        _check_encrypted(host, tls, insecure)
     pool, has_own = _pool_of_space(at, http) if target is None else (_pool_of_agent(target), True)
     if http is None:
         serve = partial(_serve_stdio, pool, settings)
     else:
-        host, port = _host_and_port(http)
-        tls = _tls(tls_certificate, tls_key)
-        _check_encrypted(host, tls, insecure)
         serve = partial(_serve_http, pool, settings, host, port, tls, has_own)
     try:
         anyio.run(serve, backend_options={"use_uvloop": find_spec("uvloop") is not None})
@@ -215,20 +216,38 @@ async def _serve_http(
     except OSError as error:
         raise listen_error(host, port, error, " for MCP") from error
 
-    async def serve() -> None:
-        async with app.lifespan(), background_tasks() as tasks:
-            if has_own:
-                own = await pool.get(None)
-                assert own is not None  # else it has raised
-                tasks.start_soon(own.raise_at_end)
-            where = host_and_port(host, listening.getsockname()[1])
-            scheme = "http" if tls is None else "https"
-            sys.stdout.write(f"listens at {scheme}://{where}/mcp\n")
-            sys.stdout.flush()
-            await Server(config).serve([listening])
+    server, stopped = Server(config), anyio.Event()
+    stopped.set()  # it does not listen yet
 
+    async def listen() -> None:
+        nonlocal stopped
+        stopped = anyio.Event()
+        try:
+            await server.serve([listening])
+        finally:
+            stopped.set()
+
+    stop = anyio.Event()
     with listening:
-        await _until_signal(serve)
+        async with background_tasks() as tasks:
+            await tasks.start(watch_signals, ENDING, lambda _: stop.set())
+            try:
+                async with app.lifespan(), background_tasks() as watching:
+                    if has_own:
+                        own = await pool.get(None)
+                        assert own is not None  # else it has raised
+                        watching.start_soon(own.raise_at_end)
+                    tasks.start_soon(listen)
+                    where = host_and_port(host, listening.getsockname()[1])
+                    scheme = "http" if tls is None else "https"
+                    sys.stdout.write(f"listens at {scheme}://{where}/mcp\n")
+                    sys.stdout.flush()
+                    await stop.wait()
+            finally:
+                # By now every stream has ended, so the server has little to wait for.
+                server.should_exit = True
+                with anyio.move_on_after(2 * STOP_SECONDS, shield=True):
+                    await stopped.wait()
 
 
 async def _until_signal(serve: Callable[[], Awaitable[None]]) -> None:

@@ -1,0 +1,231 @@
+"""What a participant asks, or logs, during a call reaches the MCP client that made it."""
+
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp.client import ClientRequestContext
+
+from meup_agent import Agent, Context, Proposal
+from meup_agent.errors import RequestError
+from tests.mcp.conftest import ANYTHING, PROPOSES, served, staged
+from tests.mcp.server.test_calls import MODES, text
+
+pytestmark = pytest.mark.anyio
+
+FORM = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+async def ask(ctx: Context, method: str, params: dict[str, Any], **meta: str) -> Any:
+    """Ask the client of a call what it does not say."""
+    meta = {"dev.meup/request": ctx.envelope.id, **meta}
+    return await ctx.space.request(ctx.sender, method, {**params, "_meta": meta})
+
+
+def asker() -> Agent:
+    """An agent whose tools ask their callers."""
+    agent = Agent("asker")
+
+    @agent.tool
+    async def weather(ctx: Context) -> str:
+        params = {"message": "Where are you?", "requestedSchema": FORM, "mode": "form"}
+        answer = await ask(ctx, "elicitation/create", params)
+        return f"{answer['action']}: {answer['content']['city']}"
+
+    @agent.tool
+    async def summary(ctx: Context) -> str:
+        message = {"role": "user", "content": {"type": "text", "text": "Say hello"}}
+        params = {"messages": [message], "maxTokens": 10}
+        answer = await ask(ctx, "sampling/createMessage", params)
+        return str(answer["content"]["text"])
+
+    @agent.tool
+    async def folders(ctx: Context) -> str:
+        answer = await ask(ctx, "roots/list", {})
+        return str(answer["roots"][0]["uri"])
+
+    @agent.tool
+    async def both(ctx: Context) -> str:
+        answers: list[str] = []
+
+        async def one(message: str) -> None:
+            params = {"message": message, "requestedSchema": FORM, "mode": "form"}
+            answer = await ask(ctx, "elicitation/create", params)
+            answers.append(answer["content"]["city"])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one, "From where?")
+            tasks.start_soon(one, "To where?")
+        return " and ".join(sorted(answers))
+
+    @agent.tool
+    async def logs(ctx: Context) -> str:
+        for level in ("debug", "warning"):
+            said = {"level": level, "data": f"a {level}", "_meta": {}}
+            said["_meta"] = {"dev.meup/request": ctx.envelope.id}
+            payload = {"method": "notifications/message", "params": said}
+            await ctx.space.send("mcp/request", payload, to=ctx.sender)
+        return "done"
+
+    return agent
+
+
+async def elicited(
+    _: ClientRequestContext, params: types.ElicitRequestParams
+) -> types.ElicitResult:
+    """The answer of a person."""
+    return types.ElicitResult(action="accept", content={"city": params.message.split()[0]})
+
+
+async def sampled(
+    _: ClientRequestContext, params: types.CreateMessageRequestParams
+) -> types.CreateMessageResult:
+    """The answer of a model."""
+    said = types.TextContent(type="text", text=f"hello, {len(params.messages)} message")
+    return types.CreateMessageResult(role="assistant", content=said, model="m")
+
+
+async def rooted(_: ClientRequestContext) -> types.ListRootsResult:
+    """The folders of a client."""
+    return types.ListRootsResult(roots=[types.Root(uri="file:///home/alice")])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("tool", "expected"),
+    [
+        ("weather", "accept: Where"),
+        ("summary", "hello, 1 message"),
+        ("folders", "file:///home/alice"),
+        ("both", "From and To"),
+    ],
+)
+async def test_a_question_during_a_call_reaches_its_client(
+    mode: str, tool: str, expected: str
+) -> None:
+    async with staged(asker=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("asker", asker())
+        async with (
+            served(stage, own="alice") as server,
+            server.client(
+                mode=mode,
+                elicitation_callback=elicited,
+                sampling_callback=sampled,
+                list_roots_callback=rooted,
+            ) as client,
+        ):
+            with anyio.fail_after(10):
+                result = await client.call_tool(f"asker_{tool}")
+    assert text(result) == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_question_during_a_proposed_call_reaches_its_proposer(mode: str) -> None:
+    agent, reviewer = Agent("asker"), Agent("reviewer")
+
+    @agent.tool
+    async def weather(ctx: Context) -> str:
+        (proposal,) = ctx.envelope.correlation
+        params = {
+            "message": "Where?",
+            "requestedSchema": FORM,
+            "mode": "form",
+            "_meta": {"dev.meup/request": ctx.envelope.id, "dev.meup/proposal": proposal},
+        }
+        answer = await ctx.space.request("alice", "elicitation/create", params)
+        return str(answer["content"]["city"])
+
+    @reviewer.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        await proposal.fulfill()
+
+    async with staged(asker=ANYTHING, alice=PROPOSES, reviewer=ANYTHING) as stage:
+        await stage.join("asker", agent)
+        await stage.join("reviewer", reviewer)
+        async with (
+            served(stage, own="alice") as server,
+            server.client(mode=mode, elicitation_callback=elicited) as client,
+        ):
+            with anyio.fail_after(10):
+                result = await client.call_tool("asker_weather")
+    assert text(result) == "Where?"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_client_that_cannot_answer_is_not_asked(mode: str) -> None:
+    agent = Agent("asker")
+    errors: list[RequestError] = []
+
+    @agent.tool
+    async def folders(ctx: Context) -> str:
+        try:
+            await ask(ctx, "roots/list", {})
+        except RequestError as error:
+            errors.append(error)
+        return "none"
+
+    async with staged(asker=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("asker", agent)
+        async with served(stage, own="alice") as server, server.client(mode=mode) as client:
+            assert text(await client.call_tool("asker_folders")) == "none"
+    assert str(errors[0].message) == "the MCP client of this call has no roots"
+
+
+async def test_only_who_carries_out_a_call_may_ask_and_only_then() -> None:
+    agent = Agent("asker")
+    calls: list[str] = []
+    hold, called = anyio.Event(), anyio.Event()
+
+    @agent.tool
+    async def wait(ctx: Context) -> str:
+        calls.append(ctx.envelope.id)
+        called.set()
+        await hold.wait()
+        return "done"
+
+    async with staged(asker=ANYTHING, alice=ANYTHING, mallory=ANYTHING) as stage:
+        asker_space = await stage.join("asker", agent)
+        mallory = await stage.join("mallory", Agent("mallory"))
+        async with (
+            served(stage, own="alice") as server,
+            server.client(mode="legacy", list_roots_callback=rooted) as client,
+        ):
+            meta: dict[str, Any] = {}
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.call_tool, "asker_wait")
+                with anyio.fail_after(10):
+                    await called.wait()
+                meta["_meta"] = {"dev.meup/request": calls[0]}
+                for space, params in ((mallory, meta), (asker_space, {})):
+                    with pytest.raises(RequestError, match="only during a call"):
+                        await space.request("alice", "roots/list", params)
+                hold.set()
+            with pytest.raises(RequestError, match="only during a call"):
+                await asker_space.request("alice", "roots/list", meta)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_log_messages_of_a_call_reach_its_client(mode: str) -> None:
+    heard: list[tuple[str, Any]] = []
+
+    async def logged(params: types.LoggingMessageNotificationParams) -> None:
+        heard.append((params.level, params.data))
+
+    async with staged(asker=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("asker", asker())
+        async with (
+            served(stage, own="alice") as server,
+            server.client(mode=mode, logging_callback=logged) as client,
+        ):
+            if mode == "legacy":
+                await client.session.send_request(
+                    types.SetLevelRequest(params=types.SetLevelRequestParams(level="info")),
+                    types.EmptyResult,
+                )
+                await client.call_tool("asker_logs")
+            else:
+                meta: Any = {"io.modelcontextprotocol/logLevel": "info"}
+                await client.call_tool("asker_logs", meta=meta)
+                await client.call_tool("asker_logs")  # says nothing of a level: none
+    assert heard == [("warning", "a warning")]

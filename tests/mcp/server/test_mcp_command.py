@@ -1,0 +1,228 @@
+"""`meup mcp` as an MCP client starts it."""
+
+import json
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import Process
+from mcp import StdioServerParameters
+from mcp.client.client import Client
+from mcp.client.stdio import stdio_client
+from mcp_types import TextContent
+
+from meup_agent import Agent, Context
+from tests.cli.processes import environment, meup, running
+from tests.mcp.conftest import ANYTHING, Stage, staged
+from tests.mcp.server.test_cancellation import OLD
+from tests.programs import ROOT
+
+pytestmark = pytest.mark.anyio
+
+ECHO = ROOT / "tests" / "mcp" / "server" / "echo_agent.py"
+
+
+def variables(stage: Stage, participant: str) -> dict[str, str]:
+    """The variables that make a process a participant."""
+    return {
+        "MEUP_URL": stage.gateway.url,
+        "MEUP_SPACE": "demo",
+        "MEUP_TOKEN": stage.token(participant),
+    }
+
+
+def files() -> Agent:
+    """An agent with a tool."""
+    agent = Agent("files")
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    return agent
+
+
+def command(*arguments: str, env: dict[str, str] | None = None) -> StdioServerParameters:
+    """How a client starts it."""
+    return StdioServerParameters(
+        command=sys.executable,
+        args=["-W", "error", "-m", "meup_agent.cli", "mcp", *arguments],
+        env=environment(env),
+        cwd=ROOT,
+    )
+
+
+async def test_a_space_over_stdio() -> None:
+    async with staged(files=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("files", files())
+        server = command(env=variables(stage, "alice"))
+        with anyio.fail_after(30):
+            async with Client(stdio_client(server)) as client:
+                tools = (await client.list_tools()).tools
+                result = await client.call_tool("files_add", {"a": 1, "b": 2})
+    assert [tool.name for tool in tools] == ["files_add"]
+    assert result.structured_content == {"result": 3}
+
+
+async def test_one_agent_without_a_gateway() -> None:
+    with anyio.fail_after(30):
+        async with Client(stdio_client(command(f"{ECHO}:agent")), mode="legacy") as client:
+            tools = (await client.list_tools()).tools
+            result = await client.call_tool("echo", {"text": "hello"})
+    assert [tool.name for tool in tools] == ["echo"]
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    assert content.text == "hello"
+
+
+@asynccontextmanager
+async def wire(*arguments: str, env: dict[str, str]) -> AsyncGenerator[tuple[Process, "Lines"]]:
+    """The process, and what it writes."""
+    started = command(*arguments, env=env)
+    process = await anyio.open_process(
+        [started.command, *started.args], env=started.env, cwd=started.cwd
+    )
+    try:
+        yield process, Lines(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.aclose()
+
+
+class Lines:
+    """Messages to and from a process."""
+
+    def __init__(self, process: Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._in, self._out = process.stdin, process.stdout
+        self._rest = b""
+
+    async def send(self, **message: Any) -> None:
+        """Write a message."""
+        await self._in.send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    async def next(self) -> dict[str, Any]:
+        """Read a message."""
+        while b"\n" not in self._rest:
+            self._rest += await self._out.receive()
+        line, _, self._rest = self._rest.partition(b"\n")
+        return dict(json.loads(line))
+
+    async def hello(self, version: str) -> dict[str, Any]:
+        """Shake hands."""
+        info = {"name": "wire", "version": "1"}
+        params = {"protocolVersion": version, "capabilities": {}, "clientInfo": info}
+        await self.send(id=0, method="initialize", params=params)
+        answer = await self.next()
+        await self.send(method="notifications/initialized")
+        return answer
+
+
+async def test_a_cancel_over_stdio_keeps_the_silence_and_the_reason() -> None:
+    agent, began, ended = Agent("slow"), anyio.Event(), anyio.Event()
+    reasons: list[str] = []
+
+    @agent.tool
+    async def wait(ctx: Context) -> None:
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            reasons.append(str(ctx.reason))
+            ended.set()
+
+    async with staged(slow=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("slow", agent)
+        async with wire(env=variables(stage, "alice")) as (process, lines):
+            with anyio.fail_after(30):
+                await lines.hello(OLD[-1])
+                call = {"name": "slow_wait", "arguments": {}}
+                await lines.send(id=1, method="tools/call", params=call)
+                await began.wait()
+                params = {"requestId": 1, "reason": "enough"}
+                await lines.send(method="notifications/cancelled", params=params)
+                await ended.wait()
+                await lines.send(id=2, method="ping")
+                assert (await lines.next())["id"] == 2
+                process.send_signal(signal.SIGTERM)
+                assert await process.wait() == 0
+    assert reasons == ["no_longer_needed: enough"]
+
+
+async def test_a_second_process_with_the_same_token_takes_over() -> None:
+    async with staged(alice=ANYTHING) as stage:
+        env = variables(stage, "alice")
+        with anyio.fail_after(60):
+            async with wire(env=env) as (first, lines):
+                await lines.hello(OLD[-1])
+                async with wire(env=env) as (_, others):
+                    await others.hello(OLD[-1])
+                    assert first.stderr is not None
+                    said = b""
+                    async for chunk in first.stderr:
+                        said += chunk
+                    assert await first.wait() != 0
+    last = said.decode().strip().splitlines()[-1]
+    assert last.startswith("meup: ")
+    assert last.endswith(
+        "give each client a token of its own, or run one `meup mcp --http` for all of them"
+    )
+
+
+def test_http_elsewhere_needs_tls_or_a_word() -> None:
+    env = {"MEUP_URL": "ws://127.0.0.1:1", "MEUP_SPACE": "demo", "MEUP_TOKEN": "x"}
+    ended = meup("mcp", "--http", "0.0.0.0:0", variables=env)
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "meup: listening at 0.0.0.0 without TLS would show tokens and messages to everyone on the"
+        " path; give --tls-certificate and --tls-key, or allow it with --insecure\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--http", "8430"], "--http takes HOST:PORT, for example 127.0.0.1:8430, not 8430"),
+        (["--insecure"], "TLS and --insecure are for --http"),
+        ([], "the url, the space and the token are missing"),
+        (["--http", "127.0.0.1:0"], "the url and the space are missing"),
+        (["nowhere:agent"], "there is no module 'nowhere'"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_sentence(arguments: list[str], said: str) -> None:
+    ended = meup("mcp", *arguments)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"meup: {said}")
+    assert ended.stderr.count("\n") == 1
+
+
+async def test_a_space_over_http() -> None:
+    async with staged(files=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("files", files())
+        address: list[str] = []
+
+        def start() -> None:
+            with running(
+                "mcp", "--http", "127.0.0.1:0", variables=variables(stage, "alice")
+            ) as process:
+                said = process.until("/mcp\n")
+                address.append(said.removeprefix("listens at ").strip())
+                anyio.from_thread.run_sync(ready.set)
+                anyio.from_thread.run(done.wait)
+                assert process.end(signal.SIGTERM) == 0
+
+        ready, done = anyio.Event(), anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, start)
+            with anyio.fail_after(30):
+                await ready.wait()
+                async with Client(address[0]) as client:
+                    result = await client.call_tool("files_add", {"a": 1, "b": 2})
+                done.set()
+    assert result.structured_content == {"result": 3}
