@@ -149,7 +149,8 @@ async def pending_proposal(
     """The pending proposal that an id, or the beginning of one, means.
 
     Where its proposer has used the id before for another call, the pending one is meant; without
-    ``whichever_call``, as where something is approved, it is not.
+    ``whichever_call``, as where something is approved, it is not. With ``in_progress`` its
+    fulfillment may be on its way.
     """
     if not given.strip():
         raise Misuse("the proposal is empty; give its id")

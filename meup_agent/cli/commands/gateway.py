@@ -135,7 +135,9 @@ def gateway(
         ),
     )
     if dev:
-        http = settings.http or HttpConfig(settings.host, next_to(settings.port))
+        # Beside a port the next one; beside any free port, any free port.
+        beside = settings.port + 1 if 0 < settings.port < MAX_PORT else 0
+        http = settings.http or HttpConfig(settings.host, beside)
         settings = replace(settings, http=http)
         _check_local(settings.host, http.host)
     if check:
@@ -161,11 +163,6 @@ def _check_local(*hosts: str) -> None:
                 f"--dev listens on this machine only, and other machines could reach"
                 f" {host or 'every address'}; leave the host out, or write a file for --config"
             )
-
-
-def next_to(port: int) -> int:
-    """The port beside another one; beside any free port, any free port."""
-    return port + 1 if 0 < port < MAX_PORT else 0
 
 
 def _tls(settings: Config, certificate: Path | None, key: Path | None) -> TlsConfig | None:

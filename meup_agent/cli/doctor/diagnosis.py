@@ -81,7 +81,7 @@ class _Stop(Exception):
 
 
 async def diagnose(given: SpaceOptions, listener: DoctorListener, *, timeout: float) -> Report:
-    """Try one thing after the other."""
+    """Try one thing after the other, each for so many seconds."""
     diagnosis = _Diagnosis(given, listener, timeout)
     with suppress(_Stop):
         await diagnosis.run()

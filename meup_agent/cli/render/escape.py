@@ -21,7 +21,7 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
 
 
 def visible(text: str, limit: int | None = None) -> str:
-    r"""The text on one line, with every character that does not print as itself escaped."""
+    r"""A text on one line, cut to a limit, with what does not print as itself escaped."""
     shown = text if limit is None else text[: limit + 1]
     # Nearly everything is printable ASCII, of which each character prints as itself.
     if not (shown.isascii() and shown.isprintable()):
