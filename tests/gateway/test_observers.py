@@ -115,12 +115,13 @@ def test_no_sender_waits_for_an_observer() -> None:
 
     agent, observer = queue("agent", awaited=True), queue("observer", awaited=False)
     observer.add(b"x" * 900)
-    assert not backlogs.is_filling("demo")
+    space = backlogs.in_space("demo")
+    assert not space.filling
     agent.add(b"y" * 3_000)
     observer.add(b"z" * 900)
     assert dropped == ["observer"]
-    assert backlogs.is_filling("demo")
-    assert backlogs.wait("demo", "bob") > 0
+    assert space.filling
+    assert space.wait("bob") > 0
 
 
 @pytest.mark.rule("3.observe.takes_no_part")
