@@ -17,7 +17,7 @@ from meup_agent.protocol.exchange import Key, Role, Work
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.reasons import Cause
-from meup_agent.session import Session, Settings
+from meup_agent.session import Backoff, Session, Settings
 from meup_agent.transport.base import Connector
 from meup_agent.transport.memory import MemoryTransport, memory_connector
 
@@ -26,6 +26,9 @@ ME = "alice"
 EVERYTHING = [{"kind": "*"}]
 
 _numbers = itertools.count(1)
+
+# Reconnects at once: where nothing is about the pauses.
+AT_ONCE = Settings(backoff=Backoff(first=0.0001, longest=0.0001))
 
 
 class End:
@@ -244,3 +247,23 @@ async def present(
         async with session:
             assert end is not None
             yield session, end
+
+
+class Caller:
+    """A call that runs beside the test, and what became of it."""
+
+    def __init__(self) -> None:
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    async def run(self, call: Any, *args: Any, **kwargs: Any) -> None:
+        # Shielded, so that it hears from the session why it ends, not from its own cancellation.
+        with anyio.CancelScope(shield=True):
+            try:
+                self.result = await call(*args, **kwargs)
+            except Exception as error:
+                self.error = error
+
+
+def method_of(envelope: Any) -> str:
+    return payloads.read_call(envelope.payload).method

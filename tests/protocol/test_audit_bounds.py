@@ -1,0 +1,241 @@
+"""Bounds of an audit, the operations on its space, and its JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.audit import (
+    Audit,
+    operation_as_json,
+    proposal_as_json,
+)
+from meup_agent.protocol.audit.records import MAX_RESULT_BYTES, MAX_STEPS
+from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.space.journal import Entry
+from tests.protocol.audit_journal import BEGIN, SECOND, Journal
+
+
+def test_the_gateway_takes_back_what_was_revoked() -> None:
+    journal = Journal()
+    proposal = journal.propose(to=("bob",))
+    journal.request(proposal)
+    params = {
+        "requestId": "r1",
+        "reason": "revoked",
+        payloads.META: {payloads.BEGUN_BY: "bob"},
+    }
+    journal.say(
+        kinds.GATEWAY,
+        kinds.MCP_REQUEST,
+        payloads.notification(kinds.CANCELLED, params),
+        to=("files",),
+        correlation=("r1",),
+    )
+    cancelled = journal.only.fulfillments[0].cancelled
+    assert cancelled is not None
+    assert (cancelled.by, cancelled.text) == (kinds.GATEWAY, "revoked")
+    assert journal.only.state == "pending"
+    withdraw = {"reason": "revoked", payloads.META: {payloads.BEGUN_BY: "alice"}}
+    journal.say(kinds.GATEWAY, kinds.MCP_WITHDRAW, withdraw, correlation=(proposal,))
+    assert journal.only.state == "withdrawn"
+    assert journal.only.decision is not None
+    assert (journal.only.decision.by, journal.only.decision.reason) == (kinds.GATEWAY, "revoked")
+
+
+def test_talk_about_a_proposal_is_bounded() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    for number in range(MAX_STEPS + 10):
+        journal.chat("bob", f"{number}", proposal)
+    assert len(journal.only.steps) == MAX_STEPS
+    assert journal.only.omitted == 11
+    journal.request(proposal)
+    journal.respond()
+    assert journal.only.state == "fulfilled"
+    assert journal.only.decision is not None
+
+
+def test_long_answers_are_not_kept() -> None:
+    journal = Journal()
+    proposal = journal.propose()
+    journal.request(proposal)
+    payload = payloads.result("r1", {"content": [], "text": "x" * MAX_RESULT_BYTES})
+    journal.say("files", kinds.MCP_RESPONSE, payload, to=("bob",), correlation=("r1",))
+    (fulfillment,) = journal.only.fulfillments
+    assert fulfillment.answer is None
+    assert fulfillment.response is not None
+
+
+def test_with_a_limit_what_is_decided_is_forgotten_first() -> None:
+    journal = Journal(limit=3)
+    open_one = journal.propose(id="p0")
+    for number in range(1, 50):
+        proposal = journal.propose(id=f"p{number}")
+        journal.request(proposal, id=f"r{number}")
+        journal.respond(f"r{number}")
+    ids = [item.id for item in journal.audit.proposals]
+    assert ids == ["p0", "p48", "p49"]
+    journal.request(open_one, id="late")
+    journal.respond("late")
+    assert journal.audit.proposals[0].state == "fulfilled"
+
+
+def test_with_a_limit_everything_is_bounded() -> None:
+    journal = Journal(limit=3)
+    for number in range(50):
+        journal.propose(id=f"p{number}")
+    assert [item.id for item in journal.audit.proposals] == ["p47", "p48", "p49"]
+
+
+def test_with_a_limit_bytes_are_bounded_too() -> None:
+    audit = Audit(limit=100, max_bytes=50_000)
+    payload = payloads.proposal("tools/call", {"name": "x", "arguments": {"text": "x" * 9_000}})
+    for seq in range(1, 20):
+        envelope = draft(kinds.MCP_PROPOSAL, payload, id=f"p{seq}", sender="alice")
+        audit.add(Entry(seq, "demo", BEGIN, envelope))
+    assert 4 <= len(audit.proposals) <= 6
+    for seq in range(20, 500):
+        text = {"message": "x" * 1_000}
+        envelope = draft(kinds.CHAT, text, id=f"c{seq}", sender="eve", correlation=("p19",))
+        audit.add(Entry(seq, "demo", BEGIN, envelope))
+    assert sum(item.size for item in audit.proposals) <= 50_000
+
+
+def test_past_its_time_is_a_hint_only() -> None:
+    journal = Journal()
+    call = {"name": "x", "_meta": {payloads.EXPIRES_AT: "2023-11-14T22:14:00+00:00"}}
+    journal.say("alice", kinds.MCP_PROPOSAL, payloads.proposal("tools/call", call))
+    expires = BEGIN / SECOND + 40
+    assert not journal.only.is_past(expires - 1)
+    assert journal.only.is_past(expires + 1)
+    assert journal.only.state == "pending"
+    journal.withdraw(journal.only.id)
+    assert not journal.only.is_past(expires + 1)
+
+
+@pytest.mark.rule("3.audit.managing")
+def test_what_was_done_to_the_space_is_kept() -> None:
+    journal = Journal()
+    capabilities = [{"kind": "mcp/request"}]
+    grant = {"recipient": "bob", "capabilities": capabilities, "reason": "trusted"}
+    grant_id = journal.say("alice", "capability/grant", grant)
+    journal.say("bob", "capability/grant-ack", {"status": "accepted"}, correlation=(grant_id,))
+    journal.say("alice", "capability/revoke", {"recipient": "bob", "grant_id": grant_id})
+    journal.say("alice", "space/invite", {"participant_id": "carol"})
+    journal.say("alice", "space/kick", {"participant_id": "carol", "reason": "spam"})
+    journal.chat("alice", "hello", "nothing")
+    told = [
+        (item.what, item.by, item.whom, item.grant, item.reason)
+        for item in journal.audit.operations
+    ]
+    assert told == [
+        ("grant", "alice", "bob", "", "trusted"),
+        ("grant_ack", "bob", "", grant_id, ""),
+        ("revoke", "alice", "bob", grant_id, ""),
+        ("invite", "alice", "carol", "", ""),
+        ("kick", "alice", "carol", "", "spam"),
+    ]
+    said = operation_as_json(journal.audit.operations[0])
+    assert said["details"]["capabilities"] == capabilities
+    assert said["at"] == "2023-11-14T22:13:21.000Z"
+
+
+def join(journal: Journal, name: str, *kinds_of: str) -> None:
+    you = {"id": name, "capabilities": [{"kind": kind} for kind in kinds_of]}
+    payload = {"event": "join", "participant": you}
+    journal.say(kinds.GATEWAY, kinds.SYSTEM_PRESENCE, payload)
+
+
+def grant(journal: Journal, by: str, to: str, id: str) -> None:
+    payload = {"recipient": to, "capabilities": [{"kind": "chat"}]}
+    journal.say(by, "capability/grant", payload, id=id)
+
+
+@pytest.mark.rule("3.audit.managing")
+def test_chains_of_grants_are_followed() -> None:
+    journal = Journal()
+    join(journal, "alice", "chat", "capability/grant", "capability/revoke")
+    grant(journal, "alice", "bob", "g1")
+    join(journal, "bob", "chat", "capability/grant")
+    grant(journal, "bob", "carol", "g2")
+    grant(journal, "carol", "dave", "g3")
+    journal.say("alice", "capability/revoke", {"grant_id": "g1"})
+    grant(journal, "alice", "bob", "g4")
+    journal.say("alice", "space/kick", {"participant_id": "bob"})
+    journal.say("alice", "capability/revoke", {"grant_id": "gone"})
+    told = [(item.what, item.rests_on, item.ended) for item in journal.audit.operations]
+    assert told == [
+        ("grant", (), ()),
+        ("grant", ("g1",), ()),
+        ("grant", ("g2",), ()),
+        ("revoke", (), ("g1", "g2", "g3")),
+        ("grant", (), ()),
+        ("kick", (), ("g4",)),
+        ("revoke", (), ()),
+    ]
+
+
+def test_as_json() -> None:
+    journal = Journal()
+    proposal = journal.propose(to=("bob",))
+    journal.reject(proposal)
+    journal.withdraw(proposal)
+    said = proposal_as_json(journal.only, timeline=True)
+    timeline = said.pop("timeline")
+    assert [step["what"] for step in timeline] == ["proposed", "rejected", "withdrew"]
+    assert said == {
+        "id": "e1",
+        "proposer": "alice",
+        "seq": 1,
+        "at": "2023-11-14T22:13:21.000Z",
+        "to": ["bob"],
+        "target": None,
+        "method": "tools/call",
+        "params": {"name": "write_file", "arguments": {"path": "a.txt", "text": "hi"}},
+        "expires_at": None,
+        "state": "rejected",
+        "in_progress_by": None,
+        "decision": {
+            "by": "bob",
+            "at": "2023-11-14T22:13:22.000Z",
+            "reason": "unsafe",
+            "explanation": "",
+        },
+        "changes": [],
+        "fulfillments": [],
+        "rejections": [
+            {
+                "by": "bob",
+                "at": "2023-11-14T22:13:22.000Z",
+                "id": "e2",
+                "reason": "unsafe",
+                "explanation": "",
+            }
+        ],
+        "omitted": 0,
+    }
+
+
+@pytest.mark.rule("5.hostile")
+def test_whatever_decodes_is_taken() -> None:
+    audit = Audit()
+    odd: list[Any] = [
+        {},
+        {"method": 5},
+        {"params": []},
+        {"reason": {}},
+        {"method": kinds.CANCELLED},
+    ]
+    seq = 0
+    for kind in kinds.KINDS:
+        for payload in odd:
+            for correlation in ((), ("x",), ("x", "y")):
+                seq += 1
+                envelope = draft(
+                    kind, payload, id=f"{seq % 3}", sender="eve", correlation=correlation
+                )
+                audit.add(Entry(seq, "demo", seq, envelope))
+    assert audit.latest == seq

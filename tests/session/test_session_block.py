@@ -1,0 +1,228 @@
+"""A session from its welcome to the end of its block, whatever ends that."""
+
+import logging
+from typing import Any
+
+import anyio
+import pytest
+import trio
+
+from meup_agent.client.space import Space
+from meup_agent.errors import (
+    OutcomeUnknown,
+    TakenOver,
+)
+from meup_agent.protocol import kinds
+from meup_agent.session import Session
+from meup_agent.transport.memory import memory_connector
+from tests.session.gate import AT_ONCE, ME, PATIENCE, Caller, Gate, Recorder, method_of, present
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_nothing_is_said_before_the_welcome(gate: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with present(gate, settings=AT_ONCE) as (session, end):
+            end.drop()
+            again = await gate.accept()
+            said = session.say("chat", {"message": "hi"})
+            await anyio.wait_all_tasks_blocked()
+            assert len(session.outbox) == 1
+            await again.welcome()
+            assert (await again.hear()).id == said.id
+
+
+async def test_what_is_open_at_the_end_is_withdrawn_and_cancelled_before_we_go(gate: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        caller = Caller()
+        async with anyio.create_task_group() as tasks:
+            async with present(gate, None, "tools") as (session, end):
+                space = Space(session)
+                tasks.start_soon(caller.run, space.request, "tools", "ping")
+                request = await end.hear(kinds.MCP_REQUEST)
+                proposing = space.propose("tools", "write", to="tools")
+                proposal = await proposing.__aenter__()
+                await end.hear(kinds.MCP_PROPOSAL)
+            last = await end.rest()
+        assert [e.kind for e in last] == [kinds.MCP_REQUEST, kinds.MCP_WITHDRAW]
+        assert method_of(last[0]) == kinds.CANCELLED
+        assert last[0].correlation == (request.id,)
+        assert last[1].correlation == (proposal.id,)
+        assert isinstance(caller.error, OutcomeUnknown)
+        await proposing.__aexit__(None, None, None)
+
+
+async def test_the_last_words_leave_although_the_gateway_reads_slowly(gate: Gate) -> None:
+    """The envelope that is on its way when the outbox is empty must not be cut off."""
+    ends: list[Any] = []
+
+    async def accept(end: Any, headers: object) -> dict[str, str]:
+        ends.append(end)
+        await end.send(
+            b'{"kind":"system.welcome","id":"1","from":"system:gateway",'
+            b'"payload":{"you":{"id":"alice","capabilities":[]},"participants":[]}}'
+        )
+        return {"MEUP-Protocol": "meup/v0.1"}
+
+    with anyio.fail_after(PATIENCE):
+        heard: list[bytes] = []
+
+        async def read_slowly() -> None:
+            async for frame in ends[0]:
+                heard.append(frame)
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            connector = memory_connector(accept, capacity=1)
+            async with Session(connector, token=None, handlers=Recorder()) as session:
+                tasks.start_soon(read_slowly)
+                for number in range(20):
+                    session.say("chat", {"message": str(number)})
+        assert [str(n).encode() in frame for n, frame in enumerate(heard)] == [True] * 20
+
+
+async def test_a_cancelled_block_still_withdraws(gate: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        with anyio.CancelScope() as outer:
+            async with present(gate) as (session, end):
+                async with Space(session).propose("tools", "write"):
+                    await end.hear(kinds.MCP_PROPOSAL)
+                    outer.cancel()
+                    await anyio.sleep_forever()
+        assert [e.kind for e in await end.rest()] == [kinds.MCP_WITHDRAW]
+        assert end.transport.closed is not None
+        assert end.transport.closed.code == 1000
+
+
+async def test_a_cancelled_wait_for_the_welcome_leaves_nothing_behind(gate: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        with anyio.CancelScope() as outer:
+            async with anyio.create_task_group() as tasks:
+
+                async def join() -> None:
+                    async with Session(gate.connector(), token=None, handlers=Recorder()):
+                        pytest.fail("nobody has welcomed us")
+
+                tasks.start_soon(join)
+                end = await gate.accept()
+                outer.cancel()
+        assert await end.rest() == []
+
+
+class Mine(Exception):
+    pass
+
+
+async def test_what_the_block_raises_comes_out_unchanged(gate: Gate) -> None:
+    mine = Mine("x")
+    mine.__cause__ = LookupError("why")
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gate.welcomed)
+            with pytest.raises(Mine) as caught:
+                async with Session(gate.connector(), token=None, handlers=Recorder()):
+                    raise mine
+    assert caught.value is mine
+    assert isinstance(mine.__cause__, LookupError)
+
+
+async def test_a_group_that_the_block_raises_stays_a_group(gate: Gate) -> None:
+    mine = ExceptionGroup("two", [Mine("a"), Mine("b")])
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gate.welcomed)
+            with pytest.raises(ExceptionGroup) as caught:
+                async with Session(gate.connector(), token=None, handlers=Recorder()):
+                    raise mine
+    assert caught.value is mine
+
+
+async def take_over_when_welcomed(gate: Gate) -> None:
+    end = await gate.welcomed()
+    await end.close(4409)
+
+
+async def test_the_end_of_the_session_ends_the_block_and_comes_out_as_itself(gate: Gate) -> None:
+    cleaned_up = False
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take_over_when_welcomed, gate)
+            with pytest.raises(TakenOver):  # noqa: PT012
+                async with Session(gate.connector(), token=None, handlers=Recorder()):
+                    try:
+                        await anyio.sleep_forever()
+                    finally:
+                        cleaned_up = True
+    assert cleaned_up
+
+
+async def test_the_end_of_the_session_comes_out_of_task_groups_in_the_block(gate: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take_over_when_welcomed, gate)
+            with pytest.raises(TakenOver):  # noqa: PT012
+                async with Session(gate.connector(), token=None, handlers=Recorder()):
+                    async with anyio.create_task_group() as inner:
+                        inner.start_soon(anyio.sleep_forever)
+                        inner.start_soon(anyio.sleep_forever)
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # asyncio has no nurseries
+async def test_the_end_of_the_session_comes_out_of_trio_s_own_nurseries(gate: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take_over_when_welcomed, gate)
+            with pytest.raises(TakenOver):  # noqa: PT012
+                async with Session(gate.connector(), token=None, handlers=Recorder()):
+                    async with trio.open_nursery() as inner:
+                        inner.start_soon(trio.sleep_forever)
+                        inner.start_soon(trio.sleep_forever)
+
+
+async def test_what_the_block_raises_while_it_is_ended_goes_first(gate: Gate) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take_over_when_welcomed, gate)
+            with pytest.raises(Mine):  # noqa: PT012
+                async with Session(gate.connector(), token=None, handlers=Recorder()):
+                    try:
+                        await anyio.sleep_forever()
+                    finally:
+                        raise Mine
+
+
+@pytest.mark.rule("2.second_welcome")
+async def test_a_second_welcome_is_an_update(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with present(gate, None, "bob") as (session, end):
+            space = Space(session)
+            async with space.propose("bob", "write", to="bob"):
+                await end.hear(kinds.MCP_PROPOSAL)
+            await end.hear(kinds.MCP_WITHDRAW)
+            with caplog.at_level(logging.INFO, "meup_agent"):
+                assert not session.table.roster.is_allowed("carol", "chat", {})
+                await end.welcome("bob", "carol")
+                await anyio.wait_all_tasks_blocked()
+            assert {item.id for item in space.participants} == {ME, "bob", "carol"}
+            assert session.table.roster.is_allowed("carol", "chat", {})
+            assert not caplog.records, "it is no connection"
+            assert await end.probe(session) == [], "nothing is said again"
+
+
+async def test_each_event_of_the_connection_is_one_line(
+    gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "meup_agent"), anyio.fail_after(PATIENCE):
+        gate.refuse(503)
+        async with present(gate, settings=AT_ONCE) as (_, end):
+            await end.close(1012, "restarting")
+            await gate.welcomed()
+            await anyio.wait_all_tasks_blocked()
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert [line.split(";")[0] for line in lines] == [
+        "the gateway refused the connection with status 503",
+        "connected to gateway as 'alice'",
+        "the connection is closed (code 1012: restarting)",
+        "connected to gateway as 'alice'",
+        "leaving gateway",
+    ]
