@@ -51,7 +51,7 @@ def read_until(sock: socket.socket, wanted: bytes) -> None:
 
 
 def number_of_leave(sock: socket.socket) -> int:
-    """Read until somebody has left; the number of that."""
+    """Read until a member has left; the number of that."""
     read = b""
     while (found := re.search(rb'"leave".*"seq":(\d{16})\}', read)) is None:
         read += sock.recv(DRAINED)

@@ -131,7 +131,7 @@ async def fed_agent() -> AsyncGenerator[MemoryTransport]:
 
 @asynccontextmanager
 async def fed_echo() -> AsyncGenerator[MemoryTransport]:
-    """The same end of a connection with nobody behind it who thinks."""
+    """The same end of a connection with nothing behind it that thinks."""
     ours, theirs = memory_pair()
 
     async def answer() -> None:

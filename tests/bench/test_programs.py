@@ -1,4 +1,4 @@
-"""Every program of this folder works; what it measures is nobody's condition."""
+"""Every program of this folder works; what it measures is no condition."""
 
 import multiprocessing
 from collections.abc import Iterator

@@ -62,7 +62,7 @@ def limited(dialect: str, **limits: Any) -> Config:
 
 @pytest.mark.rule("E.E9")
 def test_who_does_not_answer_a_ping_is_gone(dialect: str) -> None:
-    """A participant that has stopped reading: its socket is open, and nobody is behind it."""
+    """A participant that has stopped reading: its socket is open, and nothing reads it."""
     config = limited(dialect, ping_interval=0.1, ping_deadline=0.1)
     with Gateway(config=config).in_thread() as gateway:
         with sockets.create_connection(("127.0.0.1", gateway.port), 10) as silent:

@@ -51,7 +51,7 @@ def site(place: Place, dialect: str) -> Site:
 
 
 class Caller:
-    """Somebody without a connection."""
+    """A client without a connection."""
 
     def __init__(self, place: Place, name: str, token: str | None = None) -> None:
         self.name = name

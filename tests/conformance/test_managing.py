@@ -41,7 +41,7 @@ def gateway(served: Served, dialect: str) -> Generator[Dialled]:
 
 @pytest.fixture
 def managed(gateway: Dialled, dialect: str) -> Site:
-    """A space that somebody may manage."""
+    """A space with a participant that may manage it."""
     return Site(gateway, dialect)
 
 
@@ -118,7 +118,7 @@ def test_nobody_grants_without_the_right_to_or_what_they_lack(managed: Site) -> 
 
 @pytest.mark.rule("A.G22", "C.W15")
 def test_what_was_granted_on_ends_with_the_grant_before_it(managed: Site) -> None:
-    """A chain of grants is kept, and nobody keeps what the one before them has no more."""
+    """A chain of grants is kept, and none keeps what the one before them has no more."""
     with managed.join("manager", "bob", "alice") as (manager, bob, alice):
         first = grant(manager, "bob", LIST)
         bob.until("capability/grant")

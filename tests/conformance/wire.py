@@ -146,7 +146,7 @@ class Site:
         space: str = "demo",
         more: Mapping[str, str] | None = None,
     ) -> Generator[Wire]:
-        """Somebody whose handshake says all, with more headers, and who has read nothing yet."""
+        """A member whose handshake says all, with more headers, and who has read nothing yet."""
         spoken = dialect or self.dialect
         headers = {
             "Authorization": f"Bearer {self.gateway.token(name, space)}",

@@ -252,7 +252,7 @@ class ExistingGateway:
         self._do(work())
 
     def forge(self, frame: Json) -> None:
-        """Delivers an envelope to everybody exactly as it is, whoever it says it is from."""
+        """Delivers an envelope to all exactly as it is, and believes its sender."""
 
         async def work() -> None:
             for peer in self._spaces.everybody():

@@ -23,7 +23,7 @@ UNSET = object()
 
 
 class Peer(Protocol):
-    """One socket. Who it is follows from its latest join frame, whoever joined on it before."""
+    """One socket. Who it is follows from its latest join frame, not from those before it."""
 
     participant: str | None
     space: str | None

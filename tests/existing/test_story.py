@@ -196,7 +196,7 @@ async def test_a_proposal_is_rejected_with_its_reason(gateway: ExistingGateway) 
 
 @pytest.mark.rule("5.proposal.settled.rejected")
 async def test_code_after_a_rejection_runs_to_its_end(gateway: ExistingGateway) -> None:
-    """The withdraw with which the proposer answers the rejection cancels nobody."""
+    """The withdraw with which the proposer answers the rejection cancels no handler."""
     agent, came, seen = Agent("reviewer"), anyio.Event(), []
 
     @agent.on_proposal

@@ -106,7 +106,7 @@ class Life:
 
 
 async def strangers(life: Life) -> None:
-    """Come with a token that nobody has, by every door."""
+    """Come with a token that is unknown, by every door."""
     wrong = life.tokens["wrong"]
     with pytest.raises(TokenRefused) as refused:
         async with life.join("alice", wrong):

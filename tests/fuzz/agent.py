@@ -103,7 +103,7 @@ def end_handlers(me: Peer) -> None:
 
 
 def give_up(me: Peer) -> None:
-    """Nobody waits any longer."""
+    """No wait is left."""
     me.did(me.table.close(Cause(Reason.NO_LONGER_NEEDED, "me"), me.now))
 
 

@@ -41,7 +41,7 @@ def conversation(me: str) -> Iterator[tuple[str, Any, str, tuple[str, ...], tupl
 
 
 def examples(me: str, dialect: str) -> list[bytes]:
-    """The conversation as somebody writes it, without what the dialect cannot say."""
+    """The conversation as a participant writes it, without what the dialect cannot say."""
     frames: list[bytes] = []
     for kind, payload, each_id, to, correlation in conversation(me):
         envelope = draft(kind, payload, id=each_id, sender=me, to=to, correlation=correlation)

@@ -66,7 +66,7 @@ class Mutator:
         return data[:at] + random.randbytes(random.choice((0, 1, 1, 4))) + data[cut:]
 
     def _moved(self, data: bytes, random: Random) -> bytes:
-        """Whole lines added, repeated, removed, swapped, or said by somebody else."""
+        """Whole lines added, repeated, removed, swapped, or said by another."""
         lines = data.split(b"\n")
         at, other = random.randrange(len(lines)), random.randrange(len(lines))
         match random.randrange(5):

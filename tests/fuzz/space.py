@@ -1,4 +1,4 @@
-"""Frames of members of every dialect, and of somebody without a connection, to a space's host.
+"""Frames of members of every dialect, and of a client without a connection, to a space's host.
 
 A line begins with who sends the rest of it: ``m`` ``d`` ``s`` ``w`` members, one for each dialect,
 and ``a`` somebody who is absent. Their capitals join (after a number: resuming from it), ``-m``
@@ -83,7 +83,7 @@ _loads = json.loads
 
 
 class Listener:
-    """Whoever hears the space, and keeps what it heard until it is looked at."""
+    """A member that hears the space, and keeps what it heard until it is looked at."""
 
     def __init__(self, form: FrameFormat, later: list[Callable[[], None]]) -> None:
         self.form = form
@@ -247,7 +247,7 @@ class World:
         assert counters.frames_in == decided, counters
 
     def look(self, listener: Listener, senders: set[str]) -> list[Envelope]:
-        """What somebody heard, checked."""
+        """Check what a member heard."""
         frames, listener.frames = listener.frames, []
         return [self.checked(listener, frame, senders) for frame in frames]
 
@@ -299,7 +299,7 @@ class World:
             numbers.append(seq)
 
     def complete(self, listener: Listener) -> None:
-        """Somebody heard everything from the first to the last that it heard."""
+        """A member heard everything from the first to the last that it heard."""
         numbers = listener.numbers
         if numbers and not self.counters.not_expressible:
             everything = self.everything.numbers

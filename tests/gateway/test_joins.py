@@ -1,4 +1,4 @@
-"""How often somebody joins, and how much those who do not get in can make a gateway write."""
+"""Joins by their number, and what those who are not let in can make a gateway write."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Tokens: guessed by nobody, and found in no log, error, answer or file."""
+"""Tokens: not to be guessed, and found in no log, error, answer or file."""
 
 import asyncio
 import contextlib

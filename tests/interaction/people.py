@@ -41,7 +41,7 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 }
 
 LIMITS = GatewayLimits(messages_burst=20_000)
-"""Nobody here waits since somebody speaks too fast."""
+"""No participant waits here since another speaks too fast."""
 
 QUICK = Settings(backoff=Backoff(first=0.005, longest=0.02))
 """Reconnects soon: nothing here is about the pauses."""

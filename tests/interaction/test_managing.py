@@ -35,7 +35,7 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.fixture(params=["memory", "sockets"])
 def managed(request: pytest.FixtureRequest) -> Generator[Meeting]:
-    """A space with somebody in it who may manage it."""
+    """A space with a participant that may manage it."""
     if request.param == "memory":
         memory = InMemory.__new__(InMemory)
         space = memory.space = MemorySpace(participants=PARTICIPANTS)

@@ -238,7 +238,7 @@ async def test_what_was_withdrawn_meanwhile_is_never_shown_to_a_reviewer(
 async def test_a_cut_between_saying_and_echo_neither_loses_nor_repeats(
     meeting: Meeting, notes: Notes, how: str
 ) -> None:
-    """Neither a request, which nobody sends twice elsewhere, nor talk, nor an answer."""
+    """Neither a request, which is sent twice nowhere else, nor talk, nor an answer."""
     cutter = Cutter()
     async with (
         gathered(meeting, listener(notes)) as (tools,),

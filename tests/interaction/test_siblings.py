@@ -41,7 +41,7 @@ Say = Callable[[str, bytes], Awaitable[None]]
 
 
 class Person:
-    """Somebody with the tokens of the others, who says things in their name beside them."""
+    """A client with the tokens of the others, which speaks in their name beside them."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -67,7 +67,7 @@ class Person:
 
 @asynccontextmanager
 async def beside(meeting: Meeting) -> AsyncGenerator[Person]:
-    """Somebody who speaks without a connection."""
+    """A client that speaks without a connection."""
     if isinstance(meeting, InMemory):
         host = meeting.space._runtime.spaces["demo"]
 
@@ -104,7 +104,7 @@ def meeting(request: pytest.FixtureRequest) -> Generator[Meeting]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_remarkable(caplog: pytest.LogCaptureFixture) -> Generator[None]:
-    """Who acts beside an agent is nobody to be warned of."""
+    """A client beside an agent is none to be warned of."""
     caplog.set_level(logging.INFO, "meup_agent")
     yield
     assert lines(caplog, logging.WARNING) == []

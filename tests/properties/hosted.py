@@ -161,13 +161,13 @@ class LateJournal:
                 self._pending.popleft()()()
 
     def die(self, at_most: int) -> None:
-        """Keep so much of what waits, and tell nobody any more."""
+        """Keep so much of what waits, and tell of nothing more."""
         self.dead = True
         for _ in range(min(at_most, len(self._pending))):
             self._pending.popleft()()
 
     def answer(self, at_most: int) -> None:
-        """Hand over so many of the pages that somebody asked for."""
+        """Hand over so many of the pages that a member asked for."""
         for _ in range(min(at_most, len(self._asked))):
             if not self.dead:
                 self._asked.popleft()()
@@ -436,19 +436,19 @@ class Hosted:
             self.host.leave(seat)
 
     def connect(self, client: Client) -> None:
-        """Somebody dials, having lost the last connection or not."""
+        """Dial as a member, having lost the last connection or not."""
         client.lose()
         client.seat = Seat(client.name, client.seq, client.dialect)
         self.host.join(client.seat)
 
     def send(self, client: Client, at_most: int) -> None:
-        """Some of what somebody says reaches the gateway."""
+        """Some of what a member says reaches the gateway."""
         for _ in range(min(at_most, len(client.uplink))):
             assert client.seat is not None
             self.host.receive(client.seat, client.uplink.popleft())
 
     def receive(self, client: Client, at_most: int) -> None:
-        """Some of what is on the way to somebody arrives."""
+        """Some of what is on the way to a member arrives."""
         seat = client.seat
         if seat is None:
             return
@@ -461,7 +461,7 @@ class Hosted:
             seat.go_on()
 
     def talk(self, client: Client) -> None:
-        """Somebody says something."""
+        """A member sends an envelope."""
         if client.name == "admin":
             whom = self.random.choice([name for name in self.clients if name != "admin"])
             capability = {"kind": self.random.choice(KINDS).replace(".", "/")}
@@ -474,7 +474,7 @@ class Hosted:
             client.say(self.random.choice(KINDS), {"method": "tools/call"})
 
     def post(self, client: Client, *, new: bool) -> None:
-        """Somebody says something without a connection, or what had no answer once more."""
+        """A member sends without a connection, or what had no answer once more."""
         if new:
             envelope_id, frame = client.write(self.random.choice(KINDS), {"method": "tools/call"})
             client.posted[envelope_id] = frame

@@ -84,7 +84,7 @@ class Participant:
         self.unaccepted: dict[str, Send] = {}
         """What was sent to a gateway that numbers it, and has not come back."""
         self.owed: set[str] = set()
-        """What was sent, and must be taken unless it is refused, or nobody waits for it."""
+        """What was sent, and must be taken unless it is refused, or not waited for."""
         self.copied: dict[str, str] = {}
         self._first_said: dict[tuple[Any, ...], str] = {}
         self.uplink: deque[bytes] = deque()
@@ -150,7 +150,7 @@ class Participant:
             assert not isinstance(wake.ending, Unknown), "an end is unknown and nothing was lost"
 
     def _take_back(self, opening: str) -> None:
-        """Nobody waits for it any more, so it is not sent again."""
+        """It is not waited for any more, so it is not sent again."""
         self.unaccepted.pop(opening, None)
         self.owed.discard(opening)
         self.ordered = deque(each for each in self.ordered if each.draft.id != opening)
@@ -270,7 +270,7 @@ class Participant:
             self.apply(self.table.count_waits(parent, +1, self.world.now))
 
     def _check_free(self, proposal: ProposalKey, ours: Key) -> None:
-        """A fulfillment may begin only if nobody's is known to be on its way."""
+        """A fulfillment may begin only if no other is known to be on its way."""
         others = [key for key in self.waiting() if self.fulfills.get(key.id) == proposal]
         assert others == [], f"{ours} fulfills what we fulfill already"
         record = self.table.proposal_store.get(proposal, self.world.now)
@@ -348,5 +348,5 @@ class Participant:
         )
 
     def waiting(self) -> list[Key]:
-        """What nobody has been told the end of."""
+        """Exchanges whose end was not told."""
         return [key for key, ending in self.endings.items() if ending is None]

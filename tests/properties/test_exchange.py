@@ -141,7 +141,7 @@ class Exchanges(RuleBasedStateMachine):
     @precondition(lambda self: self.foreign())
     @rule(which=pick, executor=whose, edited=st.booleans(), at_once=st.booleans())
     def fulfill_by_hand(self, which: int, executor: int, edited: bool, at_once: bool) -> None:
-        """Somebody decides outside of any handler, as a person does."""
+        """Decide outside of any handler, as a person does."""
         participant, record = chosen(self.foreign(), which)
         participant.fulfill(record, chosen(self.world.names, executor), edited=edited)
         self.arrive(at_once)

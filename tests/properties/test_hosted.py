@@ -16,7 +16,7 @@ DIALECTS = ("meup/v0.1", "meup/v0.1", "mew/v0.4")
 
 
 def check_capabilities(hosted: Hosted) -> None:
-    """Nobody said what was revoked before; what was open then has ended (PROTOCOL 3)."""
+    """No member said what was revoked before; what was open then has ended (PROTOCOL 3)."""
     allowed = {name: [each["kind"] for each in MEMBER] for name in hosted.clients}
     open_: dict[tuple[str, str], str] = {}
     for entry in hosted.file.entries:

@@ -414,7 +414,7 @@ class HostilePeers(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 20))
     def repeat(self, back: int) -> None:
-        """Whatever was said by somebody is said again, exactly."""
+        """Send again, exactly, what was said."""
         others = [each for each in self.said if each.sender != ME]
         if others:
             again = others[-1 - back % len(others)]
@@ -428,7 +428,7 @@ class HostilePeers(RuleBasedStateMachine):
 
     @rule(by=st.sampled_from(("other", "bob")), request=st.sampled_from(["r1", "r2"]))
     def respond(self, by: str, request: str) -> None:
-        """Somebody else answers a request: refused, so that it would be free again."""
+        """Another answers a request: refused, so that it would be free again."""
         error = {"code": -32000, "message": "refused", "data": {"reason": "refused"}}
         body = {"jsonrpc": "2.0", "id": request, "error": error}
         self.gateway(

@@ -59,7 +59,7 @@ class Model:
     )
 
     def begin(self, sender: str, id: str) -> None:
-        """Check that nobody begins anything under another's id."""
+        """Check that no participant begins anything under another's id."""
         assert self.begun.setdefault(id, sender) == sender, "a copied id was let through"
         name = id.rpartition("-")[0]
         assert not name or name == sender, "an id that another counts was let through"

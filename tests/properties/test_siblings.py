@@ -42,7 +42,7 @@ class Beside(Exchanges):
         self.forgets = forgets
 
     def open(self, kind: str) -> list[tuple[Participant, Key]]:
-        """What somebody waits for, and the gateway has taken."""
+        """Exchanges that are waited for, and that the gateway has taken."""
         taken = {envelope.id for envelope in self.world.log if envelope.kind == kind}
         return [(participant, key) for participant, key in self.waiting() if key.id in taken]
 

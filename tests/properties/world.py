@@ -100,7 +100,7 @@ class World:
     def _resume(
         self, participant: Participant, welcome: dict[str, Any], joined: dict[str, Any]
     ) -> None:
-        """Welcome somebody with what it missed, and say of it that it needs nothing else."""
+        """Welcome a participant with what it missed, and say of it that it needs nothing else."""
         seen = participant.table.seq
         gap = seen is not None and not self.floor <= seen <= self.seq
         begin = self.seq if seen is None else self.floor if gap else seen
@@ -179,7 +179,7 @@ class World:
     def beside(
         self, name: str, kind: str, payload: Any, *, to: tuple[str, ...] = (), about: str = ""
     ) -> None:
-        """Somebody says something under a participant's name without its connection."""
+        """Send an envelope under a participant's name without its connection."""
         self._ids += 1
         said_id = f"beside-{self._ids}"
         if kind == kinds.MCP_REQUEST and "method" not in payload:
@@ -253,7 +253,7 @@ class World:
             self._check_ledgers()
 
     def _check_ends_arrived(self) -> None:
-        """When all are back, whoever works on what was given up has been cancelled."""
+        """When all are back, what works on what was given up has been cancelled."""
         for participant in self.participants.values():
             for key in participant.waiting():
                 fulfills = participant.fulfills.get(key.id)

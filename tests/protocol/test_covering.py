@@ -1,4 +1,4 @@
-"""Nobody grants what they lack: what is said to be covered is covered."""
+"""Grants cover no more than their granter has: what is said to be covered is covered."""
 
 from itertools import product
 from typing import Any

@@ -36,7 +36,7 @@ async def withdrawing(
 async def rejecting(
     _: AsyncExitStack, session: Session, end: End, handlers: Recorder
 ) -> tuple[Verb, str]:
-    """A rejection of somebody's proposal, and its kind."""
+    """A rejection of another's proposal, and its kind."""
     proposal = await proposed(session, end, handlers)
     return partial(proposal.reject, "unsafe"), kinds.MCP_REJECT
 

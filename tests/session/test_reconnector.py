@@ -47,7 +47,7 @@ def session_at(gate: Gate, token: Token = "secret", settings: Settings = PATIENT
 
 
 async def dial_for(gate: Gate, seconds: float) -> list[float]:
-    """The pauses before each attempt but the first, of a session that nobody welcomes."""
+    """The pauses before each attempt but the first, of a session that no gateway welcomes."""
     with anyio.move_on_after(seconds):
         async with session_at(gate):
             pytest.fail("nobody has welcomed us")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def proposed(session: Session, end: End, handlers: Recorder) -> Proposal:
-    """Somebody's proposal, as our handler has it."""
+    """Another's proposal, as our handler has it."""
     params = {"name": "write", "_meta": {payloads.TARGET: "files"}}
     body = payloads.proposal("tools/call", params)
     await end.say(kinds.MCP_PROPOSAL, body, sender="bob", id="p1", to=(ME,))

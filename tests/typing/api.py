@@ -1,5 +1,5 @@
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
-"""The public face as type checkers see it; mypy and pyright read this file, and nobody runs it.
+"""The public face as type checkers see it; mypy and pyright read this file, and nothing runs it.
 
 Where `type: ignore` stands, users must see an error: both checkers say so if there is none.
 """

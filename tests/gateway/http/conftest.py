@@ -1,4 +1,4 @@
-"""A gateway with an HTTP port, and somebody who calls it."""
+"""A gateway with an HTTP port, and a client of it."""
 
 import json
 from collections.abc import Generator
@@ -52,7 +52,7 @@ class Api:
         return self.client.post(path, content=content, headers={**headers, **more})
 
     def say(self, text: str, participant: str = "alice") -> int:
-        """Say something, again if somebody does not keep up; its number."""
+        """Send a chat, again if a reader does not keep up; its number."""
         envelope = {"kind": "chat", "payload": {"message": text}}
         for _ in range(1_000):
             answer = self.post(envelope, participant)

@@ -29,7 +29,7 @@ def anyio_backend() -> str:
 
 
 class Asked:
-    """A gateway with a journal in a file, and somebody who asks how it is."""
+    """A gateway with a journal in a file, and a client that asks how it is."""
 
     def __init__(self, gateway: RunningGateway, path: Path, token: str) -> None:
         assert gateway.http is not None

@@ -192,7 +192,7 @@ async def test_what_no_power_cut_can_have_done_is_refused_with_full(
 async def test_last_transaction_of_a_power_cut_is_not_refused_with_full(
     path: Path, clock: Clock
 ) -> None:
-    """Its frames reach the disk in any order, and nobody was told that they are there."""
+    """Its frames reach the disk in any order, and no participant was told that they are there."""
     await killed(path, clock)
     connection = sqlite3.connect(path, isolation_level=None)
     before = frames_of(path)

@@ -55,7 +55,7 @@ def test_file_below_a_file(tmp_path: Path) -> None:
 
 @contextmanager
 def nobody_special() -> Iterator[Path]:
-    """A folder, and the rights of somebody for whom a file can be read-only: for root none is."""
+    """A folder, and the rights of a user for whom a file can be read-only: for root none is."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         if os.geteuid():

@@ -1,4 +1,4 @@
-"""Proposals that nobody waits for any more keep no room (PROTOCOL 3)."""
+"""Proposals that no participant waits for any more keep no room (PROTOCOL 3)."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
