@@ -115,13 +115,12 @@ def test_no_sender_waits_for_an_observer() -> None:
 
     agent, observer = queue("agent", awaited=True), queue("observer", awaited=False)
     observer.add(b"x" * 900)
-    space = backlogs.in_space("demo")
-    assert not space.filling
+    assert not backlogs.in_space("demo").filling
     agent.add(b"y" * 3_000)
     observer.add(b"z" * 900)
     assert dropped == ["observer"]
-    assert space.filling
-    assert space.wait("bob") > 0
+    assert backlogs.in_space("demo").filling
+    assert backlogs.in_space("demo").wait("bob") > 0
 
 
 @pytest.mark.rule("3.observe.takes_no_part")

@@ -17,7 +17,6 @@ from meup_agent.gateway.edge.websocket import (
     CONTINUATION,
     PROTOCOL_ERROR,
     TEXT,
-    TOO_BIG,
     Assembler,
     BadMessage,
     pack_text,
@@ -26,6 +25,7 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import MAX_SHOWN_CHARS, quote
 from meup_agent.gateway.presets import GUESTS, PARTICIPANTS, dev_config
+from meup_agent.transport.base import TOO_BIG
 
 
 def test_tokens_tell_who_one_is() -> None:
