@@ -25,7 +25,7 @@ WORKERS := $(shell echo $$((2 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-installed conformance fuzz lint types mypy pyright docs-check docs format clean
+.PHONY: help demo test test-installed test-frameworks conformance fuzz lint types mypy pyright docs-check docs format clean
 
 # Several targets install into one .venv, so they take turns; the checks of `test` find it there.
 ifndef CHECKS_ALONE
@@ -50,6 +50,13 @@ test-installed: $(VENV)/test.stamp ## the tests, on the built and installed pack
 
 conformance: $(VENV)/conformance.stamp ## the official conformance suite of MCP, against meup mcp
 	$(PY) -m tests.conformance_mcp
+
+# An environment of their own: openai-agents asks for an older websockets than trio does.
+FRAMEWORKS := $(VENV)/frameworks/bin/python
+
+test-frameworks: $(VENV)/frameworks.stamp ## the adapters, with the agent frameworks that they are for
+	$(FRAMEWORKS) -m mypy --config-file= --strict --python-version=3.11 -p meup_agent.adapters -p tests.adapters
+	$(FRAMEWORKS) -m pytest --override-ini=addopts=--import-mode=importlib -p no:cacheprovider tests/adapters
 
 FUZZ_SECONDS ?= 600
 
@@ -95,6 +102,12 @@ $(VENV)/test.stamp: pyproject.toml $(PY)
 	@echo "Installing meup-agent and what its tests and docs need into $(VENV), about a minute …"
 	@$(PIP) -e '.[test,check,gateway,docs]'
 	@touch $(VENV)/demo.stamp $@
+
+$(VENV)/frameworks.stamp: $(VENV)/test.stamp
+	@echo "Installing the agent frameworks into $(VENV)/frameworks, under a minute …"
+	@$(PY) -m uv --quiet venv --clear --python $(PY) $(VENV)/frameworks
+	@$(PY) -m uv --quiet pip install --python $(FRAMEWORKS) -e '.[frameworks]'
+	@touch $@
 
 $(VENV)/fuzz.stamp: $(VENV)/test.stamp
 	@$(PIP) -e '.[test,fuzz]'

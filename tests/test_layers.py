@@ -23,8 +23,9 @@ LAYERS = {
     "client": 4,
     "agent": 5,
     "mcp": 6,
+    "adapters": 7,
     "testing": 6,
-    "cli": 7,
+    "cli": 8,
 }
 
 # The names of the package itself gather everything up to the agents.

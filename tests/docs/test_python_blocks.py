@@ -45,7 +45,7 @@ def test_python_blocks_are_examples(page: Path) -> None:
 def test_every_example_is_run() -> None:
     tests = "".join(
         path.read_text(encoding="utf-8")
-        for folder in ("examples", "docs")
+        for folder in ("examples", "docs", "adapters")
         for path in (ROOT / "tests" / folder).glob("test_*.py")
     )
     not_run = [

@@ -66,6 +66,14 @@ trio.run(Agent("a").join("ws://localhost:9", space="demo", token="t").__aenter__
 """
 
 
+FLOORS = {
+    "pydantic-ai": ("pydantic-ai-slim", (2, 68)),
+    "openai-agents": ("openai-agents", (0, 24)),
+    "langchain": ("langchain-core", (1, 7)),
+}
+"""Extra → its framework, and the oldest version with the interface that the adapter uses."""
+
+
 class Failed(Exception):
     """What does not work, in a sentence."""
 
@@ -94,13 +102,14 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def uv(*arguments: str | Path) -> None:
-    """Run uv; what it says is shown only if it fails."""
+def uv(*arguments: str | Path) -> str:
+    """Run uv, for its output; what it says is shown only if it fails."""
     command = [sys.executable, "-m", "uv", *arguments]
     done = subprocess.run(command, env=CLEAN, capture_output=True, text=True, check=False)
     if done.returncode:
         shown = " ".join(str(argument) for argument in arguments)
         raise Failed(f"uv {shown} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -188,6 +197,23 @@ def try_older_websockets(environment: Environment, folder: Path) -> None:
         raise Failed(f"on trio with websockets 16 a join said:\n{done.stderr}")
 
 
+def check_extras(project: Path) -> None:
+    """An installer finds current versions for each extra, and for all that go together.
+
+    A floor that contradicts another one makes it take a version of years ago without a word.
+    """
+    alone = [[name] for name in (*FLOORS, "gateway", "mcp", "trio")]
+    for chosen in [*alone, [*FLOORS, "gateway", "mcp"]]:
+        extras = [part for name in chosen for part in ("--extra", name)]
+        found = uv("pip", "compile", "--quiet", "--no-header", project / "pyproject.toml", *extras)
+        versions = dict(line.split("==") for line in found.split() if "==" in line)
+        for name in chosen:
+            package, floor = FLOORS.get(name, ("anyio", (4,)))
+            numbers = tuple(int(part) for part in versions[package].split(".")[: len(floor)])
+            if numbers < floor:
+                raise Failed(f"extras {chosen}: an installer takes {package} {versions[package]}")
+
+
 def main(folder: Path) -> None:
     """Do it all in a folder that is removed afterwards."""
     old, new = oldest_and_newest()
@@ -207,6 +233,8 @@ def main(folder: Path) -> None:
         ]
         for job in jobs:
             job.result()
+    say("resolving the extras")
+    check_extras(tests)
     say(f"without extras, {new}")
     try_bare(bare, tests)
     failures: list[str] = []

@@ -1,0 +1,35 @@
+"""A pydantic-ai agent whose own tools run only when a space approves."""
+
+import asyncio
+import os
+
+from pydantic_ai import Agent as ModelAgent
+from pydantic_ai.capabilities import HandleDeferredToolCalls
+
+from meup_agent import Agent
+from meup_agent.adapters.approvals import SpaceApprovals
+
+approvals = SpaceApprovals()
+participant = Agent("cleaner")
+participant.include(approvals)
+
+agent = ModelAgent(
+    os.environ.get("MODEL", "test"),
+    capabilities=[HandleDeferredToolCalls(approvals.handler)],
+)
+
+
+@agent.tool_plain(requires_approval=True)
+def delete(path: str) -> str:
+    """Delete a file."""
+    return f"deleted {path}"
+
+
+async def main() -> None:
+    async with participant.join() as space:
+        approvals.space = space
+        print((await agent.run("Delete the old logs.")).output)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

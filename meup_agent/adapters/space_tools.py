@@ -1,0 +1,192 @@
+"""The tools of a space for a model: their names and schemas, and calls with texts it can act on."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import anyio
+
+from meup_agent.client.proposal_handle import TTL
+from meup_agent.errors import MeupError, ToolError, UsageError
+from meup_agent.mcp import decisions
+from meup_agent.mcp.naming import exposed_name
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.exchange import Wait
+from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, Rejection, Withdrawal
+from meup_agent.transport.loops import runs_on_asyncio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.outcomes import Outcome
+
+log = logging.getLogger("meup_agent.adapters")
+
+LIST_SECONDS: Final = 5.0
+"""Wait for a participant's list of tools; then its tools are left out."""
+
+EXPLANATION_SECONDS: Final = 0.5
+"""Wait for an explanation behind its rejection; none is owed (PROTOCOL 4.3)."""
+
+EMPTY_SCHEMA: Final = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceTool:
+    """A tool of a participant, as a framework offers it to a model.
+
+    Attributes:
+        exposed: The name for the model: letters, digits, ``_`` and ``-``, at most 64.
+        participant: The participant that has it.
+        name: Its name there.
+        description: The participant's description: a stranger's words.
+        schema: The JSON schema of its arguments, as the participant gave it.
+    """
+
+    exposed: str
+    participant: str
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """The answer to a call, for a model.
+
+    Attributes:
+        value: What the tool returned; a text where it was not carried out, or failed.
+        is_error: It was not carried out, or failed.
+    """
+
+    value: Any
+    is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        """The value as a text: as it is, or as JSON."""
+        if isinstance(self.value, str):
+            return self.value
+        return json.dumps(self.value, ensure_ascii=False)
+
+
+class SpaceTools:
+    """The tools of every participant of a space that we may see, and calls of them.
+
+    Args:
+        space: A joined space.
+        ttl: Seconds that a call waits, for a decision and its result; ``None``: as long as it
+            takes.
+        to: The participants that should decide proposals; empty: any that may, and then the first
+            rejection decides.
+
+    Raises:
+        UsageError: It is made on another loop than asyncio.
+    """
+
+    def __init__(self, space: Space, *, ttl: float | None = TTL, to: Iterable[str] = ()) -> None:
+        if not runs_on_asyncio():
+            raise UsageError(
+                "the adapters for agent frameworks work on asyncio alone; "
+                "run the program with asyncio.run(…)"
+            )
+        self.space = space
+        self._ttl = ttl
+        self._to = tuple([to] if isinstance(to, str) else to)
+
+    async def read(self) -> list[SpaceTool]:
+        """Every tool; those of a participant that does not answer in time are left out."""
+        owners = [each.id for each in self.space.participants if each.id != self.space.me]
+        found: dict[str, list[SpaceTool]] = {}
+        async with anyio.create_task_group() as tasks:
+            for owner in owners:
+                if self.space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, "")):
+                    tasks.start_soon(self._read_from, owner, found)
+        return [tool for owner in sorted(found) for tool in found[owner]]
+
+    async def _read_from(self, owner: str, found: dict[str, list[SpaceTool]]) -> None:
+        try:
+            listed = await self.space.tools(owner, timeout=LIST_SECONDS)
+        except MeupError as error:
+            log.info("the tools of %r are left out: %s", owner, error)
+            return
+        found[owner] = [_read_tool(owner, each) for each in listed if _has_name(each)]
+
+    async def call(self, tool: SpaceTool, arguments: dict[str, Any]) -> ToolAnswer:
+        """Call a tool: a request if our capabilities allow it, otherwise a proposal.
+
+        Cancelling withdraws or cancels it. A rejection, an expiry and a failure are answers with a
+        text that says what to do now.
+        """
+        params = {"name": tool.name, "arguments": arguments}
+        try:
+            if self.space.may(kinds.MCP_REQUEST, payloads.request("tools/call", params, "")):
+                return ToolAnswer(
+                    _readable(
+                        await self.space.call(
+                            tool.participant, tool.name, arguments, timeout=self._ttl
+                        )
+                    )
+                )
+            async with self.space.propose(
+                tool.participant,
+                tool.name,
+                arguments,
+                to=self._to,
+                ttl=self._ttl,
+                wait=Wait.ADDRESSED if self._to else Wait.FIRST,
+            ) as proposal:
+                return await self.answer(tool.exposed, await proposal.outcome())
+        except ToolError as error:
+            return ToolAnswer(str(error), is_error=True)
+        except MeupError as error:
+            return ToolAnswer(decisions.failed(tool.exposed, str(error)), is_error=True)
+
+    async def answer(self, tool: str, outcome: Outcome) -> ToolAnswer:
+        """The answer that the outcome of a proposed call is."""
+        match outcome:
+            case Fulfillment():
+                if outcome.as_proposed:
+                    return ToolAnswer(_readable(outcome.value))
+                note = decisions.edited(outcome)
+                return ToolAnswer(f"{ToolAnswer(_readable(outcome.value)).text}\n\n{note}")
+            case Rejection():
+                words = await outcome.explanation(EXPLANATION_SECONDS)
+                said = decisions.rejected(tool, outcome, words)
+            case Expiry():
+                said = decisions.expired(tool, outcome, self._ttl)
+            case Withdrawal():
+                said = decisions.withdrawn(tool, outcome)
+            case Gone():
+                said = decisions.gone(tool, outcome)
+        return ToolAnswer(said, is_error=True)
+
+
+def _has_name(described: dict[str, Any]) -> bool:
+    name = described.get("name")
+    return isinstance(name, str) and bool(name)
+
+
+def _read_tool(owner: str, described: dict[str, Any]) -> SpaceTool:
+    name, description = described["name"], described.get("description")
+    schema = payloads.as_object(described.get("inputSchema"))
+    return SpaceTool(
+        exposed=exposed_name(owner, name),
+        participant=owner,
+        name=name,
+        description=description if isinstance(description, str) else "",
+        schema=schema or EMPTY_SCHEMA,
+    )
+
+
+def _readable(value: Any) -> Any:
+    """MCP content that is text alone as that text; anything else as it is."""
+    if isinstance(value, list) and value:
+        texts = [payloads.as_object(each).get("text") for each in cast("list[object]", value)]
+        if all(isinstance(text, str) for text in texts):
+            return "\n".join(map(str, texts))
+    return value
