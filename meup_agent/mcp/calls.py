@@ -15,7 +15,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from meup_agent.client.proposal_handle import TTL
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp import decisions
-from meup_agent.mcp.client_calls import ASKED, STATE, ClientCall, WaitingCall
+from meup_agent.mcp.client_calls import ASKED, STATE, ClientCall, WaitingCall, declared_only
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
@@ -167,8 +167,10 @@ async def _request(space: Space, offer: Offer, sent: JsonObject, call: ClientCal
             on_begun=call.ids.add,
         )
         asked = payloads.as_object(result)
-        if asked.get("resultType") != "input_required" or not _is_asked_at_once(call.ctx):
+        if asked.get("resultType") != "input_required":
             return as_result(result)
+        if not _is_asked_at_once(call.ctx):
+            return declared_only(call.ctx, asked)
         sent = {**sent, "inputResponses": await _answers(call, asked.get("inputRequests"))}
         sent["requestState"] = asked.get("requestState")
     return tool_error(f"The tool asked more than {MAX_ROUNDS} times.")

@@ -179,12 +179,8 @@ class ClientCall:
         Raises:
             RequestError: It does not answer such questions, or answers with an error.
         """
-        capability = ASKED[method]
-        declared = self.ctx.session.client_capabilities
-        if declared is None or getattr(declared, capability) is None:
-            raise RequestError(
-                payloads.METHOD_NOT_FOUND, f"the MCP client of this call has no {capability}"
-            )
+        if not _is_declared(self.ctx, method):
+            raise _missing_capability(method)
         self._asks += 1
         if self._asks > MAX_ASKS:
             raise RequestError(types.INVALID_REQUEST, f"{MAX_ASKS} questions were asked already")
@@ -355,6 +351,35 @@ class WaitingCall:
                 self.call.questions.pop(key, None)
         if self.call.questions:
             self.call.changed.set()
+
+
+def declared_only(ctx: Ctx, result: JsonObject) -> JsonObject:
+    """A result that asks its client, without what the client does not answer.
+
+    Raises:
+        RequestError: It answers none of that.
+    """
+    requests = payloads.as_object(result.get("inputRequests"))
+    methods = {key: payloads.as_object(each).get("method") for key, each in requests.items()}
+    kept = {key: requests[key] for key, method in methods.items() if _is_declared(ctx, method)}
+    if requests and not kept:
+        raise _missing_capability(str(next(iter(methods.values()))))
+    return {**result, "inputRequests": kept} if len(kept) < len(requests) else result
+
+
+def _is_declared(ctx: Ctx, method: object) -> bool:
+    declared = ctx.session.client_capabilities
+    capability = ASKED.get(method) if isinstance(method, str) else None
+    return capability is not None and getattr(declared, capability, None) is not None
+
+
+def _missing_capability(method: str) -> RequestError:
+    capability = ASKED.get(method, method[:64])
+    return RequestError(
+        types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+        f"the MCP client of this call has no {capability}",
+        {"requiredCapabilities": {capability: {}}},
+    )
 
 
 def _without_our_meta(params: JsonObject) -> JsonObject:

@@ -26,6 +26,7 @@ from meup_agent.mcp.calls import (
 )
 from meup_agent.mcp.cancellation import OpenStreams
 from meup_agent.mcp.catalog import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Ambiguous
+from meup_agent.mcp.client_calls import declared_only
 from meup_agent.mcp.decisions import CANCELLED
 from meup_agent.mcp.naming import wrap_uri
 from meup_agent.mcp.tasks import TasksExtension, TaskSupport, install_extension
@@ -170,7 +171,7 @@ class SpaceHandlers:
         uri = str(params.get("uri"))
         owned = await _owner(principal, uri, ctx)
         sent = forwarded(params, uri=owned.name)
-        result = await _ask(principal, owned.participant, "resources/read", sent)
+        result = await _ask(principal, owned.participant, "resources/read", sent, ctx)
         for content in payloads.objects_in(result.get("contents")):
             if content.get("uri") == owned.name:
                 content["uri"] = uri
@@ -181,7 +182,7 @@ class SpaceHandlers:
         principal, params = self._principal_of(ctx), dict(ctx.params or {})
         offer = await _prompt(principal, str(params.get("name")))
         sent = forwarded(params, name=offer.name)
-        return await _ask(principal, offer.participant, "prompts/get", sent)
+        return await _ask(principal, offer.participant, "prompts/get", sent, ctx)
 
     async def complete(self, ctx: Ctx, _: Any) -> JsonObject:
         """``completion/complete``."""
@@ -196,7 +197,7 @@ class SpaceHandlers:
                 raise MCPError(INVALID_PARAMS, f"Unknown resource template: {ref.get('uri')}")
             offer, own = found, {**ref, "uri": found.name}
         sent = {**forwarded(params), "ref": own}
-        return await _ask(principal, offer.participant, "completion/complete", sent)
+        return await _ask(principal, offer.participant, "completion/complete", sent, ctx)
 
     # --- sessions, subscriptions, logging ---
 
@@ -290,16 +291,23 @@ async def _subscribe(principal: Principal, owned: Owned) -> None:
 
 
 async def _ask(
-    principal: Principal, participant: str, method: str, params: JsonObject
+    principal: Principal, participant: str, method: str, params: JsonObject, ctx: Ctx
 ) -> JsonObject:
     """Ask a participant, and give its answer, or its error, as it came."""
     try:
-        result = await principal.space.request(participant, method, params)
+        answer = payloads.as_object(await principal.space.request(participant, method, params))
+        if answer.get("resultType") == "input_required":
+            if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+                why = (
+                    f"it asks for something first, which MCP {ctx.protocol_version} cannot do here"
+                )
+                raise RequestError(INVALID_REQUEST, f"{method} of {participant!r}: {why}")
+            answer = declared_only(ctx, answer)
     except RequestError as error:
         raise answered_with(error) from error
     except MeupError as error:
         raise MCPError(INTERNAL_ERROR, str(error)) from error
-    return {**COMPLETE, **payloads.as_object(result)}
+    return {**COMPLETE, **answer}
 
 
 def make_server(handlers: SpaceHandlers) -> Server[Any]:

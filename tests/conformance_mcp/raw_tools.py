@@ -38,10 +38,13 @@ class Call:
         return answer if isinstance(answer, dict) else None
 
     async def ask(self, method: str, **params: Any) -> JsonObject:
-        """Ask the client that made the call."""
+        """Ask the client that made the call; why it cannot be asked is the call's own error."""
         meta = {"dev.meup/request": self.request.id}
         asked = {**params, "_meta": meta}
-        answer: JsonObject = await self.space.request(self.request.sender, method, asked)
+        try:
+            answer: JsonObject = await self.space.request(self.request.sender, method, asked)
+        except RequestError as error:
+            raise RequestError(error.code, error.message, error.data) from error
         return answer
 
     async def notify(self, method: str, **params: Any) -> None:

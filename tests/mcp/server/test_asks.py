@@ -6,6 +6,7 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp.client import ClientRequestContext
+from mcp.shared.exceptions import MCPError
 
 from meup_agent import Agent, Context, Proposal
 from meup_agent.errors import RequestError
@@ -229,3 +230,54 @@ async def test_log_messages_of_a_call_reach_its_client(mode: str) -> None:
                 await client.call_tool("asker_logs", meta=meta)
                 await client.call_tool("asker_logs")  # says nothing of a level: none
     assert heard == [("warning", "a warning")]
+
+
+def asking_by_result(*methods: str) -> Agent:
+    """An agent whose tool asks for several things by its result."""
+    agent = Agent("asker")
+    asked = {method: {"method": method, "params": PARAMS.get(method, {})} for method in methods}
+
+    @agent.on_request("tools/list")
+    async def list_tools() -> dict[str, Any]:
+        return {"tools": [{"name": "several", "inputSchema": {"type": "object"}}]}
+
+    @agent.on_request("tools/call")
+    async def call() -> dict[str, Any]:
+        return {"resultType": "input_required", "inputRequests": asked, "requestState": "mine"}
+
+    return agent
+
+
+async def decline(
+    context: ClientRequestContext, params: types.ElicitRequestParams
+) -> types.ElicitResult:
+    return types.ElicitResult(action="decline")
+
+
+PARAMS: dict[str, dict[str, Any]] = {
+    "elicitation/create": {"message": "Where?", "requestedSchema": FORM},
+}
+
+
+async def test_a_result_asks_only_what_its_client_answers() -> None:
+    agent = asking_by_result("roots/list", "elicitation/create")
+    async with staged(asker=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("asker", agent)
+        async with (
+            served(stage, own="alice") as server,
+            server.client(elicitation_callback=decline) as client,
+        ):
+            result = await client.session.call_tool("asker_several", {}, allow_input_required=True)
+    assert isinstance(result, types.InputRequiredResult)
+    assert list(result.input_requests or {}) == ["elicitation/create"]
+    assert result.request_state == "mine"
+
+
+async def test_a_result_that_asks_only_what_its_client_does_not_answer_is_an_error() -> None:
+    async with staged(asker=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("asker", asking_by_result("roots/list"))
+        async with served(stage, own="alice") as server, server.client() as client:
+            with pytest.raises(MCPError, match="has no roots") as refused:
+                await client.call_tool("asker_several")
+    assert refused.value.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY
+    assert refused.value.data == {"requiredCapabilities": {"roots": {}}}
