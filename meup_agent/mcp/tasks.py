@@ -54,6 +54,18 @@ TASKS: typing.Final = "io.modelcontextprotocol/tasks"
 #: a task when the result is not there within a moment.
 TaskSupport = typing.Literal["forbidden", "optional", "required"]
 
+#: Wait for the result of a call that may become a task.
+GRACE_SECONDS = 0.1
+
+#: How long a task is kept, and runs at most.
+TASK_SECONDS = 3600.0
+
+#: Interval at which a client is asked to poll.
+POLL_SECONDS = 1.0
+
+#: Tasks kept for one owner.
+MAX_TASKS = 100
+
 #: A handler that answers every answer with a new question ends here.
 MAX_ROUNDS = 32
 
@@ -102,10 +114,10 @@ class TasksExtension(Extension):
         | None = None,
         owner: Callable[[Context], Hashable] = authenticated_principal,
         is_withdrawn: Callable[[HandlerResult], bool] = lambda _: False,
-        grace: float = 0.1,
-        ttl: float = 3600,
-        poll_interval: float = 1,
-        limit: int = 100,
+        grace: float = GRACE_SECONDS,
+        ttl: float = TASK_SECONDS,
+        poll_interval: float = POLL_SECONDS,
+        limit: int = MAX_TASKS,
     ) -> None:
         self._support = support or {}
         self._owner = owner
