@@ -67,12 +67,14 @@ def _with_environment(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             log.warning("%s means nothing to a gateway; %s", variable, advice)
     environment = {variable.upper(): value for variable, value in os.environ.items() if value}
     # A section of which only the key is given, as `http:`, is empty.
-    laid = {key: {} if key in SECTIONS and value is None else value for key, value in raw.items()}
+    laid: dict[str, Any] = {
+        key: {} if key in SECTIONS and value is None else value for key, value in raw.items()
+    }
     for setting, (section, key) in SETTINGS.items():
-        entries = laid.get(section, {})
-        if not isinstance(entries, dict):
+        if not isinstance(laid.get(section, {}), dict):
             continue  # the form refuses it
-        value = _object(entries).get(key)
+        entries = _object(laid.get(section))
+        value = entries.get(key)
         if variable_of(setting) in environment:
             laid[section] = {**entries, key: environment[variable_of(setting)]}
         elif setting in _PATHS and isinstance(value, str) and value:
@@ -95,13 +97,13 @@ def load_config(path: str | Path) -> Config:
     """
     path = Path(path)
     raw = _read(path)
-    ours = "spaces" in raw
-    if not ours:
+    form: type[OurFile | ReferenceFile] = OurFile if "spaces" in raw else ReferenceFile
+    if form is ReferenceFile:
         _drop_ignored(raw, path)
     try:
-        if ours and "space" in raw:
+        if {"space", "spaces"} <= raw.keys():
             raise ConfigurationError("expected one of the keys 'space' and 'spaces', not both")
-        file = _check(OurFile if ours else ReferenceFile, raw, path.parent)
+        file = _check(form, raw, path.parent)
         config = _lay_over(Config(file.read()), file)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
@@ -183,9 +185,7 @@ def _drop_ignored(raw: Mapping[str, Any], path: Path) -> None:
         places[f"participants.{name}"] = (entry, IGNORED_OF_A_PARTICIPANT)
     for place, (entry, ignored) in places.items():
         keys = _object(entry)
-        found = sorted(ignored & keys.keys())
-        for key in found:
-            del keys[key]
+        found = {key: keys.pop(key) for key in sorted(ignored & keys.keys())}
         if found:
             what = ", ".join(found)
             log.warning("%s: %s: ignored %s, which this gateway has no use for", path, place, what)
