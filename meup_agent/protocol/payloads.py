@@ -216,11 +216,7 @@ def cancelled_by_gateway(request_id: str, reason: str, requester: str) -> JsonOb
 
 
 def on_behalf_of(sender: str, said: JsonObject) -> str:
-    """The participant whose exchange an end is about: its sender, or one that the gateway names.
-
-    That the sender is the gateway is certain only where names are checked. The name stands in a
-    withdrawal's payload, or in a cancel's params.
-    """
+    """The participant that an end is for: its sender, or the one that a gateway names in it."""
     if sender not in kinds.GATEWAY_NAMES:
         return sender
     name = as_object(said.get(META)).get(BEGUN_BY)

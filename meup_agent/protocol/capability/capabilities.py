@@ -56,11 +56,7 @@ class Capabilities:
         self._by_rules: dict[tuple[int, ...], Match] = {}
 
     def allow(self, kind: str, payload: object | Callable[[], object]) -> bool:
-        """True if they allow an envelope; false also if the check takes more than it may.
-
-        The payload may be a function that decodes it: called at most once, and only if the answer
-        depends on it.
-        """
+        """True if they allow an envelope, in time; a function decodes its payload if needed."""
         try:
             rule = self._by_kind.get(kind)
             if rule is None:

@@ -105,12 +105,7 @@ def _read(header: Header, frame: bytes, dialect: str | None, unnamed: str) -> En
 
 
 def encode(envelope: Envelope, dialect: str) -> bytes:
-    """Encode an envelope; one that came in the same dialect leaves byte for byte as it came.
-
-    Raises:
-        NotExpressible: The dialect has no words for something in the envelope.
-        UsageError: The dialect is none that this package knows.
-    """
+    """Encode an envelope; one that came in the same dialect leaves byte for byte as it came."""
     if envelope.frame and envelope.protocol == dialect:
         return envelope.frame
     return _named(dialect).write(envelope)

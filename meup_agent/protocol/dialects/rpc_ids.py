@@ -72,25 +72,25 @@ class RpcIds:
     def _answered(self, response: Envelope, name: str) -> None:
         """Forget what has its answer before what still waits for one."""
         for requester in response.to:
-            share = self._by_sender.get(requester)
-            request = None if share is None else share.get(name)
-            if share is None or request is None or request.id not in response.correlation:
-                continue
-            if not request.to or response.sender in request.to:
-                share.move_to_end(name, last=False)
+            request = self._asked(requester, response, name)
+            if request is not None and request.id in response.correlation:
+                self._by_sender[requester].move_to_end(name, last=False)
 
     def _request(self, response: Envelope, name: str) -> str | None:
         """The envelope id of the only request that a response can answer."""
         # An id beside the JSON-RPC id is an envelope's already.
         if response.correlation != (name,):
             return None
-        found: set[str] = set()
-        for requester in response.to or self._by_sender:
-            share = self._by_sender.get(requester)
-            request = None if share is None else share.get(name)
-            if request is not None and (not request.to or response.sender in request.to):
-                found.add(request.id)
+        asked = (self._asked(each, response, name) for each in response.to or self._by_sender)
+        found = {request.id for request in asked if request is not None}
         return found.pop() if len(found) == 1 else None
+
+    def _asked(self, requester: str, response: Envelope, name: str) -> _Request | None:
+        """The request of a requester that asked the sender of a response."""
+        share = self._by_sender.get(requester)
+        request = None if share is None else share.get(name)
+        asked = request is not None and (not request.to or response.sender in request.to)
+        return request if asked else None
 
     def __len__(self) -> int:
         """Count the remembered requests of all senders."""

@@ -74,11 +74,7 @@ class HandlerScheduler:
         droppable: bool = False,
         handler: object = None,
     ) -> None:
-        """Queue a notice: a handler is told of something, and owes no answer.
-
-        The caller may have looked the handler up already. Notices of most roles are left out where
-        there is no room; others if they are ``droppable``.
-        """
+        """Queue a notice, which owes no answer; most are left out where there is no room."""
         if not self._context.mode.answers or self.limiter.is_shut:
             return
         handler = handler or self._context.find_handler(role, envelope, None)
@@ -156,11 +152,7 @@ class HandlerScheduler:
         self.cancel(exchange, cause, now)
 
     def settle_rejected(self, exchange: InboundExchange, now: float) -> None:
-        """Settle a proposal that is rejected here: a withdraw cancels its handler no more.
-
-        The proposer answers a reject with a withdraw, and the handler may have something to put in
-        order. One that is still queued never starts.
-        """
+        """Settle what its handler rejects: the withdraw that follows cancels it no more."""
         exchange.rejected = True
         if exchange.state is InboundState.QUEUED:
             self._close(exchange, now)

@@ -159,10 +159,7 @@ class SystemMessages(TablePart):
             self._scheduler.notify(Role.LEAVE, envelope, now)
 
     def _missed_nothing(self, presence: dict[str, Any]) -> bool:
-        """True if a newcomer needs nothing sent again (PROTOCOL 4.14).
-
-        After a gap of our own all participants are sent it that are present when we have caught up.
-        """
+        """True if a newcomer needs nothing sent again, or gets it after our own gap (4.14)."""
         cursor = self._context.cursor
         if cursor.until is not None and cursor.gap is not None:
             return True

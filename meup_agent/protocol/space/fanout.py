@@ -205,10 +205,7 @@ class Fanout:
     # --- what is delivered ----------------------------------------------------------------
 
     def deliver(self, entry: Entry) -> None:
-        """Deliver an entry to all: the one place where this happens, in the order that all see.
-
-        Subscribers that it names come first: an answer is waited for there, and not elsewhere.
-        """
+        """Deliver an entry to all in one order, first to those that it names: they wait for it."""
         self._delivered = entry.seq
         packed_as = {form: self.pack(entry, form) for form in self._by_form}
         first = self._find_named(entry.envelope.to)

@@ -161,10 +161,7 @@ class OpenIndex:
         return tuple([self._by_sender[sender][envelope_id] for sender in senders])
 
     def round_robin(self) -> Iterator[OpenItem]:
-        """The open items, the newest first, in turns: one of each sender, then one more of each.
-
-        Nothing may be added or removed meanwhile.
-        """
+        """The open items in turns, the newest of each sender first; none may be added meanwhile."""
         senders = [reversed(share.values()) for share in self._by_sender.values()]
         while senders:
             left: list[Iterator[OpenItem]] = []
@@ -290,11 +287,7 @@ class Deduplicator:
         return receipt
 
     def find(self, envelope: Envelope, at: int) -> Receipt | None:
-        """The receipt of the same envelope; ``None`` if it is new.
-
-        Some clients begin to count their ids anew when they start: another content under a known
-        id is another envelope.
-        """
+        """The receipt of the same envelope; another content under a known id is a new one."""
         share = self._by_sender.get(envelope.sender)
         known = None if share is None else share.get(envelope.id)
         if known is None or at - known.at > self._age or known.content != _content(envelope):

@@ -60,10 +60,7 @@ NO_RESUME: Final = JoinState(can_resume=False)
 
 
 class SpaceState:
-    """The participants of a space, those who are in it, and every decision about what they send.
-
-    Drafts that it returns have no id and no time: the server gives both.
-    """
+    """The participants of a space, and every decision about them; drafts have no id or time."""
 
     def __init__(
         self,
