@@ -25,7 +25,7 @@ WORKERS := $(shell echo $$((2 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-installed test-frameworks conformance fuzz lint types mypy pyright docs-check docs format clean
+.PHONY: help demo test test-installed test-frameworks conformance mcp-servers fuzz lint types mypy pyright docs-check docs format clean
 
 # Several targets install into one .venv, so they take turns; the checks of `test` find it there.
 ifndef CHECKS_ALONE
@@ -41,11 +41,11 @@ demo: $(VENV)/demo.stamp ## four agents at work over a real gateway (under 15 se
 # How many examples the tests with random input try, `quick` or `thorough`: tests/effort.py.
 EFFORT ?= quick
 
-test: $(VENV)/test.stamp ## lint, types, docs, tests (EFFORT=thorough: as CI tries them)
+test: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## lint, types, docs, tests (EFFORT=thorough: as CI tries them)
 	@$(MAKE) --jobs=$(CORES) $(SYNC) --no-print-directory CHECKS_ALONE=1 mypy pyright docs-check lint
 	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=worksteal --hypothesis-profile=$(EFFORT)
 
-test-installed: $(VENV)/test.stamp ## the tests, on the built and installed package
+test-installed: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## the tests, on the built and installed package
 	$(PY) -m tests.install
 
 conformance: $(VENV)/conformance.stamp ## the official conformance suite of MCP, against meup mcp
@@ -62,6 +62,10 @@ FUZZ_SECONDS ?= 600
 
 fuzz: $(VENV)/fuzz.stamp ## try what strangers can send, FUZZ_SECONDS=600 in all
 	$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+# Real servers for the tests of the bridge, in environments of their own: one of them needs an older
+# SDK than ours.
+mcp-servers: $(VENV)/mcp-servers.stamp ## the MCP servers that the tests of the bridge talk to
 
 lint: $(VENV)/test.stamp ## ruff: rules and format
 	$(PY) -m ruff check .
@@ -118,6 +122,15 @@ $(VENV)/conformance.stamp: $(VENV)/test.stamp tests/conformance_mcp/package-lock
 	@echo "Installing the conformance suite of MCP into $(VENV), some seconds …"
 	@$(PIP) -e '.[conformance]'
 	@$(PY) -m tests.conformance_mcp.suite
+	@touch $@
+
+$(VENV)/mcp-servers.stamp: $(VENV)/test.stamp $(wildcard tests/mcp/servers/*/uv.lock)
+	@echo "Installing MCP servers into $(VENV)/mcp-servers, a few seconds …"
+	@for era in current older; do \
+		UV_PROJECT_ENVIRONMENT=$(CURDIR)/$(VENV)/mcp-servers/$$era $(VENV)/bin/uv sync --quiet \
+			--frozen --compile-bytecode \
+			--python $(PY) --project tests/mcp/servers/$$era || exit 1; \
+	done
 	@touch $@
 
 $(PY):

@@ -258,7 +258,7 @@ class Bridge:
         if request.method == "tools/call" and name in self._held_back and self._pin is not None:
             raise RequestError(
                 payloads.EXCHANGE_ERROR,
-                f"the tool {printable(str(name)[:64])!r} is not the one that was approved in"
+                f"the tool {str(name)[:64]!r} is not the one that was approved in"
                 f" {self._pin.path.name}; whoever runs the bridge can confirm it with --confirm",
                 {"reason": "policy"},
             )
@@ -383,7 +383,7 @@ class Bridge:
             self._held_back = self._pin.unapproved(self.name, tools)
         self._tools = tools
         if self._held_back - held_before:
-            names = ", ".join(repr(printable(each[:64])) for each in sorted(self._held_back)[:20])
+            names = ", ".join(repr(each[:64]) for each in sorted(self._held_back)[:20])
             log.warning(
                 "%s: held back, since they are not what was approved in %s: %s",
                 self.name,

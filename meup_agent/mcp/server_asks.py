@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from meup_agent.errors import MeupError, RequestError, printable
+from meup_agent.errors import MeupError, RequestError
 from meup_agent.protocol import payloads
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class RunningCall:
         tasks = self._tasks
         if method not in ASK_METHODS:
             raise RequestError(
-                payloads.METHOD_NOT_FOUND, f"a server cannot ask for {printable(method[:64])!r}"
+                payloads.METHOD_NOT_FOUND, f"a server cannot ask for {method[:64]!r}"
             )
         if tasks is None:
             raise _unanswerable("the call that it belonged to has ended")

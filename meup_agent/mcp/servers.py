@@ -157,7 +157,7 @@ def check_name(name: str) -> None:
     """
     if not name or len(name) > MAX_NAME_CHARS or not name.isprintable() or name != name.strip():
         raise ConfigurationError(
-            f"{printable(name[:MAX_NAME_CHARS])!r} cannot be a server's name; take 1 to"
+            f"{name[:MAX_NAME_CHARS]!r} cannot be a server's name; take 1 to"
             f" {MAX_NAME_CHARS} printable characters"
         )
 
@@ -268,4 +268,4 @@ def _filled(text: str, place: str, variables: Mapping[str, str]) -> str:
 
 
 def _shown(text: str) -> str:
-    return repr(printable(text[:MAX_NAME_CHARS]))
+    return repr(text[:MAX_NAME_CHARS])

@@ -222,4 +222,4 @@ def _named(verb: str, names: Iterable[str]) -> str:
 
 
 def _shown(name: str) -> str:
-    return repr(printable(name[:64]))
+    return repr(name[:64])

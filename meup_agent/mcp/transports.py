@@ -17,7 +17,7 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from meup_agent.errors import CannotConnect, printable
+from meup_agent.errors import CannotConnect
 from meup_agent.mcp import stdio_guard
 from meup_agent.mcp.servers import HttpServer, Server, StdioServer
 from meup_agent.mcp.watched_streams import Traffic, WatchedReader, WatchedWriter
@@ -64,7 +64,7 @@ async def _stdio(server: StdioServer, tail: StderrTail) -> AsyncGenerator[tuple[
     if os.sep in path and server.cwd is not None:
         path = str(server.cwd / path)
     if shutil.which(path, path=environment.get("PATH")) is None:
-        raise CannotConnect(f"there is no command {printable(server.command)!r}")
+        raise CannotConnect(f"there is no command {server.command!r}")
     parameters = StdioServerParameters(
         command=sys.executable,
         # Isolated and without site-packages: it starts in 15 ms.

@@ -95,7 +95,7 @@ async def bridged(
     pin: ToolLock | None = None,
     on_ask: OnAsk | None = None,
     caller: Agent | None = None,
-    seconds: float = 30.0,
+    seconds: float = 60.0,
 ) -> AsyncGenerator[Stage]:
     """A server in a space, for the length of a block that ends in time."""
     with anyio.fail_after(seconds):

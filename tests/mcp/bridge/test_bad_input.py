@@ -53,7 +53,8 @@ async def test_unknown_fields_and_meta_survive_both_ways() -> None:
         (tool,) = await stage.caller.tools(BRIDGE)
         assert tool["x-ours"] == 1
         meta = {"traceparent": "00-1", "dev.meup/digest": "ours", "progressToken": "p"}
-        params = {"name": "do", "arguments": {"way": "meta"}, "_meta": meta, "more": [None, {}]}
+        params: dict[str, Any] = {"name": "do", "arguments": {"way": "meta"}, "_meta": meta}
+        params["more"] = [None, {}]
         result = await stage.caller.request(BRIDGE, "tools/call", params)
         assert result["unknown"] == {"a": [1]}
         sent = result["_meta"]["x.y/z"]

@@ -104,7 +104,7 @@ def review(subject: str) -> str:
     return f"Please review {subject}."
 
 
-@server.completion()
+@server.completion()  # type: ignore[no-untyped-call, untyped-decorator]
 async def complete(
     ref: types.PromptReference | types.ResourceTemplateReference,
     argument: types.CompletionArgument,

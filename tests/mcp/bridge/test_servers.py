@@ -1,0 +1,115 @@
+"""The `mcpServers` file: what clients write is read, and what is not known is refused by name."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.mcp.servers import HttpServer, StdioServer, parse_servers, read_servers
+
+
+def test_a_program_and_an_address_are_read() -> None:
+    servers = parse_servers(
+        {
+            "mcpServers": {
+                "git": {
+                    "command": "uvx",
+                    "args": ["mcp-server-git", "--repository", "${REPOSITORY:-.}"],
+                    "env": {"TOKEN": "x-${TOKEN}"},
+                    "cwd": "work",
+                },
+                "far": {
+                    "type": "http",
+                    "url": "https://example.com/${PLACE}",
+                    "headers": {"Authorization": "Bearer ${TOKEN}"},
+                },
+                "old": {"type": "sse", "url": "http://example.com/sse"},
+                "off": {"command": "x", "disabled": True},
+            }
+        },
+        {"TOKEN": "secret", "PLACE": "mcp"},
+        base=Path("/srv"),
+    )
+    assert servers == {
+        "git": StdioServer(
+            "uvx",
+            ("mcp-server-git", "--repository", "."),
+            {"TOKEN": "x-secret"},
+            Path("/srv/work"),
+        ),
+        "far": HttpServer("https://example.com/mcp", {"Authorization": "Bearer secret"}),
+        "old": HttpServer("http://example.com/sse", sse=True),
+    }
+    assert "secret" not in repr(servers)
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ({"command": "x", "arg": []}, "has the unknown key 'arg'; did you mean 'args'?"),
+        ({"command": "x", "autoApprove": []}, "has the unknown key 'autoApprove'; known: type"),
+        ({"url": "http://x", "command": "y"}, "has the unknown key 'url'; known: type, command"),
+        ({"url": "http://x", "type": "http", "env": {}}, "has the unknown key 'env'"),
+        ({"command": 5}, "mcpServers.a.command must be a text"),
+        ({"command": ""}, "mcpServers.a.command is empty"),
+        ({}, "mcpServers.a lacks 'command'"),
+        ({"type": "pigeon"}, "mcpServers.a.type is 'pigeon'; give one of: stdio, http"),
+        ({"command": "x", "args": "y"}, "mcpServers.a.args must be a list of texts"),
+        ({"command": "x", "args": [1]}, "mcpServers.a.args.0 must be a text"),
+        ({"command": "x", "env": {"A": None}}, "mcpServers.a.env.A must be a text"),
+        ({"command": "${NONE}"}, "mcpServers.a.command needs the environment variable NONE"),
+        ({"url": "ftp://x"}, "mcpServers.a.url: the address of an MCP server begins with http"),
+        ({"command": "x", "disabled": "yes"}, "mcpServers.a.disabled must be true or false"),
+        ([], "mcpServers.a must be an object"),
+    ],
+)
+def test_a_wrong_entry_is_named(entry: object, sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse_servers({"mcpServers": {"a": entry}}, {})
+    assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ({"servers": {}}, "the document has the unknown key 'servers'"),
+        ({"mcpServers": {}}, "mcpServers names no server"),
+        (
+            {"mcpServers": {"a": {"command": "x", "disabled": True}}},
+            "every server of",
+        ),
+        ({"mcpServers": {"a\x1bb": {"command": "x"}}}, r"'a\x1bb' cannot be a server's name"),
+        ([], "the document must be an object"),
+    ],
+)
+def test_a_wrong_document_is_named(document: object, sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse_servers(document, {})
+    assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (
+            '{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}',
+            "key 'a' is there twice",
+        ),
+        ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        (json.dumps("x" * 2_000_000), "is larger than"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, content: str, sentence: str) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(content, "utf-8")
+    with pytest.raises(ConfigurationError) as raised:
+        read_servers(path, {})
+    assert str(raised.value).startswith(str(path))
+    assert sentence in str(raised.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read: no such file"):
+        read_servers(tmp_path / "none.json", {})
