@@ -1,0 +1,104 @@
+"""Names and URIs for MCP clients: legal for the strictest, stable, and each of one participant."""
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from meup_agent.mcp.naming import (
+    MAX_NAME_CHARS,
+    Owned,
+    Template,
+    exposed_name,
+    unwrap_uri,
+    wrap_template,
+    wrap_uri,
+)
+
+LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+NAMES = st.text(min_size=1, max_size=80)
+SIMILAR = st.text(alphabet="ab_-2 ", min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize(
+    ("participant", "tool", "expected"),
+    [
+        ("files", "read", "files_read"),
+        ("files", "read_all", "files_read_all"),
+        ("git-hub", "Open-PR", "git-hub_Open-PR"),
+    ],
+)
+def test_a_plain_name_stays_readable(participant: str, tool: str, expected: str) -> None:
+    assert exposed_name(participant, tool) == expected
+
+
+@pytest.mark.parametrize(
+    ("participant", "tool", "expected"),
+    [
+        ("my_files", "read", "my_files_read-syg7iloglf"),
+        ("files", "read.all", "files_read_all-ap77odmthc"),
+        ("ordner", "öffnen", "ordner__ffnen-o5kz554w7b"),
+        ("x" * 40, "y" * 40, f"{'x' * 40}_{'y' * 12}-67fxud5xdw"),
+    ],
+)
+def test_another_gets_a_stable_suffix(participant: str, tool: str, expected: str) -> None:
+    assert exposed_name(participant, tool) == expected
+
+
+@given(NAMES, NAMES)
+def test_every_name_is_legal(participant: str, tool: str) -> None:
+    assert LEGAL.match(exposed_name(participant, tool))
+    assert len(exposed_name(participant, tool)) <= MAX_NAME_CHARS
+
+
+@given(SIMILAR, SIMILAR, SIMILAR, SIMILAR)
+@example("a", "b_c", "a_b", "c")
+@example("a", "b c", "a b", "c")
+def test_two_tools_never_have_one_name(one: str, tool: str, other: str, another: str) -> None:
+    same = (one, tool) == (other, another)
+    assert (exposed_name(one, tool) == exposed_name(other, another)) is same
+
+
+def test_no_participant_takes_the_name_of_another() -> None:
+    theirs = exposed_name("my_files", "read")
+    participant, _, tool = theirs.partition("_")
+    assert exposed_name(participant, tool) != theirs
+
+
+@given(NAMES, st.text(min_size=1))
+@example("a/b%2F", "meup://participant/x/y")
+@example("p", "file:///a/../b?c#d%2F")
+def test_a_wrapped_uri_is_reversible(participant: str, uri: str) -> None:
+    assert unwrap_uri(wrap_uri(participant, uri)) == Owned(participant, uri)
+
+
+@pytest.mark.parametrize("uri", ["file:///x", "meup://participant/", "meup://participant/p/", "x"])
+def test_another_uri_is_nobodys(uri: str) -> None:
+    assert unwrap_uri(uri) is None
+
+
+@pytest.mark.parametrize(
+    ("template", "values", "uri"),
+    [
+        ("file:///{path}", ["a%2Fb"], "file:///a%2Fb"),
+        ("db://{table}/rows/{id}", ["users", "7"], "db://users/rows/7"),
+        ("x://y", [], "x://y"),
+        ("{a}", ["z"], "z"),
+    ],
+)
+def test_a_uri_of_a_wrapped_template_is_the_participants_own(
+    template: str, values: list[str], uri: str
+) -> None:
+    wrapped = wrap_template("p q", template)
+    for value in values:
+        wrapped = re.sub(r"\{[^}]*\}", value, wrapped, count=1)
+    assert Template("p q", template).unwrap(wrapped) == uri
+    assert Template("other", template).unwrap(wrapped) is None
+    assert Template("p q", template).matches(uri)
+
+
+def test_a_template_of_a_stranger_takes_no_time() -> None:
+    template = Template("p", "{a}x" * 5_000)
+    assert not template.matches("x" * 4_999 + "y" * 100_000)

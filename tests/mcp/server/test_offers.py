@@ -1,0 +1,299 @@
+"""Resources, prompts, completions and subscriptions of a space, and changes of its lists."""
+
+import logging
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import mcp_types as types
+import pytest
+from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
+
+from meup_agent import Agent
+from meup_agent.client.messages import Request
+from meup_agent.errors import RequestError
+from meup_agent.mcp.naming import exposed_name
+from tests.mcp.conftest import ANYTHING, served, staged
+from tests.mcp.server.test_calls import MODES
+
+pytestmark = pytest.mark.anyio
+
+
+class Library:
+    """An agent with resources and prompts."""
+
+    def __init__(self, name: str, *uris: str) -> None:
+        self.uris = list(uris)
+        self.templates = [f"{name}://shelf/{{id}}"]
+        self.tools: list[dict[str, Any]] = []
+        self.asked: list[Request] = []
+        self.subscribed: list[str] = []
+        self.changed = anyio.Event()
+        self.agent = Agent(name)
+        self.agent.on_request("resources/**", "prompts/*", "completion/*")(self.answer)
+        self.agent.on_request("tools/list")(self.list_tools)
+
+    async def list_tools(self, _: Request) -> dict[str, Any]:
+        return {"tools": self.tools}
+
+    async def answer(self, request: Request) -> dict[str, Any]:
+        self.asked.append(request)
+        uri = str(request.params.get("uri"))
+        match request.method:
+            case "resources/list":
+                return {"resources": [{"uri": each, "name": each} for each in self.uris]}
+            case "resources/templates/list":
+                each = self.templates[0]
+                return {"resourceTemplates": [{"uriTemplate": each, "name": each}]}
+            case "resources/read":
+                contents = {"uri": uri, "text": f"{self.agent.name}: {uri}"}
+                return {"contents": [contents], "_meta": {"dev.example/x": 1}}
+            case "prompts/list":
+                return {"prompts": [{"name": "hello", "arguments": [{"name": "who"}]}]}
+            case "prompts/get":
+                text = f"Hello, {request.params['arguments']['who']}!"
+                content = {"type": "text", "text": text}
+                return {"messages": [{"role": "user", "content": content}]}
+            case "completion/complete":
+                return {"completion": {"values": [str(request.params["ref"])]}}
+            case "resources/subscribe" | "resources/unsubscribe":
+                what = request.method.removeprefix("resources/")
+                self.subscribed.append(f"{what} {uri}")
+                self.changed.set()
+                return {}
+            case method:
+                raise RequestError(-32601, f"no {method} here")
+
+
+def contents(result: types.ReadResourceResult) -> tuple[str, str]:
+    """URI and text of a resource."""
+    (content,) = result.contents
+    assert isinstance(content, types.TextResourceContents)
+    return str(content.uri), content.text
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_resources_of_one_participant_stay_as_they_are(mode: str) -> None:
+    left, right = Library("left", "file:///a", "file:///both"), Library("right", "file:///both")
+    async with staged(left=ANYTHING, right=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("left", left.agent)
+        await stage.join("right", right.agent)
+        async with served(stage, own="alice") as server, server.client(mode=mode) as client:
+            listed = [str(each.uri) for each in (await client.list_resources()).resources]
+            assert listed == [
+                "file:///a",
+                "meup://participant/left/file%3A%2F%2F%2Fboth",
+                "meup://participant/right/file%3A%2F%2F%2Fboth",
+            ]
+            read = await client.read_resource("file:///a")
+            assert contents(read) == ("file:///a", "left: file:///a")
+            assert read.meta is not None
+            assert read.meta["dev.example/x"] == 1
+            assert contents(await client.read_resource(listed[2])) == (
+                listed[2],
+                "right: file:///both",
+            )
+            with pytest.raises(MCPError, match="Several participants have file:///both; ask for"):
+                await client.read_resource("file:///both")
+            with pytest.raises(MCPError, match="Resource not found: file:///c"):
+                await client.read_resource("file:///c")
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_templates_prompts_and_completions(mode: str) -> None:
+    left = Library("left")
+    async with staged(left=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("left", left.agent)
+        async with served(stage, own="alice") as server, server.client(mode=mode) as client:
+            (template,) = (await client.list_resource_templates()).resource_templates
+            assert template.uri_template == "left://shelf/{id}"
+            read = await client.read_resource("left://shelf/7")
+            assert contents(read) == ("left://shelf/7", "left: left://shelf/7")
+            (prompt,) = (await client.list_prompts()).prompts
+            assert prompt.name == "left_hello"
+            got = await client.get_prompt("left_hello", {"who": "Ada"})
+            (message,) = got.messages
+            assert isinstance(message.content, types.TextContent)
+            assert message.content.text == "Hello, Ada!"
+            completed = await client.complete(
+                types.PromptReference(type="ref/prompt", name="left_hello"),
+                {"name": "who", "value": "A"},
+            )
+            assert completed.completion.values == ["{'type': 'ref/prompt', 'name': 'hello'}"]
+            completed = await client.complete(
+                types.ResourceTemplateReference(type="ref/resource", uri=template.uri_template),
+                {"name": "id", "value": "7"},
+            )
+            assert completed.completion.values == [
+                "{'type': 'ref/resource', 'uri': 'left://shelf/{id}'}"
+            ]
+            with pytest.raises(MCPError, match="Unknown prompt: left_bye"):
+                await client.get_prompt("left_bye")
+
+
+async def test_a_template_of_two_participants_names_each() -> None:
+    left, right = Library("left"), Library("right")
+    right.templates = left.templates
+    async with staged(left=ANYTHING, right=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("left", left.agent)
+        await stage.join("right", right.agent)
+        async with served(stage, own="alice") as server, server.client() as client:
+            found = (await client.list_resource_templates()).resource_templates
+            uri = found[1].uri_template.replace("{id}", "a%2Fb")
+            assert contents(await client.read_resource(uri)) == (
+                uri,
+                "right: left://shelf/a%2Fb",
+            )
+
+
+async def announce(space: Any, method: str, **params: Any) -> None:
+    """Tell the space of a change."""
+    await space.send("mcp/request", {"jsonrpc": "2.0", "method": method, "params": params})
+
+
+async def test_subscriptions_by_session() -> None:
+    left = Library("left", "file:///a")
+    heard: list[str] = []
+    told = anyio.Event()
+
+    async def hear(message: Any) -> None:
+        if isinstance(message, types.ResourceUpdatedNotification):
+            heard.append(str(message.params.uri))
+            told.set()
+
+    async with staged(left=ANYTHING, alice=ANYTHING) as stage:
+        space = await stage.join("left", left.agent)
+        async with served(stage, own="alice") as server:
+            async with server.client(mode="legacy", message_handler=hear) as client:
+                with pytest.warns(MCPDeprecationWarning):
+                    await client.subscribe_resource("file:///a")
+                assert left.subscribed == ["subscribe file:///a"]
+                with anyio.fail_after(10):
+                    while not told.is_set():  # its own stream opens by and by
+                        await announce(space, "notifications/resources/updated", uri="file:///a")
+                        await announce(space, "notifications/resources/updated", uri="file:///b")
+                        await space.tools("alice", refresh=True)
+                with pytest.warns(MCPDeprecationWarning):
+                    await client.unsubscribe_resource("file:///a")
+                with anyio.fail_after(10):
+                    while len(left.subscribed) < 2:
+                        await anyio.lowlevel.checkpoint()
+    assert set(heard) == {"file:///a"}
+    assert left.subscribed == ["subscribe file:///a", "unsubscribe file:///a"]
+
+
+async def test_subscriptions_by_listening() -> None:
+    left = Library("left", "file:///a")
+    async with staged(left=ANYTHING, alice=ANYTHING) as stage:
+        space = await stage.join("left", left.agent)
+        async with served(stage, own="alice") as server, server.client() as client:
+            with anyio.fail_after(10):
+                async with client.listen(
+                    tools_list_changed=True, resource_subscriptions=["file:///a"]
+                ) as events:
+                    assert left.subscribed == ["subscribe file:///a"]
+                    await announce(space, "notifications/resources/updated", uri="file:///b")
+                    await announce(space, "notifications/resources/updated", uri="file:///a")
+                    assert "file:///a" in str(await anext(events))
+                    await announce(space, "notifications/tools/list_changed")
+                    assert "Tools" in type(await anext(events)).__name__
+                while len(left.subscribed) < 2:
+                    await anyio.lowlevel.checkpoint()
+    assert left.subscribed[-1] == "unsubscribe file:///a"
+
+
+async def test_a_participant_that_joins_or_leaves_changes_the_lists() -> None:
+    left, right = Library("left"), Agent("right")
+
+    @right.tool
+    async def echo(text: str) -> str:
+        return text
+
+    async with staged(left=ANYTHING, right=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("left", left.agent)
+        async with served(stage, own="alice") as server, server.client() as client:
+            with anyio.fail_after(10):
+                assert (await client.list_tools()).tools == []
+                async with client.listen(tools_list_changed=True) as events:
+                    async with right.join(
+                        stage.gateway.url, space="demo", token=stage.token("right")
+                    ):
+                        await anext(events)
+                        (tool,) = (await client.list_tools(cache_mode="refresh")).tools
+                        assert tool.name == "right_echo"
+                    await anext(events)
+                    assert (await client.list_tools(cache_mode="refresh")).tools == []
+
+
+LOOP: dict[str, Any] = {"type": "object", "properties": {"a": {"$ref": "#"}}}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_bad_tool_is_left_out_and_the_others_stay(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "meup_agent.mcp")
+    deep: dict[str, Any] = {"type": "object"}
+    for _ in range(20):
+        deep = {"type": "object", "properties": {"a": deep}}
+    left = Library("left")
+    left.tools = [
+        {"name": "good", "inputSchema": {"type": "object"}},
+        {"name": "good", "inputSchema": {"type": "object"}, "description": "another"},
+        {"name": "loop", "inputSchema": LOOP},
+        {"name": "deep", "inputSchema": deep},
+        {"name": "text", "inputSchema": "nothing"},
+        {"name": "array", "inputSchema": {"type": "array"}},
+        {"name": "none"},
+        {"inputSchema": {"type": "object"}},
+        {"name": "forbidden name!", "inputSchema": {"type": "object"}},
+        {"name": "described", "inputSchema": {"type": "object"}, "description": 7},
+    ]
+    async with staged(left=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("left", left.agent)
+        async with served(stage, own="alice") as server, server.client(mode=mode) as client:
+            names = [tool.name for tool in (await client.list_tools()).tools]
+    forbidden = exposed_name("left", "forbidden name!")
+    assert names == ["left_good", "left_loop", "left_deep", forbidden]
+    said = [each.getMessage() for each in caplog.records]
+    assert "'left' lists 'good' twice; the first one counts" in said
+    assert any("'text' of 'left' is left out" in each for each in said)
+
+
+async def test_a_participant_that_answers_rubbish_does_not_spoil_the_list() -> None:
+    good, bad = Library("good"), Agent("bad")
+    good.tools = [{"name": "one", "inputSchema": {"type": "object"}}]
+
+    @bad.on_request("tools/list")
+    async def rubbish(_: Request) -> dict[str, Any]:
+        return {"tools": {"name": "no list"}}
+
+    @bad.on_request("resources/list", "prompts/list")
+    async def fails(_: Request) -> dict[str, Any]:
+        raise RequestError(-1, "no")
+
+    async with staged(good=ANYTHING, bad=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("good", good.agent)
+        await stage.join("bad", bad)
+        async with served(stage, own="alice") as server, server.client() as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["good_one"]
+            assert len((await client.list_prompts()).prompts) == 1
+
+
+async def test_a_result_that_is_none_is_a_clear_error() -> None:
+    bad = Agent("bad")
+
+    @bad.on_request("tools/list")
+    async def listed(_: Request) -> dict[str, Any]:
+        return {"tools": [{"name": "one", "inputSchema": {"type": "object"}}]}
+
+    @bad.on_request("tools/call")
+    async def called(_: Request) -> dict[str, Any]:
+        return {"neither": "content nor anything"}
+
+    async with staged(bad=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("bad", bad)
+        async with served(stage, own="alice") as server, server.client() as client:
+            result = await client.call_tool("bad_one")
+    assert result.is_error
+    assert "no result of MCP" in str(result.content)
