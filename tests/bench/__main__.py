@@ -12,6 +12,7 @@ from tests.bench import (
     gateway_stalled,
     imports,
     journal,
+    mcp_calls,
     memory,
     patterns,
     request,
@@ -21,6 +22,7 @@ from tests.bench.figures import main
 
 PROGRAMS = (
     calls.PROGRAM,
+    mcp_calls.PROGRAM,
     withdraw.PROGRAM,
     request.PROGRAM,
     decoding.PROGRAM,

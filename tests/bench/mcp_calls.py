@@ -1,0 +1,254 @@
+"""A call from an MCP client through `meup mcp --http` and a gateway, and its cancel.
+
+Run it from the repository: `python -m tests.bench.mcp_calls`
+
+Client, MCP server, gateway and tool run in processes of their own, on uvloop. In the same round the
+official SDK's own server answers the same call over the same transport, and an agent of ours makes
+it through the gateway alone.
+"""
+
+import asyncio
+import gc
+import statistics
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from multiprocessing.connection import Connection
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from meup_agent import Agent, Limits, Settings
+from tests.bench import calls, peers
+from tests.bench.figures import Figure, Program, main
+from tests.bench.processes import (
+    Address,
+    answer,
+    gateway,
+    on_uvloop,
+    own_memory,
+    process,
+)
+from tests.bench.timing import Calls, Times, measured, percentile
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+ALONE, TOGETHER, IN_FLIGHT = 300, 640, 32
+CANCELS = 100
+WARM_UP = 5
+STREAMS = 500
+
+SPACE = "demo"
+EVERYTHING: list[dict[str, Any]] = [{"kind": "*"}]
+PARTICIPANTS = {"tools": EVERYTHING, "caller": EVERYTHING, "client": EVERYTHING}
+
+MODES = {"legacy": "by handshake (2025-11-25)", "auto": "2026-07-28"}
+"""Modes of the SDK's client, and the revisions that they make."""
+
+
+def tools(pipe: Connection, address: Address) -> None:
+    """The agent with the tools."""
+    agent = Agent("tools")
+    running = 0
+    stopped = asyncio.Queue[int]()
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @agent.tool
+    async def work() -> None:
+        nonlocal running
+        running += 1
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.put_nowait(monotonic_ns())
+            running -= 1
+
+    @agent.tool
+    async def when_stopped() -> int:
+        return await stopped.get()
+
+    @agent.tool
+    async def count_running() -> int:
+        return running
+
+    async def serve() -> None:
+        settings = Settings(limits=Limits(handlers=2 * STREAMS, queued=2 * STREAMS))
+        token = address.tokens[SPACE, "tools"]
+        async with agent.join(address.url, space=SPACE, token=token, settings=settings):
+            pipe.send("ready")
+            await answer(pipe, lambda _: None)
+
+    on_uvloop(serve())
+
+
+def mcp_server(pipe: Connection, address: Address) -> None:
+    """The space over HTTP; tells its open streams and its memory."""
+    import socket
+
+    import uvicorn
+
+    from meup_agent.mcp.http import mcp_app
+
+    token = address.tokens[SPACE, "client"]
+    app = mcp_app(address.url, space=SPACE, token=token)
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+
+    def question(_: Any) -> tuple[int, int]:
+        gc.collect()
+        return len(app.streams), own_memory()
+
+    async def serve() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.serve([listening]))
+            pipe.send(listening.getsockname()[1])
+            await answer(pipe, question)
+
+    on_uvloop(serve())
+
+
+@asynccontextmanager
+async def client_of(url: str, mode: str) -> AsyncGenerator["Client"]:
+    """The SDK's client, for as many calls at once as there are."""
+    import httpx2
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
+    limits = httpx2.Limits(max_connections=2 * STREAMS)
+    async with httpx2.AsyncClient(timeout=120, limits=limits) as http:
+        async with Client(streamable_http_client(url, http_client=http), mode=mode) as client:
+            yield client
+
+
+def caller(pipe: Connection, url: str, mode: str, tool: str, wanted: Calls) -> None:
+    """Calls a server of MCP."""
+
+    async def call_all() -> None:
+        async with client_of(url, mode) as client:
+
+            async def call() -> None:
+                result = await client.call_tool(tool, {"a": 1, "b": 2})
+                assert result.structured_content == {"result": 3}
+
+            pipe.send(await measured(call, wanted))
+
+    on_uvloop(call_all())
+
+
+async def number(client: "Client", tool: str) -> int:
+    """The number that a tool returns."""
+    structured: Any = (await client.call_tool(tool)).structured_content
+    return int(structured["result"])
+
+
+async def until_running(client: "Client", wanted: int) -> None:
+    """Wait until so many calls run."""
+    while await number(client, "tools_count_running") != wanted:
+        pass
+
+
+def canceller(pipe: Connection, url: str, mode: str, count: int) -> None:
+    """Cancels calls one by one; tells the nanoseconds to the tool's `finally`."""
+
+    async def cancel_all() -> None:
+        took: list[int] = []
+        async with client_of(url, mode) as client:
+            for _ in range(WARM_UP + count):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(client.call_tool, "tools_work")
+                    await until_running(client, 1)
+                    cancelled = monotonic_ns()
+                    tasks.cancel_scope.cancel()
+                took.append(await number(client, "tools_when_stopped") - cancelled)
+        pipe.send([each * 1e-9 for each in took[WARM_UP:]])
+
+    on_uvloop(cancel_all())
+
+
+def crowd(pipe: Connection, url: str, streams: int) -> None:
+    """Opens streams at once and cancels them all, each time it is asked to."""
+
+    async def cancel_all() -> None:
+        loop = asyncio.get_running_loop()
+        async with client_of(url, "legacy") as client:
+            while True:
+                await loop.run_in_executor(None, pipe.recv)
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(streams):
+                        tasks.start_soon(client.call_tool, "tools_work")
+                    await until_running(client, streams)
+                    tasks.cancel_scope.cancel()
+                await until_running(client, 0)
+                pipe.send(None)
+
+    on_uvloop(cancel_all())
+
+
+def called(url: str, mode: str, tool: str, wanted: Calls) -> Times:
+    with process(caller, url, mode, tool, wanted) as calling:
+        times: Times = calling.recv()
+        return times
+
+
+def measure(scale: float = 1.0) -> Iterator[Figure]:
+    wanted = Calls(max(1, round(ALONE * scale)), max(1, round(TOGETHER * scale)), IN_FLIGHT)
+    plain = calls.ours(wanted).times.median
+    yield Figure("a plain call of ours", plain * 1e6, "µs")
+    with process(gateway, {SPACE: PARTICIPANTS}) as middle:
+        address = middle.recv()
+        with process(tools, address) as tool, process(mcp_server, address) as server:
+            tool.recv()
+            url = f"http://127.0.0.1:{server.recv()}/mcp"
+            for mode, revision in MODES.items():
+                yield from compared(url, mode, revision, wanted, plain)
+                yield from cancelled(url, mode, revision, max(1, round(CANCELS * scale)))
+            yield from crowded(url, server, max(1, round(STREAMS * scale)))
+
+
+def compared(url: str, mode: str, revision: str, wanted: Calls, plain: float) -> Iterator[Figure]:
+    """The same call through a space, and to the SDK's own server."""
+    ours = called(url, mode, "tools_add", wanted)
+    with process(peers.mcp_http_server, False) as server:
+        sdk = called(f"http://127.0.0.1:{server.recv()}/mcp", mode, "add", wanted)
+    yield Figure(f"a call through `meup mcp --http`, {revision}", ours.median * 1e6, "µs")
+    yield Figure(f"the SDK's own server, {revision}", sdk.median * 1e6, "µs")
+    share = (ours.median - plain) / sdk.median
+    yield Figure(f"less a plain call, times the SDK's, {revision}", share, "×", 1.3)
+    yield Figure(f"calls through it, {IN_FLIGHT} under way, {revision}", ours.rate, "/s")
+    yield Figure(f"calls of the SDK's, {IN_FLIGHT} under way, {revision}", sdk.rate, "/s")
+
+
+def cancelled(url: str, mode: str, revision: str, count: int) -> Iterator[Figure]:
+    """From the client's cancel to the tool's `finally`."""
+    with process(canceller, url, mode, count) as cancelling:
+        took: list[float] = cancelling.recv()
+    yield Figure(f"from a cancel to `finally`, {revision}", statistics.median(took) * 1e3, "ms", 10)
+    yield Figure(f"from a cancel to `finally`, {revision}: p99", percentile(took, 0.99) * 1e3, "ms")
+
+
+def asked(pipe: Connection) -> Any:
+    """What a process answers."""
+    pipe.send(None)
+    return pipe.recv()
+
+
+def crowded(url: str, server: Connection, streams: int) -> Iterator[Figure]:
+    """What is left of many streams that were all cancelled."""
+    with process(crowd, url, streams) as clients:
+        asked(clients)  # what a first time makes, stays
+        _, before = asked(server)
+        asked(clients)
+        left, after = asked(server)
+    yield Figure("streams that are left of 500 cancelled ones", left, "", 0)
+    yield Figure("memory that they leave, of the MCP server", (after - before) / 1e6, "MB", 1)
+
+
+PROGRAM = Program("mcp_calls", "A call from an MCP client through a space, and its cancel", measure)
+
+if __name__ == "__main__":
+    main([PROGRAM], sys.argv[1:])
