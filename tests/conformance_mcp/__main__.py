@@ -7,8 +7,9 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from time import perf_counter
+from typing import IO
 
 import anyio
 from anyio.streams.text import TextReceiveStream
@@ -26,6 +27,9 @@ PARALLEL = 3
 START_SECONDS = 30
 SUITE_SECONDS = 240
 
+MAX_LOG_BYTES = 20_000
+"""Of what the servers log, shown if a check fails."""
+
 EVERY = [{"kind": "*"}]
 
 
@@ -35,11 +39,11 @@ def say(line: str) -> None:
 
 
 @asynccontextmanager
-async def served(*arguments: str, **environment: str) -> AsyncGenerator[str]:
+async def served(log: IO[bytes], *arguments: str, **environment: str) -> AsyncGenerator[str]:
     """``meup mcp --http`` in a process of its own; its address."""
     command = [sys.executable, "-m", "meup_agent.cli", "mcp", "--http", "127.0.0.1:0", *arguments]
     async with await anyio.open_process(
-        command, stderr=sys.stderr, env={**os.environ, **environment}
+        command, stderr=log, env={**os.environ, **environment}
     ) as process:
         try:
             assert process.stdout is not None
@@ -50,7 +54,7 @@ async def served(*arguments: str, **environment: str) -> AsyncGenerator[str]:
             process.terminate()
 
 
-async def run_sets(only: list[str]) -> list[suite.Check]:
+async def run_sets(only: list[str], log: IO[bytes]) -> list[suite.Check]:
     """Run the sets of scenarios, or some scenarios only; what came of each check."""
     checks: list[suite.Check] = []
 
@@ -90,9 +94,9 @@ async def run_sets(only: list[str]) -> list[suite.Check]:
         Gateway(participants={"test": EVERY, "client": EVERY}) as gateway,
         agent.join(gateway.url, space="demo", token=gateway.token("test")),
         served(
-            MEUP_URL=gateway.url, MEUP_SPACE="demo", MEUP_TOKEN=gateway.token("client")
+            log, MEUP_URL=gateway.url, MEUP_SPACE="demo", MEUP_TOKEN=gateway.token("client")
         ) as space_url,
-        served("tests.conformance_mcp.tasks_agent:agent") as tasks_url,
+        served(log, "tests.conformance_mcp.tasks_agent:agent") as tasks_url,
         anyio.create_task_group() as group,
     ):
         for revision in ("2025-11-25", "2026-07-28"):
@@ -103,9 +107,13 @@ async def run_sets(only: list[str]) -> list[suite.Check]:
 
 async def main(only: list[str]) -> int:
     """Run it all; the exit code."""
-    with anyio.fail_after(SUITE_SECONDS):
-        checks = await run_sets(only)
-    failed = [each for each in checks if not each.passes]
+    with TemporaryFile() as log:
+        with anyio.fail_after(SUITE_SECONDS):
+            checks = await run_sets(only, log)
+        failed = [each for each in checks if not each.passes]
+        if failed:
+            log.seek(0)
+            say(log.read()[-MAX_LOG_BYTES:].decode(errors="replace"))
     for check in failed:
         say(f"{check.status}: {check.scenario}: {check.id}: {check.message}")
     say(f"{len(checks) - len(failed)} of {len(checks)} checks pass")
