@@ -218,7 +218,7 @@ _SENTENCES: Final = {
     "path_type": "expected a path",
     "too_short": "expected at least one space",
 }
-"""What is said in the words of a file, not of the types behind it."""
+"""Sentences in the words of a file, not of the types behind it."""
 
 
 def _describe_problem(error: ValidationError, form: type[Any]) -> str:

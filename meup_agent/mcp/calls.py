@@ -39,7 +39,7 @@ log = logging.getLogger("meup_agent.mcp")
 CALL: Final = "tools/call"
 
 COMPLETE: Final = {"resultType": "complete"}
-"""What 2026-07-28 wants in each result; older revisions take no notice of it."""
+"""A field that 2026-07-28 wants in each result; older revisions take no notice of it."""
 
 OUTCOME: Final = "dev.meup/outcome"
 """Key of ``_meta`` in the result of a proposal that was not carried out: ``rejected`` …"""

@@ -44,7 +44,7 @@ ASKED: Final = {
     "sampling/createMessage": "sampling",
     "roots/list": "roots",
 }
-"""What a participant may ask a client, and the capability that the client must have declared."""
+"""Methods that a participant may ask a client → the capability that it must have declared."""
 
 REQUEST: Final = "dev.meup/request"
 PROPOSAL: Final = "dev.meup/proposal"

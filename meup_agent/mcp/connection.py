@@ -98,7 +98,7 @@ class ServerGone(MeupError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callbacks:
-    """What a connection tells its owner.
+    """Callbacks of a connection, to its owner.
 
     Attributes:
         connected: Awaited after each handshake; the connection is used when it has returned.

@@ -40,7 +40,7 @@ _ADVICE: Final[dict[str, str]] = {
     Reason.TIMEOUT: "Do not retry it at once; tell the user that it took too long.",
     Reason.NO_LONGER_NEEDED: "Do not retry the same call.",
 }
-"""What to do after a rejection, by its reason."""
+"""Advice after a rejection, by its reason."""
 
 _NO_RETRY: Final = (
     "Do not retry the same call, nor try to do the same by another way; change what was objected"

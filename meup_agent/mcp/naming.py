@@ -125,7 +125,7 @@ class Template:
 
 
 def _captured(literals: tuple[str, ...], text: str) -> list[str] | None:
-    """What stands between the literals of a template in a text; ``None`` where it has others.
+    """The texts between the literals of a template; ``None`` where a text has other literals.
 
     Each literal is looked for once, from the left: linear in the text, whatever a stranger's
     template looks like.
