@@ -8,7 +8,7 @@ import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 import mcp_types as types
@@ -377,7 +377,7 @@ class ServerConnection:
     def _describe(self, error: BaseException) -> str:
         """Why a connection ended, in words."""
         while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
+            error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
         if isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED:
             return "ended before it answered"
         if isinstance(error, MeupError):

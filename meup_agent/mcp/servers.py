@@ -256,7 +256,8 @@ def _filled(text: str, place: str, variables: Mapping[str, str]) -> str:
     """The text with its ``${VARIABLES}`` filled in."""
 
     def value(match: re.Match[str]) -> str:
-        name, otherwise = match.group(1), match.group(2)
+        name: str = match.group(1)
+        otherwise: str | None = match.group(2)
         found = variables.get(name, otherwise)
         if found is None:
             raise ConfigurationError(

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
@@ -99,9 +99,9 @@ def remove_unusable(result: JsonObject, version: str, warn: Callable[[str], None
         version: The revision that the server speaks.
         warn: Told of each that is taken out.
     """
-    tools = result.get("tools")
-    if not isinstance(tools, list):
+    if not isinstance(result.get("tools"), list):
         return
+    tools = cast("list[Any]", result["tools"])
     kept: list[Any] = []
     for tool in tools[:MAX_TOOLS]:
         problem = _problem(tool, result, version)
@@ -137,19 +137,20 @@ def _problem(tool: Any, result: JsonObject, version: str) -> str | None:
     """Why a tool cannot be used; ``None`` if it can."""
     if not isinstance(tool, dict):
         return "it is no object"
+    fields = cast("JsonObject", tool)
     try:
-        validate_server_result("tools/list", version, {**result, "tools": [tool]})
+        validate_server_result("tools/list", version, {**result, "tools": [fields]})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"][-3:])
         return printable(f"{place}: {first['msg']}")[:200]
     except (KeyError, ValueError):
         pass  # a revision without such a check
-    name = payloads.as_object(tool).get("name")
+    name = fields.get("name")
     if not isinstance(name, str) or not name or len(name) > MAX_TOOL_NAME_CHARS:
         return f"a name has 1 to {MAX_TOOL_NAME_CHARS} characters"
     for part in ("inputSchema", "outputSchema"):
-        schema = payloads.as_object(tool).get(part)
+        schema = fields.get(part)
         if schema is not None and (why := _schema_problem(schema)) is not None:
             return f"its {part} is no JSON Schema: {why}"
     return None
@@ -172,14 +173,12 @@ def _schema_problem(schema: Any) -> str | None:
 
 def _depth(value: Any, limit: int) -> int:
     """Levels of objects and lists, counted up to one more than a limit."""
-    level, deep = [value], 0
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    deep = 0
     while level and deep <= limit:
         inner: list[Any] = []
         for each in level:
-            if isinstance(each, dict):
-                inner += each.values()
-            elif isinstance(each, list):
-                inner += each
+            inner += each.values() if isinstance(each, dict) else each
         level = [each for each in inner if isinstance(each, dict | list)]
         deep += 1
     return deep

@@ -40,11 +40,9 @@ READ_SECONDS: Final = 3600.0
 """Seconds without a byte after which an answer over HTTP is given up. Callers give up sooner, by
 their own timeouts; a stream of events may be silent for long."""
 
-Streams = tuple[WatchedReader, WatchedWriter]
-
 
 @asynccontextmanager
-async def connect(server: Server, traffic: Traffic, tail: StderrTail) -> AsyncGenerator[Streams]:
+async def connect(server: Server, traffic: Traffic, tail: StderrTail) -> AsyncGenerator[Any]:
     """The streams to and from a server, which is started, for the length of a block.
 
     Raises:

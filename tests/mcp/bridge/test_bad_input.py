@@ -109,7 +109,7 @@ async def test_unusable_tools_are_left_out_each_with_a_line(
     deep: dict[str, Any] = {"type": "object"}
     for _ in range(40):
         deep = {"type": "object", "properties": {"a": deep}}
-    tools = [
+    tools: list[Any] = [
         {"name": "good", "inputSchema": plain},
         {"name": "tree", "inputSchema": tree},
         {"name": "good", "inputSchema": plain, "description": "another one"},

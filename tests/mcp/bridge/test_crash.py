@@ -35,13 +35,14 @@ async def test_a_crash_is_answered_with_the_last_lines_and_the_server_comes_back
         async def hear(text: str) -> None:
             told.append(await chat_with(stage.caller, text))
 
+        lines: list[str] = []
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(hear, "is started again")
             tasks.start_soon(hear, "runs again")
             await anyio.lowlevel.checkpoint()
             with pytest.raises(ToolError) as raised:
                 await stage.caller.call(BRIDGE, "do", {"way": "die"})
-        lines = str(raised.value).splitlines()
+            lines += str(raised.value).splitlines()
         assert lines[0].startswith("the MCP server 'server' ended; the last lines of its standard")
         # Twenty in all, with what they end with, and nothing that a terminal would obey.
         assert lines[1:20] == [f"  last words {each} \\x1b[31m" for each in range(12, 31)]

@@ -66,7 +66,7 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, content: str) ->
 
 
 def test_a_difference_in_words_is_safe_to_print() -> None:
-    wild = {"name": "a\x1b[31m", "inputSchema": {}}
+    wild: dict[str, Any] = {"name": "a\x1b[31m", "inputSchema": {}}
     assert str(compare_tools([], [wild])) == r"added 'a\x1b[31m'"
-    many = [{"name": f"t{each}", "inputSchema": {}} for each in range(30)]
+    many: list[dict[str, Any]] = [{"name": f"t{each}", "inputSchema": {}} for each in range(30)]
     assert str(compare_tools(many, [])).endswith("'t19' and 10 more")

@@ -47,21 +47,23 @@ async def sample(ctx: Context[Any, Any]) -> str:
     """Ask the client's model; only older revisions have a request for it."""
     said = types.TextContent(type="text", text="2+2?")
     messages = [types.SamplingMessage(role="user", content=said)]
-    result = await ctx.session.create_message(messages, max_tokens=10)
+    result = await ctx.session.create_message(  # pyright: ignore[reportDeprecated]
+        messages, max_tokens=10
+    )
     return f"{result.model}: {getattr(result.content, 'text', '')}"
 
 
 @server.tool(structured_output=False)
 async def folders(ctx: Context[Any, Any]) -> str:
     """Ask for the client's roots."""
-    found = await ctx.session.list_roots()
+    found = await ctx.session.list_roots()  # pyright: ignore[reportDeprecated]
     return ", ".join(str(root.uri) for root in found.roots)
 
 
 @server.tool(structured_output=False)
 async def announce(ctx: Context[Any, Any]) -> str:
     """Log a line with a control character in it."""
-    await ctx.info("a line\x1b[31m of the server")
+    await ctx.info("a line\x1b[31m of the server")  # pyright: ignore[reportDeprecated]
     return "logged"
 
 

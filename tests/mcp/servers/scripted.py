@@ -133,13 +133,17 @@ def handle(message: dict[str, Any]) -> None:
     elif request_id is None:
         pass
     elif method == "initialize" and not MODERN:
-        capabilities = {"tools": {"listChanged": True}, "logging": {}, "resources": {}}
+        capabilities: dict[str, Any] = {
+            "tools": {"listChanged": True},
+            "logging": {},
+            "resources": {},
+        }
         info = {"name": "scripted", "version": "1"}
         said = {"protocolVersion": REVISION, "capabilities": capabilities, "serverInfo": info}
         send({"id": request_id, "result": said})
     elif method == "server/discover" and MODERN:
-        said = {"supportedVersions": [REVISION], "capabilities": {"tools": {}}}
-        send({"id": request_id, "result": complete(said)})
+        found: dict[str, Any] = {"supportedVersions": [REVISION], "capabilities": {"tools": {}}}
+        send({"id": request_id, "result": complete(found)})
     elif method == "tools/list":
         send({"id": request_id, "result": complete({"tools": tools(), "x-page": 1})})
     elif method == "tools/call":
