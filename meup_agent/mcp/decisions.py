@@ -121,7 +121,7 @@ def edited(outcome: Fulfillment) -> str:
             " as proposed."
         )
     told = "; ".join(
-        f"{name(each.path)} was {_value(each.fulfilled)} instead of {_value(each.proposed)}"
+        f"{_path(each.path)} was {_value(each.fulfilled)} instead of {_value(each.proposed)}"
         for each in outcome.changes[:MAX_CHANGES]
     )
     more = len(outcome.changes) - MAX_CHANGES
@@ -145,6 +145,11 @@ def name(text: str) -> str:
     safe = printable(cut)
     # A name of several words would read as a part of our sentence.
     return safe if safe and not any(each in safe for each in " \"'.:;,") else json.dumps(safe)
+
+
+def _path(path: str) -> str:
+    """The path of a value, whose dots are ours."""
+    return ".".join(name(part) for part in path.split("."))
 
 
 def _or(names: Sequence[str]) -> str:
