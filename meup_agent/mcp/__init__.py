@@ -1,5 +1,13 @@
 """MCP: servers into a space, a space out to MCP clients, with the official SDK (extra ``mcp``).
 
+**A space for MCP clients.** :mod:`.http` finds the participant that a client is, by its token
+(:mod:`.principal` has each in the space once), and reads a cancel before the SDK does
+(:mod:`.cancellation`). :mod:`.space_server` has the handlers of the SDK's server, one for each
+method; :mod:`.catalog` knows the offers of the space by their names for clients (:mod:`.naming`).
+:mod:`.calls` makes a call a request or a proposal; :mod:`.client_calls` brings its progress, its
+log and what is asked during it to the client; :mod:`.decisions` has the words for a model. None of
+it decides: what a client may do is what the gateway lets its participant do.
+
 Importing this package needs nothing beyond the standard dependencies; its modules need the SDK.
 """
 
@@ -9,12 +17,15 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:  # the names of _PUBLIC, for type checkers
+    from meup_agent.mcp.http import McpApp as McpApp
+    from meup_agent.mcp.http import mcp_app as mcp_app
     from meup_agent.mcp.task_client import TasksClientExtension as TasksClientExtension
     from meup_agent.mcp.tasks import TasksExtension as TasksExtension
     from meup_agent.mcp.tasks import TaskSupport as TaskSupport
     from meup_agent.mcp.tasks import install_extension as install_extension
 else:  # or every name would pass for one of ours
     _PUBLIC = {
+        "http": "McpApp mcp_app",
         "task_client": "TasksClientExtension",
         "tasks": "TaskSupport TasksExtension install_extension",
     }

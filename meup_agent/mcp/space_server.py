@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     Ctx = ServerRequestContext[Any, Any]
 
-RESOURCE_NOT_FOUND: Final = -32002
+_RESOURCE_NOT_FOUND: Final = -32002
 
 LISTED: Final = {**COMPLETE, "ttlMs": 0, "cacheScope": "private"}
 """A list is good until we say that it changed; and what one participant sees is its own."""
@@ -267,7 +267,7 @@ async def _owner(principal: Principal, uri: str, ctx: Ctx) -> Owned:
         ) from None
     if owned is None:
         modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
-        code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
+        code = INVALID_PARAMS if modern else _RESOURCE_NOT_FOUND
         raise MCPError(code, f"Resource not found: {uri}", {"uri": uri})
     return owned
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("meup_agent.mcp")
 
-SECONDS: Final = 10.0
+SUBSCRIBE_SECONDS: Final = 10.0
 """Wait for a participant that is asked to say when a resource changes."""
 
 MAX_RESOURCES: Final = 10_000
@@ -77,5 +77,5 @@ class SubscribedResources:
 
     async def _ask(self, method: str, resource: Owned) -> None:
         await self._space.request(
-            resource.participant, method, {"uri": resource.name}, timeout=SECONDS
+            resource.participant, method, {"uri": resource.name}, timeout=SUBSCRIBE_SECONDS
         )

@@ -1,0 +1,35 @@
+"""The example of a space in a web application, asked by an MCP client."""
+
+import runpy
+
+import anyio
+import pytest
+from mcp.client.client import Client
+
+from meup_agent import Agent
+from tests.mcp.conftest import ANYTHING, anyio_backend, serving, staged
+from tests.programs import ROOT
+
+__all__ = ["anyio_backend"]
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_mounted_space_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    async with staged(tools=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("tools", agent)
+        monkeypatch.setenv("MEUP_URL", stage.gateway.url)
+        monkeypatch.setenv("MEUP_SPACE", "demo")
+        monkeypatch.setenv("MEUP_TOKEN", stage.token("alice"))
+        app = runpy.run_path(str(ROOT / "examples" / "mounted_space.py"))["app"]
+        async with serving(app) as port:
+            with anyio.fail_after(30):
+                async with Client(f"http://127.0.0.1:{port}/space/mcp") as client:
+                    result = await client.call_tool("tools_add", {"a": 1, "b": 2})
+    assert result.structured_content == {"result": 3}
