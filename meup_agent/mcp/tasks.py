@@ -34,11 +34,12 @@ from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from meup_agent.mcp.tool_task import TaskSession, ToolTask
 
 if typing.TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
     from types import TracebackType
 
     from mcp.server.context import CallNext, HandlerResult
@@ -65,6 +66,9 @@ POLL_SECONDS = 1.0
 
 #: Tasks kept for one owner.
 MAX_TASKS = 100
+
+#: Bytes of their results: more of them come only from tasks that run already.
+MAX_RESULT_BYTES = 32 << 20
 
 #: A handler that answers every answer with a new question ends here.
 MAX_ROUNDS = 32
@@ -148,7 +152,7 @@ class TasksExtension(Extension):
         return await self._exit_stack.__aexit__(exc_type, exc, traceback)
 
     @asynccontextmanager
-    async def lifespan(self, server: object) -> AsyncIterator[dict[str, typing.Any]]:
+    async def lifespan(self, server: object) -> AsyncGenerator[dict[str, typing.Any]]:
         """The ``lifespan`` of a server that needs none of its own."""
         async with self:
             yield {}
@@ -177,12 +181,10 @@ class TasksExtension(Extension):
             return await call_next(ctx)
         owner = self._owner(ctx)
         tasks = self._tasks.setdefault(owner, {})
-        if len(tasks) >= self._limit:
+        if len(tasks) >= self._limit or _size(tasks) > MAX_RESULT_BYTES:
             if support == "required":
-                raise MCPError(
-                    mcp_types.INTERNAL_ERROR,
-                    f"{self._limit} tasks are kept already: cancel one, or wait for one's ttlMs",
-                )
+                full = f"{len(tasks)} tasks with results of {_size(tasks)} bytes are kept already"
+                raise MCPError(mcp_types.INTERNAL_ERROR, f"{full}: wait for the end of their ttlMs")
             return await call_next(ctx)
         task = ToolTask(self._ttl, self._poll_interval)
         tasks[task.id] = task
@@ -223,6 +225,7 @@ class TasksExtension(Extension):
                 result = await self._call(task, params, ctx, call_next)
                 if not isinstance(result, mcp_types.InputRequiredResult):
                     task.inlined = _inline(result, ctx.protocol_version)
+                    task.size = len(to_json(task.inlined))
                 if not task.detached:
                     task.result = result
                 task.end("cancelled" if self._is_withdrawn(result) else "completed")
@@ -359,6 +362,10 @@ def _check_routing_header(headers: Mapping[str, str], task_id: str) -> None:
 def _declares_tasks(ctx: Context) -> bool:
     capabilities = ctx.session.client_capabilities
     return capabilities is not None and TASKS in (capabilities.extensions or {})
+
+
+def _size(tasks: Mapping[str, ToolTask]) -> int:
+    return sum(task.size for task in tasks.values())
 
 
 def _inline(result: HandlerResult, version: str) -> dict[str, typing.Any]:

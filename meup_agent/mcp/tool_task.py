@@ -84,6 +84,8 @@ class ToolTask:
         self.detached = False
         self.result: HandlerResult = None
         self.inlined: dict[str, typing.Any] | None = None
+        #: Bytes of that.
+        self.size = 0
         self.error: mcp_types.ErrorData | None = None
         self._inputs: dict[str, InputRequest] = {}
 

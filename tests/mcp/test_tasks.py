@@ -399,7 +399,18 @@ async def test_calls_over_the_limit_are_waited_for_or_refused() -> None:
     async with connected(tools.server) as client:
         await call(client, "sure")
         assert text(await client.call_tool("quick")) == "quick"
-        with pytest.raises(MCPError, match="1 tasks are kept already"):
+        with pytest.raises(MCPError, match="1 tasks with results of"):
+            await client.call_tool("sure")
+
+
+async def test_results_over_the_limit_leave_no_room_for_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("meup_agent.mcp.tasks.MAX_RESULT_BYTES", 10)
+    async with connected(Tools().server) as client:
+        created = await call(client, "sure")
+        await until(client, created.task_id, "completed")
+        with pytest.raises(MCPError, match="are kept already"):
             await client.call_tool("sure")
 
 
