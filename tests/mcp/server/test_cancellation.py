@@ -9,9 +9,14 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import httpx2
+import mcp_types as types
 import pytest
+from mcp.shared.message import SessionMessage
 
 from meup_agent import Agent, Context
+from meup_agent.mcp.calls import CallSettings
+from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
+from meup_agent.mcp.space_server import SpaceHandlers, make_server
 from tests.mcp.conftest import ANYTHING, PROPOSES, Served, Stage, served, staged
 
 pytestmark = pytest.mark.anyio
@@ -22,11 +27,12 @@ OLD = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 ACCEPT = {"accept": "application/json, text/event-stream"}
 BOTH = {**ACCEPT, "content-type": "application/json"}
 
-LAST = {
-    "jsonrpc": "2.0",
-    "id": 7,
-    "result": {"content": [{"type": "text", "text": "Operation cancelled"}], "isError": True},
-}
+LAST = (
+    b"event: message\r\n"
+    b'data: {"jsonrpc":"2.0","id":%s,"result":{"content":[{"text":"Operation cancelled",'
+    b'"type":"text"}],"isError":true}}\r\n\r\n'
+)
+"""The last event of a cancelled stream."""
 
 
 class Slow:
@@ -114,6 +120,7 @@ async def session(
         yield opened
 
 
+@pytest.mark.rule("4.7.stream", "4.7.stream.freed", "4.7.stream.logged")
 @pytest.mark.parametrize("version", OLD)
 async def test_the_last_event_of_a_cancelled_stream(
     version: str, caplog: pytest.LogCaptureFixture
@@ -128,10 +135,7 @@ async def test_the_last_event_of_a_cancelled_stream(
             with anyio.fail_after(5):
                 body = await stream.aread()
                 await slow.ended.wait()
-    (event,) = [each for each in body.decode().split("\r\n\r\n") if each]
-    kind, data = event.split("\r\n")
-    assert kind == "event: message"
-    assert json.loads(data.removeprefix("data: ")) == LAST
+    assert body == LAST % b"7"
     assert slow.reason == "no_longer_needed: the user\\nclicked stop"
     assert len(server.app.streams) == 0
     said = [each.getMessage() for each in caplog.records if "call 7" in each.getMessage()]
@@ -146,9 +150,10 @@ async def test_ids_compare_as_the_sdk_compares_them() -> None:
                 await slow.began.wait()
                 assert await client.cancel(7) == 202
                 body = await stream.aread()
-    assert json.loads(body.decode().split("data: ")[1]) == {**LAST, "id": "7"}
+    assert body == LAST % b'"7"'
 
 
+@pytest.mark.rule("4.7.stream.key")
 async def test_ids_of_two_sessions_never_meet() -> None:
     slow = Slow()
     async with space_with(slow) as (_, server):
@@ -163,6 +168,7 @@ async def test_ids_of_two_sessions_never_meet() -> None:
                     await stream.aread()
 
 
+@pytest.mark.rule("4.7.stream.key")
 async def test_another_participant_cancels_nothing() -> None:
     slow = Slow()
     async with space_with(slow) as (stage, server), session(server, OLD[-1]) as client:
@@ -176,6 +182,7 @@ async def test_another_participant_cancels_nothing() -> None:
                 await stream.aread()
 
 
+@pytest.mark.rule("4.7.stream.freed")
 async def test_a_stream_that_ends_by_itself_leaves_nothing_behind() -> None:
     slow = Slow()
 
@@ -189,6 +196,7 @@ async def test_a_stream_that_ends_by_itself_leaves_nothing_behind() -> None:
         assert len(server.app.streams) == 0
 
 
+@pytest.mark.rule("4.7.stream.closed", "4.7.stream.logged")
 async def test_in_2026_a_closed_stream_cancels(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "meup_agent.mcp")
     slow = Slow()
@@ -224,6 +232,120 @@ async def test_a_cancelled_proposal_is_withdrawn() -> None:
                             if envelope.kind == "mcp/withdraw":
                                 break
                         body = await stream.aread()
-    assert json.loads(body.decode().split("data: ")[-1]) == LAST
+    assert body == LAST % b"7"
     assert envelope.sender == "carol"
     assert envelope.payload["reason"] == "no_longer_needed"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"requestId": None}, {"requestId": [7]}, {"requestId": True}, {"requestId": 8}, []],
+)
+@pytest.mark.rule("4.7.ignored")
+async def test_a_cancel_that_names_no_call_changes_nothing(params: Any) -> None:
+    slow = Slow()
+    async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
+        async with client.call() as stream:
+            with anyio.fail_after(5):
+                await slow.began.wait()
+                message = {"method": "notifications/cancelled", "params": params}
+                assert (await client.post(message)).status_code in (202, 400)
+                assert len(server.app.streams) == 1
+                assert await client.cancel(reason=["no", "text"]) == 202
+                assert await stream.aread() == LAST % b"7"
+    assert slow.reason == "no_longer_needed"
+
+
+async def test_a_cancel_that_is_written_otherwise_is_the_same() -> None:
+    slow = Slow()
+    async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
+        async with client.call() as stream:
+            with anyio.fail_after(5):
+                await slow.began.wait()
+                written = (
+                    b'{"params": {"reason": "x", "requestId": 7},'
+                    b' "method": "notifications\\/cancelled", "jsonrpc": "2.0"}'
+                )
+                answer = await client.http.post(client.url, content=written, headers=client.headers)
+                assert answer.status_code == 202
+                assert await stream.aread() == LAST % b"7"
+
+
+class NeverReached:
+    """An application behind the layer, whose handler has not begun."""
+
+    def __init__(self) -> None:
+        self.called = anyio.Event()
+        self.go_on = anyio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Take the call, and go on when it is told to."""
+        self.scope = scope
+        self.called.set()
+        await self.go_on.wait()
+
+
+async def test_a_cancel_may_come_before_the_handler_begins() -> None:
+    streams, behind = OpenStreams(), NeverReached()
+    layer = CancellationLayer(behind, streams)
+
+    def posted(message: dict[str, Any]) -> tuple[dict[str, Any], Any, list[Any], Any]:
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": json.dumps(message).encode()}
+
+        async def send(part: Any) -> None:
+            sent.append(part)
+
+        headers = [(b"mcp-session-id", b"s")]
+        return {"type": "http", "method": "POST", "headers": headers}, receive, sent, send
+
+    scope, receive, _, send = posted({"id": 7, "method": "tools/call"})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(layer, scope, receive, send)
+        with anyio.fail_after(5):
+            await behind.called.wait()
+        cancel = {"method": "notifications/cancelled", "params": {"requestId": 7}}
+        other, receive, sent, send = posted(cancel)
+        await layer(other, receive, send)
+        assert sent[0]["status"] == 202
+        behind.go_on.set()
+    assert len(streams) == 0
+
+
+async def test_a_client_over_stdio_that_goes_withdraws() -> None:
+    slow = Slow()
+    async with staged(slow=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("slow", slow.agent)
+        pool = stage.pool("alice")
+        async with pool.run():
+            principal = await pool.get(None)
+            assert principal is not None
+            handlers = SpaceHandlers(lambda _: principal, OpenStreams(), CallSettings())
+            server = make_server(handlers)
+            to_server, read = anyio.create_memory_object_stream[SessionMessage | Exception](9)
+            write, from_server = anyio.create_memory_object_stream[SessionMessage](9)
+
+            async def serve() -> None:
+                async with handlers.tasks:
+                    options = server.create_initialization_options()
+                    await server.run(read, write, options)
+
+            def message(**fields: Any) -> SessionMessage:
+                given = {"jsonrpc": "2.0", **fields}
+                return SessionMessage(types.jsonrpc_message_adapter.validate_python(given))
+
+            async with anyio.create_task_group() as tasks, from_server:
+                tasks.start_soon(serve)
+                async with to_server:
+                    info = {"name": "wire", "version": "1"}
+                    hello = {"protocolVersion": OLD[0], "capabilities": {}, "clientInfo": info}
+                    await to_server.send(message(id=0, method="initialize", params=hello))
+                    await to_server.send(message(method="notifications/initialized"))
+                    call = {"name": "slow_wait", "arguments": {}}
+                    await to_server.send(message(id=1, method="tools/call", params=call))
+                    with anyio.fail_after(5):
+                        await slow.began.wait()
+                with anyio.fail_after(5):
+                    await slow.ended.wait()
