@@ -307,7 +307,7 @@ def mcp_app(
         return agent.join(url, space=space, token=own if theirs is None else theirs)
 
     return McpApp(
-        PrincipalPool(join),
+        PrincipalPool(join, own=own),
         settings=CallSettings(ttl=ttl),
         anonymous=own is not None and hosts is not None,
         hosts=hosts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import logging
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
+    from meup_agent.session.reconnector import Token
 
 log = logging.getLogger("meup_agent.mcp")
 
@@ -197,6 +199,8 @@ class PrincipalPool:
 
     Args:
         join: Joins the space with a token; ``None``: the one of this process.
+        own: The token of this process, where it is known: a client that sends it is the same
+            participant, which cannot be in the space twice.
         bare: One participant, whose names stay as they are.
     """
 
@@ -204,9 +208,11 @@ class PrincipalPool:
         self,
         join: Callable[[Agent, str | None], AbstractAsyncContextManager[Space]],
         *,
+        own: Token | None = None,
         bare: str | None = None,
     ) -> None:
         self._join = join
+        self._own = own
         self._bare = bare
         self._principals: dict[str, Principal] = {}
         self._refused: dict[str, float] = {}
@@ -229,6 +235,8 @@ class PrincipalPool:
             TooManyPrincipals: There is no room for another one.
             ConnectionFailed: The gateway cannot be reached.
         """
+        if token is not None and self._is_own(token):
+            token = None
         key = "" if token is None else hashlib.sha256(token.encode()).hexdigest()
         principal = self._principals.get(key)
         if principal is None:
@@ -247,6 +255,12 @@ class PrincipalPool:
         if key and isinstance(error, SessionEnded):
             return None
         raise error
+
+    def _is_own(self, token: str) -> bool:
+        own = self._own() if callable(self._own) else self._own
+        if not isinstance(own, str):
+            return False  # one that has to be awaited is not known here
+        return hmac.compare_digest(own.strip().encode(), token.encode())
 
     def _begin(self, key: str, token: str | None) -> Principal:
         if len(self._principals) >= MAX_PRINCIPALS:

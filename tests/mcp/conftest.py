@@ -83,7 +83,7 @@ class Stage:
                 settings=Settings(first_welcome=2.0),
             )
 
-        return PrincipalPool(join)
+        return PrincipalPool(join, own=self.token(own) if own else None)
 
 
 @asynccontextmanager

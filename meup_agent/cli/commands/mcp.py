@@ -136,7 +136,7 @@ def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, b
             )
         return agent.join(where.url, space=where.space, token=theirs)
 
-    return PrincipalPool(join), own is not None
+    return PrincipalPool(join, own=own), own is not None
 
 
 def _pool_of_agent(target: str) -> PrincipalPool:

@@ -56,6 +56,15 @@ async def test_a_client_is_the_participant_of_its_token() -> None:
                 assert await called_as(client) == "alice"
 
 
+async def test_a_client_may_send_the_token_of_the_process() -> None:
+    async with staged(mirror=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("mirror", whoami())
+        async with served(stage, own="alice") as server:
+            async with server.client() as first, server.client(stage.token("alice")) as second:
+                for client in (first, second, first):
+                    assert await called_as(client) == "alice"
+
+
 async def test_an_unknown_token_is_refused_before_there_is_a_session() -> None:
     async with staged(alice=ANYTHING) as stage, served(stage, own="alice") as server:
         async with server.http("guessed") as http:
