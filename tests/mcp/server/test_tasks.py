@@ -9,6 +9,7 @@ import anyio
 import mcp_types
 import pytest
 from mcp.client.client import Client
+from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
@@ -21,6 +22,7 @@ from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Settings
 from meup_agent.transport.http import http_connector
 from tests.mcp.conftest import ANYTHING, PROPOSES, Served, Stage, served
+from tests.mcp.server.test_mcp_command import command
 
 pytestmark = pytest.mark.anyio
 
@@ -194,6 +196,20 @@ async def test_a_task_is_its_participants_alone() -> None:
                 with pytest.raises(MCPError, match="no task has this id"):
                     await ask(other, method, task_id)
         assert (await ask(client, "tasks/get", task_id))["status"] == "working"
+
+
+async def test_a_task_over_stdio() -> None:
+    server = command("tests.conformance_mcp.tasks_agent:agent")
+    with anyio.fail_after(30):
+        async with Client(stdio_client(server), extensions=[TasksClientExtension()]) as client:
+            created = await client.session.call_tool("failing_job", {}, allow_claimed=True)
+            assert isinstance(created, CreatedTask)
+            task = await until(client, created.task_id, "completed")
+            result = await client.call_tool("slow_compute", {"seconds": 0.2, "label": "it"})
+    assert task["result"]["isError"] is True
+    (content,) = result.content
+    assert isinstance(content, mcp_types.TextContent)
+    assert content.text == "it took 0.2 s"
 
 
 async def test_a_client_that_disconnects_leaves_its_task_at_work() -> None:
