@@ -17,8 +17,14 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:  # the names of _PUBLIC, for type checkers
+    from meup_agent.mcp.bridge import Bridge as Bridge
     from meup_agent.mcp.http import McpApp as McpApp
     from meup_agent.mcp.http import mcp_app as mcp_app
+    from meup_agent.mcp.pin import ToolLock as ToolLock
+    from meup_agent.mcp.server_asks import Ask as Ask
+    from meup_agent.mcp.servers import HttpServer as HttpServer
+    from meup_agent.mcp.servers import StdioServer as StdioServer
+    from meup_agent.mcp.servers import read_servers as read_servers
     from meup_agent.mcp.task_client import TasksClientExtension as TasksClientExtension
     from meup_agent.mcp.tasks import TasksExtension as TasksExtension
     from meup_agent.mcp.tasks import TaskSupport as TaskSupport
@@ -26,6 +32,10 @@ if typing.TYPE_CHECKING:  # the names of _PUBLIC, for type checkers
 else:  # or every name would pass for one of ours
     _PUBLIC = {
         "http": "McpApp mcp_app",
+        "bridge": "Bridge",
+        "pin": "ToolLock",
+        "server_asks": "Ask",
+        "servers": "HttpServer StdioServer read_servers",
         "task_client": "TasksClientExtension",
         "tasks": "TaskSupport TasksExtension install_extension",
     }

@@ -17,7 +17,7 @@ import anyio
 import mcp_types as types
 import msgspec
 
-from meup_agent.agent.agent import Agent
+from meup_agent.agent.agent import GRACE, Agent
 from meup_agent.agent.context import Context
 from meup_agent.client.messages import Request
 from meup_agent.errors import MeupError, RequestError, printable
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from meup_agent.mcp.pin import ToolLock
     from meup_agent.mcp.servers import Server
     from meup_agent.protocol.payloads import JsonObject
+    from meup_agent.session import Settings
+    from meup_agent.session.reconnector import Token
+    from meup_agent.transport.base import Connector
 
 log = logging.getLogger("meup_agent.mcp")
 
@@ -157,6 +160,41 @@ class Bridge:
         """
         async with self._connection.running():
             yield self
+
+    @asynccontextmanager
+    async def join(
+        self,
+        url: str | Connector | None = None,
+        *,
+        space: str | None = None,
+        token: Token | None = None,
+        participant: str | None = None,
+        settings: Settings | None = None,
+        grace: float = GRACE,
+        hurry: anyio.Event | None = None,
+    ) -> AsyncGenerator[Space]:
+        """Start the server, and be in a space with it for the length of a block.
+
+        The arguments are those of :meth:`meup_agent.Agent.join`.
+
+        Raises:
+            ServerGone: The server could not be started.
+            MeupError: As :meth:`meup_agent.Agent.join`.
+        """
+        async with (
+            self.running(),
+            self.agent.join(
+                url,
+                space=space,
+                token=token,
+                participant=participant,
+                settings=settings,
+                grace=grace,
+                hurry=hurry,
+            ) as joined,
+            self.serving(joined),
+        ):
+            yield joined
 
     @asynccontextmanager
     async def serving(self, space: Space) -> AsyncGenerator[None]:

@@ -67,19 +67,15 @@ async def join_bridges(
         bridge = seat.bridge
         begun = False
         try:
-            async with (
-                bridge.running(),
-                bridge.agent.join(
-                    seat.url,
-                    space=seat.space,
-                    token=seat.token,
-                    participant=seat.participant,
-                    settings=PATIENT,
-                    grace=grace,
-                    hurry=hurry,
-                ) as space,
-                bridge.serving(space),
-            ):
+            async with bridge.join(
+                seat.url,
+                space=seat.space,
+                token=seat.token,
+                participant=seat.participant,
+                settings=PATIENT,
+                grace=grace,
+                hurry=hurry,
+            ) as space:
                 log.info("%s: is %r in the space %r", bridge.name, space.me, seat.space)
                 task_status.started()
                 begun = True

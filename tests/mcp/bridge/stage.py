@@ -103,10 +103,7 @@ async def bridged(
             enter = stack.enter_async_context
             gateway = await enter(Gateway(participants=MAY))
             bridge = Bridge(BRIDGE, server, pin=pin, on_ask=on_ask, settings=settings)
-            await enter(bridge.running())
-            joining = bridge.agent.join(gateway.url, space="demo", token=gateway.token(BRIDGE))
-            space = await enter(joining)
-            await enter(bridge.serving(space))
+            await enter(bridge.join(gateway.url, space="demo", token=gateway.token(BRIDGE)))
             agent = caller or Agent("caller")
             us = await enter(agent.join(gateway.url, space="demo", token=gateway.token("caller")))
             yield Stage(gateway, bridge, us, stack)
