@@ -1,5 +1,12 @@
 """MCP: servers into a space, a space out to MCP clients, with the official SDK (extra ``mcp``).
 
+**An MCP server in a space.** :mod:`.bridge` is the participant: it sends the space's requests on,
+and announces what changes. :mod:`.connection` has the server: it starts it over one of
+:mod:`.transports`, and again when it ends; :mod:`.watched_streams` see what the SDK's session does
+not tell, and :mod:`.server_asks` brings what the server asks to the participant that called.
+:mod:`.tool_list` leaves out what is unusable and says what changed, :mod:`.pin` holds back what was
+not approved, :mod:`.servers` reads the file of servers.
+
 **A space for MCP clients.** :mod:`.http` finds the participant that a client is, by its token
 (:mod:`.principal` has each in the space once), and reads a cancel before the SDK does
 (:mod:`.cancellation`). :mod:`.space_server` has the handlers of the SDK's server, one for each
