@@ -167,7 +167,7 @@ def validator_for(schema: dict[str, Any]) -> Any:
     """A validator of the library's; raises if the schema is none, or does what is not allowed."""
     dialect = schema.get("$schema")
     body = {name: value for name, value in schema.items() if name != "$schema"}
-    objects = list(islice(_objects(body), MAX_SCHEMA_OBJECTS + 1))
+    objects = list(islice(objects_of(body), MAX_SCHEMA_OBJECTS + 1))
     if len(objects) > MAX_SCHEMA_OBJECTS:
         raise ValueError(f"it has more than {MAX_SCHEMA_OBJECTS} objects")
     if any("$schema" in each for each in objects):
@@ -181,9 +181,18 @@ def validator_for(schema: dict[str, Any]) -> Any:
     ):
         raise ValueError("it refers to something outside of itself")
     base = _base(dialect)
-    base.check_schema(body)
+    check_schema(base, body)
     registry = import_module("referencing").Registry()  # it retrieves nothing
     return _restricted(base)(body, registry=registry)
+
+
+def check_schema(base: Any, schema: object) -> None:
+    """Check a schema against its dialect, without a look at formats; the library's error if wrong.
+
+    One format is that of regular expressions, which the library compiles: a stranger writes one of
+    300 characters that takes it half a second.
+    """
+    base.check_schema(schema, format_checker=_library().FormatChecker(formats=()))
 
 
 def _base(dialect: object) -> Any:
@@ -308,7 +317,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _objects(schema: object) -> Iterator[dict[str, Any]]:
+def objects_of(schema: object) -> Iterator[dict[str, Any]]:
     """Every object in a schema."""
     pending = [schema]
     while pending:

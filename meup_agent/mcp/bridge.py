@@ -11,20 +11,22 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import mcp_types as types
 import msgspec
+from anyio import to_thread
 
 from meup_agent.agent.agent import GRACE, Agent
 from meup_agent.agent.context import Context
 from meup_agent.client.messages import Request
-from meup_agent.errors import MeupError, RequestError, printable
+from meup_agent.errors import MeupError, NotExpressible, RequestError, printable
 from meup_agent.mcp.connection import Callbacks, ConnectionSettings, ServerConnection, ServerGone
 from meup_agent.mcp.server_asks import OnAsk, RunningCall, RunningCalls, answered
 from meup_agent.mcp.stderr_tail import Pace
-from meup_agent.mcp.subscriptions import Subscriptions
+from meup_agent.mcp.subscriptions import MAX_URI_CHARS, Subscriptions
 from meup_agent.mcp.tool_list import (
     MAX_PAGES,
     ToolChanges,
@@ -33,6 +35,7 @@ from meup_agent.mcp.tool_list import (
     remove_unusable,
 )
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -303,6 +306,10 @@ class Bridge:
 
     def _progress(self, ctx: Context) -> Any:
         async def report(done: float, total: float | None, message: str | None) -> None:
+            if not isfinite(done):
+                return
+            if total is not None and not isfinite(total):
+                total = None
             ctx.progress(done, total, None if message is None else message[:MAX_PROGRESS_CHARS])
 
         return report
@@ -320,13 +327,14 @@ class Bridge:
             self._pace.line(f"only {MAX_ITEMS} of its {len(result[key])} {key} are passed on")
             result = {**result, key: result[key][:MAX_ITEMS]}
         try:
-            size = len(msgspec.json.encode(result))
-            problem = f"{size} bytes; a message takes {MAX_RESULT_BYTES}"
-        except (ValueError, RecursionError) as error:
-            size, problem = MAX_RESULT_BYTES + 1, f"no valid text: {printable(str(error))[:200]}"
-        if size <= MAX_RESULT_BYTES:
-            return result
-        said = f"the result of {request.method} by the MCP server {self.name!r} has {problem}"
+            size = len(encode_json(result))
+        except NotExpressible as error:
+            problem = f"cannot be passed on: {printable(str(error))[:200]}"
+        else:
+            if size <= MAX_RESULT_BYTES:
+                return result
+            problem = f"has {size} bytes; a message takes {MAX_RESULT_BYTES}"
+        said = f"the result of {request.method} by the MCP server {self.name!r} {problem}"
         if request.method == "tools/call":
             return _tool_error(f"{said}. Ask for less.")
         raise RequestError(payloads.INTERNAL_ERROR, said)
@@ -349,8 +357,18 @@ class Bridge:
     async def _ask(self, method: str, params: JsonObject) -> JsonObject:
         return await self._calls.find().ask(method, params)
 
-    def _clean(self, result: JsonObject) -> None:
-        remove_unusable(result, self._connection.version, self._warn)
+    async def _clean(self, result: JsonObject) -> None:
+        problems: list[str] = []
+        # A list can be made to take seconds, in which the space and other servers would wait.
+        await to_thread.run_sync(
+            remove_unusable,
+            result,
+            self._connection.version,
+            problems.append,
+            abandon_on_cancel=True,
+        )
+        for each in problems:
+            self._warn(each)
 
     def _warn(self, text: str) -> None:
         self._pace.line(text, logging.WARNING)
@@ -359,7 +377,8 @@ class Bridge:
         changed = LIST_CHANGED.get(type(notification))
         if isinstance(notification, types.ResourceUpdatedNotification):
             uri = notification.params.uri
-            changed = uri if self._subscriptions.watchers(uri) else None
+            known = len(uri) <= MAX_URI_CHARS and self._subscriptions.watchers(uri)
+            changed = uri if known else None
         if changed is not None and len(self._changed) < MAX_CHANGES:
             self._changed.add(changed)
             self._news.set()

@@ -114,7 +114,7 @@ class Callbacks:
     lost: Callable[[ServerGone, float], Awaitable[None]]
     notified: Callable[[types.ServerNotification], None]
     asked: Callable[[str, JsonObject], Awaitable[JsonObject]]
-    clean: Callable[[JsonObject], None]
+    clean: Callable[[JsonObject], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +255,9 @@ class ServerConnection:
                 if self._error is not None:
                     raise self._error from None
             message = error.message[:MAX_ERROR_CHARS]
-            raise RequestError(error.code, message, error.data) from None
+            # An integer that no double holds is refused on its way, and the caller would wait.
+            code = error.code if abs(error.code) < 2**53 else payloads.INTERNAL_ERROR
+            raise RequestError(code, message, error.data) from None
         except ValidationError as error:
             raise RequestError(
                 payloads.INTERNAL_ERROR,
@@ -327,6 +329,7 @@ class ServerConnection:
                     scope.deadline = anyio.current_time() + STOP_SECONDS
             if scope.cancelled_caught and not self._ended.is_set():
                 why = f"did not answer in {self._settings.start_seconds:g} s"
+            why = self._traffic.excess or why
         except MeupError as error:
             why = str(error)
         except Exception as error:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TextIO
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from meup_agent.errors import printable
 
@@ -102,6 +103,8 @@ class StderrTail:
             if not chunk:
                 break
             self.feed(chunk)
+            # A server that writes as fast as this reads never lets the pipe run dry.
+            await checkpoint()
         self.end()
 
     def feed(self, chunk: bytes) -> None:

@@ -8,13 +8,16 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
-from meup_agent.errors import printable
+from meup_agent.client.schema_check import MAX_SCHEMA_OBJECTS, check_schema, objects_of
+from meup_agent.errors import NotExpressible, printable
 from meup_agent.protocol import payloads
+from meup_agent.protocol.envelope import encode_json
 
 if TYPE_CHECKING:
     from meup_agent.protocol.payloads import JsonObject
@@ -35,6 +38,13 @@ MAX_TOOL_NAME_CHARS: Final = 128
 
 MAX_SCHEMA_DEPTH: Final = 64
 """Levels of a schema; checking it recurses."""
+
+MAX_TOOL_DEPTH: Final = 80
+"""Levels of a tool: a message of the space has a hundred."""
+
+MAX_CHECKED_OBJECTS: Final = 4_096
+"""Objects in the schemas of one list that are checked, of which each takes a millisecond; what is
+beyond is passed on as it is."""
 
 MAX_NAMED: Final = 20
 """Tools that an announcement names."""
@@ -94,6 +104,8 @@ def digest_tool(tool: JsonObject) -> str:
 def remove_unusable(result: JsonObject, version: str, warn: Callable[[str], None]) -> None:
     """Take the tools that no participant could use out of the result of a ``tools/list``.
 
+    It takes seconds for a list that is made for that: call it in a thread.
+
     Args:
         result: The result; its list is replaced.
         version: The revision that the server speaks.
@@ -103,8 +115,9 @@ def remove_unusable(result: JsonObject, version: str, warn: Callable[[str], None
         return
     tools = cast("list[Any]", result["tools"])
     kept: list[Any] = []
+    budget = _Budget()
     for tool in tools[:MAX_TOOLS]:
-        problem = _problem(tool, result, version)
+        problem = _problem(tool, result, version, budget)
         if problem is None:
             kept.append(tool)
         else:
@@ -133,10 +146,31 @@ def merge_pages(pages: Iterable[JsonObject], warn: Callable[[str], None]) -> lis
     return [*merged.values()]
 
 
-def _problem(tool: Any, result: JsonObject, version: str) -> str | None:
+class _Budget:
+    """The schemas of one list that are still checked, counted by their objects."""
+
+    def __init__(self) -> None:
+        self._left = MAX_CHECKED_OBJECTS
+
+    def takes(self, schema: Any) -> bool:
+        """True if a schema is to be checked: its cost is then taken."""
+        cost = sum(1 for _ in islice(objects_of(schema), MAX_SCHEMA_OBJECTS + 1))
+        if cost > min(self._left, MAX_SCHEMA_OBJECTS):
+            return False
+        self._left -= cost
+        return True
+
+
+def _problem(tool: Any, result: JsonObject, version: str, budget: _Budget) -> str | None:
     """Why a tool cannot be used; ``None`` if it can."""
     if not isinstance(tool, dict):
         return "it is no object"
+    if _depth(tool, MAX_TOOL_DEPTH) > MAX_TOOL_DEPTH:
+        return f"it nests deeper than {MAX_TOOL_DEPTH} levels"
+    try:
+        encode_json(tool)
+    except NotExpressible as error:
+        return printable(str(error))[:200]
     fields = cast("JsonObject", tool)
     try:
         validate_server_result("tools/list", version, {**result, "tools": [fields]})
@@ -151,24 +185,28 @@ def _problem(tool: Any, result: JsonObject, version: str) -> str | None:
         return f"a name has 1 to {MAX_TOOL_NAME_CHARS} characters"
     for part in ("inputSchema", "outputSchema"):
         schema = fields.get(part)
-        if schema is not None and (why := _schema_problem(schema)) is not None:
+        if schema is not None and (why := _schema_problem(schema, budget)) is not None:
             return f"its {part} is no JSON Schema: {why}"
     return None
 
 
-def _schema_problem(schema: Any) -> str | None:
+def _schema_problem(schema: Any, budget: _Budget) -> str | None:
     if _depth(schema, MAX_SCHEMA_DEPTH) > MAX_SCHEMA_DEPTH:
         return f"it nests deeper than {MAX_SCHEMA_DEPTH} levels"
+    if _is_endless(schema):
+        return "it refers to itself and to nothing else"
+    if not budget.takes(schema):
+        return None
     # It carries no types.
     jsonschema: Any = import_module("jsonschema")
     validator_for = jsonschema.validators.validator_for
     try:
-        validator_for(schema, default=jsonschema.Draft202012Validator).check_schema(schema)
+        check_schema(validator_for(schema, default=jsonschema.Draft202012Validator), schema)
     except jsonschema.SchemaError as error:
         return printable(str(error.message))[:200]
     except Exception as error:  # of a schema that breaks the check itself
         return type(error).__name__
-    return "it refers to itself and to nothing else" if _is_endless(schema) else None
+    return None
 
 
 def _depth(value: Any, limit: int) -> int:
@@ -189,12 +227,12 @@ def _is_endless(schema: Any) -> bool:
 
     A schema that refers to itself from inside a property is a tree, and fine.
     """
-    seen: list[str] = []
+    seen: set[str] = set()
     at = payloads.as_object(schema)
     while isinstance(ref := at.get("$ref"), str) and ref.startswith("#"):
         if ref in seen:
             return True
-        seen.append(ref)
+        seen.add(ref)
         target: Any = schema
         for part in ref.lstrip("#").strip("/").split("/") if ref.strip("#/") else ():
             target = payloads.as_object(target).get(part.replace("~1", "/").replace("~0", "~"))

@@ -7,9 +7,10 @@ it asked, and the reason of a cancellation, for which the SDK has fixed words.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
@@ -17,7 +18,7 @@ from meup_agent.mcp.server_asks import ASK_METHODS, current_call
 from meup_agent.protocol import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from contextvars import Context
     from types import TracebackType
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 MAX_ASKS_KEPT: Final = 256
 """Questions of a server whose parameters are kept until the session's callback takes them."""
+
+MAX_OPEN_ASKS: Final = 256
+"""Requests of a server that have no answer yet: each is a task of the SDK, and a server that asks
+without reading would have them without an end."""
 
 MAX_REASON_CHARS: Final = 500
 """Characters of a reason that a server is told."""
@@ -36,24 +41,39 @@ class Traffic:
     Args:
         on_end: Called when nothing more comes from the server.
         clean: Takes what is unusable out of the result of a ``tools/list``.
+
+    Attributes:
+        excess: Why the server is not listened to any more; empty while it is.
     """
 
-    def __init__(self, on_end: Callable[[], None], clean: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, on_end: Callable[[], None], clean: Callable[[dict[str, Any]], Awaitable[None]]
+    ) -> None:
         self.on_end = on_end
+        self.excess = ""
         self._clean = clean
         self._asked: OrderedDict[types.RequestId, dict[str, Any]] = OrderedDict()
         self._listing: set[types.RequestId] = set()
+        self._open: Counter[types.RequestId] = Counter()
 
     def take_asked(self, request_id: types.RequestId) -> dict[str, Any]:
         """The parameters of a server's request as they came: the SDK's types drop some."""
         return self._asked.pop(request_id, {})
 
-    def received(self, item: Item) -> None:
-        """Note what comes from the server."""
+    async def received(self, item: Item) -> None:
+        """Note what comes from the server.
+
+        Raises:
+            EndOfStream: The server is not listened to any more.
+        """
         if isinstance(item, Exception):
             return
         message = item.message
         if isinstance(message, types.JSONRPCRequest):
+            self._open[message.id] += 1
+            if self._open.total() > MAX_OPEN_ASKS:
+                self.excess = f"has asked {MAX_OPEN_ASKS} times without taking an answer"
+                raise anyio.EndOfStream
             if message.method in ASK_METHODS:
                 self._asked[message.id] = dict(message.params or {})
                 while len(self._asked) > MAX_ASKS_KEPT:
@@ -61,7 +81,16 @@ class Traffic:
         elif isinstance(message, types.JSONRPCResponse) and message.id in self._listing:
             self._listing.discard(message.id)
             # Before the session validates it, which takes a list as a whole or not at all.
-            self._clean(message.result)
+            await self._clean(message.result)
+        elif isinstance(message, types.JSONRPCNotification) and message.method == kinds.CANCELLED:
+            self.settled((message.params or {}).get("requestId"))
+
+    def settled(self, request_id: object) -> None:
+        """Note that a request of the server is answered, or that the server cancelled it."""
+        if isinstance(request_id, str | int) and self._open[request_id] > 1:
+            self._open[request_id] -= 1
+        elif isinstance(request_id, str | int):
+            del self._open[request_id]
 
     def sending(self, item: SessionMessage) -> SessionMessage:
         """The message to send in place of one of the session's."""
@@ -96,7 +125,7 @@ class WatchedReader:
     async def receive(self) -> Item:
         """The next message."""
         item: Item = await self._inner.receive()
-        self._traffic.received(item)
+        await self._traffic.received(item)
         return item
 
     async def aclose(self) -> None:
@@ -111,10 +140,10 @@ class WatchedReader:
         """The next message, or the end."""
         try:
             item: Item = await self._inner.__anext__()
-        except StopAsyncIteration:
+            await self._traffic.received(item)
+        except (StopAsyncIteration, anyio.EndOfStream):
             self._traffic.on_end()
-            raise
-        self._traffic.received(item)
+            raise StopAsyncIteration from None
         return item
 
     async def __aenter__(self) -> Self:
@@ -143,6 +172,8 @@ class WatchedWriter:
     async def send(self, item: SessionMessage, /) -> None:
         """Send a message."""
         await self._inner.send(self._traffic.sending(item))
+        if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
+            self._traffic.settled(item.message.id)
 
     async def aclose(self) -> None:
         """Close it."""
