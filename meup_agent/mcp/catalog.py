@@ -171,11 +171,6 @@ class Catalog:
         """The tool or prompt with a name for MCP clients."""
         return (await self.offers(kind)).get(exposed)
 
-    def known_schema(self, exposed: str) -> Any:
-        """The input schema of a tool, where its participant was asked already."""
-        offer = self._offers.get(TOOLS, {}).get(exposed)
-        return None if offer is None else offer.described.get("inputSchema")
-
     async def owner_of(self, uri: str) -> Owned | None:
         """The participant that has a resource, and its URI there.
 

@@ -7,9 +7,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import mcp_types as types
-from mcp.server.auth.middleware.auth_context import auth_context_var
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import validate_mcp_param_headers
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -33,7 +33,7 @@ from meup_agent.mcp.tasks import TasksExtension, TaskSupport, install_extension
 from meup_agent.protocol import payloads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from mcp.server.context import ServerRequestContext
     from mcp.server.models import InitializationOptions
@@ -145,23 +145,17 @@ class SpaceHandlers:
 
     async def _task_support(self, ctx: Ctx, name: str) -> TaskSupport:
         offer = await self._principal_of(ctx).catalog.find(TOOLS, name)
-        execution = {} if offer is None else payloads.as_object(offer.described.get("execution"))
-        match execution.get("taskSupport"):
+        if offer is None:
+            return "forbidden"
+        # Here, where each call of the newest revision comes by before it can become a task.
+        _check_param_headers(offer.described.get("inputSchema"), ctx)
+        match payloads.as_object(offer.described.get("execution")).get("taskSupport"):
             case "required":
                 return "required"
             case "forbidden":
                 return "forbidden"
             case _:
                 return "optional"
-
-    def input_schema(self, tool: str) -> Mapping[str, Any] | None:
-        """The input schema of a tool, by which the SDK checks the headers of a call."""
-        user = auth_context_var.get()
-        principal = getattr(user, "principal", None)
-        if principal is None:
-            return None
-        schema = principal.catalog.known_schema(tool)
-        return schema if isinstance(schema, dict) else None
 
     # --- resources and prompts ---
 
@@ -290,6 +284,20 @@ async def _subscribe(principal: Principal, owned: Owned) -> None:
         raise MCPError(INTERNAL_ERROR, str(error)) from error
 
 
+def _check_param_headers(schema: Any, ctx: Ctx) -> None:
+    """Check that the headers which repeat arguments, for proxies on the way, agree with them.
+
+    Raises:
+        MCPError: They do not.
+    """
+    if ctx.request is None:
+        return
+    arguments = payloads.as_object((ctx.params or {}).get("arguments"))
+    wrong = validate_mcp_param_headers(schema, arguments, ctx.request.headers)
+    if wrong is not None:
+        raise MCPError(wrong.code, wrong.message, wrong.data)
+
+
 async def _ask(
     principal: Principal, participant: str, method: str, params: JsonObject, ctx: Ctx
 ) -> JsonObject:
@@ -315,7 +323,8 @@ def make_server(handlers: SpaceHandlers) -> Server[Any]:
     server = _Server(
         "meup",
         version=version("meup-agent"),
-        get_tool_input_schema=handlers.input_schema,
+        # Else it would ask for tools/list before each call; see _check_param_headers.
+        get_tool_input_schema=lambda _: None,
     )
     for method, params, handler in (
         ("tools/list", types.PaginatedRequestParams, handlers.list_tools),

@@ -18,11 +18,13 @@ from meup_agent.gateway import Gateway
 from tests.conformance_mcp import suite
 from tests.conformance_mcp.participant import agent
 
-EXPECTED = {"2025-11-25": 30, "2026-07-28": 37, "tasks": 10}
+EXPECTED = {"2025-11-25": 30, "2026-07-28": 37, "tasks": 10, "further": 3, "schemas": 1}
 """Scenarios of each set: another number means that something was left out."""
 
+REVISIONS = ("2025-11-25", "2026-07-28")
+
 PARALLEL = 3
-"""Scenarios of tasks at once: most of their time they wait for a job to end."""
+"""Scenarios at once that are started one by one: most of their time they wait for a job to end."""
 
 START_SECONDS = 30
 SUITE_SECONDS = 240
@@ -65,8 +67,8 @@ async def run_sets(only: list[str], log: IO[bytes]) -> list[suite.Check]:
         began = perf_counter()
         with TemporaryDirectory(prefix="meup-conformance-") as folder:
             results = Path(folder)
-            if name == "tasks" or only:
-                version = () if name == "tasks" else ("--spec-version", name)
+            if name not in REVISIONS or only:
+                version = ("--spec-version", name) if name in REVISIONS else ()
                 limiter = anyio.CapacityLimiter(PARALLEL)
                 async with anyio.create_task_group() as group:
                     for scenario in scenarios:
@@ -99,9 +101,11 @@ async def run_sets(only: list[str], log: IO[bytes]) -> list[suite.Check]:
         served(log, "tests.conformance_mcp.tasks_agent:agent") as tasks_url,
         anyio.create_task_group() as group,
     ):
-        for revision in ("2025-11-25", "2026-07-28"):
+        for revision in REVISIONS:
             group.start_soon(run_set, revision, chosen(suite.required(revision)), space_url)
         group.start_soon(run_set, "tasks", chosen(suite.tasks_scenarios()), tasks_url)
+        group.start_soon(run_set, "further", chosen([*suite.FURTHER]), space_url)
+        group.start_soon(run_set, "schemas", chosen(["json-schema-2020-12"]), tasks_url)
     return checks
 
 

@@ -115,6 +115,12 @@ async def error_handling(call: Call) -> JsonObject:
     return {**text("This tool intentionally returns an error for testing"), "isError": True}
 
 
+@tools.add("headers", properties(region={"type": "string", "x-mcp-header": "Region"}))
+async def headers(call: Call) -> JsonObject:
+    """Takes an argument that its request repeats in a header."""
+    return text(str(call.arguments.get("region")))
+
+
 # --- on the way to a result ---
 
 

@@ -1,4 +1,4 @@
-"""What the ``tasks-*`` scenarios ask for by name: an agent that is served under its own names."""
+"""What scenarios ask for by names without ``test_``, from an agent that keeps its own names."""
 
 from __future__ import annotations
 
@@ -78,6 +78,36 @@ async def multi_input(call: Call) -> JsonObject:
         group.start_soon(ask, "What is your name?", properties("name", name="string"))
         group.start_soon(ask, "Are you sure?", properties("confirm", confirm="boolean"))
     return text(*map(str, answers))
+
+
+SCHEMA: JsonObject = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "$defs": {
+        "address": {
+            "$anchor": "addressDef",
+            **properties(street="string", city="string"),
+        }
+    },
+    "properties": {
+        "name": {"type": "string"},
+        "address": {"$ref": "#/$defs/address"},
+        "contactMethod": {"type": "string", "enum": ["phone", "email"]},
+        "phone": {"type": "string"},
+        "email": {"type": "string"},
+    },
+    "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
+    "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
+    "then": {"required": ["phone"]},
+    "else": {"required": ["email"]},
+    "additionalProperties": False,
+}
+
+
+@tools.add("json_schema_2020_12_tool", SCHEMA)
+async def json_schema(call: Call) -> JsonObject:
+    """Has a schema with every kind of keyword."""
+    return text("valid")
 
 
 @tools.add("test_tool_with_task", **REQUIRED)

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from mcp_types import TextContent
 
-from meup_agent import Agent, Proposal, Reason
+from meup_agent import Agent, Proposal, Reason, Request
 from tests.mcp.conftest import ANYTHING, PROPOSES, Served, Stage, served, staged
 
 pytestmark = pytest.mark.anyio
@@ -121,3 +121,42 @@ async def test_many_clients_call_at_once() -> None:
             for number in range(10):
                 tasks.start_soon(call, number)
     assert sorted(each.structured_content["result"] for each in results) == list(range(10))
+
+
+async def test_headers_that_repeat_arguments_must_agree_with_them() -> None:
+    agent = Agent("files")
+
+    @agent.on_request("tools/list")
+    async def list_tools() -> dict[str, Any]:
+        region = {"type": "string", "x-mcp-header": "Region"}
+        schema = {"type": "object", "properties": {"region": region}}
+        return {"tools": [{"name": "put", "inputSchema": schema}]}
+
+    @agent.on_request("tools/call")
+    async def put(request: Request) -> dict[str, Any]:
+        region = request.params["arguments"]["region"]
+        return {"content": [{"type": "text", "text": region}]}
+
+    new = "2026-07-28"
+    envelope = {
+        "io.modelcontextprotocol/protocolVersion": new,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    params = {"name": "files_put", "arguments": {"region": "north"}, "_meta": envelope}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": new,
+        "mcp-method": "tools/call",
+        "mcp-name": "files_put",
+    }
+    async with staged(files=ANYTHING, bob=ANYTHING) as stage:
+        await stage.join("files", agent)
+        async with served(stage, own="bob") as server, server.http() as http:
+            # The first call: no client has asked for the list before.
+            sent = {**headers, "mcp-param-region": "south"}
+            refused = await http.post(server.url, json=message, headers=sent)
+            sent = {**headers, "mcp-param-region": "north"}
+            taken = await http.post(server.url, json=message, headers=sent)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, -32020)
+    assert taken.json()["result"]["content"][0]["text"] == "north"
