@@ -23,6 +23,7 @@ LAYERS = {
     "client": 4,
     "agent": 5,
     "mcp": 6,
+    "approval": 6,
     "adapters": 7,
     "testing": 6,
     "cli": 8,

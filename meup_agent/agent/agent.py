@@ -6,7 +6,7 @@ import logging
 import os
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import anyio
 
@@ -39,6 +39,14 @@ AnyObserver = TypeVar("AnyObserver", bound=Observer)
 
 GRACE: Final = 5.0
 """Seconds that handlers get to finish when an agent stops, and again to end when cancelled."""
+
+
+class Extension(Protocol):
+    """An object that registers its handlers at an agent."""
+
+    def install(self, agent: Agent, /) -> None:
+        """Register them."""
+        ...
 
 
 class Agent(Decorators):
@@ -98,6 +106,19 @@ class Agent(Decorators):
             )
         self._middleware.add(middleware)
         return middleware
+
+    def use(self, extension: Extension) -> None:
+        """Add handlers that belong together, as those of a policy.
+
+        Args:
+            extension: A :class:`~meup_agent.approval.Policy`, or another object that can be
+                installed.
+
+        Raises:
+            UsageError: The agent has started.
+            ConfigurationError: The extension needs more than an agent has.
+        """
+        extension.install(self)
 
     def observe(self, observer: AnyObserver) -> AnyObserver:
         """Tell a function what happens to the agent in all its spaces; also a decorator.

@@ -319,7 +319,9 @@ class _MiddlewareProposal(Proposal):
         return result
 
     @awaited
-    async def reject(self, reason: str, *, explain: str | None = None) -> None:
+    async def reject(
+        self, reason: str, *, explain: str | None = None, rule: dict[str, Any] | None = None
+    ) -> None:
         """See :meth:`Proposal.reject`."""
         message = OutboundMessage(
             verb="reject",
@@ -332,6 +334,6 @@ class _MiddlewareProposal(Proposal):
         )
 
         async def send(given: OutboundMessage) -> None:
-            await self._bare.reject(given.reason, explain=given.explain)
+            await self._bare.reject(given.reason, explain=given.explain, rule=rule)
 
         await pass_outbound(self._layers, message, send)

@@ -12,7 +12,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.exchange.proposal_store import fingerprint_of
 from meup_agent.protocol.outcomes import Fulfillment
-from meup_agent.protocol.payloads import build_fulfillment
+from meup_agent.protocol.payloads import build_fulfillment, build_rejection
 from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Proposal:
         executor: str | None = None,
         timeout: float | Literal["proposer"] | None = "proposer",
         on_progress: OnProgress | None = None,
+        rule: dict[str, Any] | None = None,
     ) -> Fulfillment:
         """Make the real request, and wait for its response (PROTOCOL 4.4).
 
@@ -98,6 +99,7 @@ class Proposal:
                 as long as the proposer waits: a minute longer than its ``expires_at``, since
                 clocks differ, and without one as long as it takes.
             on_progress: Called with the tool's progress.
+            rule: The rule that decided it, told to every reader of the request (PROTOCOL 6).
 
         Returns:
             The response, with ``is_error`` to look at.
@@ -126,7 +128,9 @@ class Proposal:
             timeout = self._seconds_left()
         if arguments is not None and self.method == "tools/call":
             await self._tools.check(to, self.tool, arguments, timeout)
-        params, changes = build_fulfillment(self._call, arguments, to, proposer=self.proposer)
+        params, changes = build_fulfillment(
+            self._call, arguments, to, proposer=self.proposer, rule=rule
+        )
         if on_progress is None and payloads.PROGRESS_TOKEN in self._call.meta:
             # The proposer follows the progress of our request, so the executor must tell it.
             on_progress = _ignore
@@ -160,7 +164,9 @@ class Proposal:
         return max(left.total_seconds(), 0.0)
 
     @awaited
-    async def reject(self, reason: str, *, explain: str | None = None) -> None:
+    async def reject(
+        self, reason: str, *, explain: str | None = None, rule: dict[str, Any] | None = None
+    ) -> None:
         """Reject the proposal. The explanation follows as a chat, without delaying the rejection.
 
         Returns when the gateway has taken it, where the gateway shows that. Without a connection
@@ -169,6 +175,7 @@ class Proposal:
         Args:
             reason: A reason code, for example ``Reason.UNSAFE``.
             explain: Longer words for the proposer.
+            rule: The rule that decided it, told to every reader of the rejection (PROTOCOL 6).
 
         Raises:
             AlreadyDecided: It is not pending any more.
@@ -184,14 +191,15 @@ class Proposal:
             raise AlreadyDecided(self.id, record.state)
         if record is not None and record.in_progress_by is not None:
             raise AlreadyInProgress(self.id, record.in_progress_by)
-        to, body, payload = (self.proposer,), {"message": explain}, {"reason": str(reason)}
+        to, body = (self.proposer,), {"message": explain}
+        payload = build_rejection(str(reason), rule)
         self._session.sayable(kinds.MCP_REJECT, payload, to=to, correlation=(self.id,))
         self._check_may_reject(payload)
         if explain:
             self._session.sayable(
                 kinds.CHAT, body, to=to, correlation=(self._session.table.new_id(),)
             )
-        rejection = self._session.reject(self._key, str(reason))
+        rejection = self._session.reject(self._key, str(reason), rule)
         if explain:
             self._session.say(kinds.CHAT, body, to=to, correlation=(rejection.id,))
         await self._session.taken((rejection.id,))

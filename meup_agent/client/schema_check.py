@@ -117,8 +117,12 @@ class Checker:
 
     def problems(self, arguments: object) -> list[SchemaViolation]:
         """Problems of some arguments, at most so many; none where that is left open."""
+        return self.verdict(arguments) or []
+
+    def verdict(self, arguments: object) -> list[SchemaViolation] | None:
+        """As :meth:`problems`, but ``None`` where it is left open."""
         if self._useless:
-            return []
+            return None
         try:
             with steps_counted():
                 errors = self._validator.iter_errors(arguments)
@@ -132,18 +136,21 @@ class Checker:
         except Exception as error:  # whatever a stranger's schema makes of the library
             self._useless = True
             _log_unreadable(self._whose, error)
-        return []
+        return None
 
 
-def checker_for(schema: object, whose: str) -> Checker | None:
-    """A checker for a tool's schema; ``None``, and a line in the log, if it cannot be read."""
+def checker_for(schema: object, whose: str, *, exact: bool = False) -> Checker | None:
+    """A checker for a tool's schema; ``None``, and a line in the log, if it cannot be read.
+
+    An exact one takes no value of another type than the schema names, as a number in quotes.
+    """
     try:
         if not isinstance(schema, dict):
             raise TypeError("it is no object")
         body = cast("dict[str, Any]", schema)
         if len(encode_leniently(body)) > MAX_SCHEMA_BYTES:
             raise ValueError(f"it is larger than {MAX_SCHEMA_BYTES} bytes")
-        return Checker(validator_for(body), whose)
+        return Checker(validator_for(body, exact=exact), whose)
     except Exception as error:  # as above
         _log_unreadable(whose, error)
         return None
@@ -163,7 +170,7 @@ def _library() -> Any:
     return import_module("jsonschema")
 
 
-def validator_for(schema: dict[str, Any]) -> Any:
+def validator_for(schema: dict[str, Any], *, exact: bool = False) -> Any:
     """A validator of the library's; raises if the schema is none, or does what is not allowed."""
     dialect = schema.get("$schema")
     body = {name: value for name, value in schema.items() if name != "$schema"}
@@ -183,7 +190,7 @@ def validator_for(schema: dict[str, Any]) -> Any:
     base = _base(dialect)
     check_schema(base, body)
     registry = import_module("referencing").Registry()  # it retrieves nothing
-    return _restricted(base)(body, registry=registry)
+    return _restricted(base, exact)(body, registry=registry)
 
 
 def check_schema(base: Any, schema: object) -> None:
@@ -212,14 +219,17 @@ def _base(dialect: object) -> Any:
 
 
 @cache
-def _restricted(base: Any) -> Any:
+def _restricted(base: Any, exact: bool) -> Any:
     """The library's class without what only the tool can check."""
     library = _library()
     keywords: dict[str, Any] = dict(base.VALIDATORS)
     for name in (*LEFT_OUT, *NOT_MONOTONE):
         keywords.pop(name, None)
     keywords["oneOf"] = keywords["anyOf"]
-    keywords |= _lenient_keywords(base, library.ValidationError)
+    own = _lenient_keywords(base, library.ValidationError)
+    if exact:
+        own |= {name: base.VALIDATORS[name] for name in ("type", "enum")}
+    keywords |= own
     counted = {name: _counted(keyword) for name, keyword in keywords.items()}
     old = base in (library.Draft7Validator, library.Draft6Validator)
     return library.validators.create(

@@ -149,7 +149,7 @@ def _lay_over(config: Config, sections: Sections) -> Config:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        raw: object = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        raw: object = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
     except OSError as error:
         why = (error.strerror or "unknown reason").lower()
         said = f": cannot be read ({why}); give the path of a gateway's YAML file"
@@ -191,10 +191,11 @@ def _drop_ignored(raw: Mapping[str, Any], path: Path) -> None:
             log.warning("%s: %s: ignored %s, which this gateway has no use for", path, place, what)
 
 
-class _Loader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """YAML without surprises: a key that stands twice is an error, not a loss of the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """The mapping; raises for a key that stands twice."""
         seen: set[tuple[str, str]] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if (key.tag, key.value) in seen:

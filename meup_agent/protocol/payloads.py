@@ -27,6 +27,8 @@ EDITED: Final = "dev.meup/edited"
 PROPOSER: Final = "dev.meup/proposer"
 """In a fulfilling request: whose proposal it carries out. It means nothing in a proposal."""
 EXPIRES_AT: Final = "dev.meup/expires_at"
+RULE: Final = "dev.meup/rule"
+"""In what a policy decided: the rule that decided, and the policy that it is of."""
 CAUSE: Final = "dev.meup/cause"
 BEGUN_BY: Final = "dev.meup/begun_by"
 """In an end that the gateway sends for a participant: the participant, whose ids are its own."""
@@ -345,7 +347,12 @@ def build_proposal(
 
 
 def build_fulfillment(
-    call: Call, arguments: JsonObject | None, executor: str, *, proposer: str
+    call: Call,
+    arguments: JsonObject | None,
+    executor: str,
+    *,
+    proposer: str,
+    rule: JsonObject | None = None,
 ) -> tuple[JsonObject, tuple[Change, ...]]:
     """The parameters of a fulfilling request, with its proposer, and its edits (4.4, 6)."""
     params = without_meta(call.params)
@@ -359,8 +366,15 @@ def build_fulfillment(
     if edits:
         meta[EDITED] = True
     meta[PROPOSER] = proposer
+    if rule is not None:
+        meta[RULE] = rule
     params[META] = meta
     return params, edits
+
+
+def build_rejection(reason: str, rule: JsonObject | None = None) -> JsonObject:
+    """The payload of a rejection, with the rule that decided it where a policy did (6)."""
+    return {"reason": reason} if rule is None else {"reason": reason, META: {RULE: rule}}
 
 
 def _is_passed_on(name: str) -> bool:

@@ -338,9 +338,11 @@ class Session(AsyncContextManagerMixin):
         else:
             await checkpoint()
 
-    def reject(self, proposal: ProposalKey, reason: str) -> Envelope:
+    def reject(
+        self, proposal: ProposalKey, reason: str, rule: dict[str, Any] | None = None
+    ) -> Envelope:
         """Reject another participant's proposal; the reject."""
-        envelope, effects = self.table.reject(proposal, reason, self.now())
+        envelope, effects = self.table.reject(proposal, reason, self.now(), rule)
         self.apply(effects)
         return envelope
 

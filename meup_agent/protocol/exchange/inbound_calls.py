@@ -355,9 +355,11 @@ class InboundProposals(TablePart):
         elif record.key.proposer == self._context.me:
             self._reader.rejection(record, rejection, envelope, now)
 
-    def reject(self, proposal: ProposalKey, reason: str, now: float) -> Envelope:
+    def reject(
+        self, proposal: ProposalKey, reason: str, now: float, rule: payloads.JsonObject | None
+    ) -> Envelope:
         """Reject a proposal, as its handler or our user wishes."""
         exchange = self._scheduler.find_proposal(proposal)
         if exchange is not None:
             self._scheduler.settle_rejected(exchange, now)
-        return self._scheduler.responses.reject(proposal, reason, now)
+        return self._scheduler.responses.reject(proposal, reason, now, rule=rule)

@@ -276,7 +276,13 @@ class ResponseWriter:
             self.reject(exchange.proposal_key, reason, now, declined=declined)
 
     def reject(
-        self, proposal: ProposalKey, reason: str, now: float, *, declined: bool = True
+        self,
+        proposal: ProposalKey,
+        reason: str,
+        now: float,
+        *,
+        declined: bool = True,
+        rule: payloads.JsonObject | None = None,
     ) -> Envelope:
         """Reject a proposal; ``declined``: nor do we carry it out for another (PROTOCOL 4.4)."""
         record = self._context.proposal_store.get(proposal, now)
@@ -285,7 +291,7 @@ class ResponseWriter:
             record.declined = record.declined or declined
         return self._context.envelope_sender.send(
             kinds.MCP_REJECT,
-            {"reason": reason},
+            payloads.build_rejection(reason, rule),
             now=now,
             priority=Priority.END,
             to=(proposal.proposer,),

@@ -190,11 +190,15 @@ class ExchangeTable:
         return self._flush()
 
     def reject(
-        self, proposal: ProposalKey, reason: str, now: float
+        self,
+        proposal: ProposalKey,
+        reason: str,
+        now: float,
+        rule: payloads.JsonObject | None = None,
     ) -> tuple[Envelope, list[Effect]]:
         """Reject a proposal; the reject, and the effects."""
         self.check_may_send(kinds.MCP_REJECT)
-        return self._dispatcher.proposals.reject(proposal, reason, now), self._flush()
+        return self._dispatcher.proposals.reject(proposal, reason, now, rule), self._flush()
 
     def send(
         self,

@@ -1,0 +1,185 @@
+"""Decider: an agent's handler of proposals that asks a policy and does what it says."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+import anyio
+import msgspec
+
+from meup_agent.approval.policy import History, Policy, PolicyDecision
+from meup_agent.approval.rules import TOOL_CALL, QuorumRule, Verdict
+from meup_agent.client.proposal import Proposal
+from meup_agent.client.schema_check import Checker, checker_for
+from meup_agent.client.space import Space
+from meup_agent.errors import ConfigurationError, MeupError, printable
+from meup_agent.protocol.payloads import META, Call, as_object, read_proposal
+from meup_agent.reasons import Reason
+
+if TYPE_CHECKING:
+    from meup_agent.agent.agent import Agent
+
+log = logging.getLogger("meup_agent.approval")
+
+LIST_SECONDS: Final = 5.0
+"""Wait for the tools of an executor: without its schema nothing is allowed, and people decide."""
+
+MAX_CHECKERS: Final = 256
+"""Schemas that are kept ready: compiling one takes as long as a hundred decisions."""
+
+SCHEMA: Final = "schema"
+"""Name of the rule that rejects what does not fit the schema of its tool."""
+
+_SEEN: Final = frozenset({"name", "arguments", META})
+
+Held = Callable[[Proposal, Space, PolicyDecision], None]
+"""Told of each proposal that is left to people, at once."""
+
+
+class Shown(NamedTuple):
+    """A call as its policy may see it."""
+
+    call: Call
+    problem: str = ""  # for which it is rejected, before any rule
+    doubt: str = ""  # for which it is not allowed without people
+
+
+class Decider:
+    """Decides proposals by a policy, with the history of each space.
+
+    Args:
+        policy: Gives the policy of the moment.
+        held: Told of the proposals that are left to people.
+        votes: True if votes are counted; without that, a quorum would never be reached.
+    """
+
+    def __init__(
+        self, policy: Callable[[], Policy], *, held: Held | None = None, votes: bool = False
+    ) -> None:
+        self._policy = policy
+        self._held = held
+        self._votes = votes
+        self._histories: WeakKeyDictionary[Space, History] = WeakKeyDictionary()
+        self._checkers: OrderedDict[tuple[str, str], tuple[Any, Checker | None]] = OrderedDict()
+
+    def install(self, agent: Agent) -> None:
+        """Register it as the agent's handler of proposals of every method.
+
+        Raises:
+            ConfigurationError: A rule of the policy counts votes, and nothing here does.
+        """
+        for rule in self._policy().rules:
+            if isinstance(rule, QuorumRule) and not self._votes:
+                raise ConfigurationError(
+                    "the policy has a quorum, and an agent counts no votes; run meup reviewer"
+                    " with it, or ask instead"
+                )
+        agent.on_proposal(method="**")(self.handle)
+
+    async def handle(self, proposal: Proposal, space: Space) -> None:
+        """Decide one proposal, and do what was decided."""
+        decision = await self.decide(proposal, space)
+        log.info(
+            "proposal %s of %r: %s by %s%s",
+            *(proposal.id, proposal.proposer, decision.verdict, decision.rule),
+            f" ({printable(decision.why)})" if decision.why else "",
+        )
+        try:
+            if decision.verdict is Verdict.ALLOW:
+                await proposal.fulfill(rule=decision.told)
+            elif decision.verdict is Verdict.DENY:
+                explain = decision.explain or f"The rule {decision.rule} denies this call."
+                await proposal.reject(decision.reason, explain=explain, rule=decision.told)
+            elif self._held is not None:
+                self._held(proposal, space, decision)
+        except MeupError as error:
+            # It is decided elsewhere, or stays pending: people can still decide it.
+            log.warning("proposal %s: %s", proposal.id, printable(str(error)))
+
+    async def decide(self, proposal: Proposal, space: Space) -> PolicyDecision:
+        """Decide one proposal, and count it."""
+        shown = await self._show(read_proposal(proposal.envelope.payload), space)
+        # From here on nothing waits: what is decided is counted before the next one is.
+        policy, at = self._policy(), anyio.current_time()
+        if shown.problem:
+            return PolicyDecision(
+                Verdict.DENY,
+                SCHEMA,
+                why=shown.problem,
+                reason=str(Reason.INVALID),
+                explain=shown.problem,
+                policy=policy.digest,
+            )
+        history = self._histories.setdefault(space, History())
+        decision = policy.decide(shown.call, proposal.proposer, history, at)
+        history.record(decision, at)
+        if decision.verdict is Verdict.ALLOW and shown.doubt:
+            return msgspec.structs.replace(decision, verdict=Verdict.ASK, why=shown.doubt)
+        return decision
+
+    async def _show(self, call: Call, space: Space) -> Shown:
+        """Shown part of a call, on which rules decide, with the defaults of its schema."""
+        if call.method != TOOL_CALL:
+            return Shown(call)
+        given = call.params.get("arguments", {})
+        if not call.name or not isinstance(given, dict):
+            return Shown(call, problem="The call has no tool, or its arguments are no object.")
+        others = sorted(call.params.keys() - _SEEN)
+        if others:
+            return Shown(call, doubt=f"no rule sees its parameter {others[0][:64]!r}")
+        target = call.target
+        if target is None:
+            return Shown(call, doubt="it does not say who should carry it out")
+        present = {each.id for each in space.participants} | {space.me}
+        if target not in present:
+            return Shown(call, doubt="the participant that should carry it out is not present")
+        try:
+            tools = await space.tools(target, timeout=LIST_SECONDS)
+        except MeupError as error:
+            return Shown(call, doubt=f"the schema of its tool could not be had: {error}")
+        described = [each for each in tools if each.get("name") == call.name]
+        if not described:
+            return Shown(call, problem=f"{target!r} has no tool {call.name[:64]!r}.")
+        if len(described) > 1:
+            return Shown(call, doubt="several tools have its name")
+        return self._checked(call, target, described[0].get("inputSchema"))
+
+    def _checked(self, call: Call, target: str, schema: object) -> Shown:
+        checker = self._checker(target, call.name, schema)
+        problems = None if checker is None else checker.verdict(call.arguments)
+        if problems is None:
+            return Shown(call, doubt="the schema of its tool cannot be checked")
+        if problems:
+            said = "; ".join(map(str, problems))
+            return Shown(call, problem=f"The tool does not take these arguments: {said}.")
+        return Shown(with_defaults(call, as_object(schema)))
+
+    def _checker(self, target: str, tool: str, schema: object) -> Checker | None:
+        key = (target, tool)
+        known = self._checkers.get(key)
+        if known is None or known[0] != schema:
+            whose = f"{tool[:64]!r} of {target!r}"
+            known = self._checkers[key] = (schema, checker_for(schema, whose, exact=True))
+            if len(self._checkers) > MAX_CHECKERS:
+                self._checkers.popitem(last=False)
+        return known[1]
+
+
+def with_defaults(call: Call, schema: Mapping[str, Any]) -> Call:
+    """The call with the arguments that its tool takes where none are given.
+
+    A rule about an argument would otherwise be passed by leaving the argument out.
+    """
+    properties = as_object(schema.get("properties"))
+    defaults = {
+        name: as_object(each)["default"]
+        for name, each in properties.items()
+        if name not in call.arguments and "default" in as_object(each)
+    }
+    if not defaults:
+        return call
+    return Call(call.method, {**call.params, "arguments": {**defaults, **call.arguments}})

@@ -1,0 +1,127 @@
+"""Policy files: YAML, read whole or refused whole, with the place of what is wrong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, cast
+
+from meup_agent.approval.policy import Policy
+from meup_agent.approval.rules import RULES, PolicyRule, suggest
+from meup_agent.errors import ConfigurationError
+
+MAX_FILE_BYTES: Final = 1 << 20
+"""Bytes of a policy file: five hundred rules take a tenth of it."""
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])", re.ASCII)
+_SPANS: Final = frozenset({"ttl", "remind", "every"})
+
+
+def load_policy(path: str | Path) -> Policy:
+    """Read a policy file.
+
+    Raises:
+        ConfigurationError: It cannot be read, something in it is unknown, or a rule of it can never
+            match; the message says where.
+    """
+    path = Path(path)
+    try:
+        return read_policy(read_yaml(path))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
+def read_yaml(path: Path) -> object:
+    """The values of a YAML file, of which no key stands twice.
+
+    Raises:
+        ConfigurationError: It cannot be read, or is no YAML; the path is left to the caller.
+    """
+    import yaml
+
+    from meup_agent.gateway.config_file import StrictLoader
+
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+        if len(raw) > MAX_FILE_BYTES:
+            raise ConfigurationError(f"it is larger than {MAX_FILE_BYTES} bytes")
+        return cast("object", yaml.load(raw.decode(), Loader=StrictLoader))
+    except OSError as error:
+        why = (error.strerror or "unknown reason").lower()
+        raise ConfigurationError(f"cannot be read ({why})") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError("expected YAML in UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ConfigurationError(f"{where}expected YAML, but {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError("expected YAML of texts, numbers, lists and keys") from None
+
+
+def read_policy(document: object) -> Policy:
+    """The policy of a document, ``{"rules": [{"allow": {…}}, …]}``.
+
+    Raises:
+        ConfigurationError: Something in it is unknown or wrong.
+    """
+    if not isinstance(document, dict) or "rules" not in document:
+        raise ConfigurationError("expected the key 'rules'")
+    keys = cast("dict[object, object]", document)
+    for key in keys:
+        if key != "rules":
+            raise ConfigurationError(f"{key}: unknown key; a policy has only 'rules'")
+    rules = keys["rules"]
+    if not isinstance(rules, list) or not rules:
+        raise ConfigurationError("rules: expected a list of rules")
+    return Policy([_read_rule(each, f"rules[{index}]") for index, each in enumerate(rules)])
+
+
+def _read_rule(given: object, place: str) -> PolicyRule:
+    if not isinstance(given, dict) or len(given) != 1:
+        raise ConfigurationError(
+            f"{place}: expected one of {', '.join(RULES)}, with what it matches behind it"
+        )
+    [(verdict, body)] = cast("dict[object, object]", given).items()
+    made = RULES.get(str(verdict))
+    if made is None:
+        raise ConfigurationError(
+            f"{place}.{verdict}: unknown key; {suggest(str(verdict), list(RULES))}"
+        )
+    place = f"{place}.{verdict}"
+    if not isinstance(body, dict):
+        raise ConfigurationError(f"{place}: expected keys and values, as {{tool: name}}")
+    known = [each.name for each in fields(made)]
+    values: dict[str, Any] = {}
+    for key, value in cast("dict[object, object]", body).items():
+        if key not in known:
+            raise ConfigurationError(f"{place}.{key}: unknown key; {suggest(str(key), known)}")
+        if value is None:
+            raise ConfigurationError(f"{place}.{key}: has no value; write one, or take the key out")
+        name = str(key)
+        values[name] = _seconds(value, f"{place}.{name}") if name in _SPANS else value
+    try:
+        return made(**values)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{place}.{error}") from None
+
+
+def _seconds(given: object, place: str) -> float:
+    found = _SPAN.fullmatch(given) if isinstance(given, str) else None
+    if found is None:
+        raise ConfigurationError(
+            f"{place}: expected a number and its unit: 30s, 10m, 1h or 7d, not {given!r}"
+        )
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def findings_of(policy: Policy) -> list[str]:
+    """Findings about a policy that loads: contradictions, and rules that are too wide."""
+    from meup_agent.approval.reachability import find_contradictions, find_wide
+
+    names = policy.names
+    return [*find_contradictions(policy.rules, names), *find_wide(policy.rules, names)]

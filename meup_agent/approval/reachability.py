@@ -1,0 +1,167 @@
+"""Reachability: rules that never decide, and pairs of rules that contradict one another.
+
+Patterns are compared as grants are (PROTOCOL 7): what is said to be covered is, and what is not
+said to be may still be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations
+from typing import Any, Final
+
+from meup_agent.approval.rules import (
+    AllowRule,
+    AskRule,
+    DenyRule,
+    LimitRule,
+    PolicyRule,
+    QuorumRule,
+)
+from meup_agent.errors import ConfigurationError
+from meup_agent.protocol.capability.covering import covers
+
+_WILDCARDS: Final = frozenset("*?[]{}!/")
+
+MAX_COMPARED_CHARS: Final = 200
+"""Characters of two globs that are held against one another: the comparison is a recursion."""
+
+EVERYTHING: Final = frozenset({"*", "**", "/.*/", "/.+/", "/./", "/^/", "/^.*$/"})
+"""Patterns that every name of a tool matches."""
+
+
+def check_reachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> None:
+    """Raise ConfigurationError for the first rule that the rules before it leave nothing."""
+    for index, rule in enumerate(rules):
+        if isinstance(rule, LimitRule) and rule in rules[:index]:
+            same = names[rules.index(rule)]
+            raise ConfigurationError(f"{names[index]}: {same} says the same; take one of them out")
+        taken = [_taken_by(one, rules[:index]) for one in _alternatives(rule.pattern)]
+        if not taken or None in taken:
+            continue
+        first = min(number for number in taken if number is not None)
+        earlier = rules[first]
+        said = f"{names[index]}: it can never match, since {names[first]} takes all that it would"
+        if earlier.verdict != rule.verdict:
+            said += f", and says {earlier.verdict} where it says {rule.verdict}"
+        raise ConfigurationError(f"{said}; move it before that, or take it out")
+
+
+def _taken_by(pattern: dict[str, Any], earlier: Sequence[PolicyRule]) -> int | None:
+    """The number of the rule that takes all that a pattern matches."""
+    for number, rule in enumerate(earlier):
+        if not isinstance(rule, LimitRule) and covers(_held(rule.pattern), _held(pattern)):
+            return number
+    return None
+
+
+def _held(pattern: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "mcp/proposal", "payload": pattern}
+
+
+def _alternatives(pattern: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pattern taken apart by its tools: they may be taken by different rules."""
+    tool = pattern.get("tool")
+    return [{**pattern, "tool": each} for each in tool] if isinstance(tool, list) else [pattern]
+
+
+# --- what a check says beyond what a policy refuses ---
+
+
+def find_contradictions(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
+    """Pairs of which an allow takes calls that a later rule would have held back."""
+    for (number, first), (other, second) in combinations(enumerate(rules), 2):
+        if not isinstance(first, AllowRule) or not isinstance(
+            second, AskRule | DenyRule | QuorumRule
+        ):
+            continue
+        common = _common_tool(first, second)
+        if common is not None and not _differ(first, second):
+            yield (
+                f"{names[number]} allows calls of {common!r} that {names[other]}, behind it,"
+                f" would {second.verdict}; put {names[other]} first, or make"
+                f" {names[number]} narrower"
+            )
+
+
+def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
+    """Rules that allow calls of any tool, or of every one but some."""
+    for rule, name in zip(rules, names, strict=True):
+        if not isinstance(rule, AllowRule):
+            continue
+        for pattern in _texts(rule.tool) if rule.tool is not None else ("**",):
+            if pattern in EVERYTHING or pattern.startswith("!"):
+                yield (
+                    f"{name} is too wide: it allows tools that do not exist yet; name those that"
+                    f" are meant instead of {pattern!r}"
+                )
+
+
+def _common_tool(first: PolicyRule, second: PolicyRule) -> str | None:
+    if first.tool is None or second.tool is None:
+        return None
+    # Only globs of plain letters are compared: of others a common name is not easily found.
+    for one in _texts(first.tool):
+        for other in _texts(second.tool):
+            if _WILDCARDS.isdisjoint(one.replace("*", "").replace("?", "")) and (
+                _WILDCARDS.isdisjoint(other.replace("*", "").replace("?", ""))
+            ):
+                if len(one) + len(other) > MAX_COMPARED_CHARS:
+                    continue
+                found = _both(one.replace("**", "*"), other.replace("**", "*"))
+                if found is not None:
+                    return found
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _both(one: str, other: str) -> str | None:
+    """A shortest text that two globs of one segment match."""
+    if not one and not other:
+        return ""
+    if one and one[0] == "*":
+        skipped = _both(one[1:], other)
+        if skipped is not None:
+            return skipped
+        if other and other[0] != "*":
+            rest = _both(one, other[1:])
+            return None if rest is None else other[0].replace("?", "x") + rest
+        return _both(one, other[1:]) if other else None
+    if other and other[0] == "*":
+        return _both(other, one)
+    if not one or not other or (one[0] != other[0] and "?" not in (one[0], other[0])):
+        return None
+    rest = _both(one[1:], other[1:])
+    letter = other[0] if one[0] == "?" else one[0]
+    return None if rest is None else letter.replace("?", "x") + rest
+
+
+def _differ(first: PolicyRule, second: PolicyRule) -> bool:
+    """True if the rules ask for different exact values at one place, so no call matches both."""
+    mine, theirs = first.pattern, second.pattern
+    pairs = [(mine.get(key), theirs.get(key)) for key in ("method", "target", "proposer")]
+    ours, others = mine.get("arguments"), theirs.get("arguments")
+    if isinstance(ours, dict) and isinstance(others, dict):
+        pairs += [(ours[key], others[key]) for key in ours.keys() & others.keys()]
+    return any(_apart(one, other) for one, other in pairs)
+
+
+def _apart(one: object, other: object) -> bool:
+    if isinstance(one, str) and isinstance(other, str):
+        plain = _WILDCARDS - {"/"}
+        if plain.isdisjoint(one) and plain.isdisjoint(other):
+            return one != other
+        if plain.isdisjoint(one.replace("*", "")) and plain.isdisjoint(other.replace("*", "")):
+            return _both(one.replace("**", "*"), other.replace("**", "*")) is None
+        return False
+    return (
+        one is not None
+        and other is not None
+        and type(one) is type(other)
+        and (isinstance(one, bool | int | float) and one != other)
+    )
+
+
+def _texts(pattern: str | Sequence[str]) -> Sequence[str]:
+    return (pattern,) if isinstance(pattern, str) else pattern

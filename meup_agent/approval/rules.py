@@ -1,0 +1,292 @@
+"""Rules: the records that a policy is made of, in the order in which they are asked.
+
+Each matches calls by patterns of the capability language (PROTOCOL 7), and says what becomes of
+them. What cannot be meant is refused here, where it is written: a rule that says something else
+than its author meant would decide in silence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any, ClassVar, Final, Literal, cast
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.protocol.capability.patterns import MAX_PARTS
+from meup_agent.reasons import Reason
+
+MAX_SECONDS: Final = 366 * 86_400.0
+"""A year: of a longer span of time the author has made a slip."""
+
+MAX_COUNT: Final = 10_000
+"""Calls that one limit counts: their moments are kept for each proposer."""
+
+MAX_WORDS: Final = 2_000
+"""Characters of a rule's name or explanation, which is said with each decision."""
+
+TOOL_CALL: Final = "tools/call"
+
+Pattern = str | Sequence[str]
+
+
+class Verdict(StrEnum):
+    """The outcome of a policy for one call."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+    QUORUM = "quorum"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRule:
+    """A rule; the calls that it matches have all that its patterns ask for.
+
+    Args:
+        tool: Pattern, or patterns, of the tool's name.
+        arguments: Pattern of the arguments, an object; any if not given.
+        target: Pattern, or patterns, of the participant that should carry the call out.
+        proposer: Pattern, or patterns, of the participant that proposes it.
+        method: Pattern, or patterns, of the MCP method.
+        name: The rule's name, told with each of its decisions; else its number.
+
+    Raises:
+        ConfigurationError: It cannot be what was meant.
+    """
+
+    verdict: ClassVar[str] = ""
+
+    tool: Pattern | None = None
+    arguments: Mapping[str, Any] | Sequence[Any] | None = field(default=None, kw_only=True)
+    target: Pattern | None = field(default=None, kw_only=True)
+    proposer: Pattern | None = field(default=None, kw_only=True)
+    method: Pattern = field(default=TOOL_CALL, kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked of one rule alone."""
+        if self.tool is None and self.method == TOOL_CALL:
+            raise ConfigurationError("tool: is missing; a rule names the tools that it is for")
+        for key in ("tool", "target", "proposer", "method"):
+            given: object = getattr(self, key)
+            if given is not None:
+                _check_texts(given, key)
+        if self.arguments is not None:
+            _check_arguments(self.arguments)
+        if self.name is not None:
+            check_words(self.name, "name")
+
+    @property
+    def pattern(self) -> dict[str, Any]:
+        """Pattern of the calls that it matches, one of the capability language."""
+        keys = ("method", "tool", "arguments", "target", "proposer")
+        found = {key: getattr(self, key) for key in keys}
+        return {key: _plain(value) for key, value in found.items() if value is not None}
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The rule as a file has it, apart from units: two that are equal say the same."""
+        found = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        return {self.verdict: {key: value for key, value in found.items() if value is not None}}
+
+
+@dataclass(frozen=True, slots=True)
+class AllowRule(PolicyRule):
+    """Calls that are carried out without asking."""
+
+    verdict: ClassVar[str] = Verdict.ALLOW
+
+
+@dataclass(frozen=True, slots=True)
+class AskRule(PolicyRule):
+    """Calls that people decide.
+
+    Args:
+        ttl: Seconds for a decision; then ``meup reviewer`` rejects the call as ``timeout``.
+        remind: Seconds between two reminders in the space's chat.
+    """
+
+    verdict: ClassVar[str] = Verdict.ASK
+
+    ttl: float | None = field(default=None, kw_only=True)
+    remind: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """As any rule, with its times."""
+        PolicyRule.__post_init__(self)
+        check_seconds(self.ttl, "ttl")
+        check_seconds(self.remind, "remind")
+        if self.ttl is not None and self.remind is not None and self.remind >= self.ttl:
+            raise ConfigurationError("remind: a reminder would come after the ttl; make it shorter")
+
+
+@dataclass(frozen=True, slots=True)
+class DenyRule(PolicyRule):
+    """Calls that are rejected.
+
+    Args:
+        reason: The reason code that the proposer gets.
+        explain: Words for the proposer.
+    """
+
+    verdict: ClassVar[str] = Verdict.DENY
+
+    reason: str = field(default=Reason.POLICY, kw_only=True)
+    explain: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """As any rule, with its reason."""
+        PolicyRule.__post_init__(self)
+        if self.reason not in list(Reason):
+            raise ConfigurationError(
+                f"reason: {self.reason!r} is none of the protocol's reasons; "
+                + suggest(str(self.reason), [str(each) for each in Reason])
+            )
+        if self.explain is not None:
+            check_words(self.explain, "explain")
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumRule(PolicyRule):
+    """Calls that several people decide together.
+
+    Args:
+        of: Votes that carry the call out.
+        among: The participants that may vote; the proposer of a call never counts.
+        never: Always ``proposer``.
+    """
+
+    verdict: ClassVar[str] = Verdict.QUORUM
+
+    of: int = field(default=0, kw_only=True)
+    among: Sequence[str] = field(default=(), kw_only=True)
+    never: Literal["proposer"] = field(default="proposer", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """As any rule; there must be voters enough."""
+        PolicyRule.__post_init__(self)
+        among: object = self.among
+        if isinstance(among, str) or not isinstance(among, Sequence) or not among:
+            raise ConfigurationError("among: expected the names of those who may vote")
+        for each in cast("Sequence[object]", among):
+            if not isinstance(each, str) or not each.strip():
+                raise ConfigurationError(f"among: expected names, not {each!r}")
+        if len(set(self.among)) != len(self.among):
+            raise ConfigurationError("among: a name stands there twice; a person votes once")
+        if isinstance(cast("object", self.of), bool) or not isinstance(
+            cast("object", self.of), int
+        ):
+            raise ConfigurationError("of: expected a number of votes")
+        if not 1 <= self.of <= len(self.among):
+            raise ConfigurationError(
+                f"of: {self.of} votes cannot come of {len(self.among)} who may vote"
+            )
+        if self.never != "proposer":
+            raise ConfigurationError("never: expected 'proposer', whose vote never counts")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRule(PolicyRule):
+    """A limit of calls: within it the rules behind it decide, over it ``then`` does.
+
+    Args:
+        per: Always ``proposer``: each has a count of its own.
+        count: Calls that pass.
+        every: Seconds in which they do.
+        then: The verdict over the limit, ``ask`` or ``deny``.
+    """
+
+    verdict: ClassVar[str] = "limit"
+
+    per: Literal["proposer"] = field(default="proposer", kw_only=True)
+    count: int = field(default=0, kw_only=True)
+    every: float = field(default=0.0, kw_only=True)
+    then: Literal["ask", "deny"] = field(default="ask", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """As any rule, with its numbers."""
+        PolicyRule.__post_init__(self)
+        count: object = self.count
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_COUNT:
+            raise ConfigurationError(f"count: expected a number of calls from 1 to {MAX_COUNT}")
+        check_seconds(self.every, "every")
+        if self.per != "proposer":
+            raise ConfigurationError("per: expected 'proposer'")
+        if self.then not in ("ask", "deny"):
+            raise ConfigurationError("then: expected 'ask' or 'deny'; a limit allows nothing")
+
+
+RULES: Final[Mapping[str, type[PolicyRule]]] = {
+    each.verdict: each for each in (AllowRule, AskRule, DenyRule, QuorumRule, LimitRule)
+}
+"""The rules by the word that a file has for them."""
+
+
+# --- checks ---
+
+
+def suggest(name: str, known: Sequence[str]) -> str:
+    """Advice about a name that means nothing, from names that do."""
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]}?" if near else f"it is one of {', '.join(known)}"
+
+
+def check_words(given: object, key: str) -> None:
+    """Raise ConfigurationError for what is no text, an empty one, or too long."""
+    if not isinstance(given, str) or not given.strip() or len(given) > MAX_WORDS:
+        raise ConfigurationError(f"{key}: expected a text of at most {MAX_WORDS} characters")
+
+
+def check_seconds(given: object, key: str) -> None:
+    """Raise ConfigurationError for what is no span of time."""
+    if given is None:
+        return
+    number = given if isinstance(given, int | float) and not isinstance(given, bool) else 0
+    if not 0 < number <= MAX_SECONDS:  # which no infinity is, nor what is no number
+        raise ConfigurationError(f"{key}: expected a span of time, more than nothing, up to a year")
+
+
+def _check_texts(given: object, key: str) -> None:
+    """A pattern of names: anything but texts would never match."""
+    each = [given] if isinstance(given, str) else given
+    if not isinstance(each, list | tuple) or not each:
+        raise ConfigurationError(f"{key}: expected a pattern or a list of patterns")
+    for item in cast("Sequence[object]", each):
+        if not isinstance(item, str) or not item.strip():
+            raise ConfigurationError(f"{key}: expected a text; put it in quotes")
+
+
+def _check_arguments(given: object) -> None:
+    each = given if isinstance(given, list | tuple) else [given]
+    for item in cast("Sequence[object]", each):
+        if not isinstance(item, Mapping):
+            raise ConfigurationError("arguments: expected keys and patterns of their values")
+    pending: list[object] = [given]
+    parts = 0
+    while pending:
+        value, parts = pending.pop(), parts + 1
+        if parts > MAX_PARTS:  # an anchor of YAML can stand in itself
+            raise ConfigurationError(f"arguments: there are more than {MAX_PARTS} parts")
+        if isinstance(value, Mapping):
+            pending += cast("Mapping[str, object]", value).values()
+        elif isinstance(value, list | tuple):
+            if not value:
+                raise ConfigurationError("arguments: an empty list is no value, and never matches")
+            pending += cast("Sequence[object]", value)
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in cast("Sequence[Any]", value)]
+    return value
+
+
+def written(rule: PolicyRule) -> str:
+    """The rule on one line, in one form for equal rules."""
+    return json.dumps(rule.document, sort_keys=True, ensure_ascii=False, default=str)

@@ -1,0 +1,335 @@
+"""Policy: the first rule that matches decides, and nothing slips past a deny or an ask."""
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meup_agent.approval import (
+    AllowRule,
+    AskRule,
+    DenyRule,
+    History,
+    LimitRule,
+    Policy,
+    PolicyDecision,
+    QuorumRule,
+    Verdict,
+)
+from meup_agent.approval.policy import LimitCount
+from meup_agent.approval.rules import PolicyRule
+from meup_agent.errors import ConfigurationError
+from meup_agent.protocol.capability import compile_pattern
+from meup_agent.protocol.payloads import Call
+
+
+def call(tool: str, target: str | None = "files", /, **arguments: Any) -> Call:
+    params: dict[str, Any] = {"name": tool, "arguments": arguments}
+    if target is not None:
+        params["_meta"] = {"dev.meup/target": target}
+    return Call("tools/call", params)
+
+
+POLICY = Policy(
+    [
+        AllowRule("read_*", arguments={"path": "docs/**"}),
+        AskRule("write_*", ttl=600, remind=120),
+        DenyRule("shell*", reason="unsafe", explain="no shells here", name="shells"),
+        QuorumRule("deploy", of=2, among=["lead", "security", "oncall"]),
+        LimitRule("send_*", count=2, every=60, then="deny"),
+        AllowRule("send_mail", proposer="bot", target="mail"),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "proposer", "verdict", "rule"),
+    [
+        (call("read_file", path="docs/a/b.md"), "bob", "allow", "rules[0]"),
+        (call("read_file", path="docs/../etc/passwd"), "bob", "ask", "default"),
+        (call("read_file", path=["docs/a"]), "bob", "ask", "default"),
+        (call("read_file"), "bob", "ask", "default"),
+        (call("write_file", path="docs/a"), "bob", "ask", "rules[1]"),
+        (call("shell_run"), "bob", "deny", "shells"),
+        (call("deploy"), "bob", "quorum", "rules[3]"),
+        (call("send_mail", "mail"), "bot", "allow", "rules[5]"),
+        (call("send_mail", "mail"), "bob", "ask", "default"),
+        (call("send_mail", None), "bot", "ask", "default"),
+        (Call("resources/read", {"uri": "a"}), "bob", "ask", "default"),
+        (Call("", {}), "bob", "ask", "default"),
+    ],
+)
+def test_first_match_decides(asked: Call, proposer: str, verdict: str, rule: str) -> None:
+    decision = POLICY.decide(asked, proposer)
+    assert (decision.verdict, decision.rule, decision.policy) == (verdict, rule, POLICY.digest)
+
+
+def test_a_decision_has_what_its_rule_says() -> None:
+    asked = POLICY.decide(call("write_file"), "bob")
+    assert (asked.ttl, asked.remind) == (600, 120)
+    denied = POLICY.decide(call("shell"), "bob")
+    assert (denied.reason, denied.explain) == ("unsafe", "no shells here")
+    voted = POLICY.decide(call("deploy"), "bob")
+    assert (voted.of, voted.among) == (2, ("lead", "security", "oncall"))
+    assert denied.told == {"verdict": "deny", "rule": "shells", "policy": POLICY.digest}
+
+
+# --- limits ---
+
+
+def ask_at(history: History, at: float, proposer: str = "bot") -> PolicyDecision:
+    decision = POLICY.decide(call("send_mail", "mail"), proposer, history, at)
+    history.record(decision, at)
+    return decision
+
+
+def test_a_limit_lets_so_many_pass_and_then_decides() -> None:
+    history = History()
+    assert [ask_at(history, at).verdict for at in (0, 1, 2, 59)] == [
+        "allow",
+        "allow",
+        "deny",
+        "deny",
+    ]
+    over = ask_at(history, 59)
+    assert (over.rule, over.reason) == ("rules[4]", "resource_limit")
+    # What was denied took no place: a minute after the first, one passes again.
+    assert [ask_at(history, at).verdict for at in (60, 60.5, 61)] == ["allow", "deny", "allow"]
+
+
+def test_each_proposer_has_a_count_of_its_own() -> None:
+    history = History()
+    assert [ask_at(history, 0).verdict for _ in range(3)] == ["allow", "allow", "deny"]
+    assert ask_at(history, 0, "bob").rule == "default"
+
+
+def test_deciding_changes_no_history() -> None:
+    history = History()
+    for _ in range(5):
+        assert POLICY.decide(call("send_mail", "mail"), "bot", history, 0).verdict == "allow"
+
+
+def test_equal_limits_go_on_counting_in_a_policy_that_was_read_again() -> None:
+    history = History()
+    ask_at(history, 0), ask_at(history, 0)
+    again = Policy([DenyRule("other"), *POLICY.rules])
+    assert again.decide(call("send_mail", "mail"), "bot", history, 0).verdict == "deny"
+
+
+def test_without_room_to_count_nothing_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meup_agent.approval.policy.MAX_COUNTED", 1)
+    history = History()
+    assert ask_at(history, 0).verdict == "allow"
+    assert ask_at(history, 0, "bob").verdict == "deny"
+    # The first one's minute is over, so there is room.
+    history.record(PolicyDecision(Verdict.ASK, "x", counted=(LimitCount("l", "p", 1, 1.0),)), 100)
+    assert not history.is_full(LimitCount("l", "p", 2, 1.0), 100)
+
+
+# --- what does not load ---
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (
+            [AllowRule("read_*"), DenyRule("read_secret")],
+            r"rules\[1\].*never match.*allow where it says deny",
+        ),
+        ([AskRule("a"), DenyRule("b"), AllowRule(["a", "b"])], r"rules\[2\].*never match"),
+        ([DenyRule("x*"), LimitRule("x1", count=1, every=1)], r"rules\[1\].*never match"),
+        (
+            [
+                AllowRule("a", arguments={"p": "d/**"}),
+                AskRule("a", arguments={"p": "d/x*", "q": 1}),
+            ],
+            "never",
+        ),
+        ([AskRule("a", name="n"), AskRule("b", name="n")], "'n' is taken"),
+        ([AskRule("a", name="default")], "'default' is taken"),
+        ([AskRule("/(/")], r"rules\[0\].tool: the regular expression"),
+        ([AskRule("a", arguments={"p": "//"})], r"rules\[0\].arguments.p: '//' names nothing"),
+    ],
+)
+def test_rules_that_cannot_be_meant(rules: list[PolicyRule], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Policy(rules)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: AllowRule(), "tool: is missing"),
+        (lambda: AllowRule([]), "tool: expected a pattern"),
+        (lambda: AllowRule(""), "tool: expected a text"),
+        (lambda: AllowRule(cast("Any", True)), "tool: expected a pattern or"),
+        (lambda: AllowRule("a", arguments="b"), "arguments: expected keys"),
+        (lambda: AllowRule("a", arguments={"b": []}), "never matches"),
+        (lambda: DenyRule("a", reason="unsave"), "did you mean unsafe"),
+        (lambda: DenyRule("a", explain=" "), "explain: expected a text"),
+        (lambda: AskRule("a", ttl=-1), "ttl: expected a span"),
+        (lambda: AskRule("a", ttl=float("nan")), "ttl: expected a span of time"),
+        (lambda: AskRule("a", ttl=5, remind=5), "remind: a reminder would come after"),
+        (lambda: QuorumRule("a", of=3, among=["b", "c"]), "3 votes cannot come of 2"),
+        (lambda: QuorumRule("a", of=1, among=["b", "b"]), "stands there twice"),
+        (lambda: QuorumRule("a", of=1, among="bob"), "among: expected the names"),
+        (
+            lambda: QuorumRule("a", of=1, among=["b"], never=cast("Any", "bob")),
+            "never: expected 'proposer'",
+        ),
+        (lambda: LimitRule("a", count=0, every=1), "count: expected a number"),
+        (lambda: LimitRule("a", count=1, every=0), "every: expected a span"),
+        (lambda: LimitRule("a", count=1, every=1, per=cast("Any", "tool")), "per: expected"),
+        (
+            lambda: LimitRule("a", count=1, every=1, then=cast("Any", "allow")),
+            "a limit allows nothing",
+        ),
+    ],
+)
+def test_a_rule_that_cannot_be_meant(made: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        made()
+
+
+# --- work ---
+
+
+def test_a_deny_that_takes_too_much_work_lets_no_allow_decide() -> None:
+    heavy = [f"/{n}a[ab]{{30}}c/" for n in range(400)]
+    policy = Policy([DenyRule("a", arguments={"**": heavy}, name="heavy"), AllowRule("a")])
+    assert policy.decide(call("a", text="x"), "bob").verdict == "allow"
+    decision = policy.decide(call("a", text="ab" * 40_000), "bob")
+    assert (decision.verdict, decision.rule) == ("ask", "heavy")
+
+
+def test_names_that_are_made_up_take_no_memory() -> None:
+    for number in range(1_000):
+        POLICY.decide(call(f"shell{number}"), "bob")
+    assert len(POLICY._by_tool) <= 256
+
+
+# --- the property ---
+
+WORDS = ["a", "b", "ab", "ba", "a/b"]
+PATTERNS = [*WORDS, "*", "**", "a*", "*b", "!a", "/^a/"]
+VALUES: st.SearchStrategy[Any] = st.sampled_from([*WORDS, 1, True, None, ["a"]])
+
+
+@st.composite
+def some_rule(draw: st.DrawFn) -> PolicyRule:
+    tool = draw(
+        st.one_of(
+            st.sampled_from(PATTERNS), st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=2)
+        )
+    )
+    some: dict[str, Any] = {}
+    if draw(st.booleans()):
+        keys = st.sampled_from(["x", "y", "*", "**"])
+        some["arguments"] = draw(
+            st.dictionaries(
+                keys, st.one_of(st.sampled_from(PATTERNS), st.just(1)), min_size=1, max_size=2
+            )
+        )
+    if draw(st.booleans()):
+        some["proposer"] = draw(st.sampled_from(PATTERNS))
+    made = draw(st.sampled_from([AllowRule, AllowRule, AskRule, DenyRule, LimitRule]))
+    if made is LimitRule:
+        return LimitRule(
+            tool, count=1, every=10, then=draw(st.sampled_from(["ask", "deny"])), **some
+        )
+    rule: PolicyRule = made(tool, **some)
+    return rule
+
+
+def matches(rule: PolicyRule, asked: Call, proposer: str) -> bool:
+    """The rule's pattern against the whole call, by the capability language itself."""
+    value = {
+        "method": asked.method,
+        "tool": asked.name,
+        "arguments": asked.arguments,
+        "target": asked.target,
+        "proposer": proposer,
+    }
+    return compile_pattern(rule.pattern).matches(value)
+
+
+@given(
+    rules=st.lists(some_rule(), max_size=6),
+    calls=st.lists(
+        st.tuples(
+            st.sampled_from(WORDS),
+            st.dictionaries(st.sampled_from(["x", "y"]), VALUES, max_size=2),
+            st.sampled_from(WORDS),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+)
+def test_no_call_is_allowed_that_an_earlier_rule_holds_back(
+    rules: list[PolicyRule], calls: list[tuple[str, dict[str, Any], str]]
+) -> None:
+    kept: list[PolicyRule] = []
+    for rule in rules:  # those that a policy takes
+        try:
+            policy = Policy([*kept, rule])
+        except ConfigurationError:
+            continue
+        kept.append(rule)
+    policy, history = Policy(kept), History()
+    passed: set[tuple[int, str]] = set()
+    for tool, arguments, proposer in calls:
+        asked = call(tool, **arguments)
+        decision = policy.decide(asked, proposer, history, 0.0)
+        history.record(decision, 0.0)
+        expected = "ask"
+        limits: list[int] = []
+        for each, rule in enumerate(kept):
+            if not matches(rule, asked, proposer):
+                continue
+            if isinstance(rule, LimitRule):
+                if (each, proposer) not in passed:
+                    limits.append(each)
+                    continue
+                expected = rule.then
+            else:
+                expected = rule.verdict
+            break
+        if expected != "deny":
+            passed |= {(each, proposer) for each in limits}
+        assert decision.verdict == expected
+        if decision.verdict == "allow":
+            first = next(
+                rule
+                for rule in kept
+                if not isinstance(rule, LimitRule) and matches(rule, asked, proposer)
+            )
+            assert isinstance(first, AllowRule)
+
+
+@given(rules=st.lists(some_rule(), min_size=2, max_size=5), tool=st.sampled_from(WORDS))
+def test_a_rule_that_is_refused_as_unreachable_would_never_decide(
+    rules: list[PolicyRule], tool: str
+) -> None:
+    *earlier, last = rules
+    if refusal(earlier):
+        return
+    said = refusal(rules)
+    if isinstance(last, LimitRule) and last in earlier:
+        assert "says the same" in said
+    elif said:
+        assert "never match" in said
+        taken = [each for each in earlier if not isinstance(each, LimitRule)]
+        for value in (*WORDS, 1, True):
+            for proposer in WORDS:
+                asked = call(tool, x=value, y=value)
+                if matches(last, asked, proposer):
+                    assert any(matches(each, asked, proposer) for each in taken)
+
+
+def refusal(rules: list[PolicyRule]) -> str:
+    try:
+        Policy(rules)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
