@@ -54,7 +54,7 @@ CHANGES: Final = {
 }
 """Notifications of a participant, and its lists that are to be asked for anew."""
 
-LIST_SECONDS: Final = 5.0
+LIST_SECONDS: Final = 3.0
 """Wait for a participant's list; then it is left out, and asked for again after a while."""
 
 RETRY_SECONDS: Final = 30.0
@@ -107,6 +107,7 @@ class Catalog:
     Args:
         space: The space.
         changed: Called with the kinds that may have changed; returns at once.
+        start_soon: Does some work beside.
         bare: One participant, whose names stay as they are.
     """
 
@@ -114,11 +115,13 @@ class Catalog:
         self,
         space: Space,
         changed: Callable[[tuple[str, ...]], None],
+        start_soon: Callable[..., None],
         *,
         bare: str | None = None,
     ) -> None:
         self._space = space
         self._changed = changed
+        self._start_soon = start_soon
         self._bare = bare
         self._lists: dict[tuple[str, str], _List] = {}
         self._locks: dict[tuple[str, str], anyio.Lock] = {}
@@ -135,6 +138,7 @@ class Catalog:
         for key in [each for each in self._lists if participant in (None, each[0])]:
             if key[1] in of:
                 del self._lists[key]
+                self._locks.pop(key, None)
         self._forget_derived(of)
         self._changed(of)
 
@@ -158,10 +162,15 @@ class Catalog:
     async def offers(self, kind: str) -> dict[str, Offer]:
         """The offers of a kind, by their names or URIs for MCP clients."""
         stale = [each for each in self._participants() if not self._is_fresh(each, kind)]
-        if stale:
+        unknown = [each for each in stale if (each, kind) not in self._lists]
+        if unknown:
             async with anyio.create_task_group() as tasks:
-                for participant in stale:
+                for participant in unknown:
                     tasks.start_soon(self._fetch, participant, kind)
+        for participant in stale:
+            if participant not in unknown:
+                # One that did not answer is asked again, and not waited for.
+                self._start_soon(self._fetch, participant, kind)
         present = self._offers.get(kind)
         if present is None:
             present = self._offers[kind] = self._build(kind)
@@ -169,6 +178,9 @@ class Catalog:
 
     async def find(self, kind: str, exposed: str) -> Offer | None:
         """The tool or prompt with a name for MCP clients."""
+        known = self._offers.get(kind, {}).get(exposed)
+        if known is not None and self._is_fresh(known.participant, kind):
+            return known  # whatever became of other participants meanwhile
         return (await self.offers(kind)).get(exposed)
 
     async def owner_of(self, uri: str) -> Owned | None:
@@ -246,8 +258,11 @@ class Catalog:
                 retry_at = anyio.current_time()
             before = self._lists.get((participant, kind))
             self._lists[participant, kind] = _List(items, retry_at)
-            if before is None or before.items != items:
+            if before is None:
                 self._forget_derived((kind,))
+            elif before.items != items:
+                self._forget_derived((kind,))
+                self._changed((kind,))
 
     async def _ask(self, participant: str, method: str) -> list[JsonObject]:
         """All pages of a list; none where we may not ask."""

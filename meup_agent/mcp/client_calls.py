@@ -309,8 +309,13 @@ class WaitingCall:
         try:
             with self.scope:
                 self._result = await work()
+            if self.scope.cancelled_caught:
+                self._error = MCPError(types.INTERNAL_ERROR, "the call was cancelled")
         except Exception as error:
             self._error = error
+        except anyio.get_cancelled_exc_class():
+            self._error = MCPError(types.INTERNAL_ERROR, "this participant has left the space")
+            raise
         finally:
             self.ended = True
             self._calls.forget(self)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+from collections import OrderedDict
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
 from mcp.server.auth.middleware.bearer_auth import (
     AuthenticatedUser,
@@ -60,6 +62,13 @@ LOOPBACK_HOSTS: Final = (
 )
 """The values of ``Host`` by which this machine alone is meant; ``*``: any port."""
 
+MAX_WRONG_TOKENS: Final = 10
+"""Of one address in a minute."""
+
+WRONG_SECONDS: Final = 60.0
+MAX_ADDRESSES: Final = 4096
+"""Addresses whose wrong tokens are counted."""
+
 MAX_SESSIONS: Final = 1000
 """Sessions of clients at once; each has a task and its streams."""
 
@@ -78,6 +87,32 @@ class ParticipantUser(AuthenticatedUser):
         self.principal_key = principal.key
 
 
+class TooManyWrongTokens(AuthenticationError):
+    """An address has sent too many wrong tokens lately."""
+
+
+class WrongTokens:
+    """Limits wrong tokens by address, so that the gateway has no reason to limit our own."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def check(self, address: str) -> None:
+        """Raise if an address may try no other token now."""
+        count, since = self._counts.get(address, (0, 0.0))
+        if anyio.current_time() - since > WRONG_SECONDS:
+            self._counts.pop(address, None)
+        elif count >= MAX_WRONG_TOKENS:
+            raise TooManyWrongTokens("too many wrong tokens; wait a minute")
+
+    def count(self, address: str) -> None:
+        """Count a wrong token."""
+        count, since = self._counts.pop(address, (0, anyio.current_time()))
+        self._counts[address] = (count + 1, since)
+        if len(self._counts) > MAX_ADDRESSES:
+            self._counts.popitem(last=False)
+
+
 class ParticipantAuth(BearerAuthBackend):
     """Finds the participant of a request by its token; without one, that of this process.
 
@@ -90,6 +125,7 @@ class ParticipantAuth(BearerAuthBackend):
         super().__init__(self)
         self._pool = pool
         self._anonymous = anonymous
+        self._wrong = WrongTokens()
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """The participant of a token, as the SDK wants it."""
@@ -106,8 +142,11 @@ class ParticipantAuth(BearerAuthBackend):
             principal = await self._principal(None)
             assert principal is not None  # else it has raised
             return AuthCredentials([]), ParticipantUser(_access("", principal), principal)
+        address = "" if conn.client is None else conn.client.host
+        self._wrong.check(address)
         found = await super().authenticate(conn)
         if found is None:
+            self._wrong.count(address)
             return None
         credentials, user = found
         principal = await self._principal(user.access_token.token)
@@ -119,7 +158,9 @@ class ParticipantAuth(BearerAuthBackend):
         try:
             return await self._pool.get(token)
         except MeupError as error:
-            raise AuthenticationError(str(error)) from error
+            # Its words have addresses, which are not for everyone who asks.
+            log.warning("a client was sent away: %s", error)
+            raise AuthenticationError("the space cannot be reached now") from error
 
 
 def _access(token: str, principal: Principal) -> AccessToken:
@@ -146,6 +187,9 @@ def _is_local(conn: HTTPConnection) -> bool:
 
 
 def _unavailable(_: HTTPConnection, error: Exception) -> Response:
+    if isinstance(error, TooManyWrongTokens):
+        body = {"error": "too_many_requests", "error_description": str(error)}
+        return JSONResponse(body, 429, {"retry-after": f"{WRONG_SECONDS:.0f}"})
     return JSONResponse({"error": "unavailable", "error_description": str(error)}, 503)
 
 

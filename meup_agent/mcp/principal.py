@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import inspect
 import logging
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -109,7 +110,10 @@ class Principal:
             with self._scope:
                 async with join(self.agent) as self.space, background_tasks() as self._tasks:
                     self.catalog = Catalog(
-                        self.space, self.announcements.lists_changed, bare=self._bare
+                        self.space,
+                        self.announcements.lists_changed,
+                        self.start_soon,
+                        bare=self._bare,
                     )
                     self.subscribed = SubscribedResources(self.space, self.start_soon)
                     self.used_at = anyio.current_time()
@@ -235,7 +239,7 @@ class PrincipalPool:
             TooManyPrincipals: There is no room for another one.
             ConnectionFailed: The gateway cannot be reached.
         """
-        if token is not None and self._is_own(token):
+        if token is not None and await self._is_own(token):
             token = None
         key = "" if token is None else hashlib.sha256(token.encode()).hexdigest()
         principal = self._principals.get(key)
@@ -256,11 +260,10 @@ class PrincipalPool:
             return None
         raise error
 
-    def _is_own(self, token: str) -> bool:
+    async def _is_own(self, token: str) -> bool:
         own = self._own() if callable(self._own) else self._own
-        if not isinstance(own, str):
-            return False  # one that has to be awaited is not known here
-        return hmac.compare_digest(own.strip().encode(), token.encode())
+        own = await own if inspect.isawaitable(own) else own
+        return own is not None and hmac.compare_digest(own.strip().encode(), token.encode())
 
     def _begin(self, key: str, token: str | None) -> Principal:
         if len(self._principals) >= MAX_PRINCIPALS:

@@ -101,6 +101,7 @@ def mcp(
     log_to_stderr("info")
     if http is None and (tls_certificate or tls_key or insecure):
         raise ConfigurationError("TLS and --insecure are for --http")
+    from meup_agent.gateway.network import is_loopback
     from meup_agent.mcp.calls import CallSettings
 
     settings = CallSettings(ttl=ttl, to=tuple(to or ()))
@@ -108,6 +109,11 @@ def mcp(
     tls = _tls(tls_certificate, tls_key)
     if http is not None:
         _check_encrypted(host, tls, insecure)
+        if target is not None and not is_loopback(host):
+            raise ConfigurationError(
+                f"one agent's tools have no tokens, and other machines could call them at {host};"
+                " serve them at 127.0.0.1, or from a gateway"
+            )
     pool, has_own = _pool_of_space(at, http) if target is None else (_pool_of_agent(target), True)
     if http is None:
         serve = partial(_serve_stdio, pool, settings)

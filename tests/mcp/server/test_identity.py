@@ -8,7 +8,7 @@ import pytest
 from mcp_types import TextContent
 
 from meup_agent import Agent, Context
-from meup_agent.mcp.http import LOOPBACK_HOSTS
+from meup_agent.mcp.http import LOOPBACK_HOSTS, MAX_WRONG_TOKENS
 from tests.mcp.conftest import ANYTHING, served, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
 
@@ -140,3 +140,23 @@ async def test_a_gateway_that_is_away_is_no_wrong_token() -> None:
             answer = await http.post(server.url, json=HELLO, headers=BOTH)
     assert answer.status_code == 503
     assert answer.json()["error"] == "unavailable"
+
+
+async def test_an_address_may_be_wrong_so_many_times() -> None:
+    async with staged(alice=ANYTHING) as stage, served(stage, own="alice") as server:
+        async with server.http() as http:
+            statuses = [
+                (
+                    await http.post(
+                        server.url,
+                        json=HELLO,
+                        headers={**BOTH, "authorization": f"Bearer guess{number}"},
+                    )
+                ).status_code
+                for number in range(MAX_WRONG_TOKENS + 1)
+            ]
+            right = {**BOTH, "authorization": f"Bearer {stage.token('alice')}"}
+            answer = await http.post(server.url, json=HELLO, headers=right)
+            assert (await http.post(server.url, json=HELLO, headers=BOTH)).status_code == 200
+    assert statuses == [401] * MAX_WRONG_TOKENS + [429]
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "60")

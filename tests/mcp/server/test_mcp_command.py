@@ -192,6 +192,10 @@ def test_http_elsewhere_needs_tls_or_a_word() -> None:
         (["--insecure"], "TLS and --insecure are for --http"),
         ([], "the url, the space and the token are missing"),
         (["--http", "127.0.0.1:0"], "the url and the space are missing"),
+        (
+            [f"{ECHO}:agent", "--http", "0.0.0.0:0", "--insecure"],
+            "one agent's tools have no tokens, and other machines could call them at 0.0.0.0;",
+        ),
         (["nowhere:agent"], "there is no module 'nowhere'"),
     ],
 )

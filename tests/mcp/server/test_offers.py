@@ -12,6 +12,7 @@ from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from meup_agent import Agent
 from meup_agent.client.messages import Request
 from meup_agent.errors import RequestError
+from meup_agent.mcp.catalog import LIST_SECONDS
 from meup_agent.mcp.naming import exposed_name
 from tests.mcp.conftest import ANYTHING, served, staged
 from tests.mcp.server.test_calls import MODES
@@ -297,3 +298,31 @@ async def test_a_result_that_is_none_is_a_clear_error() -> None:
             result = await client.call_tool("bad_one")
     assert result.is_error
     assert "no result of MCP" in str(result.content)
+
+
+async def test_a_participant_that_does_not_answer_delays_no_call() -> None:
+    silent, asked = Agent("silent"), anyio.Event()
+    left = Library("left")
+    left.tools = [{"name": "one", "inputSchema": {"type": "object"}}]
+
+    @silent.on_request("**")
+    async def never(_: Request) -> dict[str, Any]:
+        asked.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    @left.agent.on_request("tools/call")
+    async def called(_: Request) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": "done"}]}
+
+    async with staged(left=ANYTHING, silent=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("left", left.agent)
+        async with served(stage, own="alice") as server, server.client() as client:
+            assert len((await client.list_tools()).tools) == 1
+            token = stage.token("silent")
+            async with silent.join(stage.gateway.url, space="demo", token=token):
+                with anyio.fail_after(LIST_SECONDS - 0.5):
+                    await client.call_tool("left_one")
+                assert not asked.is_set()
+                assert len((await client.list_tools(cache_mode="refresh")).tools) == 1
+                assert asked.is_set()
