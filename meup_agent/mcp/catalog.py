@@ -126,6 +126,8 @@ class Catalog:
         self._lists: dict[tuple[str, str], _List] = {}
         self._locks: dict[tuple[str, str], anyio.Lock] = {}
         self._offers: dict[str, dict[str, Offer]] = {}
+        # As they were before something changed: a name stays its participant's for good.
+        self._latest: dict[str, dict[str, Offer]] = {}
         self._shown: dict[tuple[str, str], list[JsonObject]] = {}
         self._epoch = 0
 
@@ -173,12 +175,12 @@ class Catalog:
                 self._start_soon(self._fetch, participant, kind)
         present = self._offers.get(kind)
         if present is None:
-            present = self._offers[kind] = self._build(kind)
+            present = self._offers[kind] = self._latest[kind] = self._build(kind)
         return present
 
     async def find(self, kind: str, exposed: str) -> Offer | None:
         """The tool or prompt with a name for MCP clients."""
-        known = self._offers.get(kind, {}).get(exposed)
+        known = self._latest.get(kind, {}).get(exposed)
         if known is not None and self._is_fresh(known.participant, kind):
             return known  # whatever became of other participants meanwhile
         return (await self.offers(kind)).get(exposed)

@@ -9,6 +9,7 @@ it through the gateway alone.
 
 import asyncio
 import gc
+import json
 import statistics
 import sys
 from collections.abc import AsyncGenerator, Iterator
@@ -171,19 +172,50 @@ def canceller(pipe: Connection, url: str, mode: str, count: int) -> None:
 
 
 def crowd(pipe: Connection, url: str, streams: int) -> None:
-    """Opens streams at once and cancels them all, each time it is asked to."""
+    """Opens streams at once in one session and cancels them all, each time it is asked to."""
+    import httpx2
+
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2025-11-25",
+    }
+    limits = httpx2.Limits(max_connections=2 * STREAMS)
 
     async def cancel_all() -> None:
         loop = asyncio.get_running_loop()
-        async with client_of(url, "legacy") as client:
+        async with httpx2.AsyncClient(timeout=300, limits=limits, headers=headers) as http:
+
+            async def post(**message: Any) -> httpx2.Response:
+                return await http.post(url, json={"jsonrpc": "2.0", **message})
+
+            info = {"name": "crowd", "version": "1"}
+            hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
+            answer = await post(id=0, method="initialize", params=hello)
+            http.headers["mcp-session-id"] = answer.headers["mcp-session-id"]
+            await post(method="notifications/initialized")
+
+            async def stream(number: int) -> None:
+                call = {"name": "tools_work", "arguments": {}}
+                answer = await post(id=number, method="tools/call", params=call)
+                assert "Operation cancelled" in answer.text
+
+            async def running() -> int:
+                call = {"name": "tools_count_running", "arguments": {}}
+                answer = await post(id="count", method="tools/call", params=call)
+                data = json.loads(answer.text.split("data: ")[1])
+                return int(data["result"]["structuredContent"]["result"])
+
             while True:
                 await loop.run_in_executor(None, pipe.recv)
                 async with anyio.create_task_group() as tasks:
-                    for _ in range(streams):
-                        tasks.start_soon(client.call_tool, "tools_work")
-                    await until_running(client, streams)
-                    tasks.cancel_scope.cancel()
-                await until_running(client, 0)
+                    for number in range(streams):
+                        tasks.start_soon(stream, number)
+                    while await running() < streams:
+                        pass
+                    for number in range(streams):
+                        cancel = {"requestId": number, "reason": "all of them"}
+                        await post(method="notifications/cancelled", params=cancel)
+                assert await running() == 0
                 pipe.send(None)
 
     on_uvloop(cancel_all())
