@@ -7,17 +7,20 @@ file: their fields are its keys, and the annotations of the fields say what a fi
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 
 from annotated_types import Ge, Gt, Le, MinLen
-from pydantic import AfterValidator, ConfigDict, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, ValidationInfo
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import Identity, Tokens, read_hash
 from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway.logs import log
 from meup_agent.protocol.capability import Capabilities, refuse_reserved
 from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.kinds import GATEWAY_NAMES
@@ -65,6 +68,7 @@ def _read_token_file(name: str, info: ValidationInfo) -> str:
     path = Path(info.context or "", name)
     try:
         with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
             content = file.read(MAX_TOKEN_FILE_BYTES + 1)
     except OSError as error:
         why = (error.strerror or "unknown reason").lower()
@@ -72,6 +76,10 @@ def _read_token_file(name: str, info: ValidationInfo) -> str:
     lines = content.split()
     if len(content) > MAX_TOKEN_FILE_BYTES or len(lines) != 1 or not content.isascii():
         raise ConfigurationError(f"{path} must hold a token and nothing else")
+    if os.name == "posix" and mode & (stat.S_IRGRP | stat.S_IROTH):
+        log.warning(
+            "%s holds a token and can be read by other users; run: chmod 600 %s", path, path
+        )
     return lines[0].decode()
 
 
@@ -80,6 +88,21 @@ def _check_dialect(name: str) -> str:
     if known is None:
         raise ConfigurationError(f"expected one of {', '.join(DIALECTS)}")
     return known
+
+
+def _check_command(command: object) -> Command:
+    if isinstance(command, str) and command:
+        return command
+    if isinstance(command, list):
+        words = cast("list[object]", command)
+        if words and words[0] and all(isinstance(each, str) for each in words):
+            return tuple(map(str, words))
+    raise ConfigurationError("expected a program, or a list of it and its arguments in quotes")
+
+
+def _as_text(value: object) -> object:
+    # As the reference does: `PORT: 80` is no mistake where only texts can be meant.
+    return str(value) if type(value) in (int, float) else value
 
 
 def _compile(listed: Sequence[Mapping[str, Any]] | None, place: str = "") -> Capabilities:
@@ -99,9 +122,17 @@ Dialect = Annotated[str, AfterValidator(_check_dialect)]
 PortNumber = Annotated[int, Ge(0), Le(65535)]
 """A port; 0: any free one."""
 
+Word = Annotated[str, BeforeValidator(_as_text)]
+"""A text of a command line or an environment, which may look like a number."""
+
+Command = str | tuple[str, ...]
+"""A program, or a program and its arguments."""
+
 if TYPE_CHECKING:
     Patterns = Capabilities
+    CommandOfFile = Command
 else:  # in a file, a list that is compiled
+    CommandOfFile = Annotated[Any, AfterValidator(_check_command)]
     Patterns = Annotated[tuple[dict[str, Any], ...] | None, AfterValidator(_compile)]
 
 NO_CAPABILITIES: Final = _compile(())
@@ -145,8 +176,43 @@ class TlsConfig:
     key: Path
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramSettings:
+    """The keys of a program; ``meup up`` starts it, a gateway alone does not."""
+
+    command: CommandOfFile | None = None
+    args: tuple[Word, ...] = ()
+    env: dict[str, Word] = field(default_factory=dict[str, str], repr=False)
+    cwd: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServerSettings(ProgramSettings):
+    """``mcp_server``: an MCP server that is bridged as the participant."""
+
+    file: Path | None = None  # with `mcpServers`, which has it under the participant's name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSettings(ProgramSettings):
+    """The keys of a participant about what ``meup up`` starts for it."""
+
+    # `None`: what our own forms say is started, a command in a list and a server of a file. The
+    # reference, whose forms the others are, starts what says `true` alone.
+    auto_start: bool | None = None
+    mcp_server: McpServerSettings | None = None
+
+    @property
+    def starts(self) -> bool:
+        """True if there is something to start, and it is to be started."""
+        if self.auto_start is not None:
+            return self.auto_start and (self.command or self.mcp_server) is not None
+        server = self.mcp_server
+        return isinstance(self.command, tuple) or (server is not None and server.file is not None)
+
+
 @dataclass(frozen=True, slots=True)
-class ParticipantConfig:
+class ParticipantConfig(LaunchSettings):
     """A participant that may join; each of its tokens proves its identity, and is never shown."""
 
     capabilities: Patterns = NO_CAPABILITIES
@@ -332,5 +398,6 @@ FORMS: Final[Mapping[str, type[Any]]] = {
     "space": ReferenceSpaceForm,
     "spaces": SpaceForm,
     "participants": ParticipantConfig,
+    "mcp_server": McpServerSettings,
 }
 """The form of what stands under a key, or, of the last two, under each of the names below it."""

@@ -29,12 +29,9 @@ from meup_agent.gateway.logs import log
 S = TypeVar("S", bound="Sections")
 
 IGNORED_OF_A_SPACE: Final = {"description", "default_participant", "ui_theme"}
-IGNORED_OF_A_PARTICIPANT: Final = {
-    *("args", "auto_connect", "auto_start", "bridge_config", "command", "cwd", "env", "fifo"),
-    *("mcp_server", "output_log", "type"),
-}
-"""Keys of the reference's file about starting participants: this gateway starts none. They are
-taken with a warning; any other unknown key is an error, since it may be a typing mistake."""
+IGNORED_OF_A_PARTICIPANT: Final = {"auto_connect", "bridge_config", "fifo", "output_log", "type"}
+"""Keys of the reference's file about its own ways to start participants. They are taken with a
+warning; any other unknown key is an error, since it may be a typing mistake."""
 
 
 # --- the environment ---
@@ -85,11 +82,11 @@ def _with_environment(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 # --- the file ---
 
 
-def load_config(path: str | Path) -> Config:
+def load_config(path: str | Path, *, needs_tokens: bool = True) -> Config:
     """Read a configuration file, and what the environment says over it.
 
     Paths in the file begin at the file's own folder, those in the environment where the program
-    runs.
+    runs. With ``needs_tokens`` the log warns of participants that have none.
 
     Raises:
         ConfigurationError: The file cannot be read, or something in it or in the environment is
@@ -107,7 +104,7 @@ def load_config(path: str | Path) -> Config:
         config = _lay_over(Config(file.read()), file)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
-    for space in config.spaces:
+    for space in config.spaces if needs_tokens else ():
         for name, entry in space.participants.items():
             if not (entry.tokens or entry.token_hashes or entry.token_files):
                 log.warning("%s: %s in space %s has no token; it cannot join", path, name, space.id)

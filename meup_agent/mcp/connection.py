@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -291,10 +290,8 @@ class ServerConnection:
                 raise error
             if anyio.current_time() - began >= self._settings.restart.stable:
                 failures = 0
-            limit = min(self._settings.restart.longest, self._settings.restart.first * 2**failures)
-            failures = min(failures + 1, 32)
-            # Full jitter: servers that were lost together do not come back together.
-            delay = random.uniform(0, limit)
+            delay = self._settings.restart.pause(failures)
+            failures += 1
             log.warning("%s; it is started again in %.1f s", error, delay)
             self._gone.set()
             await self._callbacks.lost(error, delay)

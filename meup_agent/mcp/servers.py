@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
@@ -35,6 +37,13 @@ HTTP_TYPES: Final = ("http", "streamable-http", "streamableHttp")
 """Names that clients have for the same transport."""
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+_TEXT: Final = r'"(?:\\.|[^"\\])*"'
+_COMMENT: Final = re.compile(_TEXT + r"|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMA: Final = re.compile(_TEXT + r"|,(?=\s*[}\]])")
+
+_TWICE: Final = object()
+"""Value of a key that is given twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +81,20 @@ class HttpServer:
 Server = StdioServer | HttpServer
 
 
-def read_servers(path: Path, variables: Mapping[str, str]) -> dict[str, Server]:
+Report = Callable[[str], None]
+"""Takes a sentence about a part of a file that is left out."""
+
+
+def read_servers(
+    path: Path, variables: Mapping[str, str], on_problem: Report | None = None
+) -> dict[str, Server]:
     """The servers of a ``mcpServers`` file by name, without the disabled ones.
 
     Args:
         path: The file.
         variables: The environment: ``${NAME}`` and ``${NAME:-otherwise}`` are filled in from it.
+        on_problem: Told of each server that is wrong, of keys beside them and of comments; what is
+            right is returned. Without it each of them is an error.
 
     Raises:
         ConfigurationError: The file cannot be read, or says something that is not known.
@@ -90,18 +107,27 @@ def read_servers(path: Path, variables: Mapping[str, str]) -> dict[str, Server]:
         raise ConfigurationError(f"{path} cannot be read: {why}") from None
     if len(content) > MAX_FILE_BYTES:
         raise ConfigurationError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
+    report = None if on_problem is None else partial(_report_of, path, on_problem)
     try:
-        document = json.loads(content, object_pairs_hook=_unique)
+        document = _decode(content, report)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} is no JSON: {printable(str(error))}") from None
     try:
-        return parse_servers(document, variables, base=path.parent)
+        return parse_servers(document, variables, base=path.parent, on_problem=report)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
 
 
+def _report_of(path: Path, report: Report, said: str) -> None:
+    report(f"{path}: {said}")
+
+
 def parse_servers(
-    document: object, variables: Mapping[str, str], *, base: Path = Path()
+    document: object,
+    variables: Mapping[str, str],
+    *,
+    base: Path = Path(),
+    on_problem: Report | None = None,
 ) -> dict[str, Server]:
     """The servers of a document by name; see :func:`read_servers`.
 
@@ -109,27 +135,46 @@ def parse_servers(
         document: The document.
         variables: The environment.
         base: The folder that a relative ``cwd`` starts from.
+        on_problem: See :func:`read_servers`.
 
     Raises:
         ConfigurationError: It says something that is not known, or lacks something.
     """
     root = _object(document, "the document")
-    _check_keys(root, (ROOT_KEY,), "the document")
+    with _reported(on_problem):
+        _check_keys(root, (ROOT_KEY,), "the document")
     entries = _object(root.get(ROOT_KEY), ROOT_KEY)
     if not entries:
         raise ConfigurationError(f"{ROOT_KEY} names no server")
     if len(entries) > MAX_SERVERS:
         raise ConfigurationError(f"{ROOT_KEY} has {len(entries)} servers; at most {MAX_SERVERS}")
     servers: dict[str, Server] = {}
+    wrong = 0
     for name, entry in entries.items():
-        check_name(name)
-        place = f"{ROOT_KEY}.{name}"
-        fields = _object(entry, place)
-        if not _flag(fields, "disabled", place):
-            servers[name] = _server(fields, place, variables, base)
+        wrong += 1
+        with _reported(on_problem):
+            check_name(name)
+            place = f"{ROOT_KEY}.{name}"
+            fields = _object(entry, place)
+            if not _flag(fields, "disabled", place):
+                servers[name] = _server(fields, place, variables, base)
+            wrong -= 1
     if not servers:
+        if wrong:
+            raise ConfigurationError(f"no server of {ROOT_KEY} can be used")
         raise ConfigurationError(f"every server of {ROOT_KEY} is disabled")
     return servers
+
+
+@contextmanager
+def _reported(on_problem: Report | None) -> Generator[None]:
+    """Report what is wrong in a block, or raise it where it is not reported."""
+    try:
+        yield
+    except ConfigurationError as error:
+        if on_problem is None:
+            raise
+        on_problem(str(error))
 
 
 def http_server(url: str, headers: Mapping[str, str] | None = None) -> HttpServer:
@@ -198,6 +243,32 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _mark_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, in which a key that is given twice has a value that is refused."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        found[key] = _TWICE if key in found else value
+    return found
+
+
+def _decode(content: bytes, on_problem: Report | None) -> object:
+    """A document; where problems are reported, comments and last commas are one of them."""
+    if on_problem is None:
+        return json.loads(content, object_pairs_hook=_unique)
+    try:
+        return json.loads(content, object_pairs_hook=_mark_repeated)
+    except ValueError:
+        text = _LAST_COMMA.sub(_kept, _COMMENT.sub(_kept, content.decode()))
+        document = json.loads(text, object_pairs_hook=_mark_repeated)
+    on_problem("has comments or commas that JSON does not know; they are read over")
+    return document
+
+
+def _kept(match: re.Match[str]) -> str:
+    """A text as it is, and nothing in place of what is none."""
+    return match.group() if match.group().startswith('"') else " "
+
+
 def _check_keys(fields: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:
     for key in fields:
         if key not in known:
@@ -207,6 +278,8 @@ def _check_keys(fields: Mapping[str, Any], known: tuple[str, ...], place: str) -
 
 
 def _object(value: object, place: str) -> dict[str, Any]:
+    if value is _TWICE:
+        raise ConfigurationError(f"{place} is there twice; rename one")
     if not isinstance(value, dict):
         raise ConfigurationError(f"{place} must be an object")
     return cast("dict[str, Any]", value)
@@ -237,7 +310,7 @@ def _text(
     value = fields[key]
     if not isinstance(value, str) or "\0" in value:
         raise ConfigurationError(f"{place}.{key} must be a text")
-    return value if variables is None else _filled(value, f"{place}.{key}", variables)
+    return value if variables is None else fill_variables(value, f"{place}.{key}", variables)
 
 
 def _texts(values: object, place: str, variables: Mapping[str, str]) -> list[str]:
@@ -252,8 +325,12 @@ def _map(values: object, place: str, variables: Mapping[str, str]) -> dict[str, 
     return {key: _text(fields, key, place, variables) for key in fields}
 
 
-def _filled(text: str, place: str, variables: Mapping[str, str]) -> str:
-    """The text with its ``${VARIABLES}`` filled in."""
+def fill_variables(text: str, place: str, variables: Mapping[str, str]) -> str:
+    """A text with its ``${NAME}`` and ``${NAME:-otherwise}`` filled in.
+
+    Raises:
+        ConfigurationError: A variable is not set; the message names it and the place of the text.
+    """
 
     def value(match: re.Match[str]) -> str:
         name: str = match.group(1)

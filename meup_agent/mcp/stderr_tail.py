@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TextIO
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from meup_agent.errors import printable
 
@@ -27,6 +26,9 @@ MAX_LINE_CHARS: Final = 2_000
 
 CHUNK: Final = 65_536
 """Bytes that are read at once."""
+
+MAX_BYTES_PER_SECOND: Final = 4_194_304
+"""Bytes that are read in a second; a program that writes more waits."""
 
 
 class Pace:
@@ -68,13 +70,14 @@ class StderrTail:
 
     Args:
         name: The server's name, for the log.
+        pace: Takes the lines, in place of the log.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, pace: Pace | None = None) -> None:
         self._lines: deque[str] = deque(maxlen=MAX_LINES)
         self._rest = b""
         self._skips = False
-        self._pace = Pace(lambda line, level: log.log(level, "%s: %s", name, line))
+        self._pace = pace or Pace(lambda line, level: log.log(level, "%s: %s", name, line))
 
     @property
     def lines(self) -> list[str]:
@@ -94,6 +97,7 @@ class StderrTail:
 
     async def read(self, source: int) -> None:
         """Read until every process that has the pipe is gone."""
+        second, left = 0, MAX_BYTES_PER_SECOND
         while True:
             try:
                 chunk = os.read(source, CHUNK)
@@ -103,8 +107,12 @@ class StderrTail:
             if not chunk:
                 break
             self.feed(chunk)
+            left -= len(chunk)
+            now = anyio.current_time()
+            if int(now) != second:
+                second, left = int(now), MAX_BYTES_PER_SECOND
             # A server that writes as fast as this reads never lets the pipe run dry.
-            await checkpoint()
+            await anyio.sleep(0 if left > 0 else second + 1 - now)
         self.end()
 
     def feed(self, chunk: bytes) -> None:

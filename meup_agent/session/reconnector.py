@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -49,6 +50,10 @@ RESTORE_TOKEN_ONCE: Final = frozenset({401, _FORBIDDEN, 4401})
 """The token was refused: one that is asked for may be better the next time."""
 
 
+MAX_DOUBLED: Final = 32
+"""Failures after which a pause grows no more: a float ends at 2**1024."""
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Pauses between attempts: with full jitter, so that not all agents come back at once.
@@ -62,6 +67,10 @@ class Backoff:
     first: float = 0.25
     longest: float = 30.0
     stable: float = 30.0
+
+    def pause(self, failures: int) -> float:
+        """Seconds before the next attempt, after so many failures in a row before the last one."""
+        return random.uniform(0, min(self.longest, self.first * 2 ** min(failures, MAX_DOUBLED)))
 
 
 @dataclass(kw_only=True)

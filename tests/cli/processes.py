@@ -66,12 +66,16 @@ class Running:
         self.out = ""
         self.err = ""
 
-    def until(self, wanted: str, *, stream: str = "out") -> str:
-        """Read until the output holds a text; all of that stream so far."""
-        while wanted not in getattr(self, stream):
+    def until(self, wanted: str, *, stream: str = "out", after: str = "", count: int = 1) -> str:
+        """Read until a text came so often, after another; all of that stream so far."""
+        while not (after in getattr(self, stream) and self._count(wanted, stream, after) >= count):
             if not self._read():
                 raise AssertionError(f"{wanted!r} did not come; {self}")
         return str(getattr(self, stream))
+
+    def _count(self, wanted: str, stream: str, after: str) -> int:
+        said: str = getattr(self, stream)
+        return said[said.index(after) + len(after) :].count(wanted)
 
     def end(self, *signals: int) -> int:
         """Send signals, and wait for the end; the exit code."""

@@ -241,13 +241,13 @@ def test_what_starts_participants_elsewhere_is_ignored_with_a_warning(
 ) -> None:
     text = GOOD.replace(
         "  bob: {tokens: [bob-token]}",
-        "  bob: {tokens: [bob-token], auto_start: true, command: node, env: {A: b}}",
+        "  bob: {tokens: [bob-token], auto_start: true, command: node, type: local, fifo: true}",
     ).replace("name: Our demo", "description: x")
     load(tmp_path, text)
     warnings = [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
     assert [line.split(": ", 1)[1] for line in warnings] == [
         "space: ignored description, which this gateway has no use for",
-        "participants.bob: ignored auto_start, command, env, which this gateway has no use for",
+        "participants.bob: ignored fifo, type, which this gateway has no use for",
     ]
 
 

@@ -41,6 +41,7 @@ COMMANDS: Final = {
     "who": "who",
     "withdraw": "reject",
     "token": "token",
+    "up": "up",
 }
 """The commands in the order of the help, and their modules; each is what has its name there."""
 

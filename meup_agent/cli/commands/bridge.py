@@ -233,6 +233,12 @@ def _dev_tokens(url: str | None) -> Mapping[str, str]:
 # --- running them ---
 
 
+def silence_sdk() -> None:
+    """Leave out what the SDK logs: a traceback for each line of a server that is no message."""
+    for name in ("mcp", "client", "httpx2"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
 def _run(
     targets: Sequence[Target], pin: Path | None, *, confirm: bool, log_level: LogLevel
 ) -> None:
@@ -247,9 +253,7 @@ def _run(
     lock = None if pin is None else ToolLock(pin, confirm=confirm)
     log_to_stderr(log_level.value)
     if log_level is not LogLevel.DEBUG:
-        # The SDK writes a traceback for each line of a server that is no message; we write a line.
-        for name in ("mcp", "client", "httpx2"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        silence_sdk()
 
     settings = ConnectionSettings(log_level=log_level.value)
     seats = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Generator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -17,11 +17,14 @@ import typer
 
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
 from meup_agent.cli.failures import Failure, require_extra
+from meup_agent.cli.options import OptionGroup
 from meup_agent.cli.render.console import log_to_stderr
 from meup_agent.cli.render.escape import visible
+from meup_agent.cli.signals import STOPPING, watch_signals
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
+from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config, TlsConfig
@@ -38,6 +41,69 @@ ROLES: Final = {
     "guest1": "a free seat, as are guest2 and guest3: may do what the proposer may",
 }
 """The participants of ``--dev`` that are shown, and what each is for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenOptions(OptionGroup):
+    """The options that say where a gateway listens, over its file."""
+
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="HOST", help=f"Where to listen; else the file's, or {DEFAULT_HOST}."),
+    ] = None
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help=f"Where to listen; else the file's, or {DEFAULT_PORT}. 0: any free port.",
+        ),
+    ] = None
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Speak TLS with this certificate and its chain, in PEM."),
+    ] = None
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate's key, in PEM.")
+    ] = None
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Listen without TLS where others than this machine can reach it and read along.",
+        ),
+    ] = False
+    accept_damage: Annotated[
+        bool,
+        typer.Option(
+            "--accept-damage",
+            help="Start although the journal's file was damaged, without what is lost of it; the"
+            " damaged file is kept.",
+        ),
+    ] = False
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Say what would be served, or what is wrong, without starting. It also warns of"
+            " keys in capabilities that no payload has.",
+        ),
+    ] = False
+
+    def over(self, settings: Config) -> Config:
+        """The settings with these options over them."""
+        return replace(
+            settings,
+            host=settings.host if self.host is None else self.host,
+            port=settings.port if self.port is None else self.port,
+            insecure=settings.insecure or self.insecure,
+            tls=_tls(settings, self.tls_certificate, self.tls_key),
+            journal=replace(
+                settings.journal,
+                accept_damage=settings.journal.accept_damage or self.accept_damage,
+            ),
+        )
 
 
 def gateway(
@@ -57,49 +123,8 @@ def gateway(
         bool,
         typer.Option("--new-tokens", help="With `--dev`: make new tokens; the old ones are void."),
     ] = False,
-    host: Annotated[
-        str | None,
-        typer.Option(metavar="HOST", help=f"Where to listen; else the file's, or {DEFAULT_HOST}."),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            metavar="PORT",
-            help=f"Where to listen; else the file's, or {DEFAULT_PORT}. 0: any free port.",
-        ),
-    ] = None,
-    tls_certificate: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Speak TLS with this certificate and its chain, in PEM."),
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The certificate's key, in PEM.")
-    ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure",
-            help="Listen without TLS where others than this machine can reach it and read along.",
-        ),
-    ] = False,
-    accept_damage: Annotated[
-        bool,
-        typer.Option(
-            "--accept-damage",
-            help="Start although the journal's file was damaged, without what is lost of it; the"
-            " damaged file is kept.",
-        ),
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Say what would be served, or what is wrong, without starting. It also warns of"
-            " keys in capabilities that no payload has.",
-        ),
-    ] = False,
+    *,
+    listen: ListenOptions,
 ) -> None:
     """Run a gateway until Ctrl-C or SIGTERM.
 
@@ -116,41 +141,54 @@ def gateway(
         raise ConfigurationError("a gateway needs either --config FILE or --dev")
     if new_tokens and not dev:
         raise ConfigurationError("--new-tokens is for --dev; a file has its own tokens")
-    log_to_stderr("warning" if check else "info")
-    # It says in lines of its own when it starts and stops, which the gateway has said.
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    log_gateway(check=listen.check)
     from meup_agent.gateway.config import HttpConfig
     from meup_agent.gateway.config_file import environment_over, load_config
     from meup_agent.gateway.presets import PARTICIPANTS, dev_config
 
     settings = environment_over(dev_config()) if config is None else load_config(config)
-    settings = replace(
-        settings,
-        host=settings.host if host is None else host,
-        port=settings.port if port is None else port,
-        insecure=settings.insecure or insecure,
-        tls=_tls(settings, tls_certificate, tls_key),
-        journal=replace(
-            settings.journal, accept_damage=settings.journal.accept_damage or accept_damage
-        ),
-    )
+    settings = listen.over(settings)
     if dev:
         # Beside a port the next one; beside any free port, any free port.
         beside = settings.port + 1 if 0 < settings.port < MAX_PORT else 0
         http = settings.http or HttpConfig(settings.host, beside)
         settings = replace(settings, http=http)
         _check_local(settings.host, http.host)
-    if check:
-        sys.stdout.write(_checked(settings))
+    if listen.check:
+        sys.stdout.write(describe_checked(settings))
         return
     state = None
     if dev:
         state = DevState(state_folder())
         tokens = state.tokens(PARTICIPANTS, renew=new_tokens)
         settings = replace(settings, spaces=dev_config(tokens).spaces)
-    anyio.run(
-        _serve, settings, state, backend_options={"use_uvloop": find_spec("uvloop") is not None}
-    )
+    for sentence in _started_elsewhere(settings):
+        logging.getLogger("meup_agent.gateway").warning("%s", sentence)
+
+    @asynccontextmanager
+    async def shown(running: RunningGateway, _: GatewayStop) -> AsyncGenerator[None]:
+        # Inside the block: nothing else listens at the port while `meup env` tells it.
+        with nullcontext() if state is None else _shown(state, settings, running):
+            yield
+
+    run_gateway(settings, shown, STOPPING)
+
+
+def log_gateway(*, check: bool = False) -> None:
+    """Log a gateway to standard error."""
+    log_to_stderr("warning" if check else "info")
+    # It says in lines of its own when it starts and stops, which the gateway has said.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def _started_elsewhere(settings: Config) -> list[str]:
+    """A sentence for each participant that ``meup up`` would start."""
+    return [
+        f"space {space.id}: {name} is started by `meup up`, and not by a gateway alone"
+        for space in settings.spaces
+        for name, entry in space.participants.items()
+        if entry.starts
+    ]
 
 
 def _check_local(*hosts: str) -> None:
@@ -178,7 +216,7 @@ def _tls(settings: Config, certificate: Path | None, key: Path | None) -> TlsCon
     return TlsConfig(certificate, key)
 
 
-def _checked(settings: Config) -> str:
+def describe_checked(settings: Config) -> str:
     """The spaces and addresses that a gateway would serve, as lines."""
     from meup_agent.gateway.network import check_encrypted, host_and_port, server_context
 
@@ -239,31 +277,57 @@ def _check_journal(path: Path) -> None:
         raise ConfigurationError(f"journal.path: {path} cannot be looked at ({why})") from None
 
 
-async def _serve(settings: Config, state: DevState | None) -> None:
+class GatewayStop:
+    """The signals that end a gateway: the first asks for it, each further one hurries."""
+
+    def __init__(self) -> None:
+        self.asked = anyio.Event()
+        self.hurry = anyio.Event()
+        self.number = signal.SIGINT
+
+    def take(self, number: int) -> None:
+        """Take a signal."""
+        if self.asked.is_set():
+            self.hurry.set()
+        else:
+            self.number = signal.Signals(number)
+            self.asked.set()
+
+
+Beside = Callable[["RunningGateway", GatewayStop], AbstractAsyncContextManager[None]]
+"""The block in which something runs beside a gateway that listens."""
+
+
+def run_gateway(settings: Config, beside: Beside, signals: Iterable[signal.Signals]) -> None:
+    """Run a gateway, and something beside it, until one of the signals."""
+    loop = {"use_uvloop": find_spec("uvloop") is not None}
+    anyio.run(_serve, settings, beside, signals, backend_options=loop)
+
+
+async def _serve(settings: Config, beside: Beside, signals: Iterable[signal.Signals]) -> None:
     from meup_agent.gateway.network import is_loopback
     from meup_agent.gateway.open_files import fit_open_files
     from meup_agent.gateway.server import serve
 
+    stop = GatewayStop()
     # Around the gateway, so that a second Ctrl-C does not interrupt its stopping.
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    async with background_tasks() as tasks:
+        await tasks.start(watch_signals, signals, stop.take)
         async with serve(fit_open_files(settings)) as running:
             if settings.tls is None and not is_loopback(settings.host):
                 sys.stderr.write(
                     f"meup: warning: listening at {settings.host} without TLS, so tokens and"
                     " messages can be read on the way\n"
                 )
-            # Inside the block: nothing else listens at the port while `meup env` tells it.
-            with nullcontext() if state is None else _shown(state, settings, running):
-                async with anyio.create_task_group() as waiting:
-                    waiting.start_soon(_end_by_signal, signals, waiting.cancel_scope)
-                    await running.failed.wait()
-                    waiting.cancel_scope.cancel()
+            async with beside(running, stop), background_tasks() as waiting:
+                waiting.start_soon(_cancel_when, running.failed, waiting.cancel_scope)
+                await stop.asked.wait()
         if running.failure:
             raise Failure(running.failure)
 
 
-async def _end_by_signal(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
-    await anext(signals)
+async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
     scope.cancel()
 
 

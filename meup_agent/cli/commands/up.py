@@ -1,0 +1,339 @@
+"""``meup up``: a gateway, and the programs and MCP servers that its file lists."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import anyio
+import typer
+
+from meup_agent.agent.agent import GRACE
+from meup_agent.cli.commands.bridge import silence_sdk
+from meup_agent.cli.commands.gateway import (
+    GatewayStop,
+    ListenOptions,
+    describe_checked,
+    log_gateway,
+    run_gateway,
+)
+from meup_agent.cli.failures import Failure, require_extra
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.signals import ENDING
+from meup_agent.errors import ConfigurationError, MeupError
+from meup_agent.transport.loops import background_tasks
+
+if TYPE_CHECKING:
+    from meup_agent.cli.children import ChildProgram, Children
+    from meup_agent.cli.up_state import UpLock
+    from meup_agent.gateway.config import Config, ParticipantConfig
+    from meup_agent.gateway.server import RunningGateway
+    from meup_agent.mcp.servers import Server
+
+BRIDGE_SECONDS: Final = 3 * GRACE
+"""Seconds for a bridge to leave: its running calls get one grace, its server's end the rest."""
+
+DEFAULT_FILE: Final = Path("space.yaml")
+
+PLACEHOLDERS: Final = ("PORT", "SPACE", "TOKEN")
+"""Names that the reference's file may use, as ``${PORT}``, in a command line."""
+
+log = logging.getLogger("meup_agent.up")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A participant that is started: its program, or the MCP server that is bridged."""
+
+    space: str
+    name: str
+    token: str
+    entry: ParticipantConfig
+    server: Server | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that one ``meup up`` runs; paths begin at the folder."""
+
+    settings: Config
+    folder: Path
+    launches: tuple[Launch, ...]
+
+
+def up(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="[FILE]", help="The space and what belongs to it, as YAML."),
+    ] = DEFAULT_FILE,
+    *,
+    listen: ListenOptions,
+) -> None:
+    """Run a gateway, and beside it the programs that its file lists, until Ctrl-C or SIGTERM.
+
+    A participant with a `command` is started with its address and its token in the environment
+    (MEUP_URL, MEUP_SPACE, MEUP_TOKEN), and again after a pause whenever it fails. The first Ctrl-C
+    ends the programs, then the gateway; a second one hurries.
+
+    Example: `meup up`
+
+    Example: `meup up space.yaml --port 8420`
+    """
+    require_extra("a gateway")
+    if sys.platform == "win32":
+        raise Failure("`meup up` needs the process groups of POSIX; run `meup gateway` here")
+    log_gateway(check=listen.check)
+    if listen.check:
+        _check(file, listen)
+        return
+    from meup_agent.cli.up_state import up_lock
+
+    with up_lock(file) as lock:
+        plan = _read(file, listen)
+        _require_bridges(plan)
+        _run(plan, lock)
+
+
+def _check(file: Path, listen: ListenOptions) -> None:
+    """Say what would be served and started."""
+    settings = _load(file, listen)
+    sys.stdout.write(describe_checked(settings))
+    for space in settings.spaces:
+        for name, entry in space.participants.items():
+            if entry.starts:
+                sys.stdout.write(f"starts {visible(name)} in space {space.id}\n")
+
+
+def _load(file: Path, listen: ListenOptions) -> Config:
+    from meup_agent.gateway.config_file import load_config
+
+    if not file.exists():
+        raise ConfigurationError(
+            f"there is no file {file}; write one with `meup init`, or give its path"
+        )
+    return listen.over(load_config(file, needs_tokens=False))
+
+
+# --- the plan ---
+
+
+def _read(file: Path, listen: ListenOptions) -> Plan:
+    """The plan of a file; what is wrong with one participant is said, and the others stay."""
+    settings = _load(file, listen)
+    folder = file.resolve().parent
+    launches: list[Launch] = []
+    spaces = list(settings.spaces)
+    for at, space in enumerate(spaces):
+        participants = dict(space.participants)
+        for name, entry in space.participants.items():
+            prefix = f"{space.id}." if len(spaces) > 1 else ""
+            try:
+                token, participants[name] = _with_token(entry, folder, prefix + name)
+                if token is not None and entry.starts:
+                    server = _server(name, entry, folder)
+                    launches.append(
+                        Launch(space=space.id, name=name, token=token, entry=entry, server=server)
+                    )
+            except ConfigurationError as error:
+                _warn(f"participants.{name}: {error}")
+            if isinstance(entry.command, str) and entry.auto_start is None:
+                log.info("%s is not started: its auto_start does not say so", visible(name, 64))
+        spaces[at] = replace(space, participants=participants)
+    settings = replace(settings, spaces=tuple(spaces))
+    settings.tokens()  # each is one participant's alone
+    return Plan(settings=settings, folder=folder, launches=tuple(launches))
+
+
+def _with_token(
+    entry: ParticipantConfig, folder: Path, name: str
+) -> tuple[str | None, ParticipantConfig]:
+    """A participant's first token, and the participant with it if it had none that is known."""
+    from meup_agent.cli.up_state import keep_token, token_path
+    from meup_agent.gateway.auth import new_token
+
+    for token in (*entry.tokens, *entry.token_files):
+        return token, entry
+    if entry.starts:
+        # Only the program needs it, so it is nowhere but in two processes.
+        token = new_token()
+    elif entry.token_hashes:
+        return None, entry
+    else:
+        path = token_path(folder, name)
+        token = keep_token(path)
+        log.info("the token of %s is in %s", visible(name, 64), path)
+    return token, replace(entry, tokens=(token,))
+
+
+def _server(name: str, entry: ParticipantConfig, folder: Path) -> Server | None:
+    """The MCP server that a participant bridges, if it does."""
+    given = entry.mcp_server
+    if given is None:
+        return None
+    if entry.command is not None:
+        raise ConfigurationError("has a command and an mcp_server; remove one of them")
+    from meup_agent.mcp.servers import StdioServer, read_servers
+
+    if given.file is not None:
+        servers = read_servers(folder / given.file, os.environ, _warn)
+        if name not in servers:
+            raise ConfigurationError(f"{given.file} has no server of this name that can be used")
+        return servers[name]
+    if given.command is None:
+        raise ConfigurationError("mcp_server: give a command, or a file with mcpServers")
+    command = _words(given.command, given.args)
+    env = _fill_env(given.env, {})
+    return StdioServer(command[0], command[1:], env, folder / (given.cwd or ""))
+
+
+def _words(command: str | tuple[str, ...], args: tuple[str, ...]) -> tuple[str, ...]:
+    return (command, *args) if isinstance(command, str) else (*command, *args)
+
+
+def _fill_env(env: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a file, with those filled in that their values name."""
+    from meup_agent.mcp.servers import fill_variables
+
+    variables = {**os.environ, **known}
+    return {key: fill_variables(value, f"env.{key}", variables) for key, value in env.items()}
+
+
+def _programs(plan: Plan, running: RunningGateway) -> Iterator[ChildProgram]:
+    """The programs of a plan, for a gateway that listens."""
+    from meup_agent.cli.children import ChildProgram
+
+    for launch in plan.launches:
+        entry = launch.entry
+        if entry.command is None:
+            continue
+        known = dict(
+            zip(PLACEHOLDERS, (str(running.port), launch.space, launch.token), strict=True)
+        )
+        words = _words(entry.command, entry.args)
+        if any("${TOKEN}" in word for word in words):
+            _warn(
+                f"participants.{launch.name}: its command line shows its token to other users;"
+                " let it read MEUP_TOKEN in place of ${TOKEN}"
+            )
+        try:
+            env = {**_environment(plan, launch, running), **_fill_env(entry.env, known)}
+        except ConfigurationError as error:
+            _warn(f"participants.{launch.name} is not started: {error}")
+            continue
+        for key, value in known.items():
+            # No other names: what else looks so is for a shell that the command may be.
+            words = tuple(word.replace(f"${{{key}}}", value) for word in words)
+        yield ChildProgram(
+            name=launch.name, command=words, env=env, cwd=plan.folder / (entry.cwd or "")
+        )
+
+
+def _environment(plan: Plan, launch: Launch, running: RunningGateway) -> dict[str, str]:
+    """Our environment without the secrets in it that are ours, and the participant's own."""
+    ours = {key: value for key, value in os.environ.items() if not key.startswith("MEUP_TOKEN")}
+    http = None if running.http is None else running.http.url
+    own = {
+        "MEUP_URL": running.url,
+        **({} if http is None else {"MEUP_HTTP": http}),
+        "MEUP_SPACE": launch.space,
+        "MEUP_PARTICIPANT": launch.name,
+        "MEUP_TOKEN": launch.token,
+    }
+    return {**ours, **own}
+
+
+def _require_bridges(plan: Plan) -> None:
+    if any(launch.server is not None for launch in plan.launches):
+        require_extra("MCP")
+        silence_sdk()
+
+
+def _warn(sentence: str) -> None:
+    sys.stderr.write(f"meup: warning: {visible(sentence, 1000)}\n")
+
+
+# --- running it ---
+
+
+def _run(plan: Plan, lock: UpLock, banner: Callable[[RunningGateway], str] | None = None) -> None:
+    """Run a plan until a signal."""
+    from meup_agent.cli.children import run_children
+    from meup_agent.cli.render.prefixed import open_prefixed
+    from meup_agent.cli.up_state import owner_of
+
+    @asynccontextmanager
+    async def beside(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:
+        lock.tell(running.url)
+        names = [launch.name for launch in plan.launches]
+        async with (
+            open_prefixed(names, partial(stop.take, signal.SIGTERM)) as output,
+            run_children(output.show, hurry=stop.hurry) as children,
+        ):
+            if banner is not None:
+                output.write(banner(running))
+            if not stop.asked.is_set():
+                for program in _programs(plan, running):
+                    children.start(program)
+                _start_bridges(plan, running, children)
+            log.info("up and running: %d of its participants are started", len(plan.launches))
+            try:
+                yield
+            finally:
+                children.end(stop.number)
+
+    try:
+        run_gateway(plan.settings, beside, ENDING)
+    except ConfigurationError as error:
+        owner = owner_of(plan.settings.port)
+        if owner is not None and str(error).startswith("cannot listen at"):
+            raise ConfigurationError(f"{error}: {owner}") from None
+        raise
+
+
+# --- MCP servers ---
+
+
+def _start_bridges(plan: Plan, running: RunningGateway, children: Children) -> None:
+    """Let the MCP servers of a plan join, each as its participant."""
+    for launch in plan.launches:
+        if launch.server is not None:
+            children.keep(launch.name, partial(_bridge, launch, launch.server, running, children))
+
+
+async def _bridge(
+    launch: Launch, server: Server, running: RunningGateway, children: Children
+) -> str | None:
+    """Let an MCP server be a participant until everything ends; why it failed, if it did."""
+    from meup_agent.mcp.bridge import Bridge
+    from meup_agent.mcp.bridge_group import Seat, join_bridges
+
+    seat = Seat(
+        bridge=Bridge(launch.name, server), url=running.url, space=launch.space, token=launch.token
+    )
+    joined = False
+
+    async def leave(scope: anyio.CancelScope) -> None:
+        await children.leaving.wait()
+        if joined:
+            scope.deadline = anyio.current_time() + BRIDGE_SECONDS
+        else:
+            scope.cancel()
+
+    try:
+        with anyio.CancelScope() as scope:
+            async with background_tasks() as tasks:
+                tasks.start_soon(leave, scope)
+                async with join_bridges([seat], hurry=children.hurry):
+                    joined = True
+                    await children.leaving.wait()
+    except MeupError as error:
+        return f"failed: {error}"
+    return None

@@ -1,0 +1,361 @@
+"""`meup up` with a file: real programs beside a real gateway, and none left after it."""
+
+import os
+import re
+import signal
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+import yaml
+
+from meup_agent import Agent
+from meup_agent.cli import exit_codes
+from meup_agent.cli.up_state import token_path
+from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
+
+READY = "print('ready', os.getpid(), flush=True)"
+WAITS = f"import os, time; {READY}; time.sleep(600)"
+STUBBORN = (
+    "import os, signal, time;"
+    "[signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM)];"
+    f"{READY}; time.sleep(600)"
+)
+
+
+def python(code: str) -> list[str]:
+    """The command of a Python program."""
+    return [sys.executable, "-IS", "-c", code]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> dict[str, str]:
+    return {"MEUP_STATE_DIR": str(tmp_path / "state")}
+
+
+def write(folder: Path, **participants: object) -> Path:
+    """A file with one space, each of whose participants may chat."""
+    path = folder / "space.yaml"
+    entries = {
+        name: {"capabilities": [{"kind": "chat"}], **(entry if isinstance(entry, dict) else {})}
+        for name, entry in participants.items()
+    }
+    path.write_text(yaml.safe_dump({"space": {"id": "harbour"}, "participants": entries}))
+    return path
+
+
+@contextmanager
+def up(folder: Path, state: dict[str, str], *arguments: str) -> Iterator[Running]:
+    """`meup up` in a folder, for the length of a block."""
+    with running("up", "--port", "0", *arguments, cwd=folder, variables=state) as process:
+        yield process
+
+
+def process_of(name: str, process: Running) -> int:
+    """The process of a program that has said that it is ready."""
+    said = f"{name} | ready "
+    process.until("\n", after=said)
+    return int(process.out.partition(said)[2].split()[0])
+
+
+def is_there(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    # A zombie has ended, whoever is to reap it.
+    status = Path(f"/proc/{number}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def address(process: Running) -> str:
+    process.until("listening at ws://", stream="err")
+    process.until("\n", stream="err")
+    found = re.search(r"listening at (ws://[\d.]+:\d+)", process.err)
+    assert found
+    return found[1]
+
+
+# --- what a program gets ---
+
+
+def test_a_program_gets_its_place_in_its_environment_and_not_in_its_command(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    code = (
+        "import os; e = os.environ;"
+        "print('place', e['MEUP_URL'], e['MEUP_SPACE'], e['MEUP_PARTICIPANT'], e['COLOUR']);"
+        "print('token', len(e['MEUP_TOKEN']), 'MEUP_TOKEN_OTHER' in e, os.getcwd(), flush=True);"
+        "import time; time.sleep(600)"
+    )
+    (tmp_path / "below").mkdir()
+    write(
+        tmp_path,
+        robot={"command": python(code), "env": {"COLOUR": "${PAINT}-${SPACE}"}, "cwd": "below"},
+    )
+    variables = {**state, "PAINT": "red", "MEUP_TOKEN_OTHER": "secret"}
+    with up(tmp_path, variables) as process:
+        url = address(process)
+        process.until("token ")
+        process.until("below\n")
+        assert f"robot | place {url} harbour robot red-harbour\n" in process.out
+        assert f"robot | token 43 False {tmp_path / 'below'}\n" in process.out
+        assert process.end(INTERRUPT) == exit_codes.OK
+
+
+def test_an_agent_joins_with_what_it_was_given(tmp_path: Path, state: dict[str, str]) -> None:
+    (tmp_path / "bot.py").write_text(
+        "import os, anyio\n"
+        "from meup_agent import Agent\n"
+        "async def main():\n"
+        "    e = os.environ\n"
+        "    where = {'space': e['MEUP_SPACE'], 'token': e['MEUP_TOKEN']}\n"
+        "    async with Agent('bot').join(e['MEUP_URL'], **where) as space:\n"
+        "        print('joined as', space.me, flush=True)\n"
+        "        await anyio.sleep_forever()\n"
+        "anyio.run(main)\n"
+    )
+    write(tmp_path, bot={"command": [sys.executable, "bot.py"]})
+    with up(tmp_path, state) as process:
+        process.until("bot | joined as bot\n")
+        assert process.end(INTERRUPT) == exit_codes.OK
+
+
+def test_the_reference_s_form_is_started_where_it_says_so(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    code = "import sys, time; print(*sys.argv[1:], flush=True); time.sleep(600)"
+    args = ["-c", code, "--port=${PORT}", "--space=${SPACE}", "--token=${TOKEN}", "${HOME}"]
+    write(
+        tmp_path,
+        told={"command": sys.executable, "args": args, "auto_start": True, "tokens": ["secret"]},
+        silent={"command": sys.executable, "args": ["-c", WAITS]},
+        kept={"command": python(WAITS), "auto_start": False},
+    )
+    with up(tmp_path, state) as process:
+        port = address(process).rpartition(":")[2]
+        process.until(f"told | --port={port} --space=harbour --token=secret ${{HOME}}\n")
+        assert process.end(TERMINATE) == exit_codes.OK
+    assert "participants.told: its command line shows its token" in process.err
+    assert "silent is not started: its auto_start does not say so" in process.err
+    assert process.err.count(" is started (process ") == 1
+
+
+# --- what goes wrong with one of them ---
+
+
+def test_what_fails_is_started_again_and_what_cannot_start_is_told_once(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    write(
+        tmp_path,
+        crash={"command": python("import sys; sys.exit(3)")},
+        never={"command": ["there-is-no-such-command"]},
+        lost={"command": python(WAITS), "cwd": "nowhere"},
+        unset={"command": python(WAITS), "env": {"A": "${THERE_IS_NO_SUCH_VARIABLE}"}},
+        ready={"command": python(WAITS)},
+    )
+    with up(tmp_path, state) as process:
+        process_of("ready", process)
+        process.until("crash ended with exit code 3; it is started again in", stream="err")
+        process.until("crash is started", stream="err", count=2)
+        assert process.end(INTERRUPT) == exit_codes.OK
+    assert process.err.count("never cannot be started: there is no command") == 1
+    assert process.err.count("lost cannot be started: there is no folder") == 1
+    assert (
+        "unset is not started: env.A needs the environment variable THERE_IS_NO_SUCH_VARIABLE"
+        in process.err
+    )
+    assert "Traceback" not in process.err
+
+
+def test_what_has_ended_without_a_failure_is_not_started_again(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    write(tmp_path, once={"command": ["true"]}, ready={"command": python(WAITS)})
+    with up(tmp_path, state) as process:
+        process.until("once has ended", stream="err")
+        process_of("ready", process)
+        assert process.end(INTERRUPT) == exit_codes.OK
+    assert process.err.count("once is started") == 1
+
+
+def test_a_megabyte_is_cut_and_stops_no_other_program(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    loud = (
+        "import os, time; print('\x1b[2J' + 'x' * 5000); [print('y' * 99) for _ in range(10000)];"
+        "print('', end='', flush=True); os.write(1, b'\\xff no end')"
+    )
+    write(tmp_path, loud={"command": python(loud)}, ready={"command": python(WAITS)})
+    with up(tmp_path, state) as process:
+        process_of("ready", process)
+        process.until("more lines were left out)\n")
+        process.until("loud has ended", stream="err")
+        assert process.end(INTERRUPT) == exit_codes.OK
+    assert len(process.out) < 200_000
+    assert "\x1b" not in process.out
+    assert "loud  | \\x1b[2Jxxx" in process.out
+
+
+# --- the end ---
+
+
+@pytest.mark.parametrize("number", [INTERRUPT, TERMINATE, signal.SIGHUP])
+def test_a_signal_ends_the_programs_first_and_then_the_gateway(
+    number: int, tmp_path: Path, state: dict[str, str]
+) -> None:
+    last = (
+        "import os, signal, sys, time;"
+        "[signal.signal(each, lambda *_: sys.exit(print('told', flush=True)))"
+        " for each in (signal.SIGINT, signal.SIGTERM)];"
+        f"{READY}; time.sleep(600)"
+    )
+    grandchild = f"import subprocess, sys, time; subprocess.Popen({python(STUBBORN)!r}); {last}"
+    write(tmp_path, ann={"command": python(last)}, bob={"command": python(grandchild)})
+    with up(tmp_path, state) as process:
+        process.until(" | ready", count=3)
+        numbers = [int(each) for each in re.findall(r"ready (\d+)$", process.out, re.MULTILINE)]
+        assert all(map(is_there, numbers))
+        assert process.end(number) == exit_codes.OK
+    assert not any(map(is_there, numbers))
+    assert process.out.count("| told\n") == 2
+    ended = process.err.index("ann has ended"), process.err.index("bob has ended")
+    assert max(ended) < process.err.index("stopped listening at")
+
+
+def test_a_second_ctrl_c_kills_what_heeds_no_signal(tmp_path: Path, state: dict[str, str]) -> None:
+    write(tmp_path, deaf={"command": python(STUBBORN)})
+    with up(tmp_path, state) as process:
+        number = process_of("deaf", process)
+        process.process.send_signal(INTERRUPT)
+        process.until("stopping", stream="err")
+        assert process.end(INTERRUPT) == exit_codes.OK
+    assert "deaf does not end, so it is killed" in process.err
+    assert "deaf was ended by SIGKILL" in process.err
+    assert not is_there(number)
+
+
+def test_ctrl_c_in_the_pause_before_a_start_ends_it(tmp_path: Path, state: dict[str, str]) -> None:
+    write(tmp_path, crash={"command": python("import sys; sys.exit(1)")})
+    with up(tmp_path, state) as process:
+        process.until("it is started again in", stream="err", count=5)
+        assert process.end(INTERRUPT) == exit_codes.OK
+
+
+def test_ctrl_c_while_it_starts_leaves_nothing(tmp_path: Path, state: dict[str, str]) -> None:
+    write(tmp_path, ready={"command": python(WAITS)})
+    with up(tmp_path, state) as process:
+        process.until("listening at", stream="err")
+        assert process.end(INTERRUPT) == exit_codes.OK
+    for number in re.findall(r"is started \(process (\d+)\)", process.err):
+        assert not is_there(int(number))
+
+
+def test_a_reader_that_goes_ends_it(tmp_path: Path, state: dict[str, str]) -> None:
+    write(tmp_path, ready={"command": python(f"import time, os; {READY}\nwhile True: print(1)")})
+    with up(tmp_path, state) as process:
+        number = process_of("ready", process)
+        assert process.process.stdout is not None
+        process.process.stdout.close()
+        assert process.end() == exit_codes.OK
+    assert not is_there(number)
+
+
+# --- files ---
+
+
+def test_a_second_one_says_who_is_there(tmp_path: Path, state: dict[str, str]) -> None:
+    write(tmp_path, you={})
+    with up(tmp_path, state) as process:
+        url = address(process)
+        port = url.rpartition(":")[2]
+        process.until("up and running", stream="err")
+        second = meup("up", cwd=tmp_path, variables=state)
+        other = tmp_path / "other"
+        other.mkdir()
+        write(other, you={})
+        third = meup("up", "--port", port, cwd=other, variables=state)
+        assert process.end(INTERRUPT) == exit_codes.OK
+    there = f"meup up already runs space.yaml at {url} (process {process.process.pid})"
+    assert second.returncode == exit_codes.FAILED
+    assert second.stderr == f"meup: {there}; stop it with Ctrl-C there, or use it\n"
+    assert third.returncode == exit_codes.USAGE
+    assert third.stderr.count("\n") == 2
+    assert "address already in use" in third.stderr
+    assert there in third.stderr
+    again = meup("up", "--check", cwd=tmp_path, variables=state)
+    assert again.returncode == exit_codes.OK
+
+
+def test_participants_without_a_token_get_one_that_only_the_user_reads(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    write(tmp_path, you={}, ann={"tokens": ["ann-token"]})
+    path = token_path(tmp_path, "you")
+    for _ in range(2):
+        with up(tmp_path, state) as process:
+            url = address(process)
+
+            async def join(url: str = url) -> None:
+                token = path.read_text().strip()
+                async with Agent("x").join(url, space="harbour", token=token) as space:
+                    assert space.me == "you"
+
+            anyio.run(join)
+            assert process.end(INTERRUPT) == exit_codes.OK
+    assert [each.name for each in tmp_path.glob("*.token")] == ["you.token"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().strip() not in process.out + process.err
+
+    path.chmod(0o644)
+    with up(tmp_path, state) as process:
+        address(process)
+        assert process.end(INTERRUPT) == exit_codes.OK
+    assert process.err.count("run: chmod 600") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "meup: there is no file space.yaml; write one with `meup init`, or give its path"),
+        ("space: {id: x}\n", "meup: space.yaml: participants: is missing"),
+        (
+            "space: {id: x}\nparticipants: {a: {comand: [b]}}\n",
+            "meup: space.yaml: participants.a.comand: unknown key; did you mean command?",
+        ),
+        (
+            "space: {id: x}\nparticipants: {a: {command: [b, {}]}}\n",
+            "meup: space.yaml: participants.a.command: expected a program, or a list of it and its"
+            " arguments in quotes",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_one_sentence(
+    text: str | None, said: str, tmp_path: Path, state: dict[str, str]
+) -> None:
+    if text is not None:
+        (tmp_path / "space.yaml").write_text(text)
+    done = meup("up", cwd=tmp_path, variables=state)
+    assert (done.returncode, done.stderr) == (exit_codes.USAGE, f"{said}\n")
+
+
+def test_check_says_what_would_be_started(tmp_path: Path, state: dict[str, str]) -> None:
+    write(tmp_path, you={}, robot={"command": ["robot"]})
+    done = meup("up", "--check", cwd=tmp_path, variables=state)
+    assert done.returncode == exit_codes.OK
+    assert "starts robot in space harbour\n" in done.stdout
+    assert not list(tmp_path.glob("*.token"))
+
+
+def test_a_gateway_alone_says_what_it_does_not_start(tmp_path: Path) -> None:
+    write(tmp_path, robot={"command": ["robot"], "tokens": ["t"]})
+    arguments = ("gateway", "--config", "space.yaml", "--port", "0")
+    with running(*arguments, cwd=tmp_path) as gateway:
+        gateway.until("robot is started by `meup up`, and not by a gateway alone", stream="err")
+        gateway.until("listening at", stream="err")
+        assert gateway.end(INTERRUPT) == exit_codes.OK
