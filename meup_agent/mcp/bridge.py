@@ -36,6 +36,7 @@ from meup_agent.mcp.tool_list import (
 )
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import encode_json
+from meup_agent.protocol.exchange import Participant
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class Bridge:
         self.name = name
         self.agent = Agent(name)
         self.agent.on_request("**")(self._answer)
+        self.agent.on_leave(self._forget)
         self._pin = pin
         self._on_ask = on_ask
         self._calls = RunningCalls()
@@ -139,6 +141,7 @@ class Bridge:
         self._changed: set[str] = set()
         self._pace = Pace(lambda text, level: log.log(level, "%s: %s", name, text))
         self._spaces: list[Space] = []
+        self._lost_told = False
         self._connection = ServerConnection(
             name,
             server,
@@ -317,7 +320,8 @@ class Bridge:
     def _gone(self, request: Request, error: ServerGone) -> JsonObject:
         """The answer of a server that ended meanwhile."""
         if request.method == "tools/call":
-            return _tool_error(f"{error}\nIt is not known whether the call was carried out.")
+            # The lines are the server's words, and none of ours to a model.
+            return _tool_error(f"It is not known whether the call was carried out: {error}")
         raise RequestError(payloads.INTERNAL_ERROR, str(error), {"stderr": error.stderr}) from None
 
     def _bounded(self, request: Request, result: JsonObject) -> JsonObject:
@@ -394,16 +398,22 @@ class Bridge:
             "a server without a name" if info is None else printable(info.name[:64]),
             len(tools),
         )
-        again = self._tools is not None
+        again, self._lost_told = self._tools is not None, False
         await self._take_tools(tools)
         if again:
             await self._subscriptions.renew()
             await self._tell(f"the MCP server {self.name!r} runs again")
 
     async def _lost(self, error: ServerGone, delay: float) -> None:
+        if self._lost_told:
+            return  # it could not be started again, which the log says
+        self._lost_told = True
         await self._tell(
             f"the MCP server {self.name!r} {error.why[:200]}; it is started again in {delay:.1f} s"
         )
+
+    async def _forget(self, participant: Participant) -> None:
+        await self._subscriptions.drop(participant.id)
 
     # --- its tools ---
 

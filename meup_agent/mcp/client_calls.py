@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict
 
 from meup_agent.client.messages import Progress
 from meup_agent.errors import RequestError
+from meup_agent.mcp.server_asks import PROPOSAL, REQUEST
 from meup_agent.protocol import payloads
 
 if TYPE_CHECKING:
@@ -45,10 +46,6 @@ ASKED: Final = {
     "roots/list": "roots",
 }
 """Methods that a participant may ask a client → the capability that it must have declared."""
-
-REQUEST: Final = "dev.meup/request"
-PROPOSAL: Final = "dev.meup/proposal"
-"""Keys of ``_meta`` by which a participant names the call that it asks about."""
 
 MAX_ASKS: Final = 64
 """Questions during one call."""

@@ -91,7 +91,7 @@ class ServerGone(MeupError):
         said = super().__str__()
         if not self.stderr:
             return said
-        lines = "\n".join(f"  {line}" for line in self.stderr)
+        lines = "\n".join(f"  | {line}" for line in self.stderr)
         return f"{said}; the last lines of its standard error:\n{lines}"
 
 
@@ -242,16 +242,31 @@ class ServerConnection:
             RequestError: The server answered with an error, or with what is no such result.
             ServerGone: It ended.
         """
+        try:
+            return await self._request(method, params, on_progress)
+        except _SessionForgotten:
+            # A server behind an address that was started again knows no older session.
+            self._ended.set()
+            with anyio.move_on_after(STOP_SECONDS):
+                await self._gone.wait()
+            await self.wait_ready()
+            return await self._request(method, params, on_progress)
+
+    async def _request(
+        self, method: str, params: JsonObject, on_progress: ProgressFnT | None
+    ) -> JsonObject:
         gone, session = self._gone, self.client.session
         request = types.Request[dict[str, Any], str](method=method, params=params)
         try:
             result = await session.send_request(request, RawResult, progress_callback=on_progress)
         except MCPError as error:
-            if error.code == types.CONNECTION_CLOSED and error.message == "Connection closed":
+            if self._is_forgotten(error):
+                raise _SessionForgotten(error.code, error.message) from None
+            if _is_closed(error):
                 # Its last words are read first.
                 with anyio.move_on_after(STOP_SECONDS):
                     await gone.wait()
-                if self._error is not None:
+                if gone.is_set() and self._error is not None:
                     raise self._error from None
             message = error.message[:MAX_ERROR_CHARS]
             # An integer that no double holds is refused on its way, and the caller would wait.
@@ -365,6 +380,10 @@ class ServerConnection:
         except RequestError as error:
             log.debug("%s sets no log level: %s", self.name, error)
 
+    def _is_forgotten(self, error: MCPError) -> bool:
+        """True for the answer of a server that does not know the session."""
+        return self._traffic.session_lost and error.code == types.INVALID_REQUEST
+
     def _forget_client(self) -> None:
         self._client = None
         if self._ready.is_set():
@@ -445,6 +464,15 @@ class ServerConnection:
                 code=payloads.INTERNAL_ERROR,
                 message=f"the answer to {method} is no valid one: {_first_problem(error)}",
             )
+
+
+class _SessionForgotten(RequestError):
+    """The server knows the session no longer, and has not looked at the request."""
+
+
+def _is_closed(error: MCPError) -> bool:
+    """True for the SDK's word of a connection that has ended; servers have the code, too."""
+    return error.code == types.CONNECTION_CLOSED and error.message == "Connection closed"
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -41,6 +41,11 @@ READ_SECONDS: Final = 3600.0
 their own timeouts; a stream of events may be silent for long."""
 
 
+_SESSION: Final = "mcp-session-id"
+_NOT_FOUND: Final = 404
+"""The status of a request in a session that the server does not know (MCP 2025-03-26)."""
+
+
 @asynccontextmanager
 async def connect(server: Server, traffic: Traffic, tail: StderrTail) -> AsyncGenerator[Any]:
     """The streams to and from a server, which is started, for the length of a block.
@@ -48,7 +53,7 @@ async def connect(server: Server, traffic: Traffic, tail: StderrTail) -> AsyncGe
     Raises:
         CannotConnect: There is no such command or folder.
     """
-    opened = _stdio(server, tail) if isinstance(server, StdioServer) else _http(server)
+    opened = _stdio(server, tail) if isinstance(server, StdioServer) else _http(server, traffic)
     async with opened as (read, write):
         yield WatchedReader(read, traffic), WatchedWriter(write, traffic)
 
@@ -96,7 +101,7 @@ async def _stdio(server: StdioServer, tail: StderrTail) -> AsyncGenerator[tuple[
 
 
 @asynccontextmanager
-async def _http(server: HttpServer) -> AsyncGenerator[tuple[Any, Any]]:
+async def _http(server: HttpServer, traffic: Traffic) -> AsyncGenerator[tuple[Any, Any]]:
     if server.sse:
         async with sse_client(
             server.url,
@@ -106,10 +111,15 @@ async def _http(server: HttpServer) -> AsyncGenerator[tuple[Any, Any]]:
         ) as opened:
             yield opened
         return
+
+    async def note_session(response: httpx2.Response) -> None:
+        if response.status_code == _NOT_FOUND and _SESSION in response.request.headers:
+            traffic.session_lost = True
+
     client = httpx2.AsyncClient(
         headers=dict(server.headers),
         timeout=httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS),
-        event_hooks={"response": [_limit_response]},
+        event_hooks={"response": [_limit_response, note_session]},
     )
     async with (
         client,

@@ -44,6 +44,7 @@ class Traffic:
 
     Attributes:
         excess: Why the server is not listened to any more; empty while it is.
+        session_lost: The server has answered that it does not know the session.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Traffic:
         self.on_end = on_end
         self.excess = ""
         self._clean = clean
+        self.session_lost = False
         self._asked: OrderedDict[types.RequestId, dict[str, Any]] = OrderedDict()
         self._listing: set[types.RequestId] = set()
         self._open: Counter[types.RequestId] = Counter()

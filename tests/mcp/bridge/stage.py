@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -47,17 +47,18 @@ def _program(name: str) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def over(way: str, name: str) -> AsyncGenerator[Server]:
-    """A server of ours over `stdio`, over `http`, or over HTTP with plain JSON (`json`)."""
+async def over(way: str, name: str, port: str = "0") -> AsyncGenerator[Server]:
+    """A server of ours over `stdio`, `http`, with plain JSON (`json`), or as of old (`sse`)."""
     if way == "stdio":
         yield stdio(name)
         return
-    command = [sys.executable, *_program(name), way]
+    command = [sys.executable, *_program(name), way, port]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     async with await anyio.open_process(command, env=environment, stderr=None) as process:
         assert process.stdout is not None
         try:
-            yield HttpServer((await process.stdout.receive()).decode().strip())
+            url = (await process.stdout.receive()).decode().strip()
+            yield HttpServer(url, sse=way == "sse")
         finally:
             process.kill()
 
@@ -81,10 +82,12 @@ class Stage:
 
     async def join(self, name: str, agent: Agent | None = None) -> Space:
         """Let another participant join, until the end of the test."""
-        joining = (agent or Agent(name)).join(
-            self.gateway.url, space="demo", token=self.gateway.token(name)
-        )
-        return await self._stack.enter_async_context(joining)
+        return await self._stack.enter_async_context(self.joined(name, agent))
+
+    def joined(self, name: str, agent: Agent | None = None) -> AbstractAsyncContextManager[Space]:
+        """A block in which another participant is in the space."""
+        token = self.gateway.token(name)
+        return (agent or Agent(name)).join(self.gateway.url, space="demo", token=token)
 
 
 @asynccontextmanager

@@ -173,3 +173,18 @@ async def test_what_cannot_be_answered_is_refused_at_once() -> None:
         ask = json.dumps({"method": "tools/list", "params": {}})
         assert json.loads(await do(space, ask))["code"] == -32601
     assert len(asked) == 1
+
+
+async def test_a_server_that_asks_without_an_end_is_refused() -> None:
+    agent = Agent("caller")
+
+    @agent.on_request("roots/list")
+    async def roots(request: Request) -> dict[str, Any]:
+        return {"roots": []}
+
+    async with bridged(stdio("scripted", "2025-06-18"), caller=agent) as stage:
+        # Of forty questions during one call, thirty-two are passed on.
+        assert await do(stage.caller, "nag") == "8"
+    async with bridged(stdio("scripted", "2026-07-28")) as stage:
+        with pytest.raises(RequestError, match="asked for more input after 10 rounds"):
+            await do(stage.caller, "more")

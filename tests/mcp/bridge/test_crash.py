@@ -1,5 +1,6 @@
 """A server that ends is started again; what it was doing is answered, and the space is told."""
 
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from meup_agent.errors import RequestError, ToolError
 from meup_agent.mcp.bridge import Bridge
 from meup_agent.mcp.connection import ServerGone
 from meup_agent.mcp.pin import ToolLock
-from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, stdio
+from meup_agent.mcp.servers import HttpServer
+from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, over, stdio
 
 pytestmark = pytest.mark.anyio
 
@@ -43,11 +45,13 @@ async def test_a_crash_is_answered_with_the_last_lines_and_the_server_comes_back
             with pytest.raises(ToolError) as raised:
                 await stage.caller.call(BRIDGE, "do", {"way": "die"})
             lines += str(raised.value).splitlines()
-        assert lines[0].startswith("the MCP server 'server' ended; the last lines of its standard")
+        assert lines[0] == (
+            "It is not known whether the call was carried out: the MCP server 'server' ended;"
+            " the last lines of its standard error:"
+        )
         # Twenty in all, with what they end with, and nothing that a terminal would obey.
-        assert lines[1:20] == [f"  last words {each} \\x1b[31m" for each in range(12, 31)]
-        assert lines[20] == "  the server ended with exit status 3"
-        assert lines[21] == "It is not known whether the call was carried out."
+        assert lines[1:20] == [f"  | last words {each} \\x1b[31m" for each in range(12, 31)]
+        assert lines[20:] == ["  | the server ended with exit status 3"]
         assert told[0].startswith("the MCP server 'server' ended; it is started again in ")
         assert told[1] == "the MCP server 'server' runs again"
         assert await stage.caller.call(BRIDGE, "do", {"way": "x"}) == [
@@ -59,7 +63,7 @@ async def test_another_request_during_a_crash_is_an_error_with_the_lines() -> No
     async with bridged(stdio("scripted", "2025-06-18")) as stage:
         with pytest.raises(RequestError) as raised:
             await stage.caller.read_resource(BRIDGE, "a:b")
-        assert raised.value.message.endswith("\n  the server ended with exit status 4")
+        assert raised.value.message.endswith("\n  | the server ended with exit status 4")
         assert raised.value.data["stderr"][-2] == "cannot read"
 
 
@@ -119,8 +123,8 @@ async def test_a_server_that_exits_at_once_is_one_clear_error() -> None:
             raise AssertionError("it has not started")
     assert str(raised.value).splitlines() == [
         "the MCP server 'server' ended before it answered; the last lines of its standard error:",
-        "  no license",
-        "  the server ended with exit status 2",
+        "  | no license",
+        "  | the server ended with exit status 2",
     ]
 
 
@@ -136,3 +140,28 @@ async def test_a_server_that_ends_at_an_unknown_question_is_spoken_with_the_old_
     async with bridged(stdio("scripted", "2024-11-05", "frail")) as stage:
         described = await stage.caller.request(BRIDGE, "initialize", {})
         assert described["protocolVersion"] == "2024-11-05"
+
+
+async def test_a_server_behind_an_address_is_connected_to_again(log_lines: LogLines) -> None:
+    """One that was started again knows no session of before, and says so."""
+    legacy = replace(AT_ONCE, mode="legacy")
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(AsyncExitStack())
+        server = await first.enter_async_context(over("http", "slow"))
+        assert isinstance(server, HttpServer)
+        async with bridged(server, settings=legacy) as stage:
+            space = stage.caller
+            assert await space.call(BRIDGE, "echo", {"text": "one"}) == {"result": "one"}
+
+            async def wait() -> None:
+                with pytest.raises(RequestError, match="stream ended without a response"):
+                    await space.call(BRIDGE, "wait", {})
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait)
+                await space.call(BRIDGE, "running", {"count": 1})
+                await first.aclose()
+            port = server.url.split(":")[2].partition("/")[0]
+            await stack.enter_async_context(over("http", "slow", port))
+            assert await space.call(BRIDGE, "echo", {"text": "two"}) == {"result": "two"}
+            await log_lines.wait_for("speaks MCP 2025-11-25", 2)

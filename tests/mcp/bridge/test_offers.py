@@ -49,6 +49,7 @@ def answering() -> Agent:
         ("http", "legacy"),
         ("http", "auto"),
         ("json", "legacy"),
+        ("sse", "legacy"),
     ],
 )
 async def test_a_server_of_the_sdk_is_a_whole_participant(

@@ -8,12 +8,16 @@ from mcp.server.mcpserver import MCPServer
 
 
 def run(server: MCPServer) -> None:
-    """Serve over standard input and output, or, as `http` or `json`, over HTTP."""
+    """Serve over standard input and output, or, as `http`, `json` or `sse`, over HTTP."""
     if sys.argv[1:] == []:
         server.run("stdio")
         return
-    app = server.streamable_http_app(json_response=sys.argv[1] == "json")
-    listening = socket.create_server(("127.0.0.1", 0))
-    sys.stdout.write(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp\n")
+    way = sys.argv[1]
+    older = way == "sse"
+    app = server.sse_app() if older else server.streamable_http_app(json_response=way == "json")
+    port = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    listening = socket.create_server(("127.0.0.1", port))
+    path = "sse" if older else "mcp"
+    sys.stdout.write(f"http://127.0.0.1:{listening.getsockname()[1]}/{path}\n")
     sys.stdout.flush()
     uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])

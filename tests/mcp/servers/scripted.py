@@ -113,6 +113,12 @@ def call(request: dict[str, Any]) -> None:
                 sys.stderr.write(f"flood {number}\n")
             sys.stderr.flush()
             send({"id": request_id, "result": text("flooded")})
+        case "nag":
+            for number in range(40):
+                asked[f"nag-{number}"] = request_id
+                send({"id": f"nag-{number}", "method": "roots/list", "params": {}})
+        case "more":
+            send({"id": request_id, "result": {"resultType": "input_required", "requestState": ""}})
         case _ if way.startswith("{"):
             # A request of its own; the answer to it becomes the result of the call.
             asked[f"ask-{request_id}"] = request_id
@@ -123,13 +129,20 @@ def call(request: dict[str, Any]) -> None:
 
 asked: dict[str, Any] = {}
 
+refused: list[Any] = []
+
 
 def handle(message: dict[str, Any]) -> None:
     """Answer a message."""
     method, request_id = message.get("method"), message.get("id")
     if method is None:
         said = message.get("result") or message.get("error")
-        send({"id": asked.pop(str(request_id)), "result": text(json.dumps(said))})
+        call_id = asked.pop(str(request_id))
+        if str(request_id).startswith("nag-"):
+            refused.append(message.get("error"))
+            said = sum(error is not None for error in refused)
+        if not asked:
+            send({"id": call_id, "result": text(json.dumps(said))})
     elif request_id is None:
         pass
     elif method == "initialize" and not MODERN:
