@@ -197,9 +197,7 @@ class Policy:
             history: Calls that were counted before.
             at: The moment, in seconds, by the clock of the history.
         """
-        value: dict[str, object] = {"arguments": call.arguments, "proposer": proposer}
-        if (target := call.target) is not None:
-            value["target"] = target
+        value = _value(call, proposer)
         work = WorkBudget(value)
         counted: tuple[LimitCount, ...] = ()
         candidate = None
@@ -220,6 +218,19 @@ class Policy:
         except Exhausted:
             return self._gave_up(candidate)
         return replace_counts(self._default, counted) if counted else self._default
+
+    def matching(self, call: Call, proposer: str) -> list[str]:
+        """Names of all rules that match a call, whichever of them decides."""
+        value = _value(call, proposer)
+        work = WorkBudget(value)
+        try:
+            return [
+                each.name
+                for each in self._candidates(call.method, call.name)
+                if each.rest is None or each.rest(value, work)
+            ]
+        except Exhausted:
+            return []
 
     def _candidates(self, method: str, tool: str) -> tuple[_Compiled, ...]:
         found = self._by_tool.get((method, tool))
@@ -246,6 +257,14 @@ class Policy:
         from meup_agent.approval.decider import Decider
 
         Decider(lambda: self).install(agent)
+
+
+def _value(call: Call, proposer: str) -> dict[str, object]:
+    """The parts of a call that are compared, besides its method and tool."""
+    value: dict[str, object] = {"arguments": call.arguments, "proposer": proposer}
+    if (target := call.target) is not None:
+        value["target"] = target
+    return value
 
 
 def replace_counts(decision: PolicyDecision, counted: tuple[LimitCount, ...]) -> PolicyDecision:

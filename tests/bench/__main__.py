@@ -15,6 +15,7 @@ from tests.bench import (
     mcp_calls,
     memory,
     patterns,
+    policy,
     request,
     withdraw,
 )
@@ -27,6 +28,7 @@ PROGRAMS = (
     request.PROGRAM,
     decoding.PROGRAM,
     patterns.PROGRAM,
+    policy.PROGRAM,
     gateway_crowd.PROGRAM,
     gateway_fanout.PROGRAM,
     gateway_fanout.CROWD_PROGRAM,

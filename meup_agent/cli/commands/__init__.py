@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "invite": "management",
     "kick": "management",
     "mcp": "mcp",
+    "policy": "policy",
     "propose": "call",
     "reject": "reject",
     "revoke": "management",

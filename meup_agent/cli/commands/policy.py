@@ -1,0 +1,186 @@
+"""``meup policy``: check, explain and test the rules by which proposals are decided."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
+
+from meup_agent.cli.commands import Command, Group
+from meup_agent.cli.failures import Failure, Misuse, require_extra
+from meup_agent.cli.options import Json
+from meup_agent.cli.render.escape import as_json_line, visible
+from meup_agent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from meup_agent.approval import PolicyDecision
+    from meup_agent.protocol.payloads import Call
+
+MAX_ENVELOPE_BYTES: Final = 4 << 20
+"""Bytes of an envelope that is read: as many as a frame has."""
+
+PolicyFilePath = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The policy, in YAML.", show_default=False)
+]
+
+policy = typer.Typer(
+    name="policy",
+    cls=Group,
+    help="Check, explain and test the rules of `meup reviewer`.\n\n"
+    "Example: `meup policy check policy.yaml`",
+    add_completion=False,
+)
+
+
+@policy.command("check", cls=Command)
+def check(file: PolicyFilePath) -> None:
+    """Check a policy, and end with 0 only if it is good.
+
+    Not good are unknown keys, patterns that do not compile, rules that can never match, an allow
+    that takes calls from a rule behind it, and an allow of any tool.
+
+    Example: `meup policy check policy.yaml`
+    """
+    require_extra("a policy file")
+    from meup_agent.approval.policy_file import findings_of, load_policy
+
+    loaded = load_policy(file)
+    findings = findings_of(loaded)
+    for each in findings:
+        sys.stdout.write(f"{visible(f'{file}: {each}', 500)}\n")
+    if findings:
+        raise Failure(f"{file} is not good: {len(findings)} of its rules should be changed")
+    sys.stdout.write(f"{file}: {len(loaded.rules)} rules, digest {loaded.digest}\n")
+
+
+@policy.command("explain", cls=Command)
+def explain(
+    file: PolicyFilePath,
+    tool: Annotated[
+        str | None,
+        typer.Argument(metavar="[TOOL]", help="The tool that is called.", show_default=False),
+    ] = None,
+    args: Annotated[
+        str, typer.Option("--args", metavar="JSON", help="The arguments as a JSON object.")
+    ] = "{}",
+    proposer: Annotated[
+        str, typer.Option(metavar="NAME", help="The participant that proposes it.")
+    ] = "proposer",
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The participant that should carry it out."),
+    ] = None,
+    envelope: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="A proposal as it was sent, in JSON, in place of a tool."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tell which rule decides a call, and why.
+
+    Every rule stands on a line: whether it matches, and which one decides. The schema of the tool
+    is not looked at: what does not fit it is rejected before any rule.
+
+    Example: `meup policy explain policy.yaml shell_run --args '{"line": "ls"}' --proposer bob`
+    """
+    require_extra("a policy file")
+    from meup_agent.approval.policy_file import load_policy
+
+    if (tool is None) == (envelope is None):
+        raise Misuse("give either a tool or --envelope PATH; see meup policy explain --help")
+    loaded = load_policy(file)
+    if envelope is not None:
+        call, proposer = _proposed(envelope)
+    else:
+        from meup_agent.approval.cases import call_from
+
+        call = call_from(tool or "", _object(args, "--args"), target=target)
+    found = loaded.decide(call, proposer)
+    matching = set(loaded.matching(call, proposer))
+    if as_json:
+        sys.stdout.write(
+            as_json_line({**_document(found), "matching": loaded.matching(call, proposer)})
+        )
+        return
+    for rule, name in zip(loaded.rules, loaded.names, strict=True):
+        said = "does not match" if name not in matching else "matches"
+        mark = " <- decides" if name == found.rule else ""
+        sys.stdout.write(f"{visible(name, 100)} ({rule.verdict}): {said}{mark}\n")
+    more = f", {found.reason}" if found.reason else ""
+    sys.stdout.write(f"{found.verdict}{more}: {visible(found.why, 500)}\n")
+
+
+@policy.command("test", cls=Command)
+def run_cases(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CASES",
+            help="Calls and the decisions that are expected, in YAML.",
+            show_default=False,
+        ),
+    ],
+    policy_file: Annotated[
+        Path | None,
+        typer.Option("--policy", metavar="FILE", help="The policy, if not the one CASES names."),
+    ] = None,
+) -> None:
+    """Test a policy by cases, and end with 0 only if each is decided as expected.
+
+    A case has `call` (with `tool`, `arguments`, `proposer`, `target`), `expect`, and where they
+    matter `rule` and `earlier`, the number of equal calls just before.
+
+    Example: `meup policy test cases.yaml --policy policy.yaml`
+    """
+    require_extra("a policy file")
+    from meup_agent.approval.cases import load_cases
+    from meup_agent.approval.policy_file import load_policy
+
+    cases, named = load_cases(file)
+    path = policy_file or named
+    if path is None:
+        raise ConfigurationError(f"{file}: names no policy; write one, or give --policy FILE")
+    loaded = load_policy(path)
+    failed = [said for each in cases if (said := each.failure(loaded))]
+    for each in failed:
+        sys.stdout.write(f"{visible(f'{file}: {each}', 500)}\n")
+    if failed:
+        raise Failure(f"{len(failed)} of {len(cases)} cases are decided otherwise by {path}")
+    sys.stdout.write(f"{len(cases)} cases are decided as expected by {path}\n")
+
+
+def _document(found: PolicyDecision) -> dict[str, Any]:
+    return {**found.told, "why": found.why, "reason": found.reason or None}
+
+
+def _proposed(path: Path) -> tuple[Call, str]:
+    """The call in an envelope, and its proposer."""
+    from meup_agent.protocol.payloads import read_proposal
+
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_ENVELOPE_BYTES + 1)
+    except OSError as error:
+        raise Misuse(f"{path} cannot be read: {error.strerror}") from None
+    if len(raw) > MAX_ENVELOPE_BYTES:
+        raise Misuse(f"{path} is larger than any envelope")
+    found = _object(raw.decode(errors="replace"), str(path))
+    sender = found.get("from")
+    if not isinstance(sender, str) or not isinstance(found.get("payload"), dict):
+        raise Misuse(f"{path} is no envelope: it has no from, or no payload")
+    return read_proposal(found["payload"]), sender
+
+
+def _object(text: str, what: str) -> dict[str, Any]:
+    try:
+        found: object = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise Misuse(f"{what}: expected a JSON object")
+    return cast("dict[str, Any]", found)

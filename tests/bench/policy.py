@@ -1,0 +1,81 @@
+"""How long a policy of 200 rules takes to decide a call.
+
+Run it from the repository: `python -m tests.bench.policy`
+
+Each call is decided many times, with the calls in turn, as in a space whose tools are known. The
+figures are CPU time: the median over the calls, and the call that takes longest.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+
+from meup_agent.approval import AllowRule, AskRule, DenyRule, History, LimitRule, Policy
+from meup_agent.approval.rules import PolicyRule
+from meup_agent.protocol.payloads import META, TARGET, Call
+from tests.bench.figures import Figure, Program, main
+
+RULES = 200
+TIMES = 300
+
+
+def by_tool() -> Policy:
+    """Rules for tools of many servers, each with an argument or a proposer."""
+    rules: list[PolicyRule] = []
+    for number in range(RULES // 5):
+        rules += [
+            DenyRule(f"s{number}_shell*"),
+            AllowRule(f"s{number}_read_*", arguments={"path": "docs/**"}),
+            LimitRule(f"s{number}_send_*", count=5, every=3600.0, then="deny"),
+            AllowRule(f"s{number}_send_*", proposer=["bob", "bot-*"]),
+            AskRule(f"s{number}_write_*", ttl=600.0),
+        ]
+    return Policy(rules)
+
+
+def by_argument() -> Policy:
+    """Rules for one tool that differ by an argument: each is looked at."""
+    return Policy([AllowRule("read_file", arguments={"path": f"d{n}/**"}) for n in range(RULES)])
+
+
+def call(tool: str, **arguments: str) -> Call:
+    params = {"name": tool, "arguments": arguments, META: {TARGET: "tools"}}
+    return Call("tools/call", params)
+
+
+def taken(policy: Policy, calls: list[Call], times: int) -> list[float]:
+    """CPU microseconds of one decision about each call."""
+    history, found = History(), list[float]()
+    for each in calls:
+        policy.decide(each, "bob", history, 0.0)
+        begun = time.process_time()
+        for _ in range(times):
+            policy.decide(each, "bob", history, 0.0)
+        found.append((time.process_time() - begun) / times * 1e6)
+    return found
+
+
+def measure(scale: float = 1.0) -> Iterator[Figure]:
+    times = max(1, round(TIMES * scale))
+    names = ["shell_run", "read_file", "send_mail", "write_file", "other"]
+    calls = [call(f"s{n}_{name}", path="docs/a/b.md") for n in range(40) for name in names]
+    found = taken(by_tool(), calls, times)
+    yield Figure(f"{RULES} rules, a decision, p50", statistics.median(found), "µs", 20)
+    yield Figure(f"{RULES} rules, the slowest call", max(found), "µs")
+    first = Policy(by_tool().rules)
+    unknown = [call(f"s{n % 40}_other_{n}") for n in range(max(1, round(1_000 * scale)))]
+    begun = time.process_time()
+    for each in unknown:
+        first.decide(each, "bob")
+    cold = (time.process_time() - begun) / len(unknown) * 1e6
+    yield Figure(f"{RULES} rules, the first call of a tool", cold, "µs")
+    [last] = taken(by_argument(), [call("read_file", path=f"d{RULES - 1}/a")], times)
+    yield Figure(f"{RULES} rules of one tool, the last one decides", last, "µs")
+
+
+PROGRAM = Program("policy", "Policies: rules that decide a call", measure)
+
+
+if __name__ == "__main__":
+    main([PROGRAM], sys.argv[1:])

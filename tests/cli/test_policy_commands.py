@@ -1,0 +1,107 @@
+"""`meup policy`: a good policy ends with 0, and everything else with a sentence."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meup_agent.cli import exit_codes
+from tests.cli.processes import meup
+from tests.programs import ROOT
+
+POLICY = str(ROOT / "examples" / "policy.yaml")
+CASES = str(ROOT / "examples" / "policy_cases.yaml")
+
+
+def written(folder: Path, text: str, name: str = "policy.yaml") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_good_policy_is_good() -> None:
+    done = meup("policy", "check", POLICY)
+    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    assert "5 rules, digest " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("rules: [{alow: {tool: a}}]", exit_codes.USAGE, "did you mean allow?"),
+        ("rules: [{ask: {tool: a}}, {deny: {tool: a}}]", exit_codes.USAGE, "can never match"),
+        ("rules: [{allow: {tool: '*'}}]", exit_codes.FAILED, "is not good"),
+        (
+            "rules: [{allow: {tool: 'read_*'}}, {deny: {tool: '*_key'}}]",
+            exit_codes.FAILED,
+            "is not good",
+        ),
+    ],
+)
+def test_any_other_is_not(tmp_path: Path, text: str, code: int, said: str) -> None:
+    done = meup("policy", "check", written(tmp_path, text))
+    assert done.returncode == code
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_explain_tells_which_rule_decides() -> None:
+    done = meup("policy", "explain", POLICY, "shell_run", "--proposer", "bob")
+    first, *_, last = done.stdout.splitlines()
+    assert first == "rules[0] (deny): matches <- decides"
+    assert last == "deny, policy: it matches rules[0]"
+
+
+def test_explain_reads_an_envelope(tmp_path: Path) -> None:
+    params = {"name": "send_mail", "arguments": {"to": "a@example.com"}}
+    envelope = {"from": "bot", "payload": {"method": "tools/call", "params": params}}
+    path = written(tmp_path, json.dumps(envelope), "envelope.json")
+    found = json.loads(meup("policy", "explain", POLICY, "--envelope", path, "--json").stdout)
+    assert (found["verdict"], found["rule"]) == ("allow", "own mail")
+    assert found["matching"] == ["rules[2]", "own mail"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "give either a tool or --envelope"),
+        (("a", "--args", "[1]"), "--args: expected a JSON object"),
+        (("--envelope", "none.json"), "cannot be read"),
+        (("--envelope", CASES), "expected a JSON object"),
+    ],
+    ids=["neither", "arguments", "no file", "no JSON"],
+)
+def test_explain_of_nothing(words: tuple[str, ...], said: str) -> None:
+    done = meup("policy", "explain", POLICY, *words)
+    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
+    assert said in done.stderr
+
+
+def test_cases_are_decided_as_expected() -> None:
+    done = meup("policy", "test", CASES)
+    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    assert "5 cases are decided as expected" in done.stdout
+
+
+def test_a_case_that_is_decided_otherwise_fails(tmp_path: Path) -> None:
+    text = "cases: [{call: {tool: read_x}, expect: allow}]"
+    done = meup("policy", "test", written(tmp_path, text, "c.yaml"), "--policy", POLICY)
+    assert done.returncode == exit_codes.FAILED
+    assert "cases[0]: expected allow, got ask by default" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cases: []", "cases: expected a list"),
+        ("cases: [{call: {tool: a}, expect: alow}]", "expect: expected one of"),
+        ("cases: [{call: {tool: a, argument: {}}, expect: ask}]", "did you mean arguments"),
+        ("cases: [{call: {tool: 1}, expect: ask}]", "tool: expected a text"),
+        ("cases: [{call: {tool: a}, expect: ask, earlier: -1}]", "earlier: expected a number"),
+        ("cases: [{call: {tool: a}, expect: ask}]", "names no policy"),
+    ],
+)
+def test_cases_that_cannot_be_meant(tmp_path: Path, text: str, said: str) -> None:
+    done = meup("policy", "test", written(tmp_path, text, "c.yaml"))
+    assert done.returncode == exit_codes.USAGE
+    assert said in done.stderr
