@@ -238,7 +238,7 @@ def encode_whole_result(value: object) -> msgspec.Raw:
             INTERNAL_ERROR,
             f"the handler returned {type_name(type(value))}, and a result is an object",
         )
-    raw = encode_json(value)
+    raw = encode_json(cast("JsonObject", value))
     if len(raw) > MAX_RESULT_BYTES:
         raise RequestError(
             EXCHANGE_ERROR,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -15,6 +15,8 @@ from meup_agent.protocol import payloads
 from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from meup_agent.protocol.payloads import JsonObject
 
 log = logging.getLogger("meup_agent.client")
@@ -24,7 +26,7 @@ class ResourceVerbs(ABC):
     """Requests for resources and prompts; :class:`meup_agent.Space` has them."""
 
     @abstractmethod
-    async def request(
+    def request(
         self,
         to: str,
         method: str,
@@ -32,8 +34,9 @@ class ResourceVerbs(ABC):
         *,
         timeout: float | None = TIMEOUT,
         idempotent: bool = False,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Send an MCP request."""
+        ...
 
     @awaited
     async def resources(
@@ -151,9 +154,8 @@ class ResourceVerbs(ABC):
             params["context"] = {"arguments": known}
         result = await self.request(participant, "completion/complete", params, timeout=timeout)
         values = payloads.as_object(payloads.as_object(result).get("completion")).get("values")
-        return (
-            [each for each in values if isinstance(each, str)] if isinstance(values, list) else []
-        )
+        given = cast("list[object]", values) if isinstance(values, list) else []
+        return [each for each in given if isinstance(each, str)]
 
     async def _list(
         self, participant: str, method: str, key: str, timeout: float | None

@@ -208,6 +208,7 @@ async def _propose(
     ) as proposal:
         call.ids.add(proposal.id)
         outcome: Outcome | None = None
+        failure: MeupError | None = None
         async with anyio.create_task_group() as tasks:
             if call.wants_progress:
                 tasks.start_soon(_tell_waiting, space, sent, proposal, call, settings)
@@ -216,8 +217,9 @@ async def _propose(
             except MeupError as error:
                 failure = error
             tasks.cancel_scope.cancel()
-        if outcome is None:
+        if failure is not None:
             raise failure
+        assert outcome is not None
     return await result_of_proposal(offer.exposed, outcome, settings)
 
 

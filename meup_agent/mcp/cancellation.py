@@ -23,6 +23,7 @@ from meup_agent.client.call_scope import CallScope
 from meup_agent.errors import printable
 from meup_agent.mcp.announcements import id_of
 from meup_agent.mcp.tool_task import TaskSession
+from meup_agent.protocol import payloads
 from meup_agent.reasons import MAX_REASON_CHARS
 
 if TYPE_CHECKING:
@@ -305,7 +306,7 @@ class CancellingStream:
         item = await self._stream.receive()
         message = getattr(item, "message", None)
         if getattr(message, "method", None) == CANCELLED:
-            params = getattr(message, "params", None) or {}
+            params = payloads.as_object(getattr(message, "params", None))
             request_id = as_request_id(params.get("requestId"))
             if request_id is not None:
                 key = (self._participant, "", coerce_request_id(request_id))

@@ -79,7 +79,7 @@ async def serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
         ):
             tasks.start_soon(principal.raise_at_end)
             await server.run(
-                CancellingStream(read, streams, principal.key),
+                cast("Any", CancellingStream(read, streams, principal.key)),
                 write,
                 server.create_initialization_options(),
             )

@@ -42,7 +42,7 @@ STATUSES = {
 CODES = {
     *(admission.NotAdmitted(status, "").close_code for status in STATUSES),
     websocket.PROTOCOL_ERROR,
-    websocket.TOO_BIG,
+    base.TOO_BIG,
     TAKEN_OVER,
     backlog.TOO_SLOW,
     runtime.RESTARTING,

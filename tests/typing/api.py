@@ -181,7 +181,7 @@ def what_no_decorator_takes() -> None:
     agent.tool(name=1)  # type: ignore[call-overload]
     agent.on_proposal(tool="x")  # type: ignore[call-overload]
     agent.on(1)  # type: ignore[arg-type]
-    agent.on_request()  # type: ignore[attr-defined]
+    agent.on_request(1)  # type: ignore[arg-type]
     agent.on_chat("hi")  # type: ignore[call-overload]
 
 

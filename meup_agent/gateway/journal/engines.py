@@ -23,13 +23,21 @@ class Engine(NamedTuple):
     durable: bool
 
 
+def _has_file(config: JournalConfig) -> bool:
+    return config.path is not None
+
+
+def _has_no_file(config: JournalConfig) -> bool:
+    return config.path is None
+
+
 def _open_memory(config: JournalConfig, now: Clock) -> Journal:
     return MemoryJournal(now, max_entries=config.memory_entries, max_bytes=config.memory_bytes)
 
 
 ENGINES: Final[dict[str, Engine]] = {
-    "sqlite": Engine(lambda config: config.path is not None, open_sqlite, durable=True),
-    "memory": Engine(lambda config: config.path is None, _open_memory, durable=False),
+    "sqlite": Engine(_has_file, open_sqlite, durable=True),
+    "memory": Engine(_has_no_file, _open_memory, durable=False),
 }
 """The engines by name; the first that serves a configuration is opened."""
 

@@ -18,12 +18,15 @@ class Dialect(Protocol):
     @property
     def name(self) -> str:
         """The dialect as ``protocol`` says it, for example ``meup/v0.1``."""
+        ...
 
     def read(self, header: Header, frame: bytes) -> Envelope:
         """The envelope that a header stands for; InvalidEnvelope if it cannot be one."""
+        ...
 
     def write(self, envelope: Envelope) -> bytes:
         """The envelope as a frame, unknown fields included; NotExpressible if words are missing."""
+        ...
 
 
 Ids = tuple[str | None, ...] | str | None

@@ -53,6 +53,7 @@ class Subscriber(Protocol):
     @property
     def form(self) -> FrameFormat:
         """The form in which it takes frames."""
+        ...
 
     def deliver(self, packed: bytes) -> None:
         """Queue a frame, packed once for all. Never raises, and never calls the space."""

@@ -96,18 +96,22 @@ class Journal(Protocol):
 
     def floor(self, space: str) -> int:
         """The number from which on nothing of the space is missing: all with ``seq > floor``."""
+        ...
 
     def latest(self, space: str) -> int:
         """The last number that the store gave in a space; where there is none, that of the start.
 
         At least that of the last entry that was handed to a callback of :meth:`append`.
         """
+        ...
 
     def resume_from(self, space: str, seen: int) -> int:
         """The number after which a reader of this one continues; any other says there is a gap."""
+        ...
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         """Read a space's facts and its latest entries since a time, at the start; may block."""
+        ...
 
     async def flush(self, timeout: float) -> None:
         """Wait until everything that was appended is kept and its callbacks ran, or cannot be."""

@@ -351,9 +351,11 @@ class InviteIssuer(Protocol):
 
     def new_token(self) -> str:
         """A token that cannot be guessed."""
+        ...
 
     def admit(self, participant: str, token_sha256: str) -> None:
         """Admit a participant with a token of this digest, and with no earlier one of this kind."""
 
     def address(self) -> str:
         """The address of the space; empty where that is not known."""
+        ...

@@ -33,14 +33,17 @@ class Member(Subscriber, Protocol):
     @property
     def participant(self) -> str:
         """The participant whose connection it is."""
+        ...
 
     @property
     def last_seen(self) -> int | None:
         """The number of the last envelope that it got before; ``None``: it does not resume."""
+        ...
 
     @property
     def observes(self) -> bool:
         """True for an observer (PROTOCOL 3)."""
+        ...
 
 
 class Backpressure(Protocol):
@@ -49,13 +52,16 @@ class Backpressure(Protocol):
     @property
     def filling(self) -> bool:
         """True while a queue is filling that is worth waiting for."""
+        ...
 
     @property
     def patience(self) -> float:
         """Seconds for which senders wait for one reader at most."""
+        ...
 
     def wait(self, sender: str) -> float:
         """Seconds for which a heavy sender waits before it asks again; 0: it need not."""
+        ...
 
 
 class _NoBackpressure:

@@ -7,6 +7,7 @@ import mcp_types as types
 import pytest
 from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
+from pydantic import FileUrl
 
 from meup_agent import Agent, Context, Proposal
 from meup_agent.errors import RequestError
@@ -63,7 +64,7 @@ def asker() -> Agent:
     @agent.tool
     async def logs(ctx: Context) -> str:
         for level in ("debug", "warning"):
-            said = {"level": level, "data": f"a {level}", "_meta": {}}
+            said: dict[str, Any] = {"level": level, "data": f"a {level}", "_meta": {}}
             said["_meta"] = {"dev.meup/request": ctx.envelope.id}
             payload = {"method": "notifications/message", "params": said}
             await ctx.space.send("mcp/request", payload, to=ctx.sender)
@@ -89,7 +90,7 @@ async def sampled(
 
 async def rooted(_: ClientRequestContext) -> types.ListRootsResult:
     """The folders of a client."""
-    return types.ListRootsResult(roots=[types.Root(uri="file:///home/alice")])
+    return types.ListRootsResult(roots=[types.Root(uri=FileUrl("file:///home/alice"))])
 
 
 @pytest.mark.parametrize("mode", MODES)

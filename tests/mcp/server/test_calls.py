@@ -72,15 +72,15 @@ async def test_a_call_that_is_allowed_is_a_request(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_call_that_is_not_allowed_becomes_a_proposal(mode: str) -> None:
-    progress: list[str | None] = []
+    noted: list[str | None] = []
 
-    async def note(_done: float, _total: float | None, message: str | None) -> None:
-        progress.append(message)
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        noted.append(message)
 
     async with space_with(reviewer()) as (_, server), server.client(mode=mode) as client:
         result = await client.call_tool("files_add", {"a": 1, "b": 2}, progress_callback=note)
     assert (result.is_error, result.structured_content) == (False, {"result": 3})
-    assert progress[0] == "waiting for a decision by files or reviewer, 0:30 left"
+    assert noted[0] == "waiting for a decision by files or reviewer, 0:30 left"
 
 
 @pytest.mark.parametrize("mode", MODES)
