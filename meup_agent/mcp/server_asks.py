@@ -279,7 +279,9 @@ class RunningCalls:
             RequestError: None does for certain.
         """
         call = current_call.get()
-        if call is not None and id(call) in self._calls:
+        if call is not None:
+            if id(call) not in self._calls:
+                raise _unanswerable("the call that it belonged to has ended")
             return call
         may_ask = [each for each in self._calls.values() if each.request.method in MAY_ASK]
         if not may_ask:

@@ -1,0 +1,46 @@
+"""The call that a question of a server belongs to."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from meup_agent.errors import RequestError
+from meup_agent.mcp.server_asks import RunningCall, RunningCalls, current_call
+
+
+def running(method: str) -> RunningCall:
+    """A call, of which nothing is used but its method."""
+    request: Any = SimpleNamespace(method=method)
+    context: Any = None
+    return RunningCall("server", request, context)
+
+
+def test_without_a_stream_only_one_call_is_certain() -> None:
+    calls = RunningCalls()
+    with pytest.raises(RequestError, match="only ask while it works on a call"):
+        calls.find()
+    one, two, listing = running("tools/call"), running("prompts/get"), running("tools/list")
+    calls.add(listing)
+    calls.add(one)
+    assert calls.find() is one
+    calls.add(two)
+    with pytest.raises(RequestError, match="several calls run"):
+        calls.find()
+    calls.remove(one)
+    assert calls.find() is two
+
+
+def test_a_late_question_on_the_stream_of_a_call_goes_to_no_other_call() -> None:
+    calls = RunningCalls()
+    ended, other = running("tools/call"), running("tools/call")
+    calls.add(ended)
+    calls.add(other)
+    token = current_call.set(ended)
+    try:
+        assert calls.find() is ended
+        calls.remove(ended)
+        with pytest.raises(RequestError, match="the call that it belonged to has ended"):
+            calls.find()
+    finally:
+        current_call.reset(token)
