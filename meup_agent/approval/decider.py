@@ -54,15 +54,11 @@ class Decider:
     Args:
         policy: Gives the policy of the moment.
         held: Told of the proposals that are left to people.
-        votes: True if votes are counted; without that, a quorum would never be reached.
     """
 
-    def __init__(
-        self, policy: Callable[[], Policy], *, held: Held | None = None, votes: bool = False
-    ) -> None:
+    def __init__(self, policy: Callable[[], Policy], *, held: Held | None = None) -> None:
         self._policy = policy
         self._held = held
-        self._votes = votes
         self._histories: WeakKeyDictionary[Space, History] = WeakKeyDictionary()
         self._checkers: OrderedDict[tuple[str, str], tuple[Any, Checker | None]] = OrderedDict()
 
@@ -70,14 +66,9 @@ class Decider:
         """Register it as the agent's handler of proposals of every method.
 
         Raises:
-            ConfigurationError: A rule of the policy counts votes, and nothing here does.
+            ConfigurationError: A rule of the policy counts votes.
         """
-        for rule in self._policy().rules:
-            if isinstance(rule, QuorumRule) and not self._votes:
-                raise ConfigurationError(
-                    "the policy has a quorum, and an agent counts no votes; run meup reviewer"
-                    " with it, or ask instead"
-                )
+        refuse_quorum(self._policy())
         agent.on_proposal(method="**")(self.handle)
 
     async def handle(self, proposal: Proposal, space: Space) -> None:
@@ -167,6 +158,16 @@ class Decider:
             if len(self._checkers) > MAX_CHECKERS:
                 self._checkers.popitem(last=False)
         return known[1]
+
+
+def refuse_quorum(policy: Policy) -> None:
+    """Raise ConfigurationError for a policy with a quorum: its votes would never be counted."""
+    for rule, name in zip(policy.rules, policy.names, strict=True):
+        if isinstance(rule, QuorumRule):
+            raise ConfigurationError(
+                f"{name}: it is a quorum, and no votes are counted here, so no call of it could be"
+                " carried out; write ask instead"
+            )
 
 
 def with_defaults(call: Call, schema: Mapping[str, Any]) -> Call:

@@ -39,27 +39,44 @@ def read_yaml(path: Path) -> object:
     Raises:
         ConfigurationError: It cannot be read, or is no YAML; the path is left to the caller.
     """
+    return parse_yaml(read_file(path))
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file of limited size.
+
+    Raises:
+        ConfigurationError: It cannot be read, or is too large.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        why = (error.strerror or "unknown reason").lower()
+        raise ConfigurationError(f"cannot be read ({why})") from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise ConfigurationError(f"it is larger than {MAX_FILE_BYTES} bytes")
+    return raw
+
+
+def parse_yaml(raw: bytes) -> object:
+    """The values of a YAML document, of which no key stands twice.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
     import yaml
 
     from meup_agent.gateway.config_file import StrictLoader
 
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-        if len(raw) > MAX_FILE_BYTES:
-            raise ConfigurationError(f"it is larger than {MAX_FILE_BYTES} bytes")
         return cast("object", yaml.load(raw.decode(), Loader=StrictLoader))
-    except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
-        raise ConfigurationError(f"cannot be read ({why})") from None
     except UnicodeDecodeError:
         raise ConfigurationError("expected YAML in UTF-8") from None
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise ConfigurationError(f"{where}expected YAML, but {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
+    except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigurationError("expected YAML of texts, numbers, lists and keys") from None
 
 

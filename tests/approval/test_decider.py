@@ -233,7 +233,7 @@ async def test_a_reviewer_that_may_not_reject_leaves_it_to_people(notes: Notes) 
 
 
 def test_an_agent_counts_no_votes() -> None:
-    with pytest.raises(ConfigurationError, match="counts no votes; run meup reviewer"):
+    with pytest.raises(ConfigurationError, match="no votes are counted here"):
         Agent("x").use(Policy([QuorumRule("deploy", of=1, among=["lead"])]))
 
 

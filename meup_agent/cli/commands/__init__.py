@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "policy": "policy",
     "propose": "call",
     "reject": "reject",
+    "reviewer": "reviewer",
     "revoke": "management",
     "run": "run",
     "tail": "tail",

@@ -1,0 +1,55 @@
+"""``meup reviewer``: a participant that decides proposals by a policy file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meup_agent.cli.address import SpaceOptions
+from meup_agent.cli.failures import failing_script, require_extra
+from meup_agent.cli.options import LogLevel
+
+
+def reviewer(
+    policy: Annotated[
+        Path,
+        typer.Option("--policy", metavar="FILE", help="The policy, in YAML.", show_default=False),
+    ],
+    *,
+    at: SpaceOptions,
+    log_level: Annotated[LogLevel, typer.Option(help="What is logged.")] = LogLevel.INFO,
+) -> None:
+    """Decide proposals by a policy until Ctrl-C or SIGTERM.
+
+    What the policy allows is fulfilled, what it denies rejected, and the rest left to people, who
+    are reminded by chat where a rule says so. A file that changes is read again at once, or refused
+    whole with the reason, and the policy before it stays.
+
+    Example: `MEUP_TOKEN=… meup reviewer --policy policy.yaml --space demo`
+    """
+    require_extra("a policy file")
+    from meup_agent.agent.agent import GRACE
+    from meup_agent.agent.script import run_script
+    from meup_agent.approval.reviewer import Reviewer
+    from meup_agent.cli.render.console import log_to_stderr
+    from meup_agent.session import Settings
+
+    deciding = Reviewer(policy)
+    where = at.address()
+    log_to_stderr(log_level.value)
+    with failing_script():
+        run_script(
+            lambda hurry: deciding.join(
+                where.url,
+                space=where.space,
+                token=where.token,
+                participant=where.participant,
+                settings=Settings(first_welcome=None),
+                hurry=hurry,
+            ),
+            grace=GRACE,
+            patience=3 * GRACE,
+            log_level=None,
+        )

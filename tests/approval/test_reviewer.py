@@ -1,0 +1,199 @@
+"""A reviewer's file and reminders: hours pass in no time, and no silence lets a call through."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+from meup_agent import Agent, Rejection, Space
+from meup_agent.approval.reviewer import Reviewer, WatchedPolicy
+from meup_agent.errors import ConfigurationError
+from meup_agent.protocol import kinds, payloads
+from tests.interaction.people import InMemory, Notes, Tape, join
+
+ASK = "rules: [{ask: {tool: add, ttl: 10m, remind: 2m, name: by hand}}]"
+ALLOW = "rules: [{allow: {tool: add}}]"
+DENY = "rules: [{deny:  {tool: add}}]"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "policy.yaml", ASK)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def verdict(watched: WatchedPolicy) -> str:
+    call = payloads.Call("tools/call", {"name": "add"})
+    return watched.current().decide(call, "bob").verdict
+
+
+# --- the file ---
+
+
+def test_a_changed_file_counts_for_the_next_decision(path: Path) -> None:
+    watched = WatchedPolicy(path)
+    assert verdict(watched) == "ask"
+    write(path, ALLOW)
+    assert verdict(watched) == "allow"
+
+
+def test_a_write_that_changes_neither_size_nor_time_is_seen(path: Path) -> None:
+    write(path, ALLOW)
+    watched = WatchedPolicy(path)
+    before = path.stat()
+    write(path, ALLOW.replace("allow", "deny "))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert verdict(watched) == "deny"
+
+
+def test_a_file_that_has_not_changed_for_long_is_not_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.utime(path, (1_000, 1_000))
+    watched = WatchedPolicy(path)
+    monkeypatch.setattr("meup_agent.approval.reviewer.read_file", None)
+    assert verdict(watched) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rules: [{alow: {tool: add}}]", "unknown key"),
+        ("rules: [{ask: {tool: add}}, {allow: {tool: add}}]", "can never match"),
+        ("rules: [{quorum: {tool: add, of: 1, among: [lead]}}]", "no votes are counted here"),
+        ("", "expected the key 'rules'"),
+    ],
+)
+def test_a_file_that_is_not_good_is_refused_whole_once(
+    path: Path, caplog: pytest.LogCaptureFixture, text: str, said: str
+) -> None:
+    write(path, DENY)
+    watched = WatchedPolicy(path)
+    write(path, text)
+    with caplog.at_level(logging.INFO, "meup_agent.approval"):
+        assert [verdict(watched) for _ in range(3)] == ["deny"] * 3
+    [line] = caplog.messages
+    assert said in line
+    assert "the policy before it stays" in line
+    write(path, ALLOW)
+    assert verdict(watched) == "allow"
+
+
+def test_a_file_that_disappears_leaves_its_policy(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(path, DENY)
+    watched = WatchedPolicy(path)
+    path.unlink()
+    assert [verdict(watched), verdict(watched)] == ["deny", "deny"]
+    assert len(caplog.messages) == 1
+    write(path, ALLOW)
+    assert verdict(watched) == "allow"
+
+
+def test_without_a_good_file_there_is_no_reviewer(path: Path) -> None:
+    path.write_text("rules: [{quorum: {tool: deploy, of: 2, among: [lead, security]}}]")
+    with pytest.raises(ConfigurationError, match=r"policy.yaml: rules\[0\]: it is a quorum"):
+        Reviewer(path)
+    path.unlink()
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        Reviewer(path)
+
+
+# --- what is asked, in virtual time ---
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+def tools(notes: Notes) -> Agent:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        notes("add")
+        return a + b
+
+    return agent
+
+
+@pytest.mark.anyio
+async def test_people_are_reminded_until_the_time_is_up(path: Path, notes: Notes) -> None:
+    meeting, reviewer, tape = InMemory(), Reviewer(path), Tape()
+    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
+    async with (
+        join(meeting, tools(notes)),
+        reviewer.join(connector, token=token),
+        join(meeting, "proposer") as proposer,
+    ):
+        proposer._session.watchers.listen(tape)
+        async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None) as p:
+            outcome = await p.outcome()
+            assert isinstance(outcome, Rejection)
+            assert outcome.reason == "timeout"
+            assert "neither a refusal nor a permission" in await outcome.explanation(5)
+    reminders = [
+        each for each in tape.of(kinds.CHAT, sender="reviewer") if "_meta" in each.payload_object
+    ]
+    assert len(reminders) == 4
+    first = reminders[0].payload_object
+    assert f"Proposal {p.id} of 'proposer' waits" in first["message"]
+    assert first["_meta"][payloads.RULE]["rule"] == "by hand"
+    assert notes.all == []
+
+
+@pytest.mark.anyio
+async def test_what_a_person_decides_ends_the_reminders(path: Path, notes: Notes) -> None:
+    meeting, reviewer, tape = InMemory(), Reviewer(path), Tape()
+    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
+    results: list[object] = []
+
+    async def propose(space: Space) -> None:
+        async with space.propose("tools", "add", {"a": 1, "b": 1}, ttl=None) as proposal:
+            results.append(await proposal.result())
+
+    async with (
+        join(meeting, tools(notes)),
+        reviewer.join(connector, token=token),
+        join(meeting, "mallory") as person,
+        join(meeting, "proposer") as proposer,
+    ):
+        person._session.watchers.listen(tape)
+        async with anyio.create_task_group() as group:
+            group.start_soon(propose, proposer)
+            reminder = await tape.until(lambda e: e.kind == kinds.CHAT)
+            [name] = reminder.correlation
+            await person.proposal(name).fulfill()
+        await anyio.sleep(3_600)
+    assert results == [2]
+    assert len(tape.of(kinds.CHAT, sender="reviewer")) == 1
+
+
+@pytest.mark.anyio
+async def test_a_changed_file_decides_what_comes_next(path: Path, notes: Notes) -> None:
+    meeting, reviewer = InMemory(), Reviewer(path)
+    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
+    async with (
+        join(meeting, tools(notes)),
+        reviewer.join(connector, token=token),
+        join(meeting, "proposer") as proposer,
+    ):
+        write(path, ALLOW)
+        async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
+            assert await proposal.result() == 2
+        write(path, DENY)
+        async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
+            assert isinstance(await proposal.outcome(), Rejection)
+    assert notes.all == ["add"]
