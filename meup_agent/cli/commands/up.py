@@ -67,13 +67,27 @@ class Plan:
     settings: Config
     folder: Path
     launches: tuple[Launch, ...]
+    banner: Callable[[RunningGateway], str] | None = None
 
 
 def up(
     file: Annotated[
-        Path,
-        typer.Argument(metavar="[FILE]", help="The space and what belongs to it, as YAML."),
-    ] = DEFAULT_FILE,
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="The space and what belongs to it, as YAML; else `space.yaml`.",
+            show_default=False,
+        ),
+    ] = None,
+    servers: Annotated[
+        Path | None,
+        typer.Option(
+            "--servers",
+            metavar="FILE",
+            help="Without a space's file: put the MCP servers of a client's configuration, with"
+            " `mcpServers`, behind approval.",
+        ),
+    ] = None,
     *,
     listen: ListenOptions,
 ) -> None:
@@ -83,6 +97,11 @@ def up(
     (MEUP_URL, MEUP_SPACE, MEUP_TOKEN), and again after a pause whenever it fails. The first Ctrl-C
     ends the programs, then the gateway; a second one hurries.
 
+    With `--servers` each server of the configuration is a participant, `agent` may list their tools
+    and propose calls, and `you` may decide. It prints what to paste into an MCP client.
+
+    Example: `meup up --servers mcp.json`
+
     Example: `meup up`
 
     Example: `meup up space.yaml --port 8420`
@@ -91,13 +110,24 @@ def up(
     if sys.platform == "win32":
         raise Failure("`meup up` needs the process groups of POSIX; run `meup gateway` here")
     log_gateway(check=listen.check)
-    if listen.check:
-        _check(file, listen)
+    if file is not None and servers is not None:
+        raise ConfigurationError("give either a space's file or --servers")
+    if servers is not None:
+        require_extra("MCP")
+    elif listen.check:
+        _check(file or DEFAULT_FILE, listen)
         return
     from meup_agent.cli.up_state import up_lock
 
-    with up_lock(file) as lock:
-        plan = _read(file, listen)
+    if servers is not None and listen.check:
+        sys.stdout.write(describe_checked(_read_servers(servers, listen).settings))
+        return
+    with up_lock(servers or file or DEFAULT_FILE) as lock:
+        plan = (
+            _read(file or DEFAULT_FILE, listen)
+            if servers is None
+            else _read_servers(servers, listen)
+        )
         _require_bridges(plan)
         _run(plan, lock)
 
@@ -152,6 +182,41 @@ def _read(file: Path, listen: ListenOptions) -> Plan:
     return Plan(settings=settings, folder=folder, launches=tuple(launches))
 
 
+def _read_servers(path: Path, listen: ListenOptions) -> Plan:
+    """The plan of a client's configuration."""
+    from meup_agent.cli import servers_space
+    from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig
+    from meup_agent.gateway.config_file import environment_over
+    from meup_agent.mcp.servers import read_servers
+
+    servers = read_servers(path, os.environ, _warn)
+    joining = servers_space.server_participants(servers, _warn)
+    if not joining:
+        raise ConfigurationError(f"{path}: none of its servers can be started")
+    folder = servers_space.token_folder(path)
+    space = SpaceConfig(servers_space.SPACE, {**servers_space.people(folder), **joining})
+    settings = listen.over(environment_over(Config((space,))))
+    if settings.http is None:
+        # The user decides over HTTP.
+        port = settings.port + 1 if settings.port else 0
+        settings = replace(settings, http=HttpConfig(settings.host, port))
+    launches = tuple(
+        Launch(space=space.id, name=name, token=entry.tokens[0], entry=entry, server=servers[name])
+        for name, entry in joining.items()
+    )
+
+    def banner(running: RunningGateway) -> str:
+        return servers_space.banner(
+            running.url, _http_url(running), space.id, list(joining), folder
+        )
+
+    return Plan(settings=settings, folder=path.resolve().parent, launches=launches, banner=banner)
+
+
+def _http_url(running: RunningGateway) -> str | None:
+    return None if running.http is None else running.http.url
+
+
 def _with_token(
     entry: ParticipantConfig, folder: Path, name: str
 ) -> tuple[str | None, ParticipantConfig]:
@@ -180,18 +245,22 @@ def _server(name: str, entry: ParticipantConfig, folder: Path) -> Server | None:
         return None
     if entry.command is not None:
         raise ConfigurationError("has a command and an mcp_server; remove one of them")
+    from meup_agent.cli.servers_space import check_command
     from meup_agent.mcp.servers import StdioServer, read_servers
 
     if given.file is not None:
         servers = read_servers(folder / given.file, os.environ, _warn)
         if name not in servers:
             raise ConfigurationError(f"{given.file} has no server of this name that can be used")
+        check_command(servers[name])
         return servers[name]
     if given.command is None:
         raise ConfigurationError("mcp_server: give a command, or a file with mcpServers")
     command = _words(given.command, given.args)
     env = _fill_env(given.env, {})
-    return StdioServer(command[0], command[1:], env, folder / (given.cwd or ""))
+    server = StdioServer(command[0], command[1:], env, folder / (given.cwd or ""))
+    check_command(server)
+    return server
 
 
 def _words(command: str | tuple[str, ...], args: tuple[str, ...]) -> tuple[str, ...]:
@@ -239,7 +308,7 @@ def _programs(plan: Plan, running: RunningGateway) -> Iterator[ChildProgram]:
 def _environment(plan: Plan, launch: Launch, running: RunningGateway) -> dict[str, str]:
     """Our environment without the secrets in it that are ours, and the participant's own."""
     ours = {key: value for key, value in os.environ.items() if not key.startswith("MEUP_TOKEN")}
-    http = None if running.http is None else running.http.url
+    http = _http_url(running)
     own = {
         "MEUP_URL": running.url,
         **({} if http is None else {"MEUP_HTTP": http}),
@@ -263,7 +332,7 @@ def _warn(sentence: str) -> None:
 # --- running it ---
 
 
-def _run(plan: Plan, lock: UpLock, banner: Callable[[RunningGateway], str] | None = None) -> None:
+def _run(plan: Plan, lock: UpLock) -> None:
     """Run a plan until a signal."""
     from meup_agent.cli.children import run_children
     from meup_agent.cli.render.prefixed import open_prefixed
@@ -277,8 +346,8 @@ def _run(plan: Plan, lock: UpLock, banner: Callable[[RunningGateway], str] | Non
             open_prefixed(names, partial(stop.take, signal.SIGTERM)) as output,
             run_children(output.show, hurry=stop.hurry) as children,
         ):
-            if banner is not None:
-                output.write(banner(running))
+            if plan.banner is not None:
+                output.write(plan.banner(running))
             if not stop.asked.is_set():
                 for program in _programs(plan, running):
                     children.start(program)

@@ -1,0 +1,132 @@
+"""The space that ``meup up --servers`` makes of an MCP client's configuration.
+
+Each server is a participant; ``agent`` may list tools and propose their calls; ``you`` may decide.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.up_state import digest_of, keep_token, make_folder, token_path, up_folder
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.auth import new_token
+from meup_agent.gateway.config import ParticipantConfig, participant
+from meup_agent.gateway.presets import ROLES
+
+if TYPE_CHECKING:
+    from meup_agent.mcp.servers import Server
+
+SPACE: Final = "mcp"
+"""The id of the space."""
+
+AGENT: Final = "agent"
+YOU: Final = "you"
+
+SERVER: Final[tuple[dict[str, Any], ...]] = (
+    *ROLES["tools"],
+    {"kind": "mcp/request", "payload": {"method": "notifications/**"}},
+    {"kind": "mcp/request", "payload": {"method": "elicitation/create"}},
+    {"kind": "mcp/request", "payload": {"method": "sampling/createMessage"}},
+    {"kind": "mcp/request", "payload": {"method": "roots/list"}},
+)
+"""Capabilities of a server: it answers, tells what changed, and asks during a call."""
+
+CAPABILITIES: Final = {AGENT: ROLES["proposer"], YOU: ROLES["fulfiller"]}
+"""Capabilities of the two who are not servers."""
+
+MAX_NAMED: Final = 8
+"""Servers that are named in a line."""
+
+
+def people(folder: Path) -> dict[str, ParticipantConfig]:
+    """``agent`` and ``you``, whose tokens are kept in a folder."""
+    return {
+        name: participant(name, capabilities, (keep_token(token_path(folder, name)),))
+        for name, capabilities in CAPABILITIES.items()
+    }
+
+
+def token_folder(servers: Path) -> Path:
+    """The folder of the tokens for a client's configuration, for this user alone."""
+    folder = up_folder() / digest_of(servers)
+    make_folder(folder.parent)
+    make_folder(folder)
+    return folder
+
+
+def server_participants(
+    servers: Mapping[str, Server], on_problem: Callable[[str], None]
+) -> dict[str, ParticipantConfig]:
+    """A participant for each server that can be one; it gets a new token at each start."""
+    found: dict[str, ParticipantConfig] = {}
+    for name, server in servers.items():
+        try:
+            if name in CAPABILITIES:
+                raise ConfigurationError("this name is another participant's; rename the server")
+            check_command(server)
+            found[name] = participant(name, SERVER, (new_token(),))
+        except ConfigurationError as error:
+            on_problem(f"the server {name} is left out: {error}")
+    return found
+
+
+def check_command(server: Server) -> None:
+    """Check that a server's program is there.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    from meup_agent.mcp.servers import StdioServer
+
+    if isinstance(server, StdioServer) and os.sep not in server.command:
+        path = server.env.get("PATH", os.environ.get("PATH"))
+        if shutil.which(server.command, path=path) is None:
+            raise ConfigurationError(f"there is no command {server.command!r}")
+
+
+def banner(url: str, http: str | None, space: str, names: list[str], folder: Path) -> str:
+    """The lines to paste into an MCP client, and the commands to decide with; without a token."""
+    shown = [visible(name, 40) for name in names[:MAX_NAMED]]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    client = {
+        "command": _program(),
+        "args": ["mcp", "--token-file", str(token_path(folder, AGENT).absolute())],
+        "env": {"MEUP_URL": url, "MEUP_SPACE": space},
+    }
+    pasted = json.dumps({"mcpServers": {"meup": client}}, indent=2)
+    variables = [f"MEUP_URL={url}", f"MEUP_SPACE={shlex.quote(space)}"]
+    if http is not None:
+        variables.append(f"MEUP_HTTP={http}")
+    held = shlex.quote(str(token_path(folder, YOU).absolute()))
+    return "\n".join(
+        [
+            f"Calls of these MCP servers now wait for you: {', '.join(shown)}{more}",
+            "",
+            "Give your MCP client this in their place:",
+            "",
+            pasted,
+            "",
+            "Decide in another terminal:",
+            "",
+            f'  export {" ".join(variables)} MEUP_TOKEN="$(cat {held})"',
+            "  meup tail                     # shows each proposal with its id",
+            "  meup fulfill ID               # carries it out",
+            '  meup reject ID unsafe --explain "why"',
+            "",
+            "",
+        ]
+    )
+
+
+def _program() -> str:
+    """This program, for a client that has another PATH."""
+    beside = Path(sys.executable).with_name("meup")
+    return str(beside) if beside.is_file() else "meup"

@@ -1,0 +1,155 @@
+"""`meup up --servers`: the servers of an MCP client's configuration, behind approval."""
+
+import json
+import re
+import stat
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Fulfillment
+from meup_agent.cli import exit_codes
+from meup_agent.errors import Refused
+from tests.cli.processes import INTERRUPT, PATIENCE, meup, running
+
+SERVER = """
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("adder")
+
+
+@server.tool()
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+server.run()
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> dict[str, str]:
+    return {"MEUP_STATE_DIR": str(tmp_path / "state")}
+
+
+def write(folder: Path, text: str = "") -> None:
+    """A configuration with two servers that work, and what a text adds to it."""
+    (folder / "adder.py").write_text(SERVER)
+    works = {"command": sys.executable, "args": ["-W", "ignore", "adder.py"], "cwd": "."}
+    entries = ", ".join(f'"{name}": {json.dumps(works)}' for name in ("first", "second"))
+    (folder / "mcp.json").write_text(f'{{"mcpServers": {{{text}{entries}}}}}')
+
+
+def test_a_call_of_a_server_waits_for_the_user(tmp_path: Path, state: dict[str, str]) -> None:
+    write(tmp_path)
+    arguments = ("up", "--servers", "mcp.json", "--port", "0")
+    with running(*arguments, cwd=tmp_path, variables=state) as process:
+        process.until("meup reject ID")
+        process.until("is 'first' in the space 'mcp'", stream="err")
+        process.until("is 'second' in the space 'mcp'", stream="err")
+        pasted = json.loads(process.out[process.out.index("{") : process.out.rindex("}\n") + 1])
+        client = pasted["mcpServers"]["meup"]
+        assert client["args"][:2] == ["mcp", "--token-file"]
+        agent_file = Path(client["args"][2])
+        exported = dict(re.findall(r"(MEUP_(?:URL|SPACE|HTTP))=(\S+)", process.out))
+        you_file = re.search(r'MEUP_TOKEN="\$\(cat (\S+)\)"', process.out)
+        assert you_file
+        tokens = [agent_file.read_text().strip(), Path(you_file[1]).read_text().strip()]
+        for each in (agent_file, Path(you_file[1])):
+            assert stat.S_IMODE(each.stat().st_mode) == 0o600
+            assert stat.S_IMODE(each.parent.stat().st_mode) == 0o700
+
+        async def propose() -> None:
+            async with Agent("x").join(
+                client["env"]["MEUP_URL"], space=client["env"]["MEUP_SPACE"], token=tokens[0]
+            ) as space:
+                assert space.me == "agent"
+                assert [tool["name"] for tool in await space.tools("second")] == ["add"]
+                with pytest.raises(Refused):
+                    await space.request("second", "add", {"a": 1, "b": 2})
+                async with space.propose("second", "add", {"a": 1, "b": 2}) as proposal:
+                    variables = {**state, **exported, "MEUP_TOKEN": tokens[1]}
+                    done = await anyio.to_thread.run_sync(
+                        lambda: meup("fulfill", proposal.id, "--yes", variables=variables)
+                    )
+                    assert done.returncode == exit_codes.OK
+                    assert json.loads(done.stdout) == {"result": 3}
+                    with anyio.fail_after(PATIENCE):
+                        outcome = await proposal.outcome()
+                    assert isinstance(outcome, Fulfillment)
+                    assert outcome.by == "you"
+
+        anyio.run(propose)
+        assert process.end(INTERRUPT) == exit_codes.OK
+    assert not any(token in process.out + process.err for token in tokens)
+    assert "Traceback" not in process.err
+
+
+def test_what_is_wrong_is_a_sentence_and_the_rest_is_served(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    wrong = (
+        '// what does not work\n"twice": {"command": "sh"}, "twice": {"command": "sh"},'
+        '"none": {"command": "there-is-no-such-command"}, "you": {"command": "sh"},'
+        '"unset": {"command": "sh", "args": ["${THERE_IS_NO_SUCH_VARIABLE}"]},'
+        '"key": {"command": "sh", "argz": []}, "off": {"command": "sh", "disabled": true},'
+    )
+    write(tmp_path, wrong)
+    arguments = ("up", "--servers", "mcp.json", "--port", "0")
+    with running(*arguments, cwd=tmp_path, variables=state) as process:
+        process.until("wait for you: first, second\n")
+        process.until("is 'first' in the space 'mcp'", stream="err")
+        assert process.end(INTERRUPT) == exit_codes.OK
+    warned = [line for line in process.err.splitlines() if line.startswith("meup: warning: ")]
+    assert [line.removeprefix("meup: warning: ") for line in warned] == [
+        "mcp.json: has comments or commas that JSON does not know; they are read over",
+        "mcp.json: mcpServers.twice is there twice; rename one",
+        "mcp.json: mcpServers.unset.args.0 needs the environment variable"
+        " THERE_IS_NO_SUCH_VARIABLE, which is not set",
+        "mcp.json: mcpServers.key has the unknown key 'argz'; did you mean 'args'?",
+        "the server none is left out: there is no command 'there-is-no-such-command'",
+        "the server you is left out: this name is another participant's; rename the server",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "mcp.json cannot be read: no such file or directory"),
+        ("{", "mcp.json is no JSON: "),
+        ('{"mcpServers": {"a": {"command": 7}}}', "mcp.json: no server of mcpServers can be used"),
+        (
+            '{"mcpServers": {"a": {"command": "there-is-no-such-command"}}}',
+            "mcp.json: none of its servers can be started",
+        ),
+    ],
+)
+def test_a_configuration_of_which_nothing_works_is_refused(
+    text: str | None, said: str, tmp_path: Path, state: dict[str, str]
+) -> None:
+    if text is not None:
+        (tmp_path / "mcp.json").write_text(text)
+    done = meup("up", "--servers", "mcp.json", cwd=tmp_path, variables=state)
+    assert done.returncode == exit_codes.USAGE
+    assert done.stderr.splitlines()[-1].startswith(f"meup: {said}")
+
+
+def test_a_space_file_and_servers_exclude_each_other(tmp_path: Path) -> None:
+    done = meup("up", "space.yaml", "--servers", "mcp.json", cwd=tmp_path)
+    assert done.returncode == exit_codes.USAGE
+    assert done.stderr == "meup: give either a space's file or --servers\n"
+
+
+def test_a_file_names_servers_of_a_configuration(tmp_path: Path, state: dict[str, str]) -> None:
+    write(tmp_path)
+    (tmp_path / "space.yaml").write_text(
+        "space: {id: harbour}\nparticipants:\n"
+        "  second: {mcp_server: {file: mcp.json}, capabilities: [{kind: chat}]}\n"
+        "  third: {mcp_server: {file: mcp.json}}\n"
+    )
+    with running("up", "--port", "0", cwd=tmp_path, variables=state) as process:
+        process.until("is 'second' in the space 'harbour'", stream="err")
+        assert process.end(INTERRUPT) == exit_codes.OK
+    assert "participants.third: mcp.json has no server of this name" in process.err
