@@ -10,7 +10,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -108,9 +108,13 @@ def banner(url: str, http: str | None, space: str, names: list[str], folder: Pat
     held = shlex.quote(str(token_path(folder, YOU).absolute()))
     return "\n".join(
         [
-            f"Calls of these MCP servers now wait for you: {', '.join(shown)}{more}",
+            f"Calls of these MCP servers now wait for you: {', '.join(shown)}{more}"
+            if names
+            else "Calls that agent proposes now wait for you.",
             "",
-            "Give your MCP client this in their place:",
+            "Give your MCP client this in their place:"
+            if names
+            else "An MCP client can be the agent:",
             "",
             pasted,
             "",
@@ -124,6 +128,12 @@ def banner(url: str, http: str | None, space: str, names: list[str], folder: Pat
             "",
         ]
     )
+
+
+def has_people(participants: Iterable[str], folder: Path) -> bool:
+    """True if ``agent`` and ``you`` are participants whose tokens are kept in a folder."""
+    names = set(participants)
+    return all(each in names and token_path(folder, each).is_file() for each in CAPABILITIES)
 
 
 def _program() -> str:

@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "fulfill": "fulfill",
     "gateway": "gateway",
     "grant": "management",
+    "init": "init",
     "invite": "management",
     "kick": "management",
     "mcp": "mcp",

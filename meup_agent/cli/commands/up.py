@@ -157,6 +157,8 @@ def _load(file: Path, listen: ListenOptions) -> Config:
 
 def _read(file: Path, listen: ListenOptions) -> Plan:
     """The plan of a file; what is wrong with one participant is said, and the others stay."""
+    from meup_agent.cli.servers_space import has_people
+
     settings = _load(file, listen)
     folder = file.resolve().parent
     launches: list[Launch] = []
@@ -179,7 +181,17 @@ def _read(file: Path, listen: ListenOptions) -> Plan:
         spaces[at] = replace(space, participants=participants)
     settings = replace(settings, spaces=tuple(spaces))
     settings.tokens()  # each is one participant's alone
-    return Plan(settings=settings, folder=folder, launches=tuple(launches))
+    banner = None
+    if len(spaces) == 1 and has_people(spaces[0].participants, folder):
+        bridged = [launch.name for launch in launches if launch.server is not None]
+        banner = partial(_banner, spaces[0].id, bridged, folder)
+    return Plan(settings=settings, folder=folder, launches=tuple(launches), banner=banner)
+
+
+def _banner(space: str, names: list[str], folder: Path, running: RunningGateway) -> str:
+    from meup_agent.cli.servers_space import banner
+
+    return banner(running.url, _http_url(running), space, names, folder)
 
 
 def _read_servers(path: Path, listen: ListenOptions) -> Plan:
@@ -205,11 +217,7 @@ def _read_servers(path: Path, listen: ListenOptions) -> Plan:
         for name, entry in joining.items()
     )
 
-    def banner(running: RunningGateway) -> str:
-        return servers_space.banner(
-            running.url, _http_url(running), space.id, list(joining), folder
-        )
-
+    banner = partial(_banner, space.id, list(joining), folder)
     return Plan(settings=settings, folder=path.resolve().parent, launches=launches, banner=banner)
 
 

@@ -1,0 +1,164 @@
+"""``meup init``: write a space's file that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from meup_agent.cli.failures import Failure, require_extra
+from meup_agent.cli.render.escape import visible
+from meup_agent.errors import ConfigurationError
+
+DEFAULT_FILE: Final = Path("space.yaml")
+
+DEFAULT_SERVERS: Final = Path("mcp.json")
+"""The MCP servers that are taken where nothing else is said."""
+
+NONE: Final = "-"
+"""The answer to a question for nothing, where there is a default."""
+
+
+def init(
+    file: Annotated[
+        Path, typer.Argument(metavar="[FILE]", help="Where to write it.")
+    ] = DEFAULT_FILE,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="The space; else the folder's name."),
+    ] = None,
+    servers: Annotated[
+        str | None,
+        typer.Option(
+            "--servers",
+            metavar="FILE",
+            help="An MCP client's configuration whose servers belong to the space; else `mcp.json`"
+            " if it is there. `-`: none.",
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            "--agent",
+            metavar="COMMAND",
+            help="The program that is `agent`; else none is started, and an MCP client can be it.",
+        ),
+    ] = None,
+) -> None:
+    """Ask three questions, and write a space's file for `meup up`, with tokens beside it.
+
+    A question that an option answers is not asked. Without a terminal none is asked, and what is
+    not given is what each question offers. In the space, `agent` may list tools and propose calls,
+    and `you` may decide. Their tokens are in files that only you can read.
+
+    Example: `meup init`
+
+    Example: `meup init --name harbour --servers mcp.json --agent "python robot.py"`
+    """
+    require_extra("a gateway")
+    if file.exists():
+        raise Failure(f"{file} is there already; remove it, or give another path")
+    folder = file.resolve().parent
+    if not folder.is_dir():
+        raise ConfigurationError(f"there is no folder {folder}")
+    offered = str(DEFAULT_SERVERS) if DEFAULT_SERVERS.is_file() else NONE
+    if name is None:
+        name = _answer(None, "The name of the space", folder.name or "space")
+    _check_space(name)
+    given = _answer(servers, "A file with the MCP servers to put behind approval", offered)
+    found = {} if given == NONE else _servers(Path(given), folder)
+    command = _command(_answer(agent, "The command of your agent", NONE))
+
+    from meup_agent.cli.servers_space import people
+
+    people(folder)
+    try:
+        with file.open("x", encoding="utf-8") as target:
+            target.write(_text(name, command, found))
+    except OSError as error:
+        why = (error.strerror or "unknown reason").lower()
+        raise ConfigurationError(f"{file} cannot be written ({why})") from None
+    where = "" if file == DEFAULT_FILE else f" {shlex.quote(str(file))}"
+    sys.stdout.write(
+        f"{visible(str(file))} is written, with the tokens of agent and you beside it;"
+        f" keep the tokens out of version control.\nStart it: meup up{where}\n"
+    )
+
+
+def _answer(given: str | None, question: str, offered: str) -> str:
+    """The answer of an option, or of the user, or the one that is offered."""
+    if given is not None or not sys.stdin.isatty():
+        return (offered if given is None else given) or NONE
+    sys.stderr.write(f"{question} [{visible(offered)}]: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip() or offered
+
+
+def _check_space(name: str) -> None:
+    from meup_agent.protocol.space.inbound import MAX_ID_CHARS, is_name
+
+    if not is_name(name):
+        raise ConfigurationError(
+            f"the name of a space is 1 to {MAX_ID_CHARS} printable characters; give another"
+        )
+
+
+def _command(given: str) -> list[str]:
+    if given == NONE:
+        return []
+    try:
+        return shlex.split(given)
+    except ValueError as error:
+        raise ConfigurationError(f"the agent's command cannot be split: {error}") from None
+
+
+def _servers(path: Path, folder: Path) -> dict[str, str]:
+    """The servers of a configuration, each with the configuration's path as seen from a folder."""
+    from meup_agent.cli.servers_space import server_participants
+    from meup_agent.mcp.servers import read_servers
+
+    servers = server_participants(read_servers(path, os.environ, _warn), _warn)
+    return dict.fromkeys(servers, os.path.relpath(path.resolve(), folder))
+
+
+def _warn(sentence: str) -> None:
+    sys.stderr.write(f"meup: warning: {visible(sentence, 1000)}\n")
+
+
+def _text(name: str, command: list[str], servers: Mapping[str, str]) -> str:
+    """The file. Texts stand in it as in JSON, which is YAML too."""
+    from meup_agent.cli.servers_space import AGENT, CAPABILITIES, SERVER, YOU
+    from meup_agent.cli.up_state import token_path
+
+    text: Callable[[Any], str] = json.dumps
+    lines = [
+        "# A space, and what belongs to it. Start all of it:  meup up",
+        "",
+        "# Decisions go over HTTP.",
+        "http: {}",
+        "",
+        "spaces:",
+        f"  {text(name)}:",
+        "    participants:",
+    ]
+    about = {YOU: "decides about proposals, and carries them out", AGENT: "lists tools, proposes"}
+    for each in (YOU, AGENT):
+        token = token_path(Path(), each).name
+        lines += ["", f"      {each}:  # {about[each]}", f"        token_files: [{text(token)}]"]
+        if each == AGENT and command:
+            lines.append(f"        command: {text(command)}")
+        lines += _capabilities(CAPABILITIES[each])
+    for server, path in servers.items():
+        lines += ["", f"      {text(server)}:", f"        mcp_server: {{file: {text(path)}}}"]
+        lines += _capabilities(SERVER)
+    return "\n".join(lines) + "\n"
+
+
+def _capabilities(listed: tuple[dict[str, Any], ...]) -> list[str]:
+    return ["        capabilities:", *(f"          - {json.dumps(each)}" for each in listed)]
