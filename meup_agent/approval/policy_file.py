@@ -95,11 +95,12 @@ def read_policy(document: object) -> Policy:
     rules = keys["rules"]
     if not isinstance(rules, list) or not rules:
         raise ConfigurationError("rules: expected a list of rules")
-    return Policy([_read_rule(each, f"rules[{index}]") for index, each in enumerate(rules)])
+    items = enumerate(cast("list[object]", rules))
+    return Policy([_read_rule(each, f"rules[{index}]") for index, each in items])
 
 
 def _read_rule(given: object, place: str) -> PolicyRule:
-    if not isinstance(given, dict) or len(given) != 1:
+    if not isinstance(given, dict) or len(cast("dict[object, object]", given)) != 1:
         raise ConfigurationError(
             f"{place}: expected one of {', '.join(RULES)}, with what it matches behind it"
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from meup_agent.approval.rules import (
     AllowRule,
@@ -63,7 +63,9 @@ def _held(pattern: dict[str, Any]) -> dict[str, Any]:
 def _alternatives(pattern: dict[str, Any]) -> list[dict[str, Any]]:
     """The pattern taken apart by its tools: they may be taken by different rules."""
     tool = pattern.get("tool")
-    return [{**pattern, "tool": each} for each in tool] if isinstance(tool, list) else [pattern]
+    if not isinstance(tool, list):
+        return [pattern]
+    return [{**pattern, "tool": each} for each in cast("list[object]", tool)]
 
 
 # --- what a check says beyond what a policy refuses ---
@@ -143,7 +145,8 @@ def _differ(first: PolicyRule, second: PolicyRule) -> bool:
     pairs = [(mine.get(key), theirs.get(key)) for key in ("method", "target", "proposer")]
     ours, others = mine.get("arguments"), theirs.get("arguments")
     if isinstance(ours, dict) and isinstance(others, dict):
-        pairs += [(ours[key], others[key]) for key in ours.keys() & others.keys()]
+        here, there = cast("dict[str, object]", ours), cast("dict[str, object]", others)
+        pairs += [(here[key], there[key]) for key in here.keys() & there.keys()]
     return any(_apart(one, other) for one, other in pairs)
 
 

@@ -168,7 +168,7 @@ class QuorumRule(PolicyRule):
     def __post_init__(self) -> None:
         """As any rule; there must be voters enough."""
         PolicyRule.__post_init__(self)
-        among: object = self.among
+        among = cast("object", self.among)
         if isinstance(among, str) or not isinstance(among, Sequence) or not among:
             raise ConfigurationError("among: expected the names of those who may vote")
         for each in cast("Sequence[object]", among):
@@ -209,7 +209,7 @@ class LimitRule(PolicyRule):
     def __post_init__(self) -> None:
         """As any rule, with its numbers."""
         PolicyRule.__post_init__(self)
-        count: object = self.count
+        count = cast("object", self.count)
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_COUNT:
             raise ConfigurationError(f"count: expected a number of calls from 1 to {MAX_COUNT}")
         check_seconds(self.every, "every")
@@ -260,8 +260,8 @@ def _check_texts(given: object, key: str) -> None:
 
 
 def _check_arguments(given: object) -> None:
-    each = given if isinstance(given, list | tuple) else [given]
-    for item in cast("Sequence[object]", each):
+    several = isinstance(given, list | tuple)
+    for item in cast("Sequence[object]", given) if several else [given]:
         if not isinstance(item, Mapping):
             raise ConfigurationError("arguments: expected keys and patterns of their values")
     pending: list[object] = [given]

@@ -112,7 +112,7 @@ def test_deciding_changes_no_history() -> None:
 
 def test_equal_limits_go_on_counting_in_a_policy_that_was_read_again() -> None:
     history = History()
-    ask_at(history, 0), ask_at(history, 0)
+    assert {ask_at(history, 0).verdict for _ in range(2)} == {"allow"}
     again = Policy([DenyRule("other"), *POLICY.rules])
     assert again.decide(call("send_mail", "mail"), "bot", history, 0).verdict == "deny"
 
@@ -206,7 +206,7 @@ def test_a_deny_that_takes_too_much_work_lets_no_allow_decide() -> None:
 def test_names_that_are_made_up_take_no_memory() -> None:
     for number in range(1_000):
         POLICY.decide(call(f"shell{number}"), "bob")
-    assert len(POLICY._by_tool) <= 256
+    assert len(vars(POLICY)["_by_tool"]) <= 256
 
 
 # --- the property ---

@@ -14,7 +14,7 @@ from meup_agent import Agent, Rejection, Space
 from meup_agent.approval.reviewer import Reviewer, WatchedPolicy
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol import kinds, payloads
-from tests.interaction.people import InMemory, Notes, Tape, join
+from tests.interaction.people import InMemory, Notes, Tape, join, session_of
 
 ASK = "rules: [{ask: {tool: add, ttl: 10m, remind: 2m, name: by hand}}]"
 ALLOW = "rules: [{allow: {tool: add}}]"
@@ -138,7 +138,7 @@ async def test_people_are_reminded_until_the_time_is_up(path: Path, notes: Notes
         reviewer.join(connector, token=token),
         join(meeting, "proposer") as proposer,
     ):
-        proposer._session.watchers.listen(tape)
+        session_of(proposer).watchers.listen(tape)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None) as p:
             outcome = await p.outcome()
             assert isinstance(outcome, Rejection)
@@ -170,7 +170,7 @@ async def test_what_a_person_decides_ends_the_reminders(path: Path, notes: Notes
         join(meeting, "mallory") as person,
         join(meeting, "proposer") as proposer,
     ):
-        person._session.watchers.listen(tape)
+        session_of(person).watchers.listen(tape)
         async with anyio.create_task_group() as group:
             group.start_soon(propose, proposer)
             reminder = await tape.until(lambda e: e.kind == kinds.CHAT)
