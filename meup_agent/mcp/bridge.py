@@ -25,6 +25,7 @@ from meup_agent.client.messages import Request
 from meup_agent.errors import MeupError, NotExpressible, RequestError, printable
 from meup_agent.mcp.connection import Callbacks, ConnectionSettings, ServerConnection, ServerGone
 from meup_agent.mcp.server_asks import OnAsk, RunningCall, RunningCalls, answered
+from meup_agent.mcp.server_news import ServerNews
 from meup_agent.mcp.stderr_tail import Pace
 from meup_agent.mcp.subscriptions import MAX_URI_CHARS, Subscriptions
 from meup_agent.mcp.tool_list import (
@@ -34,14 +35,12 @@ from meup_agent.mcp.tool_list import (
     merge_pages,
     remove_unusable,
 )
-from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange import Participant
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from meup_agent.client.space import Space
     from meup_agent.mcp.pin import ToolLock
     from meup_agent.mcp.servers import Server
@@ -140,7 +139,7 @@ class Bridge:
         self._news = anyio.Event()
         self._changed: set[str] = set()
         self._pace = Pace(lambda text, level: log.log(level, "%s: %s", name, text))
-        self._spaces: list[Space] = []
+        self._news_sender = ServerNews(name)
         self._lost_told = False
         self._connection = ServerConnection(
             name,
@@ -205,11 +204,11 @@ class Bridge:
     @asynccontextmanager
     async def serving(self, space: Space) -> AsyncGenerator[None]:
         """The block in which a space that :attr:`agent` has joined is told what changes."""
-        self._spaces.append(space)
+        self._news_sender.spaces.append(space)
         try:
             yield
         finally:
-            self._spaces.remove(space)
+            self._news_sender.spaces.remove(space)
 
     # --- requests of participants ---
 
@@ -402,13 +401,13 @@ class Bridge:
         await self._take_tools(tools)
         if again:
             await self._subscriptions.renew()
-            await self._tell(f"the MCP server {self.name!r} runs again")
+            await self._news_sender.tell(f"the MCP server {self.name!r} runs again")
 
     async def _lost(self, error: ServerGone, delay: float) -> None:
         if self._lost_told:
             return  # it could not be started again, which the log says
         self._lost_told = True
-        await self._tell(
+        await self._news_sender.tell(
             f"the MCP server {self.name!r} {error.why[:200]}; it is started again in {delay:.1f} s"
         )
 
@@ -461,8 +460,10 @@ class Bridge:
             return
         held = " (those not approved are held back)" if self._held_back else ""
         log.warning("%s: its tools have changed: %s%s", self.name, changes, held)
-        await self._notify(TOOLS_CHANGED, {})
-        await self._tell(f"the tools of the MCP server {self.name!r} have changed: {changes}{held}")
+        await self._news_sender.notify(TOOLS_CHANGED, {})
+        await self._news_sender.tell(
+            f"the tools of the MCP server {self.name!r} have changed: {changes}{held}"
+        )
 
     async def _beside(self) -> None:
         """Listen to a newer server, and pass on what changes in any, at a bounded pace."""
@@ -484,34 +485,11 @@ class Bridge:
                 except MeupError as error:
                     log.info("%s: its tools could not be listed: %s", self.name, error)
             elif each in LIST_CHANGED.values():
-                await self._notify(each, {})
+                await self._news_sender.notify(each, {})
             else:
-                await self._notify(
+                await self._news_sender.notify(
                     RESOURCE_UPDATED, {"uri": each}, to=self._subscriptions.watchers(each)
                 )
-
-    # --- words to the space ---
-
-    async def _notify(self, method: str, params: JsonObject, to: tuple[str, ...] = ()) -> None:
-        payload = payloads.notification(method, params)
-        await self._each(
-            kinds.MCP_REQUEST, payload, lambda space: space.send(kinds.MCP_REQUEST, payload, to=to)
-        )
-
-    async def _tell(self, text: str) -> None:
-        """Say something to everyone in the space, where the bridge may."""
-        payload = {"message": text}
-        await self._each(kinds.CHAT, payload, lambda space: space.chat(text))
-
-    async def _each(self, kind: str, payload: JsonObject, send: Callable[[Space], Any]) -> None:
-        for space in self._spaces:
-            if not space.may(kind, payload):
-                log.debug("%s: the gateway does not allow %s", self.name, kind)
-                continue
-            try:
-                await send(space)
-            except MeupError as error:
-                log.info("%s: not told: %s", self.name, error)
 
 
 def _uri(request: Request) -> str:
